@@ -1,6 +1,8 @@
 """Class activation maps: in closed form where that is exact, by differentiation at any layer, and as bytes to be kept."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -45,11 +47,53 @@ def normalise_maps(maps: Tensor) -> Tensor:
     return shifted / (shifted.amax((1, 2), keepdim=True) + 1e-8)
 
 
-def to_bytes(maps_normalised: Tensor) -> Tensor:
-    """Maps in [0, 1] as uint8, 255 for 1: each value is known to 1/510. One that is not finite is 255 all over, as no normalised map is."""
+def to_integers(maps_normalised: Tensor, bits: int = 8) -> NDArray[np.unsignedinteger]:
+    """Turn normalised maps into integers, the largest of which is 1.
+
+    The largest values of a map are larger than all others after rounding too, so that
+    the place of its maximum is kept.
+
+    Args:
+        maps_normalised: (B, h, w) in [0, 1].
+        bits: 8 or 16.
+
+    Returns:
+        (B, h, w) uint8 or uint16: values are kept to 1/510 or 1/131070, those next to
+        the maximum to twice that. A map that is not finite has the largest number all
+        over, which no normalised map has.
+
+    Example:
+        >>> to_integers(torch.tensor([[[0.0, 0.4], [0.999, 1.0]]])).tolist()
+        [[[0, 102], [254, 255]]]
+    """
+    top = 2**bits - 1
     undefined = ~maps_normalised.isfinite().all((1, 2), keepdim=True)
-    return (
-        (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
+    maps = maps_normalised.double().masked_fill(undefined, 1)
+    largest = maps.amax((1, 2), keepdim=True)
+    rounded = (top * maps).round()
+    below = (top * largest).round() - (maps < largest).double()
+    integers = rounded.minimum(below).clamp(0, top).cpu().numpy()
+    return integers.astype(np.uint8 if bits == 8 else np.uint16)
+
+
+def from_integers(maps: NDArray[np.unsignedinteger]) -> Tensor:
+    """Turn integers of ``to_integers`` into normalised maps.
+
+    Args:
+        maps: (..., h, w) uint8 or uint16.
+
+    Returns:
+        (..., h, w) float32 in [0, 1]; NaN for a map that was not finite.
+
+    Example:
+        >>> from_integers(np.array([[0, 51], [204, 255]], dtype=np.uint8))
+        tensor([[0.0000, 0.2000],
+                [0.8000, 1.0000]])
+    """
+    top = np.iinfo(maps.dtype).max
+    undefined = torch.from_numpy((maps == top).all((-2, -1), keepdims=True))
+    return torch.from_numpy(maps.astype(np.float32) / top).masked_fill(
+        undefined, torch.nan
     )
 
 

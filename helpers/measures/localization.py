@@ -1,18 +1,23 @@
 """Measures of where a network looks: the overlap of its class activation maps with the annotated boxes, and what chance has of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from helpers.cams import chance, detection
-from helpers.cams.maps import to_bytes
-from helpers.measures.evidence import PROVIDERS, provides
-from helpers.measures.registry import measure, measures, of_families
+from helpers.cams import chance, cuts, detection
+from helpers.cams.maps import from_integers, to_integers
+from helpers.measures.evidence import PROVIDERS, MeasureSettings, provides, score
+from helpers.measures.registry import MEASURES, measure, measures, of_families
+
+# Names of arrays in a record of a model.
+MAPS, PREDICTED, CONFIDENCE = "maps_16", "predicted", "confidence"
+BOX_FOUND = 0.5  # IoU at which a box is found
 
 _FOUND, _SOURCE = (
     ("GT-known", "top-1", "box IoU"),
@@ -29,13 +34,23 @@ _MASKS |= {
 }
 
 PROVIDERS |= {
-    "image_overlaps": lambda maps, images, cam_threshold, device: (
-        chance.chance_scores(  # a row per training image
-            maps, images.boxes, images.images.shape[-1], cam_threshold, device=device
+    # (N, h, w) uint16: all of the following is computed from maps as they are kept.
+    "kept_maps": lambda maps: to_integers(maps, 16),
+    # A row per training image, see ``chance.chance_scores``.
+    "image_overlaps": lambda kept_maps, images, cam_threshold, device: (
+        chance.chance_scores(
+            from_integers(kept_maps),
+            images.boxes,
+            images.images.shape[-1],
+            cam_threshold,
+            device=device,
         )
     ),
-    "rightly_classified": lambda logits, labels: (
-        logits.argmax(1) == labels
+    "predicted_classes": lambda logits: logits.argmax(1),  # (N,) int64
+    # (N,) float64: probability of the predicted class
+    "confidence": lambda logits: logits.double().softmax(1).amax(1),
+    "rightly_classified": lambda predicted_classes, labels: (
+        predicted_classes == labels
     ).numpy(),  # (N,) bool
 }
 
@@ -149,13 +164,20 @@ def box_found(
     title="average precision of the box",
 )
 def box_average_precision(
-    image_overlaps: pd.DataFrame, images: Any, labels: Tensor, logits: Tensor
+    image_overlaps: pd.DataFrame,
+    images: Any,
+    labels: Tensor,
+    predicted_classes: Tensor,
+    confidence: Tensor,
 ) -> float:
     """Mean over the classes of the average precision of the rectangle around the map as a detection, ranked by confidence; in [0, 1]."""
-    confidence, predicted = logits.double().softmax(1).max(1)
-    rectangles = torch.from_numpy(image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy())
     precisions = detection.average_precisions(
-        rectangles, images.boxes, labels, predicted, confidence, logits.shape[1]
+        torch.from_numpy(image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy()),
+        images.boxes,
+        labels,
+        predicted_classes,
+        confidence,
+        int(labels.max()) + 1,
     )
     return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else np.nan
 
@@ -211,9 +233,26 @@ measures(
 
 @provides
 def localization_values(
-    image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_], maps: Tensor
+    image_overlaps: pd.DataFrame,
+    rightly_classified: NDArray[np.bool_],
+    kept_maps: NDArray[np.uint16],
+    predicted_classes: Tensor,
+    confidence: Tensor,
 ) -> dict[str, NDArray[Any]]:
-    """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8."""
+    """Values of single images, and what localization at another threshold needs.
+
+    Args:
+        image_overlaps: a row per image, see ``chance.chance_scores``.
+        rightly_classified: (N,).
+        kept_maps: (N, h, w).
+        predicted_classes: (N,).
+        confidence: (N,) in [0, 1].
+
+    Returns:
+        (N,) float16 each, of which the measures are means; correct, bool; maps (N, h, w)
+        uint8, which are published, and maps_16, from which all is computed; predicted and
+        confidence (N,).
+    """
     values = {
         name: image_overlaps[name]
         for name in ("iou", "iou_b", "mask_area", "box_found")
@@ -222,7 +261,153 @@ def localization_values(
         name: chance.above_shuffled(image_overlaps, name) for name in chance.CORRECTED
     }
     single = {name: column.to_numpy(np.float16) for name, column in values.items()}
-    return single | {"correct": rightly_classified, "maps": to_bytes(maps).numpy()}
+    return single | {
+        "correct": rightly_classified,
+        "maps": to_integers(from_integers(kept_maps)),
+        MAPS: kept_maps,
+        PREDICTED: predicted_classes.numpy().astype(np.uint16),
+        CONFIDENCE: confidence.numpy(),
+    }
+
+
+def of_kept_maps(
+    record: Mapping[str, NDArray[Any]],
+    boxes: Tensor,
+    labels: Tensor,
+    size: int,
+    threshold: float = cuts.PAPER,
+) -> pd.DataFrame:
+    """Every localization measure of a model at any threshold, from its kept maps.
+
+    No network and no pixels are needed.
+
+    Args:
+        record: of ``localization_values``, or of a report: ``maps_16`` or ``maps``
+            (N, h, w), and where they are kept ``predicted`` and ``confidence`` (N,).
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        labels: (N,).
+        size: side of the images in pixels.
+        threshold: of the normalised map, in (0, 1].
+
+    Returns:
+        A row per measure and variant: measure, variant, value (NaN where undefined),
+        reason. From 16 bits a value differs by 1e-6 from that of maps that were not
+        rounded; from 8 bits by 1e-4, IoU-B by 3e-4.
+    """
+    given = of_record(record) | {
+        "network": nn.Identity(),
+        "device": "cpu",
+        "images": SimpleNamespace(
+            images=torch.empty(len(boxes), 3, size, size, device="meta"),
+            boxes=torch.as_tensor(boxes).long(),
+            labels=torch.as_tensor(labels).long(),
+        ),
+    }
+    settings = MeasureSettings(cam_threshold=threshold)
+    scores, _ = score(of_families(["localization"]), given, settings)
+    return scores.drop(columns="seconds")
+
+
+def of_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """What measures of localization need of a network, from what was kept of it.
+
+    Args:
+        record: see ``of_kept_maps``.
+
+    Returns:
+        kept_maps, predicted_classes and confidence by name, as ``evidence.score`` takes
+        them; for what was not kept the reason of the measures that need it.
+    """
+    given: dict[str, Any] = {"kept_maps": record[MAPS if MAPS in record else "maps"]}
+    for name, kept in (("predicted_classes", PREDICTED), ("confidence", CONFIDENCE)):
+        words = name.replace("_", " ")
+        given[name] = ValueError(f"the {words} of single images were not kept")
+        if kept in record:
+            given[name] = torch.from_numpy(np.asarray(record[kept]))
+    if PREDICTED in record:
+        given["predicted_classes"] = given["predicted_classes"].long()
+    elif "correct" in record:
+        given["rightly_classified"] = np.asarray(record["correct"]) > 0
+    return given
+
+
+def at_thresholds(
+    maps: NDArray[np.unsignedinteger],
+    boxes: Tensor | NDArray[np.integer],
+    size: int,
+    thresholds: Sequence[float] = cuts.THRESHOLDS,
+    right: NDArray[np.bool_] | None = None,
+    workers: int = 0,
+) -> pd.DataFrame:
+    """Localization of all models of a study at several thresholds, from kept maps.
+
+    Args:
+        maps: (M, N, h, w) uint8 or uint16, see ``maps.to_integers``.
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        size: side of the images in pixels.
+        thresholds: of the normalised map, in (0, 1].
+        right: (M, N), whether the predicted class is right; without it the top-1 rate of
+            boxes that are found is left out.
+        workers: threads; 0 takes one per core.
+
+    Returns:
+        A row per model and threshold: model (its place among the maps), threshold, and the
+        measures that depend on it by the name of their column, as ``of_kept_maps`` has them
+        one model and threshold at a time. NaN where no image defines a value.
+
+    Raises:
+        ValueError: if a threshold is outside of (0, 1], or no image has a box.
+
+    Example:
+        >>> maps = np.array([[[[255, 0], [255, 0]]]], dtype=np.uint8)
+        >>> boxes = np.array([[[0, 0, 2, 4]]])
+        >>> at_thresholds(maps, boxes, 4, [0.5, 1.0])["iou"].round(2).tolist()
+        [1.0, 0.5]
+    """
+    found = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
+    hits = np.where(np.isnan(found.box_iou), np.nan, found.box_iou >= BOX_FOUND)
+    columns = {
+        "iou": _mean_of_images(found.iou),
+        "iou_b": _mean_of_images(found.iou_b),
+        "iou_above_shuffled": _mean_of_images(found.iou - found.iou_shuffled),
+        "mask_area": np.median(found.map_pixels / size**2, axis=1),
+        "box_found": _mean_of_images(hits),
+        "box_found (box IoU)": _mean_of_images(found.box_iou),
+        "images_with_empty_map": (found.map_pixels == 0).sum(1),
+    }
+    if right is not None:
+        of_right = np.where(np.isnan(hits), np.nan, hits * right[:, :, None])
+        columns["box_found (top-1)"] = _mean_of_images(of_right)
+    columns |= _agreement(found, len(boxes) * size**2)
+    places = np.indices(columns["iou"].shape)
+    table = {"model": places[0], "threshold": np.asarray(thresholds)[places[1]]}
+    return pd.DataFrame(
+        {name: values.ravel() for name, values in (table | columns).items()}
+    )
+
+
+def _mean_of_images(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Mean of (M, N, T) over the images where it is defined, (M, T)."""
+    defined = ~np.isnan(values)
+    total = np.where(defined, values, 0).sum(1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        return total / defined.sum(1)
+
+
+def _agreement(found: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64]]:
+    """Columns of ``mask_agreement``, (M T,) each, of pixels of all images together."""
+    marked = found.map_pixels.sum(1, dtype=np.int64)
+    common = found.common_pixels.sum(1, dtype=np.int64)
+    boxed = int(found.box_pixels.sum())
+    metrics = [
+        detection.mask_metrics(int(one), boxed, int(both), pixels)
+        for one, both in zip(marked.ravel(), common.ravel(), strict=True)
+    ]
+    item = MEASURES["mask_agreement"]
+    return {
+        item.column(variant): np.array([one[key] for one in metrics])
+        for variant, key in _MASKS.items()
+    }
 
 
 def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:

@@ -169,21 +169,34 @@ def test_normalise_by_hand_whatever_the_scale_and_each_image_by_itself():
     assert maps.normalise_maps(raw).isnan().any((1, 2)).all()
 
 
-def test_bytes_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined():
+@pytest.mark.parametrize(("bits", "top"), [(8, 255), (16, 65535)])
+def test_integers_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined(
+    bits, top
+):
     raw = maps.normalise_maps(
         torch.rand(50, 7, 8, generator=torch.Generator().manual_seed(0))
     )
     raw[3], raw[4, 2, 2], raw[5, 0, 0] = 0, torch.nan, torch.inf
-    kept = maps.to_bytes(raw)
-    assert kept.dtype == torch.uint8
-    back = (kept / 255).masked_fill((kept == 255).all((1, 2), keepdim=True), torch.nan)
+    kept = maps.to_integers(raw, bits)
+    assert kept.dtype == {8: np.uint8, 16: np.uint16}[bits]
+    back = maps.from_integers(kept)
     defined = raw.isfinite().all((1, 2))
-    assert (back - raw)[defined].abs().max() <= 1 / 510 + 1e-6
+    below = defined[:, None, None] & (raw < 1 - 1 / top)
+    assert (back - raw)[below].abs().max() <= 0.5 / top + 1e-6
     assert torch.equal(back.isnan().all((1, 2)), ~defined)
-    assert (kept[:4].amin((1, 2)).tolist(), kept[:4].amax((1, 2)).tolist()) == (
-        [0] * 4,
-        [255] * 3 + [0],
-    )
+    assert kept[:4].min((1, 2)).tolist() == [0] * 4
+    assert kept[:4].max((1, 2)).tolist() == [top] * 3 + [0]
+
+
+@pytest.mark.parametrize(("bits", "top"), [(8, 255), (16, 65535)])
+def test_the_place_of_the_maximum_is_that_of_the_map_before_rounding(bits, top):
+    near = 1 - 0.1 / top
+    raw = torch.tensor([[[near, 1.0], [0.0, near]], [[1.0, 1.0], [near, 0.0]]])
+    kept = maps.to_integers(raw, bits)
+    assert kept.tolist() == [
+        [[top - 1, top], [0, top - 1]],
+        [[top, top], [top - 1, 0]],
+    ]
 
 
 HIDDEN, NARROW = (

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from helpers.cams import chance, overlap
-from helpers.measures import localization
+from helpers.cams.maps import from_integers, to_integers
+from helpers.measures import localization, registry
 from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.registry import MEASURES, of_families
 
@@ -46,10 +47,11 @@ def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     )
     found = localization.box_found(table, np.array([True, False]))
     assert found == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
-    logits, labels = torch.tensor([[2.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1])
+    labels, predicted = torch.tensor([0, 1]), torch.tensor([0, 0])
+    confidence = torch.tensor([0.88, 0.95])
     # Class 0: the wrong image is the more confident, so precision is 1/2 at full recall. Class 1: its box is never found.
     assert localization.box_average_precision(
-        table, SimpleNamespace(boxes=boxes), labels, logits
+        table, SimpleNamespace(boxes=boxes), labels, predicted, confidence
     ) == pytest.approx((0.5 + 0) / 2)
 
 
@@ -64,9 +66,13 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
             }
         )
     right = np.array([True, False, True])
-    kept = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]], [[torch.nan, 0.0]]])
-    values = localization.localization_values(table, right, kept)
+    kept = np.array([[[0, 65535]], [[65535, 0]], [[65535, 65535]]], dtype=np.uint16)
+    classes, confidence = torch.tensor([0, 2, 1]), torch.tensor([0.5, 0.9, 1.0])
+    values = localization.localization_values(table, right, kept, classes, confidence)
     assert values.pop("correct") is right
+    assert values.pop("maps_16") is kept
+    assert values.pop("predicted").tolist() == [0, 2, 1]
+    assert values.pop("confidence").tolist() == confidence.tolist()
     assert values.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
     assert {single.dtype.name for single in values.values()} == {"float16"}
     for name in (
@@ -88,6 +94,82 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
         value_of("whole_image_floor", table),
         value_of("mask_area", table),
     ) == pytest.approx((0.2, 0.8))
+
+
+SCENES = {"boxes": torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[8, 0, 16, 8]]])}
+
+
+def made_record(seed):
+    """What is kept of a network: 16 px images, maps of 4 x 4."""
+    random = np.random.default_rng(seed)
+    maps = random.random((3, 4, 4))
+    maps /= maps.max((1, 2), keepdims=True)
+    return {
+        "maps_16": to_integers(torch.from_numpy(maps), 16),
+        "predicted": np.array([0, 1, 1]),
+        "confidence": random.random(3),
+    }
+
+
+def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
+    """Also at a threshold that it was never scored at, without the network."""
+    asked = of_families(["localization"])
+    settings = MeasureSettings(cam_threshold=0.1)
+    _, single = score(asked, tiny_given, settings, ["localization_values"])
+    for threshold in (0.1, 0.35):
+        settings = MeasureSettings(cam_threshold=threshold)
+        expected, _ = score(asked, tiny_given, settings)
+        images = tiny_given["images"]
+        scores = localization.of_kept_maps(
+            single["localization_values"],
+            images.boxes,
+            images.labels,
+            images.images.shape[-1],
+            threshold,
+        )
+        pd.testing.assert_frame_equal(scores, expected.drop(columns="seconds"))
+
+
+def test_maps_that_were_kept_differ_little_from_those_of_the_pass(tiny_given):
+    _, both = score([], tiny_given, MeasureSettings(), ["maps", "localization_values"])
+    boxes = tiny_given["images"].boxes
+    exact = chance.chance_scores(both["maps"], boxes, 16)["iou"].mean()
+    for kept, most in (("maps_16", 1e-5), ("maps", 2e-3)):
+        maps = from_integers(both["localization_values"][kept])
+        rounded = chance.chance_scores(maps, boxes, 16)["iou"].mean()
+        assert abs(rounded - exact) < most
+
+
+def test_all_models_at_all_thresholds_are_as_one_at_a_time():
+    records = [made_record(seed) for seed in range(3)]
+    labels, thresholds = torch.tensor([0, 1, 0]), [0.5, 0.1]
+    maps = np.stack([record["maps_16"] for record in records])
+    right = np.stack([record["predicted"] == labels.numpy() for record in records])
+    table = localization.at_thresholds(maps, SCENES["boxes"], 16, thresholds, right)
+    assert table[["model", "threshold"]].values.tolist() == [
+        [model, threshold] for model in range(3) for threshold in thresholds
+    ]
+    columns = registry.columns()[["measure", "variant", "column"]]
+    for row in table.to_dict("records"):
+        scores = localization.of_kept_maps(
+            records[row.pop("model")], SCENES["boxes"], labels, 16, row.pop("threshold")
+        )
+        expected = scores.merge(columns).set_index("column")["value"]
+        assert row == pytest.approx(expected[list(row)].to_dict(), rel=1e-6)
+    assert "box_found (top-1)" not in localization.at_thresholds(
+        maps, SCENES["boxes"], 16, [0.1]
+    )
+
+
+def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
+    record = made_record(0)
+    rest = {"maps": to_integers(from_integers(record["maps_16"]))}
+    scores = localization.of_kept_maps(
+        rest, SCENES["boxes"], torch.tensor([0, 1, 0]), 16
+    )
+    lacking = scores[scores["value"].isna()]
+    assert set(lacking["measure"]) == {"box_found", "box_average_precision"}
+    assert lacking["reason"].str.contains("of single images were not kept").all()
 
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):

@@ -1,0 +1,171 @@
+"""Overlap of kept maps with boxes at many thresholds, for all models of a study at once."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from helpers.cams import chance, detection, overlap
+from helpers.cams.maps import from_integers
+
+PAPER = 0.1  # the threshold of Du et al. 2024
+THRESHOLDS = (0.05, PAPER, *(round(0.05 * step, 2) for step in range(3, 20)))
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Overlaps of M models on N images at T thresholds; NaN for a map that is undefined.
+
+    ``overlaps_at`` says how each is computed. Shapes are (M, N, T) float32 unless noted.
+    """
+
+    iou: NDArray[np.float32]  # of the mask and the boxes, in [0, 1]
+    iou_shuffled: NDArray[np.float32]  # mean with the boxes of other images, in [0, 1]
+    iou_b: NDArray[np.float32]  # of the rectangle around the mask, in [0, 1]
+    box_iou: NDArray[np.float32]  # of that rectangle and the box that fits best
+    map_pixels: NDArray[np.float32]  # pixels of the mask, 0 for an undefined map
+    common_pixels: NDArray[np.float32]  # pixels of the mask inside of the boxes
+    box_pixels: NDArray[np.float32]  # (N,) pixels inside of the boxes
+
+
+def overlaps_at(
+    maps: NDArray[np.integer] | Tensor,
+    boxes: NDArray[np.integer] | Tensor,
+    size: int,
+    thresholds: Sequence[float],
+    workers: int = 0,
+) -> Cuts:
+    """Overlap of masks with boxes at several thresholds; Du et al. 2024, equations 2 to 6.
+
+    The mask of a map is where its bilinear enlargement is at least the threshold. The
+    values are those of ``chance.chance_scores`` at each threshold.
+
+    Args:
+        maps: (M, N, h, w) integers as ``maps.to_integers`` makes them, or normalised maps
+            in [0, 1].
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        size: side of the images in pixels.
+        thresholds: T of them, in (0, 1].
+        workers: threads that work on images side by side; 0 takes one per core.
+
+    Returns:
+        Overlaps by model, image and threshold.
+
+    Raises:
+        ValueError: if a threshold is outside of (0, 1], or no image has a box.
+
+    Example:
+        >>> maps = np.array([[[[255, 0], [255, 0]]]], dtype=np.uint8)
+        >>> left_half = np.array([[[0, 0, 2, 4]]])
+        >>> overlaps_at(maps, left_half, 4, [0.5, 1.0]).iou.round(2).tolist()
+        [[[1.0, 0.5]]]
+    """
+    wrong = [level for level in thresholds if not 0 < level <= 1]
+    if wrong:
+        raise ValueError(f"thresholds must be in (0, 1], and {wrong[0]} is not")
+    boxes = torch.as_tensor(np.asarray(boxes)).long()
+    annotation = chance.boxed(boxes, size)
+    own = torch.arange(len(boxes)).unsqueeze(1)
+    lenders = torch.cat([own, chance.derangements(len(boxes))], 1)
+    levels, order = torch.tensor(thresholds, dtype=torch.float32).sort()
+
+    def of_image(image: int) -> dict[str, Tensor]:
+        values = maps[:, image]
+        if not isinstance(values, Tensor):
+            values = from_integers(values)
+        columns = _of_image(values, annotation[lenders[image]], size, levels)
+        rectangles = columns.pop("rectangles")
+        box_iou = detection.best_box_iou(
+            rectangles, boxes[image].expand(*rectangles.shape[:2], -1, -1)
+        )
+        iou_b = _rectangle_iou(rectangles, annotation[image].view(size, size))
+        columns |= {"iou_b": iou_b, "box_iou": box_iou}
+        undefined = ~values.isfinite().flatten(1).all(1)
+        for name in ("iou", "iou_shuffled", "iou_b", "box_iou"):
+            columns[name][undefined] = torch.nan
+        return columns
+
+    shape = (len(maps), len(boxes), len(levels))
+    names = [field.name for field in fields(Cuts)][:-1]
+    arrays = {name: np.empty(shape, dtype=np.float32) for name in names}
+    place = order.argsort()
+    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+        for image, columns in enumerate(pool.map(of_image, range(len(boxes)))):
+            for name, array in arrays.items():
+                array[:, image] = columns[name][:, place].numpy()
+    return Cuts(**arrays, box_pixels=annotation.sum(1).float().numpy())
+
+
+def _of_image(
+    maps: Tensor, targets: Tensor, size: int, levels: Tensor
+) -> dict[str, Tensor]:
+    """Overlaps of all models on one image with its boxes and those of other images.
+
+    Args:
+        maps: (M, h, w) normalised, NaN where undefined.
+        targets: (1 + K, P) bool, pixels in the boxes of the image, then of the others.
+        size: side of the image in pixels, P = size^2.
+        levels: (T,) thresholds, ascending.
+
+    Returns:
+        (M, T) each: iou, iou_shuffled, map_pixels, common_pixels; rectangles (M, T, 4).
+    """
+    values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
+    # Pixels that lie in the same of the boxes form a region, some dozens of an image.
+    # Counting pixels by region and by the number of thresholds that they reach replaces
+    #     [((values >= level) & target).sum() for level in levels for target in targets]
+    powers = 2 ** torch.arange(len(targets)).unsqueeze(1)
+    codes, region = (targets * powers).sum(0).unique(return_inverse=True)
+    members = (codes & powers) > 0  # (1 + K, regions)
+    regions = len(codes)
+    bins = len(levels) + 1
+    # Sums of comparisons take a quarter of the time of torch.bucketize.
+    flat = values.flatten(1).numpy()
+    reached = np.zeros(flat.shape, dtype=np.min_scalar_type(bins))
+    for level in levels.numpy():
+        reached += (flat >= level).view(np.uint8)
+    reached = torch.from_numpy(reached).int()
+    reached += (bins * region).int()
+    reached += (bins * regions * torch.arange(len(maps))).int().unsqueeze(1)
+    pixels = torch.bincount(reached.flatten(), minlength=bins * regions * len(maps))
+    pixels = pixels.view(len(maps), regions, bins).double()
+    at_least = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
+    common = torch.einsum("mrt,kr->mkt", at_least, members.double())
+    marked = at_least.sum(1, keepdim=True)
+    area = targets.sum(1).view(1, -1, 1)
+    iou = (common / (marked + area - common)).float()
+    return {
+        "iou": iou[:, 0],
+        "iou_shuffled": iou[:, 1:].nanmean(1),
+        "map_pixels": marked[:, 0],
+        "common_pixels": common[:, 0],
+        "rectangles": _rectangles(values, levels),
+    }
+
+
+def _rectangles(values: Tensor, levels: Tensor) -> Tensor:
+    """Smallest rectangle around each mask: (M, S, S) and (T,) -> (M, T, 4), half-open.
+
+    A row is in the rectangle where its largest value reaches the threshold.
+    """
+    edges = []
+    for axis in (1, 2):
+        reaches = values.amax(axis).unsqueeze(1) >= levels.view(1, -1, 1)
+        occupied = reaches.view(torch.uint8)
+        last = occupied.shape[2] - occupied.flip(2).argmax(2)
+        edges += [occupied.argmax(2), torch.where(occupied.amax(2) > 0, last, 0)]
+    return torch.stack([edges[0], edges[2], edges[1], edges[3]], 2)
+
+
+def _rectangle_iou(rectangles: Tensor, annotation: Tensor) -> Tensor:
+    """IoU of rectangles (..., 4) with a mask (S, S), by its summed-area table: (...,)."""
+    table = torch.nn.functional.pad(annotation.int().cumsum(0).cumsum(1), (1, 0, 1, 0))
+    x0, y0, x1, y1 = rectangles.unbind(-1)
+    common = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
+    area = (x1 - x0) * (y1 - y0)
+    return common / (area + annotation.sum() - common)
