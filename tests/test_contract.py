@@ -246,6 +246,7 @@ def test_imports_run_one_way():
 # Called by no line of the project: with what calls it.
 CALLED_FROM_OUTSIDE = {
     "withdraw_changed": "the Snakefile",
+    "of_kept_maps": "cells that read published maps, see docs/measures.md",
     **dict.fromkeys(
         ("execute_managed_notebook", "process_message"), "papermill and nbclient"
     ),
