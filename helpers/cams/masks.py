@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.cams import detection, overlap
+from helpers.data.decode import FORMATS
 from helpers.files import from_root
 
 _OPENCV = {
@@ -181,7 +182,7 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Te
 
 def _read_mask(file: Path, size: int) -> np.ndarray:
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             pixels = np.asarray(
                 image.convert("RGB") if image.mode in ("LA", "PA") else image
             )

@@ -1,4 +1,7 @@
-"""One file and its annotation to one square 8-bit image and its boxes, with everything that had to be mended counted."""
+"""One file and its annotation to one square 8-bit image and its boxes.
+
+Everything that had to be mended is counted.
+"""
 
 import io
 import os
@@ -9,17 +12,28 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 from tqdm.auto import tqdm
 
-from helpers.data.annotations import Annotation
+from helpers.data.annotations import IN_SHARES, Annotation, Box
 from helpers.data.records import Record
 from helpers.data.sources import Source
 
-# By Pillow's names; of others, such as PostScript, some run programs when they are opened.
-_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
+# By Pillow's names; of others, such as PostScript, some run programs when opened.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
 SquareBox = tuple[int, int, int, int]
 Problem = tuple[str, str]  # kind and detail of a fault
+
+# What a viewer does with each value of the EXIF tag; 1 is as stored.
+_TO_SHOWN = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class Crop(NamedTuple):
@@ -37,60 +51,126 @@ class Decoded(NamedTuple):
     boxes: list[SquareBox]  # half-open x0, y0, x1, y1 in pixels of the square
     width: int  # as stored, pixels
     height: int
-    digest: str  # of the file's bytes
+    digest: str  # of the file's bytes, and of whether it was turned
     faults: list[Problem]
 
 
-def decode_image(source: Source, record: Record, size: int | Crop) -> Decoded:
+def decode_image(
+    source: Source, record: Record, size: int | Crop, shown: bool = False
+) -> Decoded:
     """Read one image, convert it to RGB and squash it, or cut it without its boxes.
 
-    The fault of a bad file is in the result, and of a disk raised.
+    Boxes are drawn on the picture as a viewer shows it, so that one with boxes is turned
+    by its EXIF tag, unless they state the size of the picture as stored.
+
+    Args:
+        source: the files.
+        record: the image and its annotation.
+        size: side of the square, pixels, or how it is cut.
+        shown: whether an image without boxes is turned too.
+
+    Returns:
+        The image; what is wrong with a bad file is in its faults.
+
+    Raises:
+        OSError: where the disk cannot be read.
+        MemoryError: where memory runs out.
     """
-    digest, annotation = (
-        "",
-        record.annotation if isinstance(record.annotation, Annotation) else None,
-    )
+    digest = ""
+    annotation = Annotation(())
+    if isinstance(record.annotation, Annotation):
+        annotation = record.annotation
     try:
         content = record.content or source.read(record.name)
-        digest = blake2b(content, digest_size=8).hexdigest()
-        image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        digest = _digest(content)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
         image.load()
-        turned, faults = _turned(image, annotation.size if annotation else None)
-        if turned.mode in ("I", "F") or turned.mode.startswith("I;16"):
-            raise ValueError(
-                f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits"
-            )
-        pixels = np.asarray(_square(_to_rgb(turned), size)).transpose(2, 0, 1)
-    except Exception as fault:  # decoders of damaged files raise nearly every kind; one with a number is of the disk
-        if isinstance(fault, MemoryError) or (
-            isinstance(fault, OSError) and fault.errno
-        ):
+        _check_depth(image)
+        upright, faults = _as_annotated(image, annotation, shown)
+        turned_before = annotation.size == upright.size != image.size
+        if upright is not image and not turned_before:
+            # Earlier commits turned only where the stated size alone said so.
+            digest = _digest(content + b"as shown")
+        pixels = np.asarray(_square(_to_rgb(upright), size)).transpose(2, 0, 1)
+    except Exception as fault:
+        # Decoders of damaged files raise nearly every kind; one with a number is of the
+        # disk.
+        on_disk = isinstance(fault, OSError) and fault.errno
+        if on_disk or isinstance(fault, MemoryError):
             raise
-        told = re.sub(
-            r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}"
-        )  # without an address in memory
-        return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", told)])
-    boxes, problems = [], []
-    if annotation and not isinstance(size, Crop):
-        boxes, problems = square_boxes(annotation, turned.size, size)
+        problem = ("unreadable_image", _without_address(fault))
+        return Decoded(record, None, [], 0, 0, digest, [problem])
+    boxes: list[SquareBox] = []
+    problems: list[Problem] = []
+    if not isinstance(size, Crop):
+        boxes, problems = square_boxes(annotation, upright.size, size)
     return Decoded(record, pixels, boxes, *image.size, digest, faults + problems)
 
 
 def decode_all(
     source: Source, records: Sequence[Record], size: int | Crop
 ) -> list[Decoded]:
-    """Decode images, in their order, on all cores."""
-    with ThreadPoolExecutor(
-        len(os.sched_getaffinity(0))
-    ) as executor:  # decoding releases the interpreter's lock
+    """Decode images, in their order, on all cores.
+
+    Where some have boxes, all are turned as a viewer shows them.
+    """
+    shown = any(record.boxes for record in records)
+    # Decoding releases the interpreter's lock.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
         results = executor.map(
-            lambda record: decode_image(source, record, size), records
+            lambda record: decode_image(source, record, size, shown), records
         )
-        return list(
-            tqdm(
-                results, total=len(records), desc="decoding", unit="image", leave=False
-            )
+        progress = tqdm(
+            results, total=len(records), desc="decoding", unit="image", leave=False
         )
+        return list(progress)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+def _without_address(fault: Exception) -> str:
+    """The words of a fault without an address in memory."""
+    text = f"{type(fault).__name__}: {fault}"
+    return re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", text)
+
+
+def _check_depth(image: Image.Image) -> None:
+    """Refuse grey values whose range is not known, which would come out blank."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        raise ValueError(
+            f"grey values of mode {image.mode} are not of 8 bits; save them as an image "
+            "of 8 bits"
+        )
+
+
+def _as_annotated(
+    image: Image.Image, annotation: Annotation, shown: bool
+) -> tuple[Image.Image, list[Problem]]:
+    """The image as its boxes refer to it, and what contradicts them."""
+    stated = annotation.size
+    if not annotation.boxes and not shown:
+        return image, []
+    upright = _as_shown(image)
+    if stated in (None, IN_SHARES, upright.size):
+        return upright, []
+    if stated == image.size:
+        return image, []
+    stored = f"stored {image.width}x{image.height}"
+    detail = f"{stored}, annotated {stated[0]}x{stated[1]}"
+    return upright, [("size_differs_from_annotation", detail)]
+
+
+def _as_shown(image: Image.Image) -> Image.Image:
+    """The image turned by its EXIF tag; as it is where that is absent or unreadable."""
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # of damaged tags nearly every kind
+        return image
+    if orientation not in _TO_SHOWN:
+        return image
+    return image.transpose(_TO_SHOWN[orientation])
 
 
 def _square(image: Image.Image, size: int | Crop) -> Image.Image:
@@ -102,22 +182,6 @@ def _square(image: Image.Image, size: int | Crop) -> Image.Image:
 
     resized = functional.resize(image, size.resize)
     return functional.center_crop(resized, size.side)
-
-
-def _turned(
-    image: Image.Image, stated: tuple[int, int] | None
-) -> tuple[Image.Image, list[Problem]]:
-    """Apply the EXIF rotation only where the annotation's size says that its boxes refer to the turned image."""
-    if stated in (None, (1, 1), image.size):
-        return image, []
-    if (upright := ImageOps.exif_transpose(image)).size == stated:
-        return upright, []
-    return image, [
-        (
-            "size_differs_from_annotation",
-            "stored {}x{}, annotated {}x{}".format(*image.size, *stated),
-        )
-    ]
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -133,27 +197,52 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def square_boxes(
     annotation: Annotation, image_size: tuple[int, int], size: int
 ) -> tuple[list[SquareBox], list[Problem]]:
-    """Scale boxes to the square image: clip, multiply by size / stated side (of the image where none is stated), truncate; half-open.
+    """Scale boxes to the square image: clip, scale, truncate; half-open.
 
-    Returns the usable boxes, and a problem for each that is clipped, outside, or without area before or after scaling.
+    Args:
+        annotation: the boxes, in pixels of the stated size, or of the image's.
+        image_size: width and height of the image, pixels.
+        size: side of the square, pixels.
+
+    Returns:
+        The usable boxes, and a problem for each that is clipped, outside, or without
+        area before or after scaling.
     """
-    sides = (annotation.size or image_size) * 2
-    usable, problems = [], []
+    width, height = annotation.size or image_size
+    usable = []
+    problems = []
     for box in annotation.boxes:
-        clipped = tuple(
-            min(max(value, 0), side) for value, side in zip(box, sides, strict=True)
-        )
-        scaled = tuple(
-            int(value * size / side) for value, side in zip(clipped, sides, strict=True)
-        )
-        if box[2] <= box[0] or box[3] <= box[1]:
+        clipped = _clipped(box, width, height)
+        scaled = _scaled(clipped, width, height, size)
+        if not _has_area(box):
             problems.append(("box_without_area", str(box)))
-        elif clipped[2] <= clipped[0] or clipped[3] <= clipped[1]:
+        elif not _has_area(clipped):
             problems.append(("box_outside_dropped", str(box)))
         else:
-            problems += [("box_outside_clipped", str(box))] if clipped != box else []
-            if scaled[2] <= scaled[0] or scaled[3] <= scaled[1]:
-                problems.append(("box_without_area", f"{box}, in the square {scaled}"))
-            else:
+            if clipped != box:
+                problems.append(("box_outside_clipped", str(box)))
+            if _has_area(scaled):
                 usable.append(scaled)
+            else:
+                detail = f"{box}, in the square {scaled}"
+                problems.append(("box_without_area", detail))
     return usable, problems
+
+
+def _clipped(box: Box, width: float, height: float) -> Box:
+    x0, y0, x1, y1 = box
+    columns = [min(max(x, 0), width) for x in (x0, x1)]
+    rows = [min(max(y, 0), height) for y in (y0, y1)]
+    return columns[0], rows[0], columns[1], rows[1]
+
+
+def _scaled(box: Box, width: float, height: float, size: int) -> SquareBox:
+    x0, y0, x1, y1 = box
+    columns = [int(x * size / width) for x in (x0, x1)]
+    rows = [int(y * size / height) for y in (y0, y1)]
+    return columns[0], rows[0], columns[1], rows[1]
+
+
+def _has_area(box: Box | SquareBox) -> bool:
+    x0, y0, x1, y1 = box
+    return x1 > x0 and y1 > y0

@@ -288,7 +288,7 @@ _REASONS = {
         "hdf5 mdb"
     ),
     "save them as JPEG or PNG": (
-        "heic heif svg psd raw cr2 cr3 nef arw dng ico tga pcx eps ps exr hdr dcm nii"
+        "heic heif avif svg psd raw cr2 cr3 nef arw dng ico tga pcx eps ps exr hdr dcm nii"
     ),
 }
 _REASON_OF = {

@@ -102,7 +102,7 @@ def _by_jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
         Image.fromarray(pixels).save(
             file, "JPEG", quality=max(1, round(100 - strength))
         )
-        found.append(np.asarray(Image.open(file)))
+        found.append(np.asarray(Image.open(file, formats=("JPEG",))))
     return (
         torch.from_numpy(np.stack(found))
         .permute(0, 3, 1, 2)

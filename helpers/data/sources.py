@@ -28,7 +28,7 @@ _LINKS = (
     "to, such as by cp -rL"
 )
 _IMAGE = re.compile(
-    r".*\.(jpe?g|jpe|jfif|png|bmp|dib|gif|tiff?|webp|avif|p[bgnp]m|jp2|j2k)",
+    r".*\.(jpe?g|jpe|jfif|png|bmp|dib|gif|tiff?|webp|p[bgnp]m|jp2|j2k)",
     re.IGNORECASE | re.DOTALL,
 )
 _UTF8_FLAG = 0x800  # of a name in a zip

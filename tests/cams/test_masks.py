@@ -294,3 +294,17 @@ def test_each_image_is_compared_with_its_boxes(images):
     table = machine.image_quality(masks, images)
     np.testing.assert_allclose(table["iou"], [1, 0.5, 0, 1, np.nan])
     np.testing.assert_allclose(table["floor"], [0.25, 1, 0.25, 4 / 256, 0])
+
+
+def test_a_postscript_file_named_as_a_mask_is_not_opened(tmp_path, monkeypatch):
+    """Pillow hands it to Ghostscript where that is installed."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(
+        EpsImagePlugin.EpsImageFile, "_open", lambda image: pytest.fail("opened")
+    )
+    (tmp_path / "a.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n"
+    )
+    with pytest.raises(ValueError, match=r"a.png is no readable image"):
+        machine.masks_from_folder(tmp_path, ["a.jpg"], 16)

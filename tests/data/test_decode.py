@@ -78,7 +78,53 @@ def test_deep_grey_values_are_refused_and_never_blank(tmp_path, dtype):
     assert "save them as an image of 8 bits" in found.faults[0][1]
 
 
-def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path):
+# How a camera stores, for each value of the tag, what a viewer shows upright.
+STORED = {
+    1: lambda shown: shown,
+    2: np.fliplr,
+    3: lambda shown: np.rot90(shown, 2),
+    4: np.flipud,
+    5: lambda shown: np.swapaxes(shown, 0, 1),
+    6: lambda shown: np.rot90(shown, 1),
+    7: lambda shown: np.rot90(np.swapaxes(shown, 0, 1), 2),
+    8: lambda shown: np.rot90(shown, -1),
+}
+
+
+@pytest.mark.parametrize("tag", STORED)
+@pytest.mark.parametrize("stated", [None, (24, 16), (1, 1)])
+def test_boxes_lie_on_the_picture_as_it_is_shown(tmp_path, tag, stated):
+    """A white object in a black picture of 24 x 16, whichever way it is stored."""
+    shown = np.zeros((16, 24, 3), dtype=np.uint8)
+    shown[4:8, 12:21] = 255
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    buffer = io.BytesIO()
+    stored = Image.fromarray(np.ascontiguousarray(STORED[tag](shown)))
+    stored.save(buffer, "PNG", exif=exif)
+    box = (0.5, 0.25, 0.875, 0.5) if stated == (1, 1) else (12, 4, 21, 8)
+    found = decoded(tmp_path, buffer.getvalue(), stated, (box,), size=48)
+    x0, y0, x1, y1 = found.boxes[0]
+    inside = found.pixels[0, y0 + 2 : y1 - 2, x0 + 2 : x1 - 2]
+    assert inside.min() == 255 and found.faults == []
+    assert found.pixels.sum() < 1.3 * 3 * 255 * (x1 - x0) * (y1 - y0)
+    bare = decoded(tmp_path, buffer.getvalue())  # without a box, as it is stored
+    same = np.array_equal(
+        bare.pixels, decoded(tmp_path, saved(np.array(stored))).pixels
+    )
+    assert same
+    turned_before = stated == (24, 16) and tag >= 5
+    assert (bare.digest == found.digest) == (tag == 1 or turned_before)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_an_image_with_a_damaged_exif_block_is_as_it_is_stored(tmp_path):
+    content = jpeg(3, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\0")
+    found = decoded(tmp_path, content, None, ((0, 0, 8, 8),))
+    assert np.array_equal(found.pixels, decoded(tmp_path, content).pixels)
+
+
+def test_exif_rotation_is_left_out_where_the_annotation_has_the_stored_size(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # shown turned: stored 20 x 16, seen 16 x 20
     turned, plain = (
@@ -92,7 +138,7 @@ def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path):
     assert without.faults == [
         ("size_differs_from_annotation", "stored 20x16, annotated 16x20")
     ]
-    assert np.array_equal(stored.pixels, without.pixels)
+    assert np.array_equal(stored.pixels, without.pixels)  # no tag, nothing to turn
     assert not np.array_equal(stored.pixels, seen.pixels)
     # Orientation 6 is a quarter turn; of a square squashed from it the turned pixels agree but for resampling.
     turned_back = np.rot90(stored.pixels, -1, (1, 2)).astype(float)
