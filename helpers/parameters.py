@@ -102,7 +102,7 @@ noise_generator: blur autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
 [0, 1]: label_noises pixel_mean
-[0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions
+[0, 1): momentum matched_accuracy minimum_train_accuracy accuracy_thresholds unseen_fractions
 (0, 1]: accuracy_threshold perturbation_fraction noise_ssim pixel_std
 [1, 100]: pictured_images looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
@@ -121,6 +121,10 @@ _FORMS = {
         r"[^\x00-\x1f/\\]{1,200}",
     ),
     **dict.fromkeys(("work_dir", "reports_dir"), r"(?!~[^/])[^\x00-\x1f]{1,1000}"),
+    "looking_levels": (
+        r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) ([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
+        r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
+    ),
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "architecture": r"(timm:)?[\w.-]{1,100}",  # no code: a study file is data

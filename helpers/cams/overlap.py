@@ -6,19 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-def box_masks(boxes: Tensor, size: int) -> Tensor:
-    """Mark the pixels inside any box of an image; Du et al. 2024, equation (5).
-
-    (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding, cut off at the edge -> (B, S, S) bool, rows (y) first.
-    """
-    parts, place = [], torch.arange(size, device=boxes.device)
-    for part in boxes.long().unsqueeze(-1).split(1024):
-        x0, y0, x1, y1 = part.unbind(-2)
-        rows, columns = (place >= y0) & (place < y1), (place >= x0) & (place < x1)
-        # As a product of matrices, because (B, M, S, S) would not fit in memory where one image has many boxes.
-        parts.append(torch.einsum("bmy,bmx->byx", rows.float(), columns.float()) > 0)
-    return torch.cat(parts)
+from helpers.data.boxes import box_masks as box_masks
 
 
 def upsample(maps: Tensor, size: int) -> Tensor:

@@ -61,6 +61,8 @@ def short_name(model: Mapping[str, Any]) -> str:
         else []
     )
     parts += [f"{model['label_noise']:.0%} wrong"] if model["label_noise"] else []
+    looking = model.get("looking", "plain")  # catalogues of earlier versions lack it
+    parts += [] if looking == "plain" else [looking.replace("_", " ")]
     parts += [
         f"{model['optimizer']} {model['learning_rate']:g}".replace(" 0.", " ."),
         f"#{model['run_id'][-4:]}",

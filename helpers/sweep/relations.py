@@ -22,6 +22,7 @@ AXIS_PARAMETERS |= {
     "weight_decay": "weight_decays",
     "pretrained": "pretrained_levels",
     "images_per_class": "training_sizes",
+    "looking": "looking_levels",
 }
 
 # The words for what must not be, and when it is so.

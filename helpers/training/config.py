@@ -11,6 +11,7 @@ import pandas as pd
 from helpers.files import digest
 from helpers.parameters import LIMITS, outside
 
+PLAIN = "plain"  # the level of ``looking`` of a network that is told nothing
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
@@ -55,6 +56,12 @@ class RunConfig:
         0.1  # of the training images, only with rule3_split "holdout"
     )
     seed: int = 0
+    looking: str = (
+        PLAIN  # how training tells the network where to look, and how strongly
+    )
+    matched_accuracy: float = (
+        0.0  # a snapshot at the first epoch above this training accuracy; 0 takes none
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have, naming the hyperparameter and what is allowed."""
@@ -69,12 +76,15 @@ class RunConfig:
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
+# Hyperparameters that came later: at these values a run is what it was, and so is its id.
+_LATER = {"looking": PLAIN, "matched_accuracy": 0.0}
 # The limits of a hyperparameter are those of the notebooks' parameter, which is in the plural where it lists the levels of an axis.
 _LIMITS = {
     name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)")
     for name in HYPERPARAMETERS
     if name not in _FREE
 }
+_LIMITS["looking"] = LIMITS["looking_levels"]
 
 
 def cell_name(config: RunConfig) -> str:
@@ -94,6 +104,7 @@ def cell_name(config: RunConfig) -> str:
     ]
     parts += [f"n{config.images_per_class}"] if config.images_per_class else []
     parts += [f"noise{config.label_noise:g}"] if config.label_noise else []
+    parts += [] if config.looking == PLAIN else [config.looking.replace(" ", "-")]
     return "-".join(parts)
 
 
@@ -106,12 +117,17 @@ def kind_name(config: RunConfig) -> str:
     ]
     parts += [f"{config.images_per_class} a class"] if config.images_per_class else []
     parts += [f"{config.label_noise:.0%} wrong labels"] if config.label_noise else []
+    parts += [] if config.looking == PLAIN else [config.looking.replace("_", " ")]
     return " ".join(parts)
 
 
 def run_id(config: RunConfig) -> str:
     """Name of a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
-    return f"{cell_name(config)}-r{config.repeat}-{digest(asdict(config))}"
+    values = asdict(config)
+    for name, value in _LATER.items():
+        if values[name] == value:
+            del values[name]
+    return f"{cell_name(config)}-r{config.repeat}-{digest(values)}"
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:

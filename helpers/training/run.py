@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from helpers.files import (
 )
 from helpers.networks import resnet, weights
 from helpers.networks.batches import fitting_batch, halving_batches
+from helpers.training import looking
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
 from helpers.training.config import RunConfig, run_id
@@ -147,17 +148,43 @@ def train_step(
     labels: Tensor,
     draws: Draws | None,
     precision: str,
+    guide: looking.Guide | None = None,
 ) -> Tensor:
-    """Take a step on (B, 3, S, S) uint8 images, without waiting for the device: (2,) float64, summed cross-entropy and number correct."""
+    """Take one step of the optimizer, without waiting for the device.
+
+    Args:
+        network: in train mode; with a ``guide`` a ResNet that is not compiled.
+        optimizer: of the network's weights.
+        images: (B, 3, S, S) uint8.
+        labels: (B,) int64.
+        draws: augmentation of the images; None leaves them.
+        precision: of the products: float32 or bfloat16.
+        guide: where the maps are to lie, in a run with a penalty on them.
+
+    Returns:
+        (2,) float64: cross-entropy summed over the images, without the penalty, and
+        the number that are classified correctly.
+    """
+    size = images.shape[-1]
     if draws is not None:
         images = augment(images, draws)
-    with torch.autocast(
+    images = resnet.normalise_images(images)
+    autocast = torch.autocast(
         labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"
-    ):
-        logits = network(resnet.normalise_images(images))
-    loss = cross_entropy(logits.float(), labels)
+    )
+    if guide is None:
+        with autocast:
+            logits = network(images)
+        loss = cross_entropy(logits.float(), labels)
+        total = loss
+    else:
+        with autocast, looking.last_features(network) as features:
+            logits = network(images)
+        loss = cross_entropy(logits.float(), labels)
+        maps = looking.class_maps(features[0], network.fc.weight, labels)
+        total = loss + looking.map_penalty(maps, guide, size, draws)
     optimizer.zero_grad()
-    loss.backward()
+    total.backward()
     optimizer.step()
     correct = (logits.detach().argmax(1) == labels).sum()
     return torch.stack([loss.detach().double() * len(labels), correct.double()])
@@ -169,27 +196,49 @@ def train_epoch(
     split: Split,
     config: RunConfig,
     epoch: int,
+    guide: looking.Guide | None = None,
 ) -> tuple[float, float]:
-    """Fit one epoch in a seeded order; mean loss and accuracy (fraction) of the pass itself, read from the device once."""
+    """Fit one epoch in an order drawn from the run's seed, its repeat and the epoch.
+
+    Args:
+        network: on the device of the split.
+        optimizer: of the network's weights.
+        split: the N images that the run is fitted to.
+        config: the run.
+        epoch: 1 is the first.
+        guide: of the N images, in a run that is told where to look. Arms and controls
+            of one seed and repeat have one order and one augmentation.
+
+    Returns:
+        Mean cross-entropy and accuracy (fraction) of the pass itself, read from the
+        device once.
+    """
     device = split.labels.device
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(len(split.labels), generator=generator)
     draws = draw(len(order), generator).to(device) if config.augmentation else None
-    # Put in order once, so that a step has little to launch; batch norm is undefined on a last batch of one image, which is left out.
+    if guide and guide.arm in looking.SWAPS:
+        pixels = looking.swap_backgrounds(split.pixels, guide, config, epoch)
+        split = replace(split, pixels=pixels)
+        guide = None
+    # Put in order once, so that a step has little to launch; batch norm is undefined on
+    # a last batch of one image, which is left out.
     order = (order[:-1] if len(order) % config.batch_size == 1 else order).to(device)
-    labels, draws = split.labels[order], draws.of(order) if draws else None
+    labels = split.labels[order]
+    draws = draws.of(order) if draws else None
+    guide = guide.of(order) if guide else None
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     network.train()
     for start in range(0, len(order), config.batch_size):
         part = slice(start, start + config.batch_size)
-        images = split.batch(order[part])
         totals += train_step(
             network,
             optimizer,
-            images,
+            split.batch(order[part]),
             labels[part],
             draws.of(part) if draws else None,
             config.precision,
+            guide.of(part) if guide else None,
         )
     return tuple((totals / len(order)).tolist())
 
@@ -311,11 +360,29 @@ def train_run(
     device: torch.device | str = "cpu",
     compiled: bool = False,
 ) -> dict[str, Any]:
-    """Train one run until a rule stops it, and leave a complete run in ``folder``; the record that ``result.json`` holds.
+    """Train one run until a rule stops it, and leave a complete run in ``folder``.
 
-    Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); one, "stop", where both fall on one
-    epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too, without a snapshot of
-    the stop. ``network`` stands in place of that of the configuration; ``compiled`` takes ``torch.compile``, equal up to rounding.
+    Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the
+    stop ("stop"); one, "stop", where both fall on one epoch; and "matched" where the
+    run asks for one (``snapshots_due``). Killed at any moment, the next call goes on
+    after the last checkpoint. A run that diverges is a result too, without a snapshot
+    of the stop.
+
+    Args:
+        config: the run.
+        data: the images that it belongs to.
+        folder: of this run alone.
+        pretrained: the weights that a pretrained run starts from.
+        network: stands in place of that of the configuration.
+        device: where the network trains.
+        compiled: take the steps through ``torch.compile``, equal up to rounding.
+
+    Returns:
+        The record that ``result.json`` holds.
+
+    Raises:
+        ValueError: where the run belongs to other images, or is told to look into
+            boxes that the images do not have.
     """
     if config.data != data.fingerprint:
         raise ValueError(
@@ -329,14 +396,18 @@ def train_run(
             "images where notebook 01 reads them (data_path)"
         )
     device = torch.device(device)
-    train, monitor, test = (
-        resident(images, device) for images in (*images_of_run(data, config), data.test)
-    )
+    fitted, watched = images_of_run(data, config)
+    guide = looking.guide_of_run(config, fitted, device)
+    train = resident(fitted, device)
+    monitor = resident(watched, device)
+    test = resident(data.test, device)
     network = network or initial_network(config, len(data.classes), pretrained)
     network = network.to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(network, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
     history, snapshots = restore(folder, network, optimizer)
+    # A penalty on maps reads the features, which a compiled network does not give.
+    compiled = compiled and not (guide and guide.arm in looking.PENALTIES)
     stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged, saved = (
@@ -347,7 +418,7 @@ def train_run(
     while not reason:
         started = time.perf_counter()
         epoch = len(history) + 1
-        loss, accuracy = train_epoch(stepping, optimizer, train, config, epoch)
+        loss, accuracy = train_epoch(stepping, optimizer, train, config, epoch, guide)
         if not math.isfinite(loss):
             reason, diverged = f"loss is {loss} in epoch {epoch}", True
             break
@@ -362,8 +433,8 @@ def train_run(
             )
         )
         reason = stop_reason(history, config)
-        if reason or (conditions_met(history, config) and not snapshots):
-            name = "stop" if reason else "first"
+        taken = [row["snapshot"] for row in snapshots]
+        for name in snapshots_due(history, config, reason, taken):
             path = snapshot_path(folder, name)
             write_tensors(path, network.state_dict())
             snapshot = {"snapshot": name, "epoch": epoch, "digest": digest_of(path)}
@@ -390,6 +461,33 @@ def train_run(
     )
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return read_json(folder / "result.json")
+
+
+def snapshots_due(
+    history: list[Epoch], config: RunConfig, reason: str, taken: Collection[str]
+) -> list[str]:
+    """Which snapshots are taken after the last epoch.
+
+    Args:
+        history: the epochs so far.
+        config: the run.
+        reason: why the run stops here; "" where it goes on.
+        taken: the snapshots of earlier epochs.
+
+    Returns:
+        "stop" at the stop, or "first" where one of the rules 1 to 3 holds for the first
+        time; before them "matched" where the training accuracy of the pass exceeds
+        ``matched_accuracy`` for the first time, in a run that asks for it.
+    """
+    due = []
+    accuracy = history[-1]["train_accuracy"]
+    if 0 < config.matched_accuracy < accuracy and "matched" not in taken:
+        due.append("matched")
+    if reason:
+        due.append("stop")
+    elif conditions_met(history, config) and "first" not in taken:
+        due.append("first")
+    return due
 
 
 def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
