@@ -3,8 +3,10 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from helpers.files import PROJECT_ROOT
 from helpers.training.config import (
     PAPER_AXES,
     RunConfig,
@@ -49,6 +51,7 @@ def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
         "stem": "small",
         "precision": "bfloat16",
         "rule3_split": "test",
+        "looking": "map_in_box 0.3",
     }
     changed |= {
         "augmentation": not run.augmentation,
@@ -62,6 +65,15 @@ def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
         )
         == len(changed) + 1
     )
+
+
+def test_runs_of_earlier_versions_keep_their_ids():
+    """A hyperparameter that came later changes no id at the value that runs had."""
+    table = pd.read_csv(PROJECT_ROOT / "reports/kinds20/tables/catalogue.csv")
+    table["weights"] = table["weights"].fillna("")
+    for row in table.to_dict("records"):
+        assert run_id(config_from(row)) == row["run_id"]
+        assert "looking" not in row
 
 
 def test_the_first_of_a_balanced_order_have_every_level_equally_often_and_pairs_more_evenly_than_chance():

@@ -1,0 +1,235 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.data.images import ImageSet, load_study_data
+from helpers.networks import resnet
+from helpers.training import looking, run
+from helpers.training.augmentation import Draws
+from helpers.training.config import RunConfig
+from helpers.training.looking import Guide, guide_of_run, map_penalty
+from tests.conftest import SEED, TINY_SCENES
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def config(data):
+    form = {"stem": "strided", "width": 0.125, "last_stride": 1, "max_epochs": 2}
+    return RunConfig(
+        *("resnet18", 8, 0.01, "adam", 0.0, False, False),
+        data=data.fingerprint,
+        seed=SEED,
+        **form,
+    )
+
+
+def guide(arm, *boxes, strength=1.0):
+    return Guide(arm, strength, torch.tensor(boxes).unsqueeze(1))
+
+
+def test_the_penalty_by_hand_on_a_map_of_four_places():
+    """Box: the left half. A flat map has half of its share there: log 2 on each side."""
+    flat = torch.zeros(1, 2, 2)
+    left = [0, 0, 2, 4]
+    inside = map_penalty(flat, guide("map_in_box", left), 4, None)
+    assert inside.item() == pytest.approx(math.log(2))
+    outside = map_penalty(flat, guide("map_out_of_box", left), 4, None)
+    assert outside.item() == pytest.approx(math.log(2))
+    # Shares of 3/8 in each place of the left column and 1/8 in the right one.
+    looking_left = torch.tensor([[[math.log(3), 0.0], [math.log(3), 0.0]]])
+    inside = map_penalty(looking_left, guide("map_in_box", left), 4, None)
+    assert inside.item() == pytest.approx(math.log(4 / 3), rel=1e-5)
+    outside = map_penalty(looking_left, guide("map_out_of_box", left), 4, None)
+    assert outside.item() == pytest.approx(math.log(4), rel=1e-5)
+
+
+def test_the_penalty_is_the_divergence_of_scipy_on_boxes_that_cut_through_places():
+    from scipy.special import rel_entr, softmax
+
+    generator = np.random.default_rng(0)
+    maps = generator.normal(size=(3, 4, 4))
+    boxes = [[1, 3, 6, 7], [0, 0, 8, 8], [5, 2, 8, 3]]
+    expected = []
+    for values, (x0, y0, x1, y1) in zip(maps, boxes, strict=True):
+        pixels = np.zeros((8, 8))
+        pixels[y0:y1, x0:x1] = 1
+        wanted = pixels.reshape(4, 2, 4, 2).mean((1, 3))
+        expected.append(rel_entr(wanted / wanted.sum(), softmax(values)).sum())
+    penalty = map_penalty(
+        torch.from_numpy(maps), guide("map_in_box", *boxes, strength=0.3), 8, None
+    )
+    assert penalty.item() == pytest.approx(0.3 * np.mean(expected), rel=1e-5)
+
+
+def test_images_that_ask_for_nothing_add_nothing():
+    """No box; and a box that is the whole image leaves no place to look away to."""
+    maps = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0))
+    boxes = [[0, 0, 0, 0], [0, 0, 4, 4], [0, 0, 2, 2]]
+    alone = map_penalty(maps[2:], guide("map_out_of_box", boxes[2]), 4, None)
+    among = map_penalty(maps, guide("map_out_of_box", *boxes), 4, None)
+    assert among.item() == pytest.approx(alone.item())
+    nothing = map_penalty(maps[:1], guide("map_in_box", boxes[0]), 4, None)
+    assert nothing.item() == 0
+
+
+def test_boxes_follow_the_flips_of_their_images():
+    maps = torch.tensor([[[0.0, 1.0], [2.0, 5.0]]]).expand(4, 2, 2)
+    upper_left = [0, 0, 2, 2]
+    horizontal = torch.tensor([False, True, False, True])
+    vertical = torch.tensor([False, False, True, True])
+    unused = torch.zeros(4)
+    draws = Draws(horizontal, vertical, unused, unused, unused)
+    turned = [[0, 0, 2, 2], [2, 0, 4, 2], [0, 2, 2, 4], [2, 2, 4, 4]]
+    flipped = map_penalty(maps, guide("map_in_box", *[upper_left] * 4), 4, draws)
+    expected = map_penalty(maps, guide("map_in_box", *turned), 4, None)
+    assert flipped.item() == pytest.approx(expected.item())
+
+
+def test_backgrounds_are_those_of_other_images_and_objects_stay(config):
+    count, size = 400, 4
+    shades = torch.arange(count, dtype=torch.int32) % 251
+    images = shades.to(torch.uint8).view(-1, 1, 1, 1).expand(count, size, size, 3)
+    of_run = guide("background_swapped", *[[1, 1, 3, 3]] * count, strength=0.5)
+    swapped = looking.swap_backgrounds(images, of_run, config, 1)
+    assert torch.equal(swapped[:, 1:3, 1:3], images[:, 1:3, 1:3])
+    border = torch.ones(size, size, dtype=torch.bool)
+    border[1:3, 1:3] = False
+    outside = swapped[:, border]
+    assert (outside == outside[:, :1]).all()  # all pixels of one donor
+    changed = (outside[:, 0, 0] != images[:, 0, 0, 0]).float().mean()
+    # Four standard errors of a share of one half.
+    assert abs(changed - 0.5) < 4 * 0.5 / count**0.5
+    again = looking.swap_backgrounds(images, of_run, config, 1)
+    assert torch.equal(swapped, again)
+    later = looking.swap_backgrounds(images, of_run, config, 2)
+    assert not torch.equal(swapped, later)
+
+
+def test_an_image_without_a_box_keeps_its_background(config):
+    images = torch.arange(2, dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 2, 2, 3)
+    of_run = guide("background_swapped", [0, 0, 0, 0], [0, 0, 1, 2])
+    swapped = looking.swap_backgrounds(images, of_run, config, 1)
+    assert torch.equal(swapped[0], images[0])
+    assert swapped[1, :, :, 0].tolist() == [[1, 0], [1, 0]]
+
+
+def test_controls_take_the_boxes_of_other_images_each_once(data, config):
+    own = guide_of_run(replace(config, looking="map_in_box 0.5"), data.train)
+    assert torch.equal(own.boxes, data.train.boxes)
+    assert (own.arm, own.strength) == ("map_in_box", 0.5)
+    for arm in ("map_in_shuffled_box 0.5", "background_swapped_shuffled 0.5"):
+        control = guide_of_run(replace(config, looking=arm), data.train)
+        assert not torch.equal(control.boxes, data.train.boxes)
+        assert sorted(control.boxes.tolist()) == sorted(data.train.boxes.tolist())
+    others = looking.other_images(50, np.random.default_rng(1))
+    assert sorted(others) == list(range(50))
+    assert (others != np.arange(50)).all()
+
+
+def test_a_guide_without_boxes_is_refused(data, config):
+    pictures = data.train
+    bare = ImageSet(
+        pictures.images, pictures.labels, 0 * pictures.boxes, pictures.names
+    )
+    assert guide_of_run(config, bare) is None
+    with pytest.raises(ValueError, match=r"'map_in_box 1' needs boxes"):
+        guide_of_run(replace(config, looking="map_in_box 1"), bare)
+
+
+@pytest.mark.parametrize(
+    "level", ["map_in_box", "map_in_box 0", "plain 1", "background_swapped 1.5", "box"]
+)
+def test_levels_that_mean_nothing_are_refused(config, level):
+    with pytest.raises(ValueError, match="looking"):
+        replace(config, looking=level)
+
+
+def test_the_maps_are_those_that_the_logits_are_the_means_of():
+    """Zhou et al. 2016: a logit is the mean of its class's map, plus its bias."""
+    network = resnet.build("resnet18", 5, stem="strided", width=0.125, seed=0).eval()
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([4, 0, 2])
+    with looking.last_features(network) as features:
+        logits = network(images)
+    maps = looking.class_maps(features[0], network.fc.weight, labels)
+    expected = logits[torch.arange(3), labels] - network.fc.bias[labels]
+    torch.testing.assert_close(maps.mean((1, 2)), expected)
+    network(images)
+    assert len(features) == 1  # the hook is gone
+
+
+def test_arms_of_one_seed_start_alike_and_a_strong_penalty_moves_the_map(data, config):
+    """After some epochs more of the map lies where each arm wants it."""
+    arms = ["plain", "map_in_box 5", "map_out_of_box 5"]
+    inside = {}
+    for arm in arms:
+        chosen = replace(config, looking=arm)
+        network = run.initial_network(chosen, 3)
+        network = network.to(memory_format=torch.channels_last)
+        optimizer = run.make_optimizer(network, chosen, torch.device("cpu"))
+        split = run.resident(data.train, "cpu")
+        guided = guide_of_run(chosen, data.train)
+        for epoch in range(1, 4):
+            loss, _ = run.train_epoch(network, optimizer, split, chosen, epoch, guided)
+        assert math.isfinite(loss)
+        network.eval()
+        with torch.no_grad(), looking.last_features(network) as features:
+            network(resnet.normalise_images(split.batch(torch.arange(len(data.train)))))
+        maps = looking.class_maps(features[0], network.fc.weight, split.labels)
+        judge = guide_of_run(replace(config, looking="map_in_box 1"), data.train)
+        inside[arm] = map_penalty(maps, judge, 16, None).item()
+    assert inside["map_in_box 5"] < inside["plain"] < inside["map_out_of_box 5"]
+
+
+@pytest.mark.parametrize("level", ["map_in_shuffled_box 0.5", "background_swapped 0.5"])
+def test_a_guided_run_goes_on_after_a_kill_with_the_same_bits(
+    data, config, tmp_path, monkeypatch, level
+):
+    import safetensors.torch
+
+    chosen = replace(config, looking=level)
+    run.train_run(chosen, data, tmp_path / "whole")
+    save = run.save
+
+    def save_and_fail(*values):
+        save(*values)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "save", save_and_fail)
+    with pytest.raises(KeyboardInterrupt):
+        run.train_run(chosen, data, tmp_path / "parts")
+    monkeypatch.setattr(run, "save", save)
+    run.train_run(chosen, data, tmp_path / "parts")
+    first, second = (
+        safetensors.torch.load_file(tmp_path / name / "snapshot-stop.safetensors")
+        for name in ("whole", "parts")
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_snapshot_is_taken_at_the_first_epoch_above_the_matched_accuracy(config):
+    config = replace(config, max_epochs=9, matched_accuracy=0.9)
+    accuracies = [0.5, 0.91, 0.85, 0.92]
+    history, due, taken = [], [], []
+    for epoch, accuracy in enumerate(accuracies, start=1):
+        history.append(
+            {
+                "epoch": epoch,
+                "train_loss": 1.0,
+                "train_accuracy": accuracy,
+                "monitor_accuracy": 0.5,
+            }
+        )
+        due.append(run.snapshots_due(history, config, "", taken))
+        taken += due[-1]
+    assert due == [[], ["matched"], [], []]
+    assert run.snapshots_due(history, config, "epoch cap 9", []) == ["matched", "stop"]
+    without = replace(config, matched_accuracy=0.0)
+    assert run.snapshots_due(history, without, "", []) == []
