@@ -13,13 +13,14 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers.files import digest, inside, read_json, records_of
+from helpers.files import inside, read_json, records_of
 from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import Form, save_half
 from helpers.training.config import (
     HYPERPARAMETERS,
     RunConfig,
     cell_name,
+    config_digest,
     config_from,
     kind_name,
     run_id,
@@ -131,11 +132,11 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def _check_identity(folder: Path, record: Mapping[str, Any], name: str) -> None:
     """Refuse a run whose configuration is not the one that its id is the digest of."""
     config = {name: value for name, value in record.items() if name != "run_id"}
-    if name.endswith(digest(config)):
+    if name.endswith(config_digest(config)):
         return
     raise ValueError(
         f"config.json or result.json in {folder} was changed: its configuration has the "
-        f"digest {digest(config)}, and its result is of {name!r}; put back the files, or "
+        f"digest {config_digest(config)}, and its result is of {name!r}; put back the files, or "
         "delete the folder and train the run again"
     )
 

@@ -123,11 +123,25 @@ def kind_name(config: RunConfig) -> str:
 
 def run_id(config: RunConfig) -> str:
     """Name of a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
-    values = asdict(config)
-    for name, value in _LATER.items():
-        if values[name] == value:
-            del values[name]
-    return f"{cell_name(config)}-r{config.repeat}-{digest(values)}"
+    return f"{cell_name(config)}-r{config.repeat}-{config_digest(asdict(config))}"
+
+
+def config_digest(values: Mapping[str, Any]) -> str:
+    """Digest of a configuration's values, of earlier versions too.
+
+    Args:
+        values: each hyperparameter with its value, as ``config.json`` holds them; one
+            that came later may be missing, and counts where it is not at its default.
+
+    Returns:
+        8 hex digits.
+    """
+    changed = {
+        name: value
+        for name, value in values.items()
+        if name not in _LATER or value != _LATER[name]
+    }
+    return digest(changed)
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
