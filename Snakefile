@@ -1,11 +1,14 @@
 # A study by Snakemake alone: snakemake --cores 2 --config study=demo
-# `python -m helpers.sweep demo` does the same, tells every fault of the study's file before, and says what runs.
+# `python -m helpers.sweep demo` does the same, tells every fault of the study's file before, says what runs,
+# and tries combinations of a sweep again that failed, whose failure is a record here.
 import sys
 
 sys.path.insert(0, workflow.basedir)
 from helpers.sweep.study import load_study
 
-study = load_study(config.get("study", "demo"), config.get("set", []))
+study = load_study(
+    config.get("study", "demo"), config.get("set", []), variations=config.get("vary", [])
+)
 wholes = [execution.name for execution in study.executions if not execution.part]
 study.work.mkdir(parents=True, exist_ok=True)
 study.withdraw_changed()
@@ -30,7 +33,8 @@ rule all:
         done("pages"),
 
 
-# One rule for each notebook, and for each share of its work that the study's `sweep` block names, such as `shard: 8`.
+# One rule for each notebook, for each share of its work (`shard: 8` in the study's
+# `sweep` block), and for each combination of values that the block lists.
 # It runs again when one of its parameters changes (a value, its source, a helper, the claims: see `Execution.depends`).
 for number, execution in enumerate(study.executions):
 
@@ -39,8 +43,9 @@ for number, execution in enumerate(study.executions):
         input: [done(name) for name in execution.after],
         output: done(execution.name),
         params: *map(literal, execution.depends), job=literal(study.job(execution)),
-        priority: len(study.executions) - number
-        threads: config.get("threads", workflow.cores or 1)
+        # The study's own execution comes first, and leaves what its combinations share.
+        priority: 0 if execution.combination else len(study.executions) - number
+        threads: 1 if execution.combination else config.get("threads", workflow.cores or 1)
         resources: gpu=int(execution.parameters.get("device", "cpu") != "cpu"),
         shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID {threads}"
 

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, STAGING, digest
+
+# Parameters that say where and how to compute, and move no result.
+UNMOVING = ("study", "work_dir", "reports_dir", "device", "jobs")
 
 
 class StudyError(ValueError):
@@ -203,6 +207,32 @@ def outside(limit: Any, item: Any) -> str:
     return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"
 
 
+def name_of_values(values: Mapping[str, Any]) -> str:
+    """Name of a folder for values of parameters, in the order given.
+
+    A value that is no plain word is named by its digest, and so are all of them where
+    the name would be too long for a file system.
+
+    Example:
+        >>> name_of_values({"cam_threshold": 0.05, "cam_method": "layer_cam"})
+        'cam_threshold=0.05,cam_method=layer_cam'
+    """
+    name = ",".join(f"{key}={_plain_word(value)}" for key, value in values.items())
+    return name if len(name) <= 120 else f"{len(values)}-values-{digest(dict(values))}"
+
+
+def _plain_word(value: Any) -> str:
+    """A value as a part of a file's name, equal for equal values alone."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    plain = isinstance(value, str) and re.fullmatch(
+        r"[A-Za-z0-9_][\w.-]{0,39}", value, re.A
+    )
+    return value if plain else f"~{digest(value)}"
+
+
 def near_names(name: Any, known: Iterable[str]) -> str:
     """The known names nearest to a misspelt one, as " (did you mean 'a' or 'b'?)"; "" where none is near."""
     near = difflib.get_close_matches(str(name)[:200], known)
@@ -303,78 +333,107 @@ def read_blocks(path: Path) -> dict[str, Any]:
 def in_force(
     notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
-    """Parameters of a notebook that is opened by hand: what papermill injected; else what its first cell changed; else the study's file.
+    """Parameters of a notebook that is opened by hand.
 
-    ``values`` is ``globals()`` of the notebook. One counts as changed where it is not the demo's, as first cells have it when committed.
-    Gives the values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_blocks``).
+    What papermill injected wins; then what its first cell changed; then the study's
+    file. A value of the first cell counts as changed where it is not the demo's, as
+    first cells have it when committed.
+
+    Args:
+        notebook: its name without suffix.
+        values: ``globals()`` of the notebook.
+        root: of the project.
+
+    Returns:
+        The values by name; where each is from ("injected", "first cell",
+        "params/x.yaml" or "default"); and the study's file (``read_blocks``), with the
+        values that this run has and the study has not (``changed``).
+
+    Raises:
+        StudyError: if a name or a value is wrong, or there is no such study.
     """
-    names, injected = (
-        declared(root / "notebooks" / f"{notebook}.ipynb"),
-        _injected(values.get("In", [])),
-    )
+    names = declared(root / "notebooks" / f"{notebook}.ipynb")
+    injected = _injected(values.get("In", []))
+    _check_names(names, injected, values)
+    path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
+    # The launcher injects all values, and its study file may lie elsewhere.
+    if os.environ.get(STAGING) and "study" in injected and not path.is_file():
+        content = {"common": {}, "notebooks": {}, "work_study": values["study"]}
+    else:
+        content = read_blocks(path)
+    theirs = _given(content, notebook)
+    committed = {name: item.default for name, item in names.items()}
+    committed |= {"study": "demo"}
+    committed |= _given(read_blocks(demo), notebook) if demo.is_file() else {}
+    found, origins = {}, {}
+    for name in names:
+        by_hand = repr(values[name]) != repr(committed[name])
+        equal = name in theirs and repr(values[name]) == repr(theirs[name])
+        of_file = name in theirs and (equal or not by_hand)
+        found[name] = values[name]
+        if name in injected:
+            origins[name] = "injected"
+        elif of_file:
+            found[name] = theirs[name]
+            origins[name] = f"params/{path.name}"
+        else:
+            origins[name] = "first cell" if by_hand else "default"
+    faults = [value_fault(item, found[name]) for name, item in names.items()]
+    if any(faults):
+        raise StudyError(*filter(None, faults))
+    found = {
+        name: check_type(item.annotation, found[name]) for name, item in names.items()
+    }
+    content |= {"changed": _changed(names, found, theirs)}
+    if "extends" in content:
+        base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
+        extended = _given(base, notebook)
+        others = {name: item for name, item in names.items() if name != "study"}
+        content["extended"] = {
+            name: extended.get(name, item.default) for name, item in others.items()
+        }
+    return found, origins, content
+
+
+def _check_names(
+    names: Mapping[str, Parameter], injected: set[str], values: Mapping[str, Any]
+) -> None:
+    """Refuse names that no notebook declares, or that the first cell has lost."""
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
         raise StudyError(
             f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`"
+        )
+    unknown = sorted(injected - {*names})
+    if unknown:
+        raise StudyError(
+            *(
+                f"this notebook has no parameter {name!r}{near_names(name, names)}; "
+                f"papermill --help-notebook lists those that it has"
+                for name in unknown
+            )
         )
     if lost := [name for name in names if name not in values]:
         raise StudyError(
             f"the first cell has no {', '.join(lost)}; put the lines of these parameters back"
         )
-    if fault := value_fault(
-        names["study"], values["study"]
-    ):  # before it becomes the name of a file
+    # before it becomes the name of a file
+    if fault := value_fault(names["study"], values["study"]):
         raise StudyError(fault)
-    path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
-    absent = (
-        "study" in injected and not path.is_file()
-    )  # a study file elsewhere, whose values the launcher injects
-    content = (
-        {"common": {}, "notebooks": {}, "work_study": values["study"]}
-        if absent
-        else read_blocks(path)
-    )
-    theirs, committed = (
-        _given(content, notebook),
-        _given(read_blocks(demo), notebook) if demo.is_file() else {},
-    )
-    found, origins = {}, {}
+
+
+def _changed(
+    names: Mapping[str, Parameter], found: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values in force that are not the study's, without those that move no result."""
+    changed = {}
     for name, item in names.items():
-        by_hand = repr(values[name]) != repr(
-            committed.get(name, "demo" if name == "study" else item.default)
-        )
-        of_file = name in theirs and (
-            not by_hand or repr(values[name]) == repr(theirs[name])
-        )
-        found[name] = theirs[name] if of_file and name not in injected else values[name]
-        given = (
-            f"params/{path.name}" if of_file else "first cell" if by_hand else "default"
-        )
-        origins[name] = "injected" if name in injected else given
-    if faults := [
-        fault
-        for name, item in names.items()
-        if (fault := value_fault(item, found[name]))
-    ]:
-        raise StudyError(*faults)
-    if "extends" in content:
-        extended = _given(
-            read_blocks(path.with_name(f"{content['extends']}.yaml")), notebook
-        )
-        content = content | {
-            "extended": {
-                name: extended.get(name, item.default)
-                for name, item in names.items()
-                if name != "study"
-            }
-        }
-    return (
-        {
-            name: check_type(item.annotation, found[name])
-            for name, item in names.items()
-        },
-        origins,
-        content,
-    )
+        own = theirs.get(name, item.default)
+        if value_fault(item, own):  # of a study file that is wrong in this place
+            continue
+        own = check_type(item.annotation, own)
+        if name not in UNMOVING and repr(found[name]) != repr(own):
+            changed[name] = found[name]
+    return changed
 
 
 def _given(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
@@ -390,6 +449,6 @@ def _injected(cells: Sequence[str]) -> set[str]:
                 for node in ast.walk(ast.parse(source))
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             }
-        if re.match(r"\s*study\b[^=\n]*=", source):
+        if re.search(r"^\s*study\b[^=\n]*=", source, re.M):
             return set()
     return set()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from helpers import parameters
 from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
 from helpers.data import layouts
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, STAGING
 from helpers.kappa import networks
 from helpers.measures import registry, transforms
 from helpers.networks import resnet, stages
@@ -21,6 +22,7 @@ from helpers.parameters import (
     StudyError,
     declared,
     in_force,
+    name_of_values,
     near_names,
     parse_yaml,
     read_blocks,
@@ -291,14 +293,20 @@ def test_another_study_brings_its_values_and_what_was_changed_by_hand_wins(proje
     assert again[0] == found
 
 
-def test_what_papermill_injects_wins_over_all_and_needs_no_file_of_the_study(project):
+def test_what_papermill_injects_wins_over_all(project, monkeypatch):
     found, origins, _ = given(project, '# Parameters\nstudy = "other"\nimages = 60\n')
     assert (found["images"], origins["images"]) == (
         60,
         "injected",
     )  # although the study has 100, and 60 is the demo's
     assert (found["rate"], origins["study"]) == (1.0, "injected")
-    found, _, content = given(project, '# Parameters\nstudy = "mine"\nrate = 2\n')
+    elsewhere = '# Parameters\nstudy = "mine"\nrate = 2\n'
+    with pytest.raises(
+        StudyError, match=r"mine.yaml does not exist; the studies there"
+    ):
+        given(project, elsewhere)
+    monkeypatch.setenv(STAGING, "of the launcher, which has read its file")
+    found, _, content = given(project, elsewhere)
     assert found == {
         "study": "mine",
         "images": 60,
@@ -313,6 +321,50 @@ def test_what_papermill_injects_wins_over_all_and_needs_no_file_of_the_study(pro
         ]
         == 100
     )  # the first cell ran again
+
+
+def test_a_name_that_papermill_injects_and_no_cell_declares_is_refused(project):
+    with pytest.raises(StudyError) as refused:
+        given(project, "# Parameters\nimage = 48\nrte = 1\nrate = 2\n")
+    assert [fault.partition(";")[0] for fault in refused.value.faults] == [
+        "this notebook has no parameter 'image' (did you mean 'images'?)",
+        "this notebook has no parameter 'rte' (did you mean 'rate'?)",
+    ]
+
+
+def test_what_a_run_changes_of_its_study_is_known_whoever_set_it(project):
+    assert given(project, study="other")[2]["changed"] == {}
+    assert given(project, study="other", images=7)[2]["changed"] == {"images": 7}
+    injected = '# Parameters\nstudy = "other"\nrate = 1\nplace = "x"\n'
+    assert given(project, injected)[2]["changed"] == {"place": "x"}
+    assert given(project, names=["b"])[2]["changed"] == {"names": ["b"]}
+
+
+def test_values_name_a_folder_that_no_other_values_have():
+    assert name_of_values({"x": 0.05, "y": "layer_cam", "z": True, "n": 3}) == (
+        "x=0.05,y=layer_cam,z=true,n=3"
+    )
+    odd = [
+        "",
+        "a/b",
+        "../x",
+        "a,b",
+        "a=b",
+        "it's",
+        "ü",
+        "a b",
+        ".hidden",
+        "~a",
+        "a" * 99,
+    ]
+    odd += [["a"], ["a", "b"], ["a,b"], [], {}, [0.1], -1, 1e-9, 1e300, "\U0001f600"]
+    names = [name_of_values({"x": value}) for value in odd]
+    assert len(set(names)) == len(odd)
+    for name in names:
+        assert re.fullmatch(r"x=[\w.+~-]+", name, re.ASCII) and ".." not in name
+    long = {f"name_{number}": number for number in range(40)}
+    assert len(name_of_values(long)) < 40
+    assert name_of_values(long) != name_of_values(long | {"name_0": 5})
 
 
 def test_a_whole_study_file_that_is_injected_is_refused_with_what_to_write(project):

@@ -255,7 +255,8 @@ def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_no
     }
     assert record["images"] == {"classes": 6, "train": 6 * 20, "test": 300}
     assert (
-        tmp_path / "work/demo/scratch/01_data_subset/tables/table1_categories.csv"
+        tmp_path / "work/demo/scratch/01_data_subset/images_per_class=20"
+        "/tables/table1_categories.csv"
     ).is_file()
     assert not (tmp_path / "reports").exists()
     shown = str(nbformat.read(tmp_path / "out.ipynb", as_version=4))

@@ -26,7 +26,7 @@ from helpers.files import (
     inside,
     write_json,
 )
-from helpers.parameters import declared, in_force
+from helpers.parameters import declared, in_force, name_of_values
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
 from helpers.statistics.claims import check_claims, keep_claims
@@ -150,6 +150,7 @@ def begin(notebook: str, values: dict[str, Any]) -> Report:
         study=found["study"],
         notebook=notebook,
         work_study=content["work_study"],
+        changed=content["changed"],
         **given,
     )
     _show_parameters(report, found, origins)
@@ -215,18 +216,21 @@ def open_report(
     work_dir: str = "work",
     reports_dir: str = "reports",
     work_study: str = "",
+    changed: Mapping[str, Any] | None = None,
 ) -> Report:
     """A notebook's report, begun anew; what an earlier execution recorded is forgotten. Figures have the one style from now on.
 
     Only a sweep publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
-    ended well. A notebook that is run otherwise writes to ``work/<study>/scratch/<notebook>``, and says so.
+    ended well. A notebook that is run otherwise writes to ``work/<study>/scratch/<notebook>``, and says so; with values
+    that are not the study's (``changed``) to a folder below it that is named after them.
     """
     style.use()
     given, staging = os.environ.get(files.WORK, ""), os.environ.get(files.STAGING, "")
     work = Path(given) if given else inside(from_root(work_dir), work_study or study)
-    report = Report(
-        Path(staging) if staging else inside(work / "scratch", notebook), notebook, work
-    )
+    scratch = inside(work / "scratch", notebook)
+    if changed:
+        scratch = inside(scratch, name_of_values(changed))
+    report = Report(Path(staging) if staging else scratch, notebook, work)
     if not staging:
         place = (
             os.path.relpath(report.folder, PROJECT_ROOT)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,12 @@ from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent
 from helpers.sweep.gpus import ask_torch, numbering_fault, visible_cards
-from helpers.sweep.study import CheckedStudy, further_faults, load_study
+from helpers.sweep.study import (
+    CheckedStudy,
+    further_faults,
+    load_study,
+    record_of,
+)
 
 # What a job asks of a cluster where nothing else is said, as docs/slurm/config.yaml.
 _CORES_OF_A_JOB = 8
@@ -47,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         metavar="NAME=VALUE",
         help="another value of a parameter; notebook.name=value for one alone",
+    )
+    add(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="NOTEBOOK.NAME=VALUE,VALUE",
+        help="execute a notebook once for each value, and compare; repeated: for each combination",
     )
     add(
         "--dry-run",
@@ -107,8 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.plan:
             from helpers.sweep import plan
 
-            return plan.print_plan(load_study(given.study, given.set))
-        return _run(given.study, given.set, given.cores, given.gpus, handed, given.look)
+            return plan.print_plan(
+                load_study(given.study, given.set, variations=given.vary)
+            )
+        return _run(given, handed)
     except StudyError as fault:
         print(
             f"{len(fault.faults)} fault(s), nothing was run:\n"
@@ -124,53 +138,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(
-    path: str,
-    overrides: Sequence[str],
-    cores: int | None,
-    gpus: int | None,
-    handed: Sequence[str],
-    look: bool,
-) -> int:
-    """Check a study and hand it to Snakemake, or only look what would run and why."""
-    study = load_study(path, overrides)
+def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
+    """Check a study and hand it to Snakemake, or only look what would run and why.
+
+    Args:
+        given: the options of the command.
+        handed: words for Snakemake, from behind ``--``.
+
+    Returns:
+        The exit status of the command.
+    """
+    study = load_study(given.study, given.set, variations=given.vary)
     remote = any(
         word.startswith(("-e", "--executor", "--profile", "--workflow-profile"))
         for word in handed
     )
     faults = []
-    if not remote and not look:
+    gpus = given.gpus
+    if not remote and not given.look:
         usable, faults = _usable_gpus(study)
         gpus = usable if gpus is None else gpus
-    gpus = gpus or 0
-    threads = cores or _CORES_OF_A_JOB
-    if not remote:
-        cores = cores or len(os.sched_getaffinity(0))
-        threads = max(1, cores // max(1, gpus))
-    name = str(Path(path).resolve()) if path.endswith(".yaml") else path
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "-s",
-        str(PROJECT_ROOT / "Snakefile"),
-        "--nolock",
-        "--rerun-incomplete",
-        "--keep-going",
-    ]
-    command += [
-        "--cores",
-        str(cores or os.cpu_count() or 1),
-        *(["--resources", f"gpu={gpus}"] if gpus else []),
-    ]
-    command += [
-        "--config",
-        f"study={name}",
-        f"set={json.dumps([*overrides])}",
-        f"threads={threads}",
-        *handed,
-    ]
-    if look:
+    command = [*_command(given, gpus or 0, remote), *handed]
+    if given.look:
         return _look([*command, "--dry-run"], study)
     faults += further_faults(study)
     if faults:
@@ -179,14 +168,39 @@ def _run(
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             _delete_halves(study)
+            study.withdraw_failed()
             keep_claims(
                 study.work, study.claims
             )  # before anything runs, so that it is known which came first
-            return _follow(command, study, remote)
+            status = _follow(command, study, remote)
+            return status or _concluded(study, handed)
     except Timeout:
         raise StudyError(
             f"another sweep works on {study.work}; wait until it ends, or end it"
         ) from None
+
+
+def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
+    """The words that start Snakemake for the options of the command."""
+    cores = given.cores
+    threads = cores or _CORES_OF_A_JOB
+    if not remote:
+        cores = cores or len(os.sched_getaffinity(0))
+        threads = max(1, cores // max(1, gpus))
+    of_file = given.study.endswith(".yaml")
+    name = str(Path(given.study).resolve()) if of_file else given.study
+    return [
+        *(sys.executable, "-m", "snakemake"),
+        *("-s", str(PROJECT_ROOT / "Snakefile")),
+        *("--nolock", "--rerun-incomplete", "--keep-going"),
+        *("--cores", str(cores or os.cpu_count() or 1)),
+        *(["--resources", f"gpu={gpus}"] if gpus else []),
+        "--config",
+        f"study={name}",
+        f"set={json.dumps(given.set)}",
+        f"vary={json.dumps(given.vary)}",
+        f"threads={threads}",
+    ]
 
 
 def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
@@ -231,7 +245,7 @@ def _look(command: Sequence[str], study: CheckedStudy) -> int:
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise StudyError(f"Snakemake ended with {done.returncode}: {words}")
-    found = dict(
+    reasons = dict(
         re.findall(
             r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr
         )
@@ -243,17 +257,24 @@ def _look(command: Sequence[str], study: CheckedStudy) -> int:
             f"published: {os.path.relpath(study.reports / 'index.html')}; made elsewhere, and here it would be made anew:"
         )
     log = _log_of(study).read_text(encoding="utf-8") if _log_of(study).is_file() else ""
+    failed = study.failed()
     for item in study.executions:
-        told = re.findall(rf"^(.{{19}}) +{re.escape(item.name)}:? (.*)", log, re.M)
-        last = (
-            f"; at {': '.join(told[-1])}"
-            if told and not told[-1][1].startswith("done")
-            else ""
-        )
-        print(
-            f"{item.name}: {f'{_reason(found[item.name])}{last}' if item.name in found else 'complete, nothing changed'}"
-        )
+        print(f"{item.name}: {_state(item.name, reasons, failed, log)}")
     return 0
+
+
+def _state(
+    name: str, reasons: Mapping[str, str], failed: Mapping[str, str], log: str
+) -> str:
+    """Why an execution would run, and what was last heard of it."""
+    if name in failed:
+        return f"runs: failed: {' | '.join(map(str.strip, failed[name].splitlines()))}"
+    if name not in reasons:
+        return "complete, nothing changed"
+    lines = re.findall(rf"^(.{{19}}) +{re.escape(name)}:? (.*)", log, re.M)
+    last = ": ".join(lines[-1]) if lines else ""
+    heard = last and not lines[-1][1].startswith("done")
+    return f"{_reason(reasons[name])}{f'; at {last}' if heard else ''}"
 
 
 def _log_of(study: CheckedStudy) -> Path:
@@ -274,7 +295,7 @@ def _reason(text: str) -> str:
             f"changed: {', '.join(changed[:5])}{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}"
         )
     if after := re.findall(
-        r"([\w.-]+)\.json", text.partition("updated by another job: ")[2]
+        r"([^\s/]+)\.json", text.partition("updated by another job: ")[2]
     ):
         found.append(f"after {', '.join(after)}")
     return "runs: " + ("; ".join(found) or text)
@@ -328,7 +349,35 @@ def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
             file=sys.stderr,
         )
         return 1
-    print(f"complete: {os.path.relpath(study.reports / 'index.html')}")
+    return 0
+
+
+# Options with which Snakemake does a part of a study, or nothing.
+_IN_PART = ("--until", "-U", "--omit-from", "-O", "--dry-run", "-n", "--touch", "-t")
+
+
+def _concluded(study: CheckedStudy, handed: Sequence[str]) -> int:
+    """Say what there is once Snakemake did what it was asked for; 1 where a combination of a sweep failed."""
+    index = study.reports / "index.html"
+    if failed := study.failed():
+        names = ", ".join(failed)
+        print(
+            f"{names} failed, and the same command tries again; all else is in "
+            f"{os.path.relpath(index)}",
+            file=sys.stderr,
+        )
+        return 1
+    if any(word.split("=")[0] in _IN_PART for word in handed):
+        print("done as far as asked; the same command without -- completes the report")
+        return 0
+    if not index.is_file() or not record_of(study.work, study.name, "pages").is_file():
+        print(
+            f"all is executed, but {os.path.relpath(index)} was not written; "
+            f"{os.path.relpath(_log_of(study))} says more",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"complete: {os.path.relpath(index)}")
     return 0
 
 

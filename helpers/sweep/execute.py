@@ -32,8 +32,9 @@ from helpers.files import (
 )
 from helpers.scoring import records
 from helpers.statistics.claims import keep_claims
+from helpers.sweep.combinations import Sweep
 from helpers.sweep.gpus import device_in_words, lock_card
-from helpers.sweep.study import digest_of
+from helpers.sweep.study import Execution, digest_of, failure, record_of
 
 CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
 # glibc would give the memory of each forward pass back to the system: a fifth of the time of scoring.
@@ -50,6 +51,7 @@ _KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 _BAR = re.compile(
     r"\d+/\d+ \[.*\]"
 )  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
+LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
 _EVERY = 30.0  # seconds between two lines on where a notebook is
 
 
@@ -259,15 +261,14 @@ def _take_device(
 
 
 def execute(job: Mapping[str, Any], threads: int) -> int:
-    """Execute and publish what a job names, and write its record last of all; 0, or 1 where it failed, which is in the log."""
-    study, notebook, parameters = job["study"], job["notebook"], job["parameters"]
-    name = f"{notebook}-{job['part']}" if job["part"] else notebook
-    work, reports = from_root(job["work"]), from_root(job["reports"])
-    staging, lock = work / "staging" / study / name, work / "lock" / study / name
-    scratch = (
-        Path(tempfile.gettempdir())
-        / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
-    )
+    """Execute and publish what a job names, and write its record last of all.
+
+    Returns:
+        0, or 1 where it failed, which is in the log. Of a sweep's combination a failure
+        is recorded, so that it costs no other, and 0 is returned.
+    """
+    study, work, name = job["study"], from_root(job["work"]), job["name"]
+    lock = work / "lock" / study / name
     with ExitStack() as stack:
         lock.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -282,61 +283,56 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
         try:
             visible, device = _take_device(
                 stack,
-                parameters.get("device", ""),
+                job["parameters"].get("device", ""),
                 lambda line: log(work, study, f"{name} {line}"),
             )
         except (ValueError, OSError) as fault:
             log(work, study, f"{name} failed: {fault}")
             return 1
         log(work, study, f"{name} starts{f' on {device}' if device else ''}")
-        began = time.monotonic()
-        os.environ.update(_environment(threads, visible))
-        os.environ.update({STAGING: str(staging), WORK: str(work)})
-        os.environ.update(
-            {
-                variable: str(scratch)
-                for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")
-            }
+        return _executed(job, work, _environment(threads, visible))
+
+
+def _executed(
+    job: Mapping[str, Any], work: Path, environment: Mapping[str, str]
+) -> int:
+    """``execute`` while nobody else does so, with the environment of its kernel."""
+    study, notebook, name = job["study"], job["notebook"], job["name"]
+    staging = work / "staging" / study / name
+    number = blake2b(str(staging).encode(), digest_size=6).hexdigest()
+    scratch = Path(tempfile.gettempdir()) / f"workbook-{number}"
+    began = time.monotonic()
+    os.environ.update({**environment, STAGING: str(staging), WORK: str(work)})
+    for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        os.environ[variable] = str(scratch)
+    tempfile.tempdir = str(scratch)
+    try:
+        for needed in job["needs"]:
+            if failure(work, study, needed):
+                raise RuntimeError(f"{needed} failed, and it reads the results of that")
+        keep_claims(work, job["claims"])
+        for folder in (staging, scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        run_papermill(
+            source_of(notebook, bool(job["part"])),
+            staging / f"{notebook}.ipynb",
+            job["parameters"],
+            lambda line: log(work, study, f"  {name}: {line}"),
         )
-        tempfile.tempdir = str(scratch)
-        try:
-            keep_claims(work, job["claims"])
-            for folder in (staging, scratch):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-            source, target = (
-                source_of(notebook, bool(job["part"])),
-                staging / f"{notebook}.ipynb",
-            )
-            run_papermill(
-                source,
-                target,
-                parameters,
-                lambda line: log(work, study, f"  {name}: {line}"),
-            )
-            made = [] if job["part"] else publish(staging, reports, notebook)
-            story = staging / "story" / f"{notebook}.json"
-            kept = (
-                [
-                    item["path"]
-                    for item in read_json(story)
-                    if item["kind"] == "work_file"
-                ]
-                if made and story.is_file()
-                else []
-            )
-            digests = {
-                os.path.relpath(path, work): digest_of(path)
-                for path in [*made, *(inside(work, path) for path in kept)]
-            }
-            write_json(work / "done" / study / f"{name}.json", {"made": digests})
-            shutil.rmtree(staging)
-            log(work, study, f"{name} done in {time.monotonic() - began:.0f} s")
-        except Exception as fault:
-            log(work, study, f"{name} failed: {_sentence(fault, staging)}")
+        made = _publish_all(job, staging, work)
+        write_json(record_of(work, study, name), {"made": made})
+        shutil.rmtree(staging)
+        log(work, study, f"{name} done in {time.monotonic() - began:.0f} s")
+    except Exception as fault:
+        sentence = _sentence(fault, staging)
+        log(work, study, f"{name} failed: {sentence}")
+        if "@" not in name:
             return 1
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        write_json(record_of(work, study, name), {"made": {}, "failed": sentence})
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if "@" not in name:  # what combinations compute, the study's next one publishes
             _publish_records(work, study)
     return 0
 
@@ -352,12 +348,27 @@ def _publish_records(work: Path, study: str) -> None:
         log(work, study, f"records: {fault}")
 
 
+def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str, str]:
+    """Publish an execution; the digest of each file that it made, by its path from work."""
+    if job["part"]:
+        return {}
+    made = publish(staging, from_root(job["reports"]), job["notebook"])
+    story = staging / "story" / f"{job['notebook']}.json"
+    items = read_json(story) if story.is_file() else []
+    made += [
+        inside(work, item["path"]) for item in items if item["kind"] == "work_file"
+    ]
+    return {os.path.relpath(path, work): digest_of(path) for path in made}
+
+
 def _write_pages(job: Mapping[str, Any]) -> int:
     """Write the pages of a report and the list of what it shows, and the record of that last of all."""
     os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
     from helpers.report import pages
 
     work, reports = from_root(job["work"]), from_root(job["reports"])
+    for sweep in job["sweeps"]:
+        _list_combinations(sweep, job, work, reports)
     write_json(
         reports / "published.json",
         {
@@ -368,11 +379,30 @@ def _write_pages(job: Mapping[str, Any]) -> int:
     )
     pages.write(reports)
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]
+    for sweep in job["sweeps"]:
+        folder = reports / "sweeps" / sweep["notebook"]
+        made += [folder / LISTING, folder / "index.html"]
     write_json(
         work / "done" / job["study"] / "pages.json",
         {"made": {os.path.relpath(path, work): digest_of(path) for path in made}},
     )
     return 0
+
+
+def _list_combinations(
+    sweep: Mapping[str, Any], job: Mapping[str, Any], work: Path, reports: Path
+) -> None:
+    """Write which combinations a sweep has, and how those failed that did."""
+    notebook, rows = sweep["notebook"], []
+    chain = [notebook, *sweep["through"]]
+    asked = Sweep(notebook, sweep["values"], tuple(sweep["through"]))
+    for folder, values in asked.combinations().items():
+        names = {stem: Execution(stem, {}, combination=folder).name for stem in chain}
+        faults = {stem: failure(work, job["study"], names[stem]) for stem in chain}
+        failed = {stem: fault for stem, fault in faults.items() if fault}
+        rows.append({"folder": Path(folder).name, "values": values, "failed": failed})
+    content = {"notebook": notebook, "through": sweep["through"], "combinations": rows}
+    write_json(reports / "sweeps" / notebook / LISTING, content)
 
 
 if __name__ == "__main__":

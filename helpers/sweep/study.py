@@ -23,6 +23,7 @@ from helpers.parameters import (
     value_fault,
 )
 from helpers.statistics.claims import check_claims, check_primary, claims_digest
+from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.relations import relation_faults
 
 # The notebooks in the order in which they run, each with the one that made what it reads.
@@ -58,14 +59,18 @@ class Execution:
     parameters: dict[str, Any]
     part: str = ""
     after: tuple[str, ...] = ()  # names of executions
-    depends: tuple[
-        str, ...
-    ] = ()  # "name = value", "file digest": it runs again when one of them changes
+    # "name = value", "file digest": it runs again when one of them changes
+    depends: tuple[str, ...] = ()
+    # of a sweep: its folder below "sweeps", such as "03_cam_scoring/cam_threshold=0.2"
+    combination: str = ""
 
     @property
     def name(self) -> str:
-        """The notebook, and the part of it."""
-        return f"{self.notebook}-{self.part}" if self.part else self.notebook
+        """The notebook, the combination of a sweep, and the part of its work."""
+        swept, _, values = self.combination.partition("/")
+        names = [self.notebook, *([swept] if swept != self.notebook else []), values]
+        name = "@".join(filter(None, names))
+        return f"{name}-{self.part}" if self.part else name
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,15 @@ class CheckedStudy:
     work_study: str  # whose folder of work it shares: its own name, or that of the study which it extends
     claims: list[dict[str, Any]]
     executions: list[Execution]
+    sweeps: tuple[Sweep, ...] = ()  # over parameters
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The parameters of all notebooks together."""
+        """The parameters of all notebooks together, without what a sweep varies."""
         return {
             name: value
             for item in self.executions
+            if not item.combination
             for name, value in item.parameters.items()
         }
 
@@ -105,28 +112,55 @@ class CheckedStudy:
 
     def job(self, execution: Execution | None = None) -> str:
         """All that ``execute`` is told of an execution, or of the pages, as JSON."""
-        given = {
-            "study": self.name,
-            "work": os.path.relpath(self.work, self.root),
-            "reports": os.path.relpath(self.reports, self.root),
-        }
+        given = {"study": self.name, "work": os.path.relpath(self.work, self.root)}
         if execution is None:
+            wholes = [one for one in self.executions if not one.part]
+            own = [one for one in wholes if not one.combination]
             given |= {
-                "parameters": {
-                    item.notebook: item.parameters
-                    for item in self.executions
-                    if not item.part
-                }
+                "reports": os.path.relpath(self.reports, self.root),
+                "parameters": {one.notebook: one.parameters for one in own},
+                "findings": digest_of(self.reports / "FINDINGS.md"),
+                "sweeps": [
+                    {"notebook": one.notebook, "values": one.values}
+                    | {"through": one.through}
+                    for one in self.sweeps
+                    if one.values
+                ],
             }
-            given |= {"findings": digest_of(self.reports / "FINDINGS.md")}
         else:
+            reports = self.reports / "sweeps" / execution.combination
             given |= {
+                "reports": os.path.relpath(
+                    reports if execution.combination else self.reports, self.root
+                ),
+                "name": execution.name,
                 "notebook": execution.notebook,
                 "part": execution.part,
                 "parameters": execution.parameters,
                 "claims": self.claims,
+                "needs": self._of_same_combination(execution),
             }
         return json.dumps(given, sort_keys=True)
+
+    def _of_same_combination(self, execution: Execution) -> list[str]:
+        """Executions of a sweep whose failure is also that of a later one; [] of others."""
+        alike = {
+            one.name
+            for one in self.executions
+            if execution.combination and one.combination == execution.combination
+        }
+        return [name for name in execution.after if name in alike]
+
+    def failed(self) -> dict[str, str]:
+        """How executions of a sweep failed when they ran last, by name."""
+        names = [item.name for item in self.executions if item.combination]
+        faults = {name: failure(self.work, self.name, name) for name in names}
+        return {name: fault for name, fault in faults.items() if fault}
+
+    def withdraw_failed(self) -> None:
+        """Delete the record of each combination that failed, so that it is tried again."""
+        for name in self.failed():
+            record_of(self.work, self.name, name).unlink(missing_ok=True)
 
     def withdraw_changed(self) -> None:
         """Delete the record of each execution that no longer has what it made, so that it runs again."""
@@ -142,65 +176,55 @@ class CheckedStudy:
                 record.unlink()
 
 
-def load_study(
-    path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT
-) -> CheckedStudy:
-    """Read and check a study file, or the one in ``params`` of a bare name; a StudyError has every fault there is.
+def record_of(work: Path, study: str, name: str) -> Path:
+    """The record of an execution by its name: of what it made, or how it failed."""
+    return inside(work / "done" / study, f"{name}.json")
 
-    An override is "name=value" for every notebook that declares the name, or "notebook.name=value" for one.
+
+def failure(work: Path, study: str, name: str) -> str:
+    """How an execution of a sweep failed; "" where it did not."""
+    try:
+        return str(read_json(record_of(work, study, name)).get("failed", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def load_study(
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    root: Path = PROJECT_ROOT,
+    variations: Sequence[str] = (),
+) -> CheckedStudy:
+    """Read and check a study file, or the one in ``params`` of a bare name.
+
+    Args:
+        path: a file, or a name without suffix.
+        overrides: "name=value" for every notebook that declares the name, or
+            "notebook.name=value" for one.
+        root: of the project.
+        variations: "notebook.name=value,value", each a sweep over a parameter.
+
+    Raises:
+        StudyError: with every fault that there is.
     """
-    bare = not Path(path).suffix and len(Path(path).parts) == 1
-    path = (
-        Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
-    )
+    path = _path_of(path, root)
     content = read_blocks(path)
-    notebooks, sweep, claims = (
-        content["notebooks"],
-        content["sweep"],
-        content.get("claims") or [],
-    )
-    paths = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    paths.sort(
-        key=lambda item: [*AFTER, item.stem[:2]].index(item.stem[:2])
-    )  # others come last
-    available = {item.stem: declared(item) for item in paths}
+    notebooks, claims = content["notebooks"], content.get("claims") or []
+    sweep = {stem: dict(block or {}) for stem, block in content["sweep"].items()}
+    available = _available(root)
     schema = {stem: names for stem, names in available.items() if stem in notebooks}
     values = {
         stem: {"study": path.stem} | content["common"] | notebooks[stem]
         for stem in schema
     }
-    blocks = [
-        ("study", content, _BLOCKS),
-        ("notebooks", notebooks, available),
-        ("sweep", sweep, schema),
-    ]
-    blocks += [
-        (
-            "common",
-            content["common"],
-            {name for names in schema.values() for name in names},
-        )
-    ]
-    blocks += [(stem, notebooks[stem], names) for stem, names in schema.items()]
-    faults = (
-        []
-        if schema
-        else [f"the block notebooks names none to run, of {', '.join(available)}"]
-    )
-    faults += [fault for block in blocks for fault in _unknown(*block)]
-    set_faults = [
-        fault for override in overrides for fault in _override(override, values, schema)
-    ]
+    faults = _faults_of_names(content, available, schema)
+    asked = [fault for text in overrides for fault in _override(text, values, schema)]
+    asked += vary(variations, sweep, schema)
     try:
         check_claims(claims)
     except ValueError as fault:
         faults.append(f"claims: {fault}")
-    base = (
-        load_study(path.with_name(f"{content['extends']}.yaml"), root=root)
-        if "extends" in content
-        else None
-    )
-    executions = []
+    wholes = {}
     for stem, names in schema.items():
         parameters = {
             name: _valid(item, values[stem].get(name, item.default), faults)
@@ -210,31 +234,135 @@ def load_study(
             faults.append(
                 f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file"
             )
-        after, block = _before(stem, list(schema)), sweep.get(stem) or {}
-        count = block.get("shard", 0)
-        if block and (
-            [*block] != ["shard"]
-            or "shard" not in names
-            or type(count) is not int
-            or not 1 <= count <= 10_000
-        ):
-            faults.append(
-                f"sweep: {stem} has {block!r:.100}; write shard: N for N equal shares of a notebook that declares shard"
-            )
-            count = 0
-        whole = Execution(
-            stem, parameters, "", after, _depends(stem, parameters, claims, root)
+        wholes[stem] = Execution(
+            stem,
+            parameters,
+            after=_before(stem, list(schema)),
+            depends=_depends(stem, parameters, claims, root),
         )
-        parts = _shares(whole, count)
-        executions += [
-            *parts,
-            replace(whole, after=(*after, *(item.name for item in parts))),
-        ]
-    study = CheckedStudy(path.stem, root, content["work_study"], claims, executions)
-    faults += [*relation_faults(study.values), *(_beyond(base, study) if base else [])]
-    if faults or set_faults:
-        raise StudyError(*(f"{path}: {fault}" for fault in faults), *set_faults)
+    sweeps, wrong = _sweeps(sweep, schema)
+    executions = _executions(wholes, sweeps, root)
+    study = CheckedStudy(
+        path.stem, root, content["work_study"], claims, executions, tuple(sweeps)
+    )
+    faults += [*wrong, *relation_faults(study.values), *_faults_of_sweeps(study)]
+    if "extends" in content:
+        base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root)
+        faults += _beyond(base, study)
+    if faults or asked:
+        raise StudyError(*(f"{path}: {fault}" for fault in faults), *asked)
     return study
+
+
+def _path_of(path: Path | str, root: Path) -> Path:
+    """The file of a study, which may be named without folder and suffix."""
+    if Path(path).suffix or len(Path(path).parts) > 1:
+        return Path(path)
+    return Path(os.path.relpath(root / "params" / f"{path}.yaml"))
+
+
+def _available(root: Path) -> dict[str, dict[str, Parameter]]:
+    """Parameters of each notebook, in the order in which they run, others last."""
+    paths = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    paths.sort(key=lambda path: [*AFTER, path.stem[:2]].index(path.stem[:2]))
+    return {path.stem: declared(path) for path in paths}
+
+
+def _faults_of_names(
+    content: Mapping[str, Any],
+    available: Mapping[str, Any],
+    schema: Mapping[str, Mapping[str, Parameter]],
+) -> list[str]:
+    """Names in a study file that nothing declares; a study that names no notebook."""
+    every = {name for names in schema.values() for name in names}
+    blocks = [
+        ("study", content, _BLOCKS),
+        ("notebooks", content["notebooks"], available),
+        ("sweep", content["sweep"], schema),
+        ("common", content["common"], every),
+        *((stem, content["notebooks"][stem], names) for stem, names in schema.items()),
+    ]
+    faults = [fault for block in blocks for fault in _unknown(*block)]
+    if schema:
+        return faults
+    return [
+        f"the block notebooks names none to run, of {', '.join(available)}",
+        *faults,
+    ]
+
+
+def _sweeps(
+    blocks: Mapping[str, Mapping[str, Any]],
+    schema: Mapping[str, Mapping[str, Parameter]],
+) -> tuple[list[Sweep], list[str]]:
+    """What each notebook's part of the ``sweep`` block asks for, and its faults."""
+    sweeps, faults, stems = [], [], list(schema)
+    for stem, block in blocks.items():
+        if stem in schema:
+            later = stems[stems.index(stem) + 1 :]
+            sweep, wrong = read_sweep(stem, block, schema[stem], later)
+            sweeps.append(sweep)
+            faults += wrong
+    return sweeps, faults
+
+
+def _executions(
+    wholes: Mapping[str, Execution], sweeps: Sequence[Sweep], root: Path
+) -> list[Execution]:
+    """Each notebook behind its shares, then the combinations of each sweep."""
+    shards = {sweep.notebook: sweep.shard for sweep in sweeps}
+    executions = []
+    for stem, whole in wholes.items():
+        executions += _with_shares(whole, shards.get(stem, 0))
+    for sweep in sweeps:
+        for folder, values in sweep.combinations().items():
+            chain = _chain(wholes, sweep, folder, values, root)
+            for one in chain:
+                shares = sweep.shard if one.notebook == sweep.notebook else 0
+                executions += _with_shares(one, shares)
+    return executions
+
+
+def _chain(
+    wholes: Mapping[str, Execution],
+    sweep: Sweep,
+    folder: str,
+    values: Mapping[str, Any],
+    root: Path,
+) -> list[Execution]:
+    """A combination's execution of the swept notebook and of those behind it."""
+    chain: dict[str, Execution] = {}
+    for stem in (sweep.notebook, *sweep.through):
+        whole = wholes[stem]
+        changed = {name: values[name] for name in values if name in whole.parameters}
+        if whole.parameters.get("jobs") == 0:
+            changed["jobs"] = 1  # combinations run side by side
+        before = {name: whole.parameters[name] for name in changed}
+        replaced = set(_values_read(before, root))
+        depends = [line for line in whole.depends if line not in replaced]
+        depends += [*_values_read(changed, root), f"combination = {folder}"]
+        chain[stem] = replace(
+            whole,
+            parameters=whole.parameters | changed,
+            combination=folder,
+            after=(
+                *(name for name in whole.after if name not in chain),
+                *(one.name for one in chain.values()),
+            ),
+            depends=tuple(depends),
+        )
+    return list(chain.values())
+
+
+def _faults_of_sweeps(study: CheckedStudy) -> Iterator[str]:
+    """Values of a combination that do not go together, each fault once."""
+    alone = set(relation_faults(study.values))
+    for sweep in study.sweeps:
+        for folder, values in sweep.combinations().items():
+            for fault in relation_faults(study.values | values):
+                if fault not in alone:
+                    alone.add(fault)
+                    yield f"sweep: {folder}: {fault}"
 
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
@@ -289,18 +417,19 @@ def _beyond(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
                 yield f"{name} is {item.parameters[name]!r}, and {base.name}, whose images and runs it shares, has {value!r}"
 
 
-def _shares(whole: Execution, count: int) -> list[Execution]:
-    """An execution for each of the equal shares of a notebook's work, side by side."""
-    shares = {
-        f"{number}_of_{count}": whole.parameters | {"shard": f"{number}/{count}"}
-        for number in range(1, count + 1)
-    }
-    return [
+def _with_shares(whole: Execution, count: int) -> list[Execution]:
+    """The equal shares of a notebook's work, side by side, and the whole after them."""
+    shares = [
         replace(
-            whole, parameters=own, part=part, depends=(*whole.depends, f"part = {part}")
+            whole,
+            parameters=whole.parameters | {"shard": f"{number}/{count}"},
+            part=f"{number}_of_{count}",
+            depends=(*whole.depends, f"part = {number}_of_{count}"),
         )
-        for part, own in shares.items()
+        for number in range(1, count + 1)
     ]
+    after = (*whole.after, *(share.name for share in shares))
+    return [*shares, replace(whole, after=after)]
 
 
 def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
@@ -311,15 +440,19 @@ def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
     return tuple(other for other in stems if other[:2] == number)
 
 
+def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:
+    """A line for each parameter, and one for each file or folder that one names."""
+    lines = [f"{name} = {value!r}" for name, value in values.items()]
+    for name, value in values.items():
+        if name.endswith("_path") and value:
+            lines.append(f"{name} {_stamp(root / Path(value).expanduser())}")
+    return lines
+
+
 def _depends(
     stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], root: Path
 ) -> tuple[str, ...]:
     """What makes a notebook run again when it changes: parameters, files that they name, cells, helpers that concern it, claims."""
-    paths = {
-        name: root / Path(value).expanduser()
-        for name, value in parameters.items()
-        if name.endswith("_path") and value
-    }
     cells = [
         [cell["source"], cell["metadata"].get("tags")]
         for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]
@@ -335,8 +468,7 @@ def _depends(
         if path.suffix in (".py", ".csv")
     ]
     return (
-        *(f"{name} = {value!r}" for name, value in parameters.items()),
-        *(f"{name} {_stamp(path)}" for name, path in paths.items()),
+        *_values_read(parameters, root),
         f"notebooks/{stem}.ipynb {digest(cells)}",
         *(
             f"{path.relative_to(root)} {digest_of(path)[:8]}"
@@ -366,23 +498,20 @@ def _stamp(path: Path) -> str:
 
 def further_faults(study: CheckedStudy) -> list[str]:
     """What is known by this machine and other modules: files and measures that do not exist, claims that cannot be answered."""
-    stated = study.values.get("primary_measures")
-    paths = {
-        name: value
-        for name, value in study.values.items()
-        if name.endswith("_path") and value
-    }
-    absent = [
-        name
-        for name, value in paths.items()
-        if not (study.root / Path(value).expanduser()).exists()
-    ]
+    paths, stated = {}, {}
+    for item in study.executions:
+        for name, value in item.parameters.items():
+            if name.endswith("_path") and value:
+                paths[name, value] = study.root / Path(value).expanduser()
+            if name == "primary_measures":
+                stated[tuple(value)] = value
     faults = [
-        f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..."
-        for name in absent
+        f"{name} is {value!r}, and nothing is there; give its place by --set {name}=..."
+        for (name, value), path in paths.items()
+        if not path.exists()
     ]
     named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
-    named += [("primary_measures", name) for name in stated or []]
+    named += [("primary_measures", name) for names in stated.values() for name in names]
     if named:
         from helpers.measures.registry import columns  # late: it loads torch
 
@@ -393,8 +522,9 @@ def further_faults(study: CheckedStudy) -> list[str]:
             if name not in known
         ]
     try:
-        check_primary(stated or [])
-        check_claims(study.claims, primary=stated)
+        for names in stated.values():
+            check_primary(names)
+        check_claims(study.claims, primary=study.values.get("primary_measures"))
     except ValueError as fault:
         faults.append(str(fault))
-    return faults
+    return list(dict.fromkeys(faults))

@@ -249,6 +249,21 @@ def test_a_notebook_that_no_sweep_runs_leaves_the_report_alone_and_says_where_it
     assert (tmp_path / "reports/my/tables/scores.csv").read_text() == "x\n1\n"
 
 
+def test_a_run_with_other_values_than_the_studys_writes_beside_no_other(
+    report, monkeypatch, tmp_path
+):
+    monkeypatch.delenv(STAGING)
+    names = declared(PROJECT_ROOT / "notebooks/01_data_subset.ipynb")
+    values = {name: item.default for name, item in names.items()}
+    folders = [
+        notebook.begin("01_data_subset", values | changed).folder
+        for changed in ({}, {"data_seed": 1}, {"data_seed": 2}, {"class_ids": ["a b"]})
+    ]
+    scratch = tmp_path / "work/demo/scratch/01_data_subset"
+    assert folders[:3] == [scratch, scratch / "data_seed=1", scratch / "data_seed=2"]
+    assert folders[3].parent == scratch and len(set(folders)) == 4
+
+
 def test_shares_are_disjoint_and_together_all():
     parts = [notebook.share(list(range(10)), f"{number}/4") for number in (1, 2, 3, 4)]
     assert (

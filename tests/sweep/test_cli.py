@@ -205,6 +205,40 @@ def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(
     assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n2\n"
 
 
+def test_a_sweep_executes_each_value_and_one_that_fails_costs_itself(project):
+    source = "1 / a\n" + WRITES.format(stem="03_c", value="0").replace(
+        "a\\n0\\n", "{a}"
+    ).replace('"tables/03_c.csv": "', '"tables/03_c.csv": f"')
+    project.notebook("03_c", "a: int = 1  # number", source)
+    project.study(notebooks={"03_c": {}}, sweep={"03_c": {"a": [2, 0]}})
+    code, _, err = project.run()
+    assert code == 1 and err.startswith("03_c@a=0 failed, and the same command tries")
+    assert len(begun(project)) == 2
+    reports = project.root / "reports/demo"
+    folder = reports / "sweeps/03_c"
+    assert (reports / "tables/03_c.csv").read_text() == "1"
+    assert (folder / "a=2/tables/03_c.csv").read_text() == "2"
+    executed = nbformat.read(folder / "a=2/03_c.ipynb", as_version=4)
+    assert executed.metadata.papermill.parameters.a == 2
+    assert not (folder / "a=0").exists() and (reports / "index.html").is_file()
+    two, zero = json.loads((folder / "sweep.json").read_text())["combinations"]
+    assert two == {"folder": "a=2", "values": {"a": 2}, "failed": {}}
+    assert "ZeroDivisionError: division by zero" in zero["failed"]["03_c"]
+    vary = ("demo", "--vary", "03_c.a=2,3")
+    told = project.run(*vary, "--dry-run")[1].splitlines()
+    assert told == [
+        "03_c: complete, nothing changed",
+        "03_c@a=2: complete, nothing changed",
+        "03_c@a=3: runs: is not complete",
+    ]
+    told = project.run("demo", "--dry-run")[1].splitlines()[-1]
+    assert told.startswith("03_c@a=0: runs: failed: cell 2 (1 / a) | ZeroDivisionError")
+    code, out, err = project.run(*vary)
+    assert code == 0 and out.endswith("complete: reports/demo/index.html\n"), err
+    assert begun(project) == ["03_c"]
+    assert (folder / "a=3/tables/03_c.csv").read_text() == "3"
+
+
 WAITS = """import pathlib, time
 pathlib.Path("here").touch()
 while not pathlib.Path("go").exists():

@@ -211,11 +211,9 @@ def test_equal_shares_come_before_the_whole(project):
 @pytest.mark.parametrize(
     "block",
     [
-        {"cuont": 1},
         {"shard": 0},
         {"shard": True},
         {"shard": [1]},
-        {"shard": 2, "count": 1},
     ],
 )
 def test_faults_of_a_sweep_are_told(project, block):
