@@ -14,7 +14,7 @@ STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_ext
 STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint strip format clean
+.PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint size strip format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -69,6 +69,9 @@ lab: setup ## open JupyterLab on the notebooks
 
 lint: setup ## check style of modules and notebooks
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check .
+
+size: setup ## how much there is to read, and how it is written
+	@$(RUN) -m benchmarks.size
 
 strip: setup ## take out of the notebooks what running them left there
 	@$(STRIP) notebooks/*.ipynb

@@ -1,5 +1,6 @@
 """The check of a GPU server runs through on a CPU, with nothing installed that a bare server lacks."""
 
+import ast
 import importlib
 import json
 import os
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import gpu, size
 from helpers.files import PROJECT_ROOT
 from tests.conftest import WITHOUT_JUPYTER, lacking
 
@@ -89,3 +90,84 @@ def test_a_target_says_by_how_much_it_is_missed():
         most.row(1.1)["outcome"] == "met"
         and most.row(1.21)["outcome"] == "missed by 10%"
     )
+
+
+MODULE = '''"""A module."""
+
+import helpers.files
+from helpers.data import images
+
+
+def area(width: int, height: int) -> int:
+    """Area of a rectangle.
+
+    Args:
+        width: in pixels.
+        height: in pixels.
+    """
+    found, height = width, height  # two at once
+    return found * height
+
+
+class Box:
+    """A box."""
+
+    def _side(self, number):
+        return [x for row in number for x in row]
+
+    def side(self, number):
+        """One side."""
+        return number if (number := number + 1) else 0
+'''
+
+
+def test_sizes_by_hand(tmp_path):
+    """Comments, docstrings and blank lines are no code."""
+    (tmp_path / "module.py").write_text(MODULE)
+    (module,) = size.modules_of(tmp_path)
+    tokens, lines = size.code_tokens(module.text)
+    assert lines == 10
+    assert size.code_tokens("x = 1  # one\n") == (3, 1)
+    assert tokens > lines
+    assert sum(map(size.is_tuple_assignment, module.nodes)) == 1
+    assert sum(map(size.is_nested_comprehension, module.nodes)) == 1
+    assert sorted(size.bound_names(module)) == sorted(
+        [
+            "width",
+            "height",
+            "found",
+            "height",
+            "self",
+            "number",
+            "x",
+            "row",
+            "self",
+            "number",
+            "number",
+        ]
+    )
+    functions = size.public_functions(module)
+    assert [function.name for function in functions] == ["area", "side"]
+    assert [size.argument_names(function) for function in functions] == [
+        ["width", "height"],
+        ["number"],
+    ]
+    assert [size.documents_arguments(function) for function in functions] == [
+        True,
+        False,
+    ]
+
+
+def test_imports_are_followed_through_modules(tmp_path):
+    package = tmp_path / "helpers"
+    package.mkdir()
+    (package / "first.py").write_text("from helpers import second\n")
+    (package / "second.py").write_text("def late():\n    import helpers.third\n")
+    (package / "third.py").write_text("import helpers.first\n")
+    (package / "apart.py").write_text("")
+    imports = size.imports_of(ast.parse("from helpers import first"))
+    assert size.imported_modules(imports, tmp_path) == {
+        "helpers.first",
+        "helpers.second",
+        "helpers.third",
+    }
