@@ -24,6 +24,10 @@ _MASK_BOX = {
     "linestyle": "--",
 }
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
+NO_PIXELS = (
+    "This picture is left out, since records have no pixels: put the images where notebook "
+    "01 reads them (`data_path`) and run this notebook again."
+)
 
 
 def a_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
@@ -54,8 +58,15 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
             )
 
 
-def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> Figure:
-    """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3)."""
+def step_by_step(
+    maps: Tensor, images: ImageSet, row: int, threshold: float
+) -> Figure | None:
+    """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3).
+
+    None where the images have no pixels; ``NO_PIXELS`` says so.
+    """
+    if not images.has_pixels:
+        return None
     size, maps, boxes = (
         images.images.shape[-1],
         maps[row : row + 1],
@@ -109,8 +120,13 @@ def overlays(
     threshold: float,
     rows: Sequence[str],
     columns: Sequence[str],
-) -> Figure:
-    """Where several models (M, n, h, w) look on the same images: a row per model, titles of rows and columns (Du et al. 2024, Figure 2)."""
+) -> Figure | None:
+    """Where several models (M, n, h, w) look on the same images: a row per model, titles of rows and columns (Du et al. 2024, Figure 2).
+
+    None where the images have no pixels; ``NO_PIXELS`` says so.
+    """
+    if not images.has_pixels:
+        return None
     size, shape = images.images.shape[-1], maps.shape[:2]
     figure, axes = plt.subplots(
         *shape, figsize=(1.2 + 1.9 * shape[1], 2.1 * shape[0]), squeeze=False

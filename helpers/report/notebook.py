@@ -116,6 +116,11 @@ class Report:
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
     @property
+    def published(self) -> Path:
+        """The folder of the study's report as it is published now."""
+        return files.records_of(self.work).parent
+
+    @property
     def names(self) -> dict[str, str]:
         """Short name of each model of the study, by its id, once notebook 02 has left the catalogue."""
         path = self.work / "catalogue.parquet"

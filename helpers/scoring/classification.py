@@ -154,11 +154,22 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
 
 
 def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
-    """Logits of the test images by every model: part "test_logits", array "logits" (T, K) float32, in the order of ``data.test``."""
+    """Logits of the test images by every model that can be loaded, or their records.
+
+    Args:
+        store: of the study.
+        models: of the study.
+        data: its images.
+
+    Returns:
+        Part "test_logits": array "logits" (T, K) float32, in the order of ``data.test``;
+        of a published record "predicted" and "confidence", (T,) each.
+    """
     return store.each(
         models,
         {"test_logits": {"data": data.fingerprint}},
         partial(_test_logits, device=store.device),
+        needed=False,
     )
 
 
@@ -211,6 +222,21 @@ def correct(
         if record:
             row[:] = predicted_classes(record) == labels.numpy()
     return right
+
+
+def of_test_images(kept: Kept, labels: Tensor) -> dict[str, NDArray[np.float32]]:
+    """Values of single test images for ``Draws``.
+
+    Args:
+        kept: of ``test_logits``.
+        labels: (T,) of the test images.
+
+    Returns:
+        ``test_accuracy`` (models, T) of 0 and 1; nothing where a model has no record, so
+        that no interval draws test images.
+    """
+    right = correct(kept, labels)
+    return {"test_accuracy": right} if np.isfinite(right).all() else {}
 
 
 def predicted_classes(record: Mapping[str, NDArray[Any]]) -> NDArray[np.integer]:

@@ -9,7 +9,7 @@ import pandas as pd
 from PIL import Image
 from torch import Tensor
 
-from helpers.data.images import StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import complete_or_absent
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept
@@ -24,12 +24,14 @@ def publish(
     models: pd.DataFrame,
     data: StudyData,
     scored_on: ScoringSet,
+    before: Path | None = None,
 ) -> Path | None:
     """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes.
 
     Of M models on n scored images: model_ids (M,); maps, (M, n, h, w) uint8, 255 is 1, normalised, of the predicted class, and whether that
     was right (M, n); boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size pixels a side; labels (n,) and
-    class_names; thumbnails, the bytes of a JPEG of each of the first images, one after the other, and their ends.
+    class_names; thumbnails, the bytes of a JPEG of each of the first images, one after the other, and their ends. Images without pixels
+    have the thumbnails of ``before``, a published report of the same images, or none.
     """
     ids = set(models["model_id"])
     records = {
@@ -40,7 +42,7 @@ def publish(
     if not records:
         return None
     images = scored_on.of(data)
-    pictures = [_jpeg(image) for image in images.images[:_THUMBNAILS]]
+    pictures = _thumbnails(images, before)
     arrays = {
         "model_ids": np.array(list(records)),
         "maps": np.stack([record["maps"] for record in records.values()]),
@@ -55,6 +57,16 @@ def publish(
     with complete_or_absent(folder / MAPS) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return folder / MAPS
+
+
+def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:
+    """JPEGs of the first images, made or as they were published of the same images."""
+    if images.has_pixels:
+        return [_jpeg(image) for image in images.images[:_THUMBNAILS]]
+    published = read_maps(before) if before else None
+    if published is None or not np.array_equal(published["boxes"], images.boxes):
+        return []
+    return published["thumbnails"]
 
 
 def _jpeg(image: Tensor) -> bytes:

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from helpers.data.images import StudyData
 from helpers.files import read_tensors
 from helpers.networks import resnet
-from helpers.training.catalogue import load_network, start_path, weights_digests
+from helpers.training.catalogue import (
+    load_network,
+    run_folder,
+    snapshot_path,
+    start_path,
+    weights_digests,
+)
 from helpers.training.config import RunConfig, config_from
 from helpers.training.run import initial_network, rows_of_run
 
@@ -36,6 +42,7 @@ class Model:
         default=None, repr=False
     )  # that it was fitted to, where known
     weights: str = field(default="", repr=False)  # their digest, "" where not known
+    at_hand: bool = field(default=True, repr=False)  # whether it can be loaded here
 
     def __str__(self) -> str:
         """Its id, as messages name it."""
@@ -62,6 +69,7 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
                 initial,
                 training_images=len(rows_of_run(data, config)[0]),
                 weights=digests[run].get(row["snapshot"], ""),
+                at_hand=snapshot_path(run_folder(work, run), row["snapshot"]).is_file(),
             )
         )
     return found

@@ -39,6 +39,7 @@ OF_RUN = ("config.json", "history.parquet", "result.json")  # the result comes l
 # Of the trade-off study: features of images, from which no table is made anew.
 LEFT_OUT = ("features-", "probes-")
 OF_NO_RUN = "untrained-"  # parts of networks that belong to no run
+LARGE = ("maps_16",)  # arrays: maps in 16 bits, of which those in 8 bits stay
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same values are the same bytes at any time
 
 
@@ -225,6 +226,8 @@ def _lean(path: Path, weights: str) -> dict[str, NDArray[Any]] | None:
         return None
     if weights:
         arrays[WEIGHTS] = np.array(weights)
+    for name in LARGE:
+        arrays.pop(name, None)
     logits = arrays.pop("logits", None)
     return arrays if logits is None else arrays | of_logits(logits)
 

@@ -1,5 +1,6 @@
 """What was computed of each model of a study, kept: computed once, one file per model, read as tables and arrays."""
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from helpers.files import (
     complete_or_absent,
     digest,
     inside,
+    read_json,
     records_of,
     write_json,
 )
@@ -57,15 +59,38 @@ class Store:
         models: Sequence[Model],
         parts: Mapping[str, Mapping[str, Any]],
         compute: Compute,
+        *,
+        needed: bool = True,
     ) -> "Kept":
-        """What ``compute``, a function of a module or a partial of one, gives of each model, after computing what is missing.
+        """What is computed of each model, after computing what is missing.
 
-        Each part is named with everything that decides its values beside the model, as JSON has it.
+        Args:
+            models: of a study, or checkpoints.
+            parts: by name, everything that decides the values beside the model, as JSON
+                has it.
+            compute: a function of a module, or a partial of one.
+            needed: of all models; else those that cannot be computed here are left out,
+                and ``Kept.left_out`` says so.
+
+        Returns:
+            Records of the models by part.
+
+        Raises:
+            NotInRecords: where values are needed that neither lie here nor can be
+                computed here.
+            RuntimeError: where computing fails.
         """
         names = {name: f"{name}-{digest(settings)}" for name, settings in parts.items()}
         folders = {name: inside(self.folder, place) for name, place in names.items()}
         kept = Kept(folders, models, self.published)
-        todo = [model for model in models if kept.missing(model.model_id)]
+        missing = {model.model_id: kept.missing(model.model_id) for model in models}
+        todo = [model for model in models if missing[model.model_id]]
+        absent = self._not_computable(todo)
+        if absent:
+            kept.left_out = self._sentence(absent, missing, parts)
+            if needed:
+                raise NotInRecords(kept.left_out)
+            todo = [model for model in todo if model not in absent]
         for name in parts if todo else ():
             if not (folders[name] / SETTINGS).is_file():
                 write_json(folders[name] / SETTINGS, parts[name])
@@ -84,6 +109,51 @@ class Store:
         ):
             pass
         return kept
+
+    def _not_computable(self, models: Sequence[Model]) -> list[Model]:
+        """Those of some models whose weights are not here; all where pixels are not."""
+        if not models or not self.published.is_dir():
+            return [model for model in models if not model.at_hand]
+        train = getattr(self.shared(), "train", None)
+        if train is not None and not train.has_pixels:
+            return list(models)
+        return [model for model in models if not model.at_hand]
+
+    def _sentence(
+        self,
+        absent: Sequence[Model],
+        missing: Mapping[str, Sequence[str]],
+        parts: Mapping[str, Mapping[str, Any]],
+    ) -> str:
+        """What records lack of some models, what they have, and what would bring it."""
+        study = self.folder.parent.name
+        names = [
+            name
+            for name in parts
+            if any(name in missing[model.model_id] for model in absent)
+        ]
+        other = [self._other_settings(name, parts[name]) for name in names]
+        differing = "; ".join(text for text in other if text)
+        return (
+            f"The records of {study} lack {', '.join(names)} of {len(absent)} of "
+            f"{len(missing)} models{f' ({differing})' if differing else ''}. To compute "
+            f"this, their weights and images are needed: run `python -m helpers.sweep {study}` "
+            "where the images are."
+        )
+
+    def _other_settings(self, name: str, settings: Mapping[str, Any]) -> str:
+        """In what the nearest published values of a part differ; "" where there are none."""
+        wanted = json.loads(json.dumps(settings))
+        texts = []
+        for path in sorted(self.published.glob(f"{name}-*/{SETTINGS}")):
+            published = read_json(path)
+            keys = [key for key in wanted if published.get(key) != wanted[key]]
+            texts.append([f"{key} is {published.get(key)!r:.60} there" for key in keys])
+        return ", ".join(min(texts, key=len, default=[]))
+
+
+class NotInRecords(LookupError):
+    """Values that neither lie in a study's folders nor can be computed here."""
 
 
 def _compute_and_keep(
@@ -114,6 +184,7 @@ class Kept:
     ) -> None:
         """Take the folder of each part, and the folder that holds the same folders as published records."""
         self.folders, self.published = folders, published
+        self.left_out = ""  # which models could not be computed here, in a sentence
         self.model_ids = [model.model_id for model in models]
         self.weights = {model.model_id: model.weights for model in models}
 

@@ -253,14 +253,31 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 def models_of_study(
     work: Path, fingerprint: str, minimum_train_accuracy: float
 ) -> pd.DataFrame:
-    """Catalogue of a study that notebook 02 left, with ``left_out``; ValueError where its images were others, or no model is analysed."""
+    """Catalogue of a study that notebook 02 left, or of the runs in its records.
+
+    Args:
+        work: the folder of work of the study.
+        fingerprint: of its images.
+        minimum_train_accuracy: models at or below it are left out of the analysis.
+
+    Returns:
+        A row per model, with the column ``left_out``, see ``analysed``.
+
+    Raises:
+        FileNotFoundError: where 02 has not run and no run has records.
+        ValueError: where the images were others, or no model is analysed.
+    """
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
-    if not path.is_file():
+    if path.is_file():
+        table = pd.read_parquet(path)
+    elif (records_of(work) / "runs").is_dir():
+        path = records_of(work)
+        table = read_catalogue(work)
+    else:
         raise FileNotFoundError(
             f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}"
         )
-    table = pd.read_parquet(path)
     if others := sorted(set(table["data"]) - {fingerprint}):
         told = f"the models in {path} were trained on the images {', '.join(others)}, and notebook 01 has chosen {fingerprint} since"
         raise ValueError(f"{told}; {remedy}")
