@@ -88,8 +88,6 @@ class Store:
         absent = self._not_computable(todo)
         if absent:
             kept.left_out = self._sentence(absent, missing, parts)
-            if needed:
-                raise NotInRecords(kept.left_out)
             todo = [model for model in todo if model not in absent]
         for name in parts if todo else ():
             if not (folders[name] / SETTINGS).is_file():
@@ -108,12 +106,14 @@ class Store:
             disable=not todo,
         ):
             pass
+        if absent and needed:
+            raise NotInRecords(kept.left_out)
         return kept
 
     def _not_computable(self, models: Sequence[Model]) -> list[Model]:
-        """Those of some models whose weights are not here; all where pixels are not."""
+        """Models that only records can speak for: without weights or pixels here."""
         if not models or not self.published.is_dir():
-            return [model for model in models if not model.at_hand]
+            return []
         train = getattr(self.shared(), "train", None)
         if train is not None and not train.has_pixels:
             return list(models)
