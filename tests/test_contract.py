@@ -372,14 +372,18 @@ def test_reports_are_whole_and_small_enough_for_a_repository():
         for path in folder.rglob("*")
         if path.is_file()
     }
-    shared = {
-        path: size for path, size in sizes.items() if path.parent.name != "checkpoints"
-    }
-    assert all(
-        sum(size for path, size in shared.items() if folder in path.parents) < 10e6
-        for folder in REPORTS
-    )
-    assert sum(sizes.values()) < 40e6
+    for folder in REPORTS:
+        beside = (folder / "checkpoints", folder / "records")
+        shared = [
+            size
+            for path, size in sizes.items()
+            if folder in path.parents and not {*beside} & {*path.parents}
+        ]
+        assert sum(shared) < 10e6, folder
+        published = [size for path, size in sizes.items() if beside[1] in path.parents]
+        runs = len(list(folder.glob("records/runs/*")))
+        assert sum(published) < 250e3 * (runs + 4), folder  # images take a part
+    assert sum(sizes.values()) < 80e6
 
 
 def test_a_wheel_holds_every_file_that_modules_read():
