@@ -124,7 +124,9 @@ def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
     assert r in first
     change(browser, "measures", 0, "1")
     assert "pointing game" in of(browser, "measures", said)
-    change(browser, "measures", 2, "0.001")
+    change(browser, "measures", 1, "2")
+    assert "test accuracy (%): r = " in of(browser, "measures", said)
+    change(browser, "measures", 3, "0.001")
     assert "3 of 36" in of(browser, "measures", said)
     points = browser.find_elements("css selector", "[data-kind=measures] .points path")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", points[0])
@@ -162,10 +164,10 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
         change(browser, "maps", 1, str(place))
         assert of(browser, "maps", told) == [f"{value:.2f}" for value in values]
     before = of(browser, "maps", "return box.querySelector('.said').textContent")
-    change(browser, "maps", 0, "maximum")
+    change(browser, "maps", 0, "3")
     assert set(of(browser, "maps", told)) <= {"inside", "outside"}
     assert (
-        "share of maxima"
+        "pointing game, above chance"
         in of(browser, "maps", "return box.querySelector('.said').textContent")
         != before
     )

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.cams import overlap
+from helpers.cams import chance
+from helpers.cams.maps import from_integers
 from helpers.files import STAGING
 from helpers.report import explore, tables
-from helpers.report.explore import content, cuts
+from helpers.report.explore import content
 from helpers.report.explore.widget import Explorer
 from tests.report import made
 
@@ -108,59 +109,58 @@ def test_maps_of_the_page_are_the_published_bytes_by_gap():
     json.dumps(shown, allow_nan=False)
 
 
-def test_overlaps_are_those_of_an_independent_count():
-    """Against masks that are counted pixel by pixel, one network and image at a time."""
-    random = np.random.default_rng(0)
-    maps = random.integers(0, 256, (3, 5, 4, 4), dtype=np.uint8)
-    boxes = np.array(
-        [
-            [[0, 0, 6, 9]],
-            [[3, 4, 16, 16]],
-            [[0, 0, 16, 16]],
-            [[0, 0, 0, 0]],
-            [[5, 5, 6, 6]],
-        ]
-    )
-    found = cuts.mean_overlaps(maps, boxes, 16)
-    assert set(found) == set(cuts.RULES)
-    expected = {rule: np.zeros((3, 4)) for rule in cuts.RULES}
-    for model in range(3):
-        for place, image in enumerate((0, 1, 2, 4)):
-            values = overlap.upsample(
-                torch.tensor(maps[model, image] / np.float32(255))[None], 16
-            )[0].numpy()
-            box = np.zeros((16, 16), bool)
-            x0, y0, x1, y1 = boxes[image, 0]
-            box[y0:y1, x0:x1] = True
-            for rule, level in cuts.RULES:
-                if rule == "maximum":
-                    expected[rule, level][model, place] = box[
-                        np.unravel_index(values.argmax(), box.shape)
-                    ]
-                    continue
-                mask = values >= (
-                    level
-                    if rule == "threshold"
-                    else np.sort(values.ravel())[-box.sum()]
-                )
-                expected[rule, level][model, place] = (mask & box).sum() / (
-                    mask | box
-                ).sum()
-    for rule in cuts.RULES:
-        np.testing.assert_allclose(found[rule], expected[rule].mean(1), atol=1e-6)
+def test_quantities_of_maps_are_the_measures_of_the_text():
+    """From the column of a measure, or from the maps: chance is taken off as there."""
+    kept, models = made.kept_maps(), made.catalogue().sort_values("gap")
+    scored = models.assign(area_matched_iou=np.linspace(0, 1, len(models)))
+    shown = content.maps(scored, kept)
+    above, iou, area, maximum = shown["quantities"]
+    titles = [one["title"] for one in shown["quantities"]]
+    assert titles == [
+        "IoU above shuffled boxes",
+        "IoU, chance not taken off",
+        "area-matched IoU, above chance",
+        "pointing game, above chance",
+    ]
+    np.testing.assert_allclose(area["values"][0], scored["area_matched_iou"], rtol=1e-4)
+    boxes = torch.from_numpy(kept["boxes"]).long()
+    place = above["thresholds"].index(0.2)
+    for row, name in enumerate(models["model_id"]):
+        maps = from_integers(kept["maps"][kept["model_ids"].index(name)])
+        table = chance.chance_scores(maps, boxes, made.SIZE, 0.2)
+        for quantity, values in (
+            (
+                above["values"][place],
+                chance.above_shuffled(table, "iou_above_shuffled"),
+            ),
+            (iou["values"][place], table["iou"]),
+            (maximum["values"][0], chance.above_shuffled(table, "pointing_game")),
+        ):
+            assert quantity[row] == pytest.approx(values.mean(), abs=1e-5)
 
 
-def test_overlaps_at_the_limits():
-    """A map that is the box has 1 by its area; one whose maximum lies opposite has none of its maxima there; no box, no number."""
-    kept = made.kept_maps()
-    found = cuts.mean_overlaps(kept["maps"], kept["boxes"], made.SIZE)
-    np.testing.assert_array_equal(
-        found["maximum", None], np.tile([1.0, 0.0], len(kept["model_ids"]) // 2)
+def test_targets_are_gap_accuracy_and_accuracy_under_shift(tmp_path):
+    models = made.measures(made.catalogue())
+    (tmp_path / "tables").mkdir()
+    shifted = models[["model_id", "test_accuracy"]].iloc[1:]
+    shifted = shifted.assign(**{"test_accuracy@blur_0.7": 0.25})
+    shifted.to_csv(tmp_path / "tables/targets.csv", index=False)
+    shown = content.measures(content.with_shifts(models, tmp_path), made.TITLES)
+    targets = {target["title"]: target for target in shown["targets"]}
+    assert list(targets) == [
+        "generalization gap (points)",
+        "gap at equal training accuracy (points)",
+        "test accuracy (%)",
+        "accuracy under blur 0.7 (%)",
+    ]
+    gap, equal, test, blurred = (target["values"] for target in targets.values())
+    np.testing.assert_allclose(gap, 100 * models["gap"], rtol=1e-4)
+    np.testing.assert_allclose(test, 100 * models["test_accuracy"], rtol=1e-4)
+    assert equal == gap
+    np.testing.assert_allclose(
+        targets["gap at equal training accuracy (points)"]["given"],
+        100 * models["train_accuracy"],
+        rtol=1e-4,
     )
-    whole = np.full((1, 1, 4, 4), 255, np.uint8)
-    assert cuts.mean_overlaps(whole, np.array([[[0, 0, 8, 16]]]), 16)[
-        "area", None
-    ] == pytest.approx(0.5), "ties: the larger mask"
-    assert np.isnan(
-        cuts.mean_overlaps(whole, np.zeros((1, 1, 4), int), 16)["threshold", 0.1]
-    ).all()
+    assert blurred == [None] + [25.0] * (len(models) - 1)
+    assert content.with_shifts(models, tmp_path / "absent").equals(models)

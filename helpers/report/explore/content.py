@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.colors import to_hex
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from helpers.cams import chance, cuts
+from helpers.cams.maps import from_integers
+from helpers.measures import localization
+from helpers.measures.registry import MEASURES
 from helpers.report import tables
-from helpers.report.explore import cuts
 from helpers.report.markup import in_words
 from helpers.report.style import colours, in_order, percent, short_name
 from helpers.scoring.maps_kept import read_maps
@@ -28,6 +32,11 @@ METRICS = {
 _SHARES = ("train_accuracy", "test_accuracy", "gap")
 _CARD = ("kind", *AXES, *_SHARES, "epoch", "stop_reason", "model_id")
 _PRIMARY = "of the primary analysis"
+_SHIFTED = "test_accuracy@"  # begins the column of an accuracy under a shift
+# Measures of a map that is cut at a threshold, and by which rule others cut it.
+_AT_THRESHOLDS = ("iou_above_shuffled", "iou")
+_BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
+_WITH_CHANCE = ", chance not taken off"
 _PICTURES = 12  # images in each row of the gallery
 
 
@@ -41,24 +50,38 @@ def of_report(folder: Path) -> list[Content]:
         tables.read(folder, "histories", ".parquet"),
         read_maps(folder),
     )
-    kept, found = catalogue[catalogue["left_out"].isna()], []
-    listing = tables.read(folder, "measures")
-    if scores is not None and listing is not None:
-        found.append(
-            measures(
-                *with_scores(
-                    kept,
-                    scores,
-                    listing,
-                    tables.read(folder, "primary"),
-                )
-            )
+    models = with_shifts(catalogue[catalogue["left_out"].isna()], folder)
+    contents = []
+    if scores is not None:
+        listing, primary = (
+            tables.read(folder, "measures"),
+            tables.read(folder, "primary"),
         )
+        models, titles = with_scores(models, scores, listing, primary)
+        contents.append(measures(models, titles))
     if published is not None:
-        found.append(maps(kept, published))
+        contents.append(maps(models, published))
     if histories is not None:
-        found.append(curves(catalogue, histories))
-    return found
+        contents.append(curves(catalogue, histories))
+    return contents
+
+
+def with_shifts(models: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """Add accuracies under shift, where notebook 08 has published them.
+
+    Args:
+        models: with a column model_id.
+        folder: of the report.
+
+    Returns:
+        The models with columns test_accuracy@<shift>, fractions; NaN for a model without.
+    """
+    targets = tables.read(folder, "targets")
+    if targets is None:
+        return models
+    columns = [name for name in targets if name.startswith(_SHIFTED)]
+    new = [name for name in columns if name not in models]
+    return models.merge(targets[["model_id", *new]], how="left", on="model_id")
 
 
 def with_scores(
@@ -102,11 +125,25 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
         for name, title in titles.items()
         if name in models
     ]
-    return {"kind": "measures", **_shared(models), "measures": listed}
+    return {
+        "kind": "measures",
+        **_shared(models),
+        "measures": listed,
+        "targets": _targets(models),
+    }
 
 
 def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
-    """Pictures with boxes, the maps of each model on them, and its overlap over all scored images by each cut; see ``read_maps``."""
+    """Pictures with boxes, maps of each model on them, and its overlaps by each cut.
+
+    Args:
+        models: rows of the catalogue; a measure that no threshold decides is read from
+            its column, and computed from the maps where there is none.
+        kept: see ``maps_kept.read_maps``.
+
+    Returns:
+        Content of the explorer "maps". Its quantities are those of the report's text.
+    """
     places = {name: place for place, name in enumerate(kept["model_ids"])}
     models = (
         models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")
@@ -134,13 +171,6 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
         }
         for place in pictures
     ]
-    by_cut = cuts.mean_overlaps(
-        kept["maps"][rows], kept["boxes"], int(kept["image_size"])
-    )
-    listed = [
-        {"rule": rule, "threshold": threshold, "means": _numbers(means)}
-        for (rule, threshold), means in by_cut.items()
-    ]
     facts = {
         "size": int(kept["image_size"]),
         "side": kept["maps"].shape[2:],
@@ -151,9 +181,75 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
         **shown,
         **facts,
         "images": images,
-        "scored": int(kept["boxes"].any((1, 2)).sum()),
-        "cuts": listed,
+        "scored": len(kept["boxes"]),
+        "quantities": _quantities(models, kept["maps"][rows], kept),
+        "targets": _targets(models),
     }
+
+
+def _quantities(
+    models: pd.DataFrame, of_models: NDArray[np.uint8], kept: Mapping[str, Any]
+) -> list[Content]:
+    """Measures of maps by how a map is cut, each with its values by threshold and model."""
+    boxes, size = kept["boxes"], int(kept["image_size"])
+    table = localization.at_thresholds(of_models, boxes, size, cuts.THRESHOLDS)
+    listed = []
+    for name in _AT_THRESHOLDS:
+        by_threshold = table.pivot(index="threshold", columns="model", values=name)
+        has_chance = name not in chance.CORRECTED
+        listed.append(
+            {
+                "title": MEASURES[name].title + _WITH_CHANCE * has_chance,
+                "rule": "threshold",
+                "thresholds": list(cuts.THRESHOLDS),
+                "values": [_numbers(row) for row in by_threshold.to_numpy()],
+            }
+        )
+    for name, rule in _BY_RULES.items():
+        values = (
+            models[name] if name in models else _above_chance(of_models, kept, name)
+        )
+        title = MEASURES[name].title
+        listed.append({"title": title, "rule": rule, "values": [_numbers(values)]})
+    return listed
+
+
+def _above_chance(
+    of_models: NDArray[np.uint8], kept: Mapping[str, Any], name: str
+) -> list[float]:
+    """A measure of every model that no threshold decides, chance taken off."""
+    boxes, size = torch.from_numpy(kept["boxes"]).long(), int(kept["image_size"])
+    tables_of_models = [
+        chance.chance_scores(from_integers(one), boxes, size) for one in of_models
+    ]
+    return [chance.above_shuffled(one, name).mean() for one in tables_of_models]
+
+
+def _targets(models: pd.DataFrame) -> list[Content]:
+    """What values are drawn against, in percent; ``given`` is held fixed."""
+    gap, training = (100 * models[name] for name in ("gap", "train_accuracy"))
+    test = 100 * models["test_accuracy"]
+    targets = [
+        {"title": "generalization gap (points)", "values": gap},
+        {
+            "title": "gap at equal training accuracy (points)",
+            "values": gap,
+            "given": training,
+        },
+        {"title": "test accuracy (%)", "values": test},
+    ]
+    for name in models:
+        if name.startswith(_SHIFTED):
+            shift = name.removeprefix(_SHIFTED).replace("_", " ")
+            title = f"accuracy under {shift} (%)"
+            targets.append({"title": title, "values": 100 * models[name]})
+    return [
+        {
+            key: value if key == "title" else _numbers(value)
+            for key, value in row.items()
+        }
+        for row in targets
+    ]
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:

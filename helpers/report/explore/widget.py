@@ -14,17 +14,35 @@ import traitlets
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _LAB = """
+// plotly.js is asked for once on a page; where who asked for it is gone before it came, the next explorer asks.
+const plotly = window.workbookPlotly ??= { asker: null };
+plotly.ready ??= new Promise(resolve => { plotly.resolve = resolve; });
 export default { render({ model, el }) {
-  window.workbookPlotly ??= new Promise(resolve => {
-    model.on("msg:custom", ({ library }) => {
-      const script = Object.assign(document.createElement("script"), { onload: () => resolve(window.Plotly) });
-      script.src = URL.createObjectURL(new Blob([library], { type: "text/javascript" }));
-      document.head.append(script);
-    });
-    model.send("library");
-  });
+  let gone = false;
   el.classList.add("explorer");
-  window.workbookPlotly.then(Plotly => explorer(el, JSON.parse(model.get("content")), Plotly));
+  model.on("msg:custom", ({ library }) => {
+    const script = Object.assign(document.createElement("script"), { onload: () => plotly.resolve(window.Plotly) });
+    script.src = URL.createObjectURL(new Blob([library], { type: "text/javascript" }));
+    document.head.append(script);
+  });
+  const ask = () => {
+    if (window.Plotly) plotly.resolve(window.Plotly);
+    else if (!plotly.asker) {
+      plotly.asker = el;
+      model.send("library");
+    }
+  };
+  ask();
+  const timer = setInterval(ask, 300);
+  plotly.ready.then(Plotly => {
+    clearInterval(timer);
+    if (!gone) explorer(el, JSON.parse(model.get("content")), Plotly);
+  });
+  return () => {
+    gone = true;
+    clearInterval(timer);
+    if (plotly.asker === el) plotly.asker = null;
+  };
 } };
 """
 
