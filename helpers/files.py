@@ -72,6 +72,59 @@ def digest_of(path: Path) -> str:
     return blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
+_WHOLE = 2**26  # bytes of a file up to which all of it decides its stamp
+
+
+def stamp_of(path: Path) -> str:
+    """Text that changes when what lies at a path does.
+
+    A folder: names, sizes and times of all files below it. A .zip: names, sizes and
+    checksums of all that it holds. Another file: its contents, of a large one the size,
+    time, beginning and end.
+
+    Args:
+        path: a file or folder; "" comes back where nothing is there.
+    """
+    digest = blake2b(digest_size=8)
+    if path.is_dir():
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                file = os.path.join(folder, name)
+                state = _state(file)
+                name = os.path.relpath(file, path)
+                digest.update(f"{name}\0{state}\0".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+    if not path.is_file():
+        return ""
+    if zipfile.is_zipfile(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for item in archive.infolist():
+                    state = f"{item.filename}\0{item.file_size}\0{item.CRC}\0"
+                    digest.update(state.encode("utf-8", "surrogateescape"))
+                return digest.hexdigest()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError):
+            pass  # a damaged one is a file as others
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size > _WHOLE:
+            digest.update(f"{size} {path.stat().st_mtime_ns}".encode())
+            digest.update(file.read(2**20))
+            file.seek(size - 2**20)
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _state(file: str) -> str:
+    """Size and time of a file; of a link what it points to, or the link itself."""
+    try:
+        state = os.stat(file)
+    except OSError:
+        state = os.lstat(file)
+    return f"{state.st_size} {state.st_mtime_ns}"
+
+
 def records_of(work: Path) -> Path:
     """Folder of the published records of a study, by its folder of work.
 

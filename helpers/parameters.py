@@ -260,12 +260,41 @@ _Yaml.add_implicit_resolver(
 _Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
 
+_MOST_VALUES = 100_000  # of a study file, each alias counted by what it stands for
+
+
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML, read safely; whatever is wrong with it is a ``yaml.YAMLError``."""
+    """Plain values from YAML, read safely.
+
+    Raises:
+        yaml.YAMLError: whatever is wrong with it, such as aliases that stand for
+            themselves or for more values than any study has.
+    """
     try:
+        count = _values_in(yaml.compose(text, _Yaml), {})
+        if count > _MOST_VALUES:
+            raise yaml.YAMLError(
+                f"its aliases stand for more than {_MOST_VALUES:,} values"
+            )
         return yaml.load(text, _Yaml)
     except (ValueError, TypeError, RecursionError) as fault:
         raise yaml.YAMLError(f"{type(fault).__name__}: {str(fault)[:200]}") from fault
+
+
+def _values_in(node: yaml.Node | None, counts: dict[int, int]) -> int:
+    """Number of values below a node; ``counts`` has those of nodes that are known."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) in counts:
+        if not counts[id(node)]:
+            raise yaml.YAMLError("an alias stands for itself")
+        return counts[id(node)]
+    counts[id(node)] = 0  # while what it holds is counted
+    items = node.value
+    if isinstance(node, yaml.MappingNode):
+        items = [item for pair in node.value for item in pair]
+    counts[id(node)] = 1 + sum(_values_in(item, counts) for item in items)
+    return counts[id(node)]
 
 
 def read_blocks(path: Path) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Files that are complete or absent, and names that stay in their folder."""
 
+import os
+import zipfile
+
 import pytest
 import torch
 
@@ -94,3 +97,47 @@ def test_a_digest_is_of_the_values_whatever_their_order():
         == files.digest({"b": [2], "a": 1})
         != files.digest({"a": 1, "b": [3]})
     )
+
+
+def test_the_stamp_of_a_folder_changes_with_names_sizes_and_times(tmp_path):
+    """The sum of the sizes stays the same throughout."""
+    folder = tmp_path / "s"
+    for name, content in (("cat/0.png", b"a"), ("dog/1.png", b"b"), ("t.csv", b"1")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (5, 5))
+    (folder / "nowhere").symlink_to("nothing")
+    stamps = [files.stamp_of(folder)]
+    assert files.stamp_of(folder) == stamps[0]
+    (folder / "cat/0.png").rename(folder / "dog/0.png")  # a label is corrected
+    stamps.append(files.stamp_of(folder))
+    (folder / "t.csv").write_bytes(b"2")
+    stamps.append(files.stamp_of(folder))
+    (folder / "nowhere").unlink()
+    stamps.append(files.stamp_of(folder))
+    assert len(set(stamps)) == 4
+    assert files.stamp_of(tmp_path / "absent") == ""
+
+
+def test_the_stamp_of_a_file_is_of_its_contents_and_that_of_a_zip_of_all_it_holds(
+    tmp_path, monkeypatch
+):
+    plain, archive = tmp_path / "a.csv", tmp_path / "a.zip"
+    stamps = set()
+    for content in (b"cat", b"dog"):
+        plain.write_bytes(content)
+        os.utime(plain, (5, 5))
+        with zipfile.ZipFile(archive, "w") as file:
+            # The list at the end is longer than a mebibyte, the change stands before.
+            for number in range(30):
+                item = zipfile.ZipInfo(f"{number}.txt")
+                item.comment = bytes(60_000)
+                file.writestr(item, content if number == 0 else b"owl")
+        os.utime(archive, (5, 5))
+        stamps |= {files.stamp_of(plain), files.stamp_of(archive)}
+    assert len(stamps) == 4
+    monkeypatch.setattr(files, "_WHOLE", 2**20)
+    plain.write_bytes(bytes(3 * 2**20))
+    large = files.stamp_of(plain)
+    plain.write_bytes(bytes(3 * 2**20 - 1) + b"1")
+    assert files.stamp_of(plain) != large

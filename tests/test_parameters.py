@@ -177,6 +177,21 @@ def test_a_cell_that_is_no_list_of_literals_is_named(tmp_path):
             declared(tmp_path / "01_a.ipynb")
 
 
+def test_aliases_that_stand_for_too_much_or_for_themselves_are_refused_at_once():
+    laughs = "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+        laughs += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    with pytest.raises(yaml.YAMLError, match="stand for more than 100,000 values"):
+        parse_yaml(laughs)
+    with pytest.raises(yaml.YAMLError, match="an alias stands for itself"):
+        parse_yaml("a: &a {b: [*a]}")
+    assert parse_yaml("{a: &a [1, 2], b: *a, c: *a}") == {
+        "a": [1, 2],
+        "b": [1, 2],
+        "c": [1, 2],
+    }
+
+
 def test_yaml_is_safe_has_numbers_in_any_form_and_a_key_once():
     assert parse_yaml("{a: 1e-3, b: 2.5E+2, c: .5, d: -3, e: [1e4, x]}") == {
         "a": 0.001,

@@ -5,13 +5,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from helpers.files import PROJECT_ROOT, digest, digest_of, inside, read_json
+from helpers.files import PROJECT_ROOT, digest, digest_of, inside, read_json, stamp_of
 from helpers.parameters import (
     Parameter,
     StudyError,
@@ -445,7 +444,7 @@ def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:
     lines = [f"{name} = {value!r}" for name, value in values.items()]
     for name, value in values.items():
         if name.endswith("_path") and value:
-            lines.append(f"{name} {_stamp(root / Path(value).expanduser())}")
+            lines.append(f"{name} {stamp_of(root / Path(value).expanduser())}")
     return lines
 
 
@@ -477,23 +476,6 @@ def _depends(
         ),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
-
-
-def _stamp(path: Path) -> str:
-    """Size of a folder's files, or of a file with a digest of its end, where a .zip has the checksums of all that it holds."""
-    if not path.is_file():
-        return str(
-            sum(
-                os.path.getsize(os.path.join(folder, name))
-                for folder, _, names in os.walk(path)
-                for name in names
-            )
-        )
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 2**20))
-        return (
-            f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
-        )
 
 
 def further_faults(study: CheckedStudy) -> list[str]:
