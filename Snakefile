@@ -4,11 +4,13 @@
 import sys
 
 sys.path.insert(0, workflow.basedir)
+from helpers.sweep.shares import with_shares
 from helpers.sweep.study import load_study
 
 study = load_study(
     config.get("study", "demo"), config.get("set", []), variations=config.get("vary", [])
 )
+study = with_shares(study, int(config.get("shares", 0)))
 wholes = [execution.name for execution in study.executions if not execution.part]
 study.work.mkdir(parents=True, exist_ok=True)
 study.withdraw_changed()
@@ -34,7 +36,7 @@ rule all:
 
 
 # One rule for each notebook, for each share of its work (`shard: 8` in the study's
-# `sweep` block), and for each combination of values that the block lists.
+# `sweep` block, or one for each GPU), and for each combination of values that the block lists.
 # It runs again when one of its parameters changes (a value, its source, a helper, the claims: see `Execution.depends`).
 for number, execution in enumerate(study.executions):
 

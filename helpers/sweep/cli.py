@@ -19,7 +19,8 @@ from helpers.files import PROJECT_ROOT
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent
-from helpers.sweep.gpus import ask_torch, numbering_fault, visible_cards
+from helpers.sweep.gpus import Card, ask_torch, numbering_fault, visible_cards
+from helpers.sweep.shares import with_shares
 from helpers.sweep.study import (
     CheckedStudy,
     further_faults,
@@ -154,11 +155,14 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
         for word in handed
     )
     faults = []
-    gpus = given.gpus
-    if not remote and not given.look:
+    usable = 0
+    if given.look:
+        usable = len(_cards_for(study))
+    elif not remote:
         usable, faults = _usable_gpus(study)
-        gpus = usable if gpus is None else gpus
-    command = [*_command(given, gpus or 0, remote), *handed]
+    gpus = usable if given.gpus is None and not remote else given.gpus or 0
+    study = with_shares(study, gpus)
+    command = [*_command(given, gpus, remote), *handed]
     if given.look:
         return _look([*command, "--dry-run"], study)
     faults += further_faults(study)
@@ -200,7 +204,14 @@ def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
         f"set={json.dumps(given.set)}",
         f"vary={json.dumps(given.vary)}",
         f"threads={threads}",
+        f"shares={gpus}",
     ]
+
+
+def _cards_for(study: CheckedStudy) -> list[Card]:
+    """The cards of this machine that a study may use."""
+    devices = {item.parameters.get("device", "cpu") for item in study.executions}
+    return visible_cards() if devices - {"cpu"} else []
 
 
 def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
@@ -210,9 +221,8 @@ def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
     before anything starts.
     """
     devices = {item.parameters.get("device", "cpu") for item in study.executions}
-    devices = sorted(devices - {"cpu"})
-    cards = visible_cards() if devices else []
-    demanded = [device for device in devices if device != "auto"]
+    demanded = sorted(devices - {"cpu", "auto"})
+    cards = _cards_for(study)
     if not cards and not demanded:
         return 0, []
     seen = ask_torch(None)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -543,7 +544,7 @@ def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
             index
             for index, cell in enumerate(cells)
             if cell["cell_type"] == "code"
-            and "train_missing(" in "".join(cell["source"])
+            and re.search(r"(train_missing|share)\(", "".join(cell["source"]))
         ]
         assert ("shard" in names) == bool(closing) and all(
             index < closing[0] for index in uses

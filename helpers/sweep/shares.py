@@ -1,0 +1,43 @@
+"""Shares of notebooks' work for several GPUs, where the study's file names none."""
+
+from dataclasses import replace
+
+from helpers.sweep.study import CheckedStudy, Execution
+
+
+def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
+    """Split each notebook that can be split, and that uses a GPU, into equal shares.
+
+    Args:
+        study: as its file has it. What its ``sweep`` block splits stays as it is.
+        count: number of GPUs; below 2 nothing is split.
+
+    Returns:
+        The study with the shares of a notebook before the notebook itself, which finds
+        everything trained or scored.
+    """
+    if count < 2:
+        return study
+    split = {item.notebook for item in study.executions if item.part}
+    executions: list[Execution] = []
+    for item in study.executions:
+        whole = item.name == item.notebook and item.notebook not in split
+        on_gpu = item.parameters.get("device", "cpu") != "cpu"
+        if whole and on_gpu and item.parameters.get("shard") == "":
+            shares = [_share(item, number, count) for number in range(1, count + 1)]
+            names = (share.name for share in shares)
+            executions += [*shares, replace(item, after=(*item.after, *names))]
+        else:
+            executions.append(item)
+    return replace(study, executions=executions)
+
+
+def _share(whole: Execution, number: int, count: int) -> Execution:
+    """One of several equal shares of a notebook's work."""
+    part = f"{number}_of_{count}"
+    return replace(
+        whole,
+        parameters=whole.parameters | {"shard": f"{number}/{count}"},
+        part=part,
+        depends=(*whole.depends, f"part = {part}"),
+    )
