@@ -1,0 +1,274 @@
+"""What a study computes on a GPU, on 36 images of 16 px; tests run it where one is pretended.
+
+    python -m tests.on_gpu FOLDER    # prints one line of JSON
+
+Training with an interruption, a score of each family, ablations, untrained networks,
+the probe of Kappa, what ``select`` asks of checkpoints, and failures of the machine.
+"""
+
+import contextlib
+import json
+import sys
+import time
+import warnings
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from helpers.ablations import compute
+from helpers.data import images
+from helpers.data.images import choose_images
+from helpers.kappa import networks, noise, probing
+from helpers.measures import registry
+from helpers.measures.evidence import MeasureSettings
+from helpers.networks import batches
+from helpers.scoring import classification, measuring, models, scoring_set, store
+from helpers.scoring import targets as shifted
+from helpers.select import calibration, judging
+from helpers.select.images import Own
+from helpers.training import catalogue, pool, run
+from helpers.training.config import RunConfig
+from tests import pretended_gpu
+from tests.conftest import TINY_SCENES
+
+DEVICE = "cuda"
+SMALL = MeasureSettings(
+    perturbation_fraction=0.4,
+    perturbation_points=2,
+    flatness_images=8,
+    flatness_draws=1,
+    flatness_halvings=1,
+    sharpness_images=4,
+    sharpness_steps=1,
+)
+
+
+def configuration(data: Any) -> RunConfig:
+    """A run of three epochs."""
+    return RunConfig(
+        "resnet18",
+        16,
+        0.01,
+        "adam",
+        0.0,
+        True,
+        False,
+        data=data.fingerprint,
+        stem="strided",
+        width=0.125,
+        last_stride=1,
+        max_epochs=3,
+        loss_threshold=0.0,
+    )
+
+
+def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
+    """Interrupt a run in its third epoch, resume it, and compare with one that went on."""
+    run._CHECKPOINT_SECONDS["cuda"] = 0.0
+    whole = run.train_run(config, data, folder / "whole", device=DEVICE)
+    train_epoch = run.train_epoch
+
+    def interrupt(network, optimizer, split, config, epoch):
+        if epoch == 3:
+            raise KeyboardInterrupt
+        return train_epoch(network, optimizer, split, config, epoch)
+
+    place = catalogue.run_folder(folder, config)
+    run.train_epoch = interrupt
+    with contextlib.suppress(KeyboardInterrupt):
+        run.train_run(config, data, place, device=DEVICE)
+    checkpoint = (place / run.CHECKPOINT).is_file()
+    run.train_epoch = train_epoch
+    resumed = run.train_run(config, data, place, device=DEVICE)
+    weights = [
+        safetensors.torch.load_file(path / "snapshot-stop.safetensors")
+        for path in (folder / "whole", place)
+    ]
+    equal = all(torch.equal(x, weights[1][name]) for name, x in weights[0].items())
+    return {
+        "checkpoint": checkpoint,
+        "epochs": [whole["epochs"], resumed["epochs"]],
+        "equal": equal,
+    }
+
+
+class Study:
+    """A study of one run, with what scoring needs of it."""
+
+    def __init__(self, work: Path, data: Any) -> None:
+        """Read its catalogue."""
+        self.work, self.data = work, data
+        self.table = catalogue.read_catalogue(work)
+        self.models = models.models_of(work, self.table, data)[-1:]
+        self.scored_on = scoring_set.scoring_set(self.table, data)
+
+    def store(self, name: str = "") -> store.Store:
+        """A store on the GPU, or another one of that name."""
+        load = partial(images.of_study, self.work)
+        return store.Store(self.work / name, load, device=DEVICE, jobs=1)
+
+
+def every_family(study: Study) -> dict[str, Any]:
+    """Score all measures, and list those that have no value with their reasons."""
+    families = [name for name in registry.FAMILIES if registry.of_families([name])]
+    families.remove("unlabelled")
+    kept = measuring.score(
+        study.store(), study.models, families, SMALL, study.scored_on
+    )
+    scores = measuring.score_table(kept)
+    tested = classification.test_logits(study.store(), study.models, study.data)
+    on_targets = shifted.on_targets(
+        study.store(), study.models, study.data, ["brightness_1.5"], SMALL, tested
+    )
+    shift = list(on_targets.folders)[-1]
+    on_shift = on_targets.table(shift, "scores")
+    reasons = scores.loc[scores["reason"] != "", ["measure", "reason"]]
+    return {
+        "families": sorted({registry.MEASURES[x].family for x in scores["measure"]}),
+        "values": int(scores["value"].notna().sum()),
+        "unlabelled": int(on_shift["value"].notna().sum()),
+        "reasons": dict(reasons.drop_duplicates().itertuples(index=False)),
+    }
+
+
+def ablations(study: Study) -> dict[str, Any]:
+    """Other maps, layers, sizes and attributions, and a network that learnt nothing."""
+    settings = compute.AblationSettings(
+        thresholds=(0.2,),
+        images=2,
+        methods=("smooth_grad_cam_plus_plus", "eigen_cam", "score_cam"),
+        noise={"noise_samples": 1, "noise_std": 0.3, "channels": 2},
+        scales=(0.5,),
+        attributions=("saliency",),
+    )
+    work = partial(
+        compute.ablations_of,
+        settings=settings,
+        scored_on=study.scored_on,
+        masks={},
+        device=DEVICE,
+    )
+    kept = study.store().each(study.models, settings.parts(study.scored_on, {}), work)
+    untrained = compute.untrained_models(study.table, len(study.data.classes), 1, 0)
+    scored = partial(
+        compute.untrained_scores,
+        images=6,
+        threshold=0.1,
+        seed=0,
+        scored_on=study.scored_on,
+        device=DEVICE,
+    )
+    part = {compute.UNTRAINED: {"images": 6}}
+    random = study.store().each(untrained, part, scored)
+    return {
+        "parts": sorted(
+            part for part in kept.folders if len(kept.table(part, "scores"))
+        ),
+        "untrained": len(random.table(compute.UNTRAINED, "scores")),
+    }
+
+
+def kappa(study: Study) -> dict[str, Any]:
+    """Probes of features under blur and of an auto-encoder."""
+    model = study.models[0]
+    facts = dict(model.facts) | {"family": "resnet", "model": "r", "origin": "made"}
+    backbone = networks.backbone(replace(model, facts=facts))
+    levels = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
+    counted = []
+    for degraded in (
+        noise.Generator("blur"),
+        noise.Generator("autoencoder", 0, noise.AutoEncoder().eval()),
+    ):
+        kept = probing.probes(
+            study.store(), [backbone], study.data, degraded, levels, [3, 2], 0.01
+        )
+        counted.append(kept.record("probes", backbone.model_id)["predicted"].size)
+    noise.train_autoencoder(study.data.train.images[:16], seed=0, device=DEVICE)
+    return {"predicted": counted}
+
+
+def select(study: Study) -> dict[str, Any]:
+    """What is asked of checkpoints of one's own, with labelled images."""
+    own = Own(
+        study.data.train,
+        tuple(study.data.classes["class_id"]),
+        study.scored_on,
+        "",
+        study.data.test,
+    )
+    shelf = store.Store(study.work / "own", lambda: own, device=DEVICE, jobs=1)
+    right = judging.labelled_right(shelf, study.models, own)
+    kept = measuring.score(
+        study.store(),
+        study.models,
+        ["prediction", "perturbation"],
+        SMALL,
+        study.scored_on,
+        calibration.MEASURES,
+    )
+    return {"right": len(right), "measures": len(measuring.score_table(kept))}
+
+
+def failures(study: Study) -> dict[str, Any]:
+    """Too little memory halves a pass, and a broken GPU leaves no record."""
+    limits = pretended_gpu.LIMITS
+    unlimited = dict(limits)
+    network = study.models[0].load(DEVICE)
+    images_of_pass = torch.zeros((512, 3, 16, 16), dtype=torch.uint8)
+    expected = classification.logits_of(network, images_of_pass, "cuda")
+    # A pass holds a few maps as large as its input, float32; for half there is memory.
+    limits["memory"] = torch.cuda.memory_allocated() + 2 * 512 * 3 * 16 * 16 * 4
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logits = batches.halving_batches(
+            lambda: classification.logits_of(network, images_of_pass, DEVICE), "m1"
+        )
+    limits.update(unlimited)
+    batches._halvings["count"] = 0
+    limits["operators"] = 50
+    families = ["prediction"]
+    store_of_broken = study.store("broken")
+    broken = ""
+    try:
+        measuring.score(store_of_broken, study.models, families, SMALL, study.scored_on)
+    except RuntimeError as fault:
+        broken = str(fault)
+    limits.update(unlimited)
+    return {
+        "same_logits": torch.allclose(logits, expected, atol=1e-5),
+        "warnings": [str(warning.message) for warning in caught],
+        "broken": broken,
+        "records": [path.name for path in (study.work / "broken").rglob("*.npz")],
+    }
+
+
+def mixture() -> str:
+    """What a mixture of devices raises, and is noted as the last of the faults."""
+    try:
+        torch.ones(2, device=DEVICE) + torch.ones(2)
+    except RuntimeError as fault:
+        return str(fault)
+    return ""
+
+
+def main(folder: Path) -> dict[str, Any]:
+    """All of it, with the seconds that each part took."""
+    pool.choose_device(DEVICE)
+    data = choose_images(folder, **TINY_SCENES)
+    results: dict[str, Any] = {"seconds": {}}
+    results["interrupted"] = interrupted(configuration(data), data, folder)
+    study = Study(folder, data)
+    for part in (every_family, ablations, kappa, select, failures):
+        started = time.process_time()
+        results[part.__name__] = part(study)
+        results["seconds"][part.__name__] = round(time.process_time() - started, 1)
+    results["mixture"] = mixture()
+    return results
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))

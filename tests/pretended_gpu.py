@@ -1,0 +1,403 @@
+"""A GPU that is pretended, so that faults of devices show on a machine without one.
+
+    python -m tests.pretended_gpu COMMAND...    # and all processes that it starts
+
+Tensors that are made on "cuda" or moved there say so and hold a tensor of the CPU. Each
+operator is checked as CUDA would, computed on the CPU, and its result wrapped again:
+
+- tensors of one or more dimensions on two devices raise, as does NumPy on a GPU's tensor;
+- fused optimizers refuse states of other strides than their weights;
+- products of integers have no kernel;
+- convolutions in float32 round their inputs to TF32 where torch lets them;
+- memory is counted, and more than there is raises ``torch.OutOfMemoryError``.
+
+Nothing is said of speed, kernels, streams, ``torch.compile`` or drivers. To C++ the
+tensors are of PrivateUse1, since autograd would ask CUDA itself for streams. Hence
+autocast is done in Python, and ``module.to("cuda")`` makes new parameters.
+
+``LIMITS`` may be changed while it pretends: bytes of memory, and a number of operators
+after which each raises as those of a broken GPU do.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter, namedtuple
+from importlib import abc, util
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+LIMITS = {"memory": 80 * 2**30, "operators": 2**62}
+NOTES = (
+    "PRETENDED_GPU_NOTES"  # a file to which processes append the faults that they saw
+)
+ECC = "CUDA error: uncorrectable ECC error encountered (pretended)"
+_INNER = "pretended"  # as C++ knows the device
+
+
+class _ArmTorch(abc.MetaPathFinder):
+    """Pretends as soon as torch is imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Import torch as always, then install."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = util.find_spec("torch")
+        load = spec.loader.exec_module
+
+        def load_and_install(module: Any) -> None:
+            load(module)
+            install()
+
+        spec.loader.exec_module = load_and_install
+        return spec
+
+
+def arm() -> None:
+    """Pretend in this process, before torch is imported."""
+    sys.meta_path.insert(0, _ArmTorch())
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Variables for processes that are to pretend, by a ``sitecustomize`` in a folder."""
+    root = Path(__file__).resolve().parent.parent
+    text = "from tests.pretended_gpu import arm\narm()\n"
+    (folder / "sitecustomize.py").write_text(text)
+    places = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, places)),
+        NOTES: str(folder / "notes.txt"),
+    }
+
+
+def faults(variables: dict[str, str]) -> list[str]:
+    """Faults of devices that processes with these variables saw, caught or not."""
+    path = Path(variables[NOTES])
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+def install() -> None:
+    """Pretend in this process, in which torch is imported: see the module's docstring."""
+    import torch
+    import torch.utils.backend_registration as registration
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    devices = len([name for name in visible.split(",") if name not in ("", "-1")])
+    if not devices:
+        return
+    registration._setup_privateuseone_for_python_backend(_INNER)
+    torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing
+    torch._C._set_only_lift_cpu_tensors(True)  # made on the CPU, then moved
+    aten = torch.ops.aten
+    used: Counter[int] = Counter()  # bytes by device
+    holders: Counter[int] = Counter()  # wrappers by storage
+
+    class Share:
+        """Counts the bytes of a storage for as long as a wrapper of it lives."""
+
+        def __init__(self, held: Any, index: int) -> None:
+            storage = held.untyped_storage()
+            self.key, self.bytes, self.index = storage._cdata, storage.nbytes(), index
+            if not holders[self.key]:
+                used[index] += self.bytes
+            holders[self.key] += 1
+
+        def __del__(self) -> None:
+            holders[self.key] -= 1
+            if not holders[self.key]:
+                del holders[self.key]
+                used[self.index] -= self.bytes
+
+    class Pretended(torch.Tensor):
+        """A tensor that says "cuda" and holds one of the CPU."""
+
+        @staticmethod
+        def __new__(cls, held: Any, device: Any) -> Any:
+            with torch.inference_mode(held.is_inference()):
+                made = torch.Tensor._make_wrapper_subclass(
+                    cls,
+                    held.size(),
+                    strides=held.stride(),
+                    storage_offset=held.storage_offset(),
+                    dtype=held.dtype,
+                    layout=held.layout,
+                    device=torch.device(_INNER, device.index),
+                )
+            made.held = held
+            made.share = Share(held, device.index)
+            if used[device.index] > LIMITS["memory"]:
+                raise torch.OutOfMemoryError("CUDA out of memory (pretended)")
+            return made
+
+        __torch_function__ = torch._C._disabled_torch_function_impl
+        is_cuda = property(lambda self: True)
+
+        @property
+        def device(self) -> Any:
+            """The device as Python code sees it."""
+            return torch.device("cuda", torch.Tensor.device.__get__(self).index)
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return compute(func, args, kwargs or {})
+
+        def numpy(self, *args: Any, **kwargs: Any) -> Any:
+            """Refuse, as for a tensor of a GPU."""
+            note(f"numpy() of a tensor on {self.device}")
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+        __array__ = numpy
+
+        def tolist(self) -> list:
+            """Numbers, as of a tensor of a GPU."""
+            return self.cpu().tolist()
+
+        def __deepcopy__(self, memo: dict) -> Any:
+            made = self.detach().clone()
+            if isinstance(self, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, self.requires_grad)
+            return memo.setdefault(id(self), made)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            note("a tensor of a GPU is pickled")
+            raise RuntimeError("a tensor of a GPU is pickled (pretended)")
+
+    indexing = {
+        aten.index.Tensor,
+        aten.index_put.default,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+        aten._unsafe_index.Tensor,
+    }
+    copying = {aten.copy_.default, aten._to_copy.default}
+    # Operators for which a tensor without dimensions must be on the device too.
+    strict = {
+        aten.cat.default,
+        aten.stack.default,
+        aten.gather.default,
+        aten.scatter_add_.default,
+        aten.searchsorted.Tensor,
+    }
+    composed: dict[Any, bool] = {}  # whether an operator is made of others
+    products = {"mm", "bmm", "addmm", "addmv", "mv", "dot", "baddbmm"}
+    rounded_inputs = {
+        aten.convolution.default: (0, 1),
+        aten.convolution_backward.default: (0, 1, 2),
+    }
+
+    def compute(func: Any, args: Any, kwargs: Any) -> Any:
+        """Check an operator, compute it on the CPU, and wrap what it gives."""
+        leaves: list[Any] = []
+        _changed((args, kwargs), torch.Tensor, leaves.append)
+        ours = [x for x in leaves if isinstance(x, Pretended)]
+        target = kwargs.get("device")
+        target = None if target is None else torch.device(target)
+        if target is not None and target.type in (_INNER, "cuda"):
+            target = torch.device("cuda", target.index or 0)
+        if not ours and (target is None or target.type != "cuda"):
+            return func(*args, **kwargs)
+        if func not in composed:
+            key = "CompositeImplicitAutograd"
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+            composed[func] = has_kernel(func.name(), key)
+        if composed[func]:
+            with mode:  # as inference mode hands them on
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        check(func, args, leaves, ours, target)
+        wrappers = {id(leaf.held): leaf for leaf in ours}
+        to_device = kwargs.get("device") is not None
+        target = target or ours[0].device
+        args, kwargs = _changed((args, kwargs), Pretended, lambda x: x.held)
+        kwargs = {name: x for name, x in kwargs.items() if name != "pin_memory"}
+        if to_device:
+            kwargs["device"] = torch.device("cpu")
+        if func in rounded_inputs and torch.backends.cudnn.allow_tf32:
+            places = rounded_inputs[func]
+            args = [to_tf32(x) if n in places else x for n, x in enumerate(args)]
+        result = func(*args, **kwargs)
+        copied = func is aten.copy_.default
+        if target.type != "cuda" or (copied and not isinstance(leaves[0], Pretended)):
+            return result
+
+        def wrapped(x: Any) -> Any:
+            return wrappers[id(x)] if id(x) in wrappers else Pretended(x, target)
+
+        return _changed(result, torch.Tensor, wrapped)
+
+    def to_tf32(x: Any) -> Any:
+        """Round a float32 tensor to ten bits of mantissa."""
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
+            return x
+        bits = x.detach().view(torch.int32)
+        return ((bits + 0x1000) & -0x2000).view(torch.float32)
+
+    def check(func: Any, args: Any, leaves: list, ours: list, target: Any) -> None:
+        """Raise what CUDA would raise."""
+        name = func._schema.name.removeprefix("aten::")
+        LIMITS["operators"] -= 1
+        if LIMITS["operators"] < 0:
+            raise torch.AcceleratorError(ECC)
+        for device in {target, *(leaf.device for leaf in ours)} - {None}:
+            if device.type == "cuda" and device.index >= devices:
+                raise RuntimeError("CUDA error: invalid device ordinal (pretended)")
+        if func not in copying:
+            check_devices(func, name, args, leaves)
+        if name.startswith("_fused_"):
+            check_strides(name, args)
+        if name in products and not leaves[0].dtype.is_floating_point:
+            note(f"{name} of {leaves[0].dtype}")
+            raise NotImplementedError(f'"{name}_cuda" not implemented (pretended)')
+
+    def check_devices(func: Any, name: str, args: Any, leaves: list) -> None:
+        """All tensors with dimensions on one device; a GPU's may be indexed by a CPU's."""
+        if func in indexing and isinstance(args[0], Pretended):
+            leaves = [x for x in (args[0], *args[2:3]) if isinstance(x, torch.Tensor)]
+        places = {
+            str(leaf.device)
+            for leaf in leaves
+            if leaf.dim() or isinstance(leaf, Pretended) or func in strict
+        }
+        if len(places) > 1:
+            note(f"{name}: {' and '.join(sorted(places))}")
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two "
+                f"devices, {' and '.join(sorted(places))}! (pretended, in {name})"
+            )
+
+    def check_strides(name: str, args: Any) -> None:
+        """Kernels of optimizers walk weights, gradients and states by their memory."""
+        lists = [x for x in args[:4] if isinstance(x, list | tuple)]
+        lists = [part for part in lists if len(part) == len(args[0])]
+        for tensors in zip(*lists, strict=True):
+            if len({tensor.stride() for tensor in tensors}) > 1:
+                note(f"{name}: a gradient or a state of other strides than the weight")
+                raise RuntimeError(
+                    "params, grads, exp_avgs, and exp_avg_sqs must have same dtype, "
+                    "device, and layout (pretended)"
+                )
+
+    class Mode(TorchDispatchMode):
+        """Sees operators without a wrapper among their inputs, such as ``zeros``."""
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # which would be loaded for it
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return compute(func, args, kwargs or {})
+
+    lower = {torch.conv2d, torch._C._nn.linear, torch.matmul, torch.Tensor.matmul}
+    lower |= {torch.Tensor.__matmul__, torch.mm, torch.bmm, torch.addmm, torch.einsum}
+
+    class Autocast(TorchFunctionMode):
+        """Autocast, since C++ would ask whether tensors are of CUDA."""
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            if func in lower and torch.is_autocast_enabled("cuda"):
+                kind = torch.get_autocast_dtype("cuda")
+                args, kwargs = _changed(
+                    (args, kwargs),
+                    Pretended,
+                    lambda x: x.to(kind) if x.dtype == torch.float32 else x,
+                )
+            return func(*args, **kwargs)
+
+    _answer_as_cuda(torch, devices, used)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    mode = Mode()
+    mode.__enter__()
+    Autocast().__enter__()
+
+
+def _changed(values: Any, kind: type, change: Any) -> Any:
+    """Nested lists, tuples and dicts with each value of a kind changed."""
+    if isinstance(values, kind):
+        return change(values)
+    if isinstance(values, dict):
+        return {name: _changed(x, kind, change) for name, x in values.items()}
+    if isinstance(values, list | tuple):
+        items = [_changed(x, kind, change) for x in values]
+        if hasattr(values, "_fields"):
+            return type(values)(*items)
+        return tuple(items) if isinstance(values, tuple) else items
+    return values
+
+
+def note(fault: str) -> None:
+    """Append a fault of devices to the notes, with the line of the project that did it."""
+    if path := os.environ.get(NOTES):
+        with open(path, "a") as file:
+            file.write(f"{_place()} {fault}\n")
+
+
+def _place() -> str:
+    """The innermost line outside of libraries and of this module."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and not any(
+            x in name for x in ("site-packages", "<", "/lib/")
+        ):
+            return f"{os.path.relpath(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "a library"
+
+
+def _answer_as_cuda(torch: Any, devices: int, used: Counter) -> None:
+    """Let ``torch.cuda`` answer as where there are GPUs."""
+
+    def nothing() -> FunctionType:
+        return lambda *args, **kwargs: None
+
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        index = torch.device("cuda" if device is None else device).index or 0
+        return max(0, LIMITS["memory"] - used[index]), LIMITS["memory"]
+
+    kind = namedtuple("Properties", "name total_memory major minor")
+    answers = {
+        "is_available": lambda: True,
+        "device_count": lambda: devices,
+        "current_device": lambda: 0,
+        "get_device_name": lambda device=None: "Pretended GPU",
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: kind(
+            "Pretended GPU", LIMITS["memory"], 9, 0
+        ),
+        "mem_get_info": mem_get_info,
+        "is_bf16_supported": lambda *args, **kwargs: True,
+        "is_current_stream_capturing": lambda: False,
+        "memory_allocated": lambda device=None: used[0],
+        "max_memory_allocated": lambda device=None: used[0],
+    }
+    for name in ("_lazy_init", "synchronize", "empty_cache", "set_device"):
+        answers[name] = nothing()
+    for name in ("reset_peak_memory_stats", "manual_seed_all"):
+        answers[name] = nothing()
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)
+    torch.accelerator.synchronize = nothing()
+    torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.compile = lambda module=None, **options: module or (lambda other: other)
+
+
+def main() -> int:
+    """Run a command with a pretended GPU; 1 where a fault of devices was seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = environment(Path(folder))
+        code = subprocess.run(sys.argv[1:], env=variables).returncode
+        seen = Counter(faults(variables))
+    for line, count in seen.most_common():
+        print(f"{count} x {line}", file=sys.stderr)
+    return 1 if seen else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

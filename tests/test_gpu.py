@@ -1,0 +1,86 @@
+"""A study on a pretended GPU: no tensor meets one of another device."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from helpers.files import PROJECT_ROOT
+from tests import pretended_gpu
+from tests.conftest import TINY_STUDY
+
+
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory):
+    """What ``tests.on_gpu`` finds, and the faults of devices that were seen."""
+    folder = tmp_path_factory.mktemp("gpu")
+    (folder / "work").mkdir()
+    variables = pretended_gpu.environment(folder) | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.on_gpu", str(folder / "work")]
+    pipes = {"capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=PROJECT_ROOT, env=variables, **pipes)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]), pretended_gpu.faults(variables)
+
+
+def test_no_tensor_meets_one_of_another_device(on_gpu):
+    """But the two that the script brings together in the end."""
+    results, faults = on_gpu
+    assert "at least two devices, cpu and cuda:0" in results["mixture"]
+    assert [fault.split(" ", 1)[1] for fault in faults] == ["add: cpu and cuda:0"]
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(on_gpu):
+    found = on_gpu[0]["interrupted"]
+    assert found == {"checkpoint": True, "epochs": [3, 3], "equal": True}
+
+
+def test_every_family_ablation_and_probe_has_values(on_gpu):
+    results = on_gpu[0]
+    families = [
+        "flatness",
+        "localization",
+        "norms",
+        "perturbation",
+        "prediction",
+        "reliance",
+    ]
+    assert results["every_family"]["families"] == families
+    # Of so few magnitudes a search need not find the one where accuracy drops.
+    reasons = results["every_family"]["reasons"]
+    assert all("accuracy never dropped" in reason for reason in reasons.values())
+    assert results["every_family"]["values"] > 100
+    assert results["every_family"]["unlabelled"] > 5
+    assert results["ablations"] == {"parts": ["closed", "sampled"], "untrained": 1}
+    assert results["kappa"] == {"predicted": [72, 72]}  # 2 steps, 2 levels, 18 images
+    assert results["select"] == {"right": 1, "measures": 20}
+
+
+def test_too_little_memory_halves_a_pass_and_a_broken_gpu_leaves_no_record(on_gpu):
+    found = on_gpu[0]["failures"]
+    assert found["same_logits"]
+    assert found["warnings"][0].startswith("m1: the memory of the GPU does not suffice")
+    assert pretended_gpu.ECC in found["broken"]
+    assert "CUDA computes nothing more in this process" in found["broken"]
+    assert found["records"] == []
+
+
+@pytest.mark.nightly
+def test_all_notebooks_run_on_two_gpus_in_shares(tmp_path):
+    study = TINY_STUDY | {"common": TINY_STUDY["common"] | {"device": "cuda"}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(study))
+    variables = pretended_gpu.environment(tmp_path) | {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "WORKBOOK_GPU_LOCKS": str(tmp_path / "locks"),
+    }
+    command = [sys.executable, "-m", "helpers.sweep", str(tmp_path / "tiny.yaml")]
+    command += [f"--set=work_dir={tmp_path / 'work'}"]
+    command += [f"--set=reports_dir={tmp_path / 'reports'}"]
+    pipes = {"capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=PROJECT_ROOT, env=variables, **pipes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert pretended_gpu.faults(variables) == []
+    for share in ("02_grid_training-2_of_2", "04_baselines-1_of_2"):
+        assert f"{share} starts on Pretended GPU" in done.stdout
