@@ -320,7 +320,7 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
         inert(reading),
     )
     picture, shown, vector = (
-        _drawn(figure, **look)
+        as_file(figure, **look)
         for look in ({"dpi": _DPI}, {"dpi": _DPI_SHOWN}, {"format": "svg", "dpi": _DPI})
     )
     plt.close(figure)
@@ -341,7 +341,7 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
     )
 
 
-def _drawn(figure: Figure, **look: Any) -> bytes:
+def as_file(figure: Figure, **look: Any) -> bytes:
     """A figure as a file, small, and the same bytes each time: PNG with 256 colours, or SVG with two decimals and without metadata."""
     file = io.BytesIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):

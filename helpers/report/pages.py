@@ -4,6 +4,7 @@ Each page is complete with the folder ``reports/assets`` beside the studies, ope
 """
 
 import json
+import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -19,8 +20,14 @@ import pandas as pd
 from markupsafe import Markup
 from PIL import Image
 
-from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
-from helpers.report import explore, findings, tables
+from helpers.files import (
+    PROJECT_ROOT,
+    SWEEP_LISTING,
+    complete_or_absent,
+    inside,
+    read_json,
+)
+from helpers.report import explore, findings, sweeps, tables
 from helpers.report.answers import CAUSAL, Answer, Tables, answer
 from helpers.report.markup import inert
 from helpers.report.style import count
@@ -62,6 +69,8 @@ def write(folder: Path) -> Path:
         _write_notebook(path)
     if tables.read(folder, "catalogue") is not None:
         _write_explorers(folder)
+    for sweep in sweeps.sweeps_of(folder):
+        _write_sweep(sweep)
     index = _write_index(folder)
     _write_studies(folder.parent)
     return index
@@ -151,27 +160,71 @@ def _sentence(text: str) -> Markup:
 
 
 def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
-    links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (
-        tables.read(folder, "catalogue") is not None
-    )
+    """Write a page of a report, or of a sweep below it, with its links to others."""
+    study = _report_of(folder)
+    up = f"{os.path.relpath(study.parent, folder)}/"
+    links = [(f"{os.path.relpath(study, folder)}/index.html", study.name, "")]
+    if folder == study:
+        links = [("index.html", study.name, "")]
+        if tables.read(folder, "catalogue") is not None:
+            links.append(("explore.html", "Explore", ""))
+    elif folder.parent.parent != study:
+        links.append(("../index.html", "Sweep", ""))
     links += [
         (f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " "))
         for path in executed_notebooks(folder)
     ]
     links += [
-        ("../index.html", "All studies", ""),
-        ("../assets/glossary.html", "Glossary", ""),
+        (f"{up}index.html", "All studies", ""),
+        (f"{up}assets/glossary.html", "Glossary", ""),
     ]
     shared = {
-        "study": folder.name,
+        "study": study.name,
         "title": title,
         "own": f"{name}.html",
-        "assets": "../assets",
+        "assets": f"{up}assets",
         "links": links,
     }
     text = _environment().get_template(template).render(**shared, **known)
-    return _put(
-        folder / f"{name}.html", text if name == "explore" else _with_words(text)
+    if name != "explore":
+        text = _with_words(text, f"{up}assets")
+    return _put(folder / f"{name}.html", text)
+
+
+def _report_of(folder: Path) -> Path:
+    """The report that a folder is, or that has it as a folder of a sweep."""
+    for above in (folder, folder.parent):
+        if above.parent.name == "sweeps" and (above / SWEEP_LISTING).is_file():
+            return above.parent.parent
+    return folder
+
+
+def _write_sweep(folder: Path) -> Path:
+    """``index.html`` of a sweep, and a page for each notebook that it executed."""
+    frame = sweeps.results_of(folder)
+    for place in frame.loc[frame["failed"] == "", "folder"]:
+        for path in executed_notebooks(inside(folder, place)):
+            _write_notebook(path)
+    swept = sweeps.varied(frame)
+    pictures = []
+    for name in swept:
+        second = next((other for other in swept if other != name), "")
+        names = sweeps.write_pictures(frame, folder, name, second)
+        pictures.append((name, sweeps.legend(frame, second), names))
+    counts = [
+        f"{frame[name].nunique()} of {name}" for name in frame.attrs["parameters"]
+    ]
+    failed = frame[frame["failed"] != ""]
+    return _page(
+        folder,
+        "index",
+        "sweep.html.j2",
+        f"Sweep of {folder.name.replace('_', ' ')}",
+        counts=f"{count(len(frame), 'combination')}: {', '.join(counts)}.",
+        table=Markup(sweeps.table_html(frame, folder.name)),
+        pictures=pictures,
+        failed=failed[["folder", "failed"]].to_numpy().tolist(),
+        notebook=folder.name,
     )
 
 
@@ -184,7 +237,7 @@ def _glossary() -> str:
     )
 
 
-def _with_words(page: str) -> str:
+def _with_words(page: str, assets: str) -> str:
     """The page, each word of the glossary linked where it first stands in running text; short ones have other meanings too."""
     meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)[1:])
     meanings = {
@@ -197,7 +250,7 @@ def _with_words(page: str) -> str:
     def linked(found: re.Match[str]) -> str:
         meaning = meanings.pop(found[2] or "", "")
         return (
-            f'<a href="../assets/glossary.html" title="{escape(meaning)}">{found[2]}</a>'
+            f'<a href="{assets}/glossary.html" title="{escape(meaning)}">{found[2]}</a>'
             if meaning
             else found[0]
         )
@@ -219,8 +272,9 @@ def _write_notebook(path: Path) -> Path:
             for one in cell.get("outputs", [])
             if not re.search("widget-view|scrapbook", " ".join(one.get("data", {})))
         ]
+    report = _report_of(folder)  # a sweep's executions have no catalogue of their own
     names = tables.model_names(
-        tables.read(folder, "catalogue"), tables.read(folder, "measures")
+        tables.read(report, "catalogue"), tables.read(report, "measures")
     )
     paths = {
         item["alt"]: item["path"]
@@ -388,11 +442,21 @@ def _write_index(folder: Path) -> Path:
         ("Parameters, commit, versions, device and time", made),
     ]
     known |= {"notebooks": [*map(_line, notebooks)], "folded": folded}
+    known |= {"sweeps": [*map(_swept, sweeps.sweeps_of(folder))]}
     known |= {
         "explorers": "catalogue" in found,
         "files": sorted(path.name for path in (folder / "tables").glob("*.*")),
     }
     return _page(folder, "index", "index.html.j2", "Answer", **known)
+
+
+def _swept(folder: Path) -> tuple[str, str, str]:
+    """Page, title and content of a sweep, as the index of its study names it."""
+    frame = sweeps.results_of(folder)
+    names = " and ".join(frame.attrs["parameters"])
+    page = f"sweeps/{folder.name}/index.html"
+    number, what = folder.name[:2], f"{count(len(frame), 'combination')} of {names}"
+    return page, f"Sweep of {number}", f"{what}: how results depend on the choice."
 
 
 def _line(path: Path) -> tuple[str, str, str]:

@@ -269,7 +269,7 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
     shown = arranged(frame.drop(columns=same).head(MOST_ROWS), names)
     heads = "".join(f"<th>{escape(name)}</th>" for name in shown)
     body = "".join(
-        f"<tr>{''.join(map(_cell, row))}</tr>"
+        f"<tr>{''.join(map(cell, row))}</tr>"
         for row in shown.itertuples(index=False, name=None)
     )
     facts = ", ".join(
@@ -281,7 +281,7 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
     return f'<div class="table"><table class="sortable"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{told}'
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     """A cell, with its number for sorting where two digits are not all of it."""
     text = escape(two_digits(value))
     value = value.value if isinstance(value, Estimate) else value

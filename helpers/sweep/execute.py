@@ -22,6 +22,7 @@ from helpers.files import (
     MANIFEST,
     PROJECT_ROOT,
     STAGING,
+    SWEEP_LISTING,
     WORK,
     complete_or_absent,
     from_root,
@@ -51,7 +52,6 @@ _KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 _BAR = re.compile(
     r"\d+/\d+ \[.*\]"
 )  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
-LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
 _EVERY = 30.0  # seconds between two lines on where a notebook is
 
 
@@ -381,7 +381,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]
     for sweep in job["sweeps"]:
         folder = reports / "sweeps" / sweep["notebook"]
-        made += [folder / LISTING, folder / "index.html"]
+        made += [folder / SWEEP_LISTING, folder / "index.html"]
     write_json(
         work / "done" / job["study"] / "pages.json",
         {"made": {os.path.relpath(path, work): digest_of(path) for path in made}},
@@ -395,14 +395,20 @@ def _list_combinations(
     """Write which combinations a sweep has, and how those failed that did."""
     notebook, rows = sweep["notebook"], []
     chain = [notebook, *sweep["through"]]
-    asked = Sweep(notebook, sweep["values"], tuple(sweep["through"]))
+    # JSON has lost the order of the parameters, which names the folders
+    values = {name: sweep["values"][name] for name in sweep["parameters"]}
+    asked = Sweep(notebook, values, tuple(sweep["through"]))
     for folder, values in asked.combinations().items():
         names = {stem: Execution(stem, {}, combination=folder).name for stem in chain}
         faults = {stem: failure(work, job["study"], names[stem]) for stem in chain}
         failed = {stem: fault for stem, fault in faults.items() if fault}
         rows.append({"folder": Path(folder).name, "values": values, "failed": failed})
-    content = {"notebook": notebook, "through": sweep["through"], "combinations": rows}
-    write_json(reports / "sweeps" / notebook / LISTING, content)
+    content = {
+        "notebooks": chain,  # the swept one, and those that are executed behind it
+        "parameters": sweep["parameters"],
+        "combinations": rows,
+    }
+    write_json(reports / "sweeps" / notebook / SWEEP_LISTING, content)
 
 
 if __name__ == "__main__":

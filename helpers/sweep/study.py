@@ -120,8 +120,8 @@ class CheckedStudy:
                 "parameters": {one.notebook: one.parameters for one in own},
                 "findings": digest_of(self.reports / "FINDINGS.md"),
                 "sweeps": [
-                    {"notebook": one.notebook, "values": one.values}
-                    | {"through": one.through}
+                    {"notebook": one.notebook, "through": one.through}
+                    | {"parameters": list(one.values), "values": one.values}
                     for one in self.sweeps
                     if one.values
                 ],

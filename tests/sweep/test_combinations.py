@@ -77,7 +77,10 @@ def test_each_combination_of_the_values_is_an_execution_with_a_report_of_its_own
     assert study.values["threshold"] == 0.1 and len(study.executions) == 5 + 4
     asked = json.loads(study.job())["sweeps"]
     values = {"threshold": [0.1, 1.0], "method": ["a", "b c"]}
-    assert asked == [{"notebook": "03_c", "values": values, "through": []}]
+    names = ["threshold", "method"]
+    assert asked == [
+        {"notebook": "03_c", "parameters": names, "values": values, "through": []}
+    ]
 
 
 def test_the_chain_behind_is_executed_for_each_combination_where_the_sweep_says_so(

@@ -1,0 +1,326 @@
+"""A sweep over parameters compared: a row for each combination, and small pictures."""
+
+import os
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from IPython.display import Markdown, display
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from helpers.files import (
+    STAGING,
+    SWEEP_LISTING,
+    complete_or_absent,
+    from_root,
+    inside,
+    read_json,
+)
+from helpers.report import style, tables
+from helpers.report.notebook import as_file, results_file
+
+_SIZE, _DPI = (3.6, 2.6), 90  # of a picture on a page, in inches and per inch
+_WIDE = 20.0  # ratio of a parameter's values from which they stand on a log axis
+
+
+def sweeps_of(report: Path) -> list[Path]:
+    """Folders of the sweeps of a report, one for each swept notebook."""
+    return sorted(path.parent for path in report.glob(f"sweeps/*/{SWEEP_LISTING}"))
+
+
+def sweep_results(
+    study: str, notebook: str, reports_dir: str = "reports"
+) -> pd.DataFrame:
+    """The combinations of a study's sweep with the results that its notebooks name.
+
+    Args:
+        study: name of the study.
+        notebook: name of the swept notebook, such as ``"03_cam_scoring"``.
+        reports_dir: where reports are published.
+
+    Returns:
+        A row for each combination: its values, each result, the ends of its interval in
+        columns ``<result>_low`` and ``<result>_high`` where it has one, the error of one
+        that failed ("" else), and the folder of its executed notebook. Results of
+        another notebook of the chain are ``<notebook>.<result>``; an undefined one is
+        NaN. ``attrs`` has ``parameters`` (swept), ``results`` and ``units``.
+
+    Raises:
+        FileNotFoundError: where the study has no sweep of this notebook.
+
+    Example:
+        >>> table = sweep_results("kinds20", "03_cam_scoring")  # doctest: +SKIP
+        >>> table[["cam_threshold", "r_iou_gap"]]  # doctest: +SKIP
+    """
+    report = inside(from_root(reports_dir), study)
+    folder = inside(report, f"sweeps/{notebook}")
+    if not (folder / SWEEP_LISTING).is_file():
+        raise FileNotFoundError(
+            f"{folder / SWEEP_LISTING} is not there; `python -m helpers.sweep {study} "
+            f"--vary {notebook}.NAME=VALUE,VALUE` makes it"
+        )
+    return results_of(folder)
+
+
+def results_of(folder: Path) -> pd.DataFrame:
+    """``sweep_results`` of a folder ``reports/<study>/sweeps/<notebook>``."""
+    with tables.intact(folder / SWEEP_LISTING):
+        listing = read_json(folder / SWEEP_LISTING)
+        parameters, chain = listing["parameters"], listing["notebooks"]
+        combinations = listing["combinations"]
+        rows, units = [], {}
+        for item in combinations:
+            row = {name: _as_cell(item["values"][name]) for name in parameters}
+            place = inside(folder, item["folder"])
+            for stem in chain:
+                if stem not in item["failed"]:
+                    row |= _results(place, stem, chain[0], units)
+            failed = [f"{stem}: {fault}" for stem, fault in item["failed"].items()]
+            rows.append(row | {"failed": "\n".join(failed), "folder": item["folder"]})
+    frame = pd.DataFrame(rows)
+    last = ["failed", "folder"]
+    frame = frame[[name for name in frame if name not in last] + last]
+    ends = [name for name in frame if name.endswith(("_low", "_high"))]
+    frame = frame.drop(columns=[name for name in ends if frame[name].isna().all()])
+    frame.attrs = {
+        "parameters": parameters,
+        "results": [name for name in units if name in frame],
+        "units": units,
+    }
+    return frame
+
+
+def _as_cell(value: Any) -> Any:
+    """A value of a parameter that stands in a table: a list or a block as a text."""
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _results(place: Path, stem: str, swept: str, units: dict[str, str]) -> dict:
+    """Named results of an executed notebook by column; their units are added."""
+    path = place / results_file(stem)
+    if not path.is_file():
+        return {}
+    row = {}
+    with tables.intact(path):
+        for result in read_json(path):
+            name = result["name"] if stem == swept else f"{stem}.{result['name']}"
+            units[name] = result["unit"]
+            row[name] = result["value"]
+            row[f"{name}_low"], row[f"{name}_high"] = result["low"], result["high"]
+    return row
+
+
+def drawn_results(frame: pd.DataFrame) -> list[str]:
+    """Results that are numbers and differ between combinations."""
+    numbers = frame[frame.attrs["results"]].select_dtypes("number")
+    return [name for name in numbers if numbers[name].nunique() > 1]
+
+
+def varied(frame: pd.DataFrame) -> list[str]:
+    """Swept parameters that have more than one value."""
+    return [name for name in frame.attrs["parameters"] if frame[name].nunique() > 1]
+
+
+def title(frame: pd.DataFrame, name: str) -> str:
+    """A result in words, with its unit."""
+    stem, _, result = name.rpartition(".")
+    unit = frame.attrs["units"].get(name, "")
+    words = tables.header(result)
+    correlation = re.fullmatch(r"r_(\w+)_gap(_\w+)?", result)
+    if correlation:
+        measure, given = correlation.groups()
+        words = f"r of {tables.header(measure)} with the gap"
+        words += f",{tables.header(given)}" if given else ""
+    words += f" ({unit})" if unit else ""
+    return f"{stem[:2]}: {words}" if stem else words
+
+
+def colours(frame: pd.DataFrame, parameter: str) -> dict[Any, tuple]:
+    """Colour of each value of a parameter."""
+    return style.colours(style.in_order(frame[parameter])) if parameter else {}
+
+
+def draw(
+    ax: Axes, frame: pd.DataFrame, result: str, parameter: str, second: str = ""
+) -> None:
+    """Draw a result against a parameter, with intervals, coloured by a second one.
+
+    Args:
+        ax: what is drawn into.
+        frame: of ``sweep_results``.
+        result: name of the result, on the vertical axis.
+        parameter: name of the parameter, on the horizontal axis.
+        second: name of the parameter that gives the colour; "" for one colour.
+    """
+    known = frame.dropna(subset=result)
+    levels = style.in_order(frame[parameter])
+    numeric = all(type(level) in (int, float) for level in frame[parameter].tolist())
+    place = {level: level if numeric else at for at, level in enumerate(levels)}
+    groups = {"": known} if not second else dict(tuple(known.groupby(second)))
+    palette = colours(frame, second)
+    span = max(place.values()) - min(place.values())
+    for number, (group, rows) in enumerate(groups.items()):
+        # beside one another, so that equal values and intervals are all seen
+        beside = 0.015 * span * (number - (len(groups) - 1) / 2)
+        x = rows[parameter].map(place).astype(float)
+        rows = rows.assign(x=x).sort_values("x", kind="stable")
+        unique = rows["x"].is_unique
+        log = _is_log(levels, numeric)
+        rows["x"] = rows["x"] * (1 + beside / span) ** 3 if log else rows["x"] + beside
+        ends = _ends(rows, result)
+        look = {"color": palette.get(group, "C0"), "markersize": 5, "linewidth": 1.2}
+        line = "-" if unique else ""  # a third parameter: points alone
+        ax.errorbar(rows["x"], rows[result], ends, marker="o", linestyle=line, **look)
+    if _is_log(levels, numeric):
+        ax.set_xscale("log")
+    if not numeric or len(levels) <= 6:
+        ax.set_xticks([place[level] for level in levels], [f"{x}" for x in levels])
+        ax.minorticks_off()
+    if not numeric:
+        ax.margins(x=0.2)
+    bottom, top = ax.get_ylim()
+    if bottom < 0 < top:
+        ax.axhline(0, color="black", linewidth=0.8)
+    ax.set_xlabel(parameter)
+
+
+def _is_log(levels: list, numeric: bool) -> bool:
+    """Whether values of a parameter are so far apart that they need a log axis."""
+    return numeric and levels[0] > 0 and levels[-1] >= _WIDE * levels[0]
+
+
+def _ends(rows: pd.DataFrame, result: str) -> np.ndarray | None:
+    """Distances of the ends of each interval from its value, (2, rows); or None."""
+    if f"{result}_low" not in rows:
+        return None
+    value = rows[result].to_numpy(dtype=float)
+    low, high = (
+        rows[f"{result}_{end}"].to_numpy(dtype=float) for end in ("low", "high")
+    )
+    return np.maximum(np.stack([value - low, high - value]), 0)
+
+
+def small_multiples(
+    frame: pd.DataFrame,
+    parameter: str,
+    second: str = "",
+    results: Sequence[str] | None = None,
+) -> Figure:
+    """Each result of a sweep against a parameter, a panel each.
+
+    Args:
+        frame: of ``sweep_results``.
+        parameter: on the horizontal axes.
+        second: gives the colours; "" for one colour.
+        results: names of the results; None takes all numbers that differ.
+
+    Returns:
+        The figure, three panels a row.
+    """
+    names = list(drawn_results(frame) if results is None else results)
+    rows = max(1, -(-len(names) // 3))
+    look = {"figsize": (10, 2.8 * rows), "squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(rows, 3, **look)
+    for ax, name in zip(axes.flat, names, strict=False):
+        draw(ax, frame, name, parameter, second)
+        ax.set_title(title(frame, name), fontsize="small")
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    handles = [
+        plt.Line2D([], [], color=colour, marker="o", label=f"{second} {value}")
+        for value, colour in colours(frame, second).items()
+    ]
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def legend(frame: pd.DataFrame, parameter: str) -> list[tuple[str, str]]:
+    """Colour and label of each value of a parameter, for a page."""
+    return [
+        (to_hex(colour), f"{parameter} {value}")
+        for value, colour in colours(frame, parameter).items()
+    ]
+
+
+def write_pictures(
+    frame: pd.DataFrame, folder: Path, parameter: str, second: str = ""
+) -> list[tuple[str, str, int, int]]:
+    """Draw each result of a sweep against a parameter into a file of its own.
+
+    Args:
+        frame: of ``results_of``.
+        folder: of the sweep; the files are ``figures/<result>-<parameter>.svg``.
+        parameter: on the horizontal axes.
+        second: gives the colours; "" for one colour.
+
+    Returns:
+        Title, path from the folder, width and height (px) of each.
+    """
+    pictures = []
+    for name in drawn_results(frame):
+        with plt.rc_context():
+            style.use()
+            figure, ax = plt.subplots(figsize=_SIZE)
+            draw(ax, frame, name, parameter, second)
+            content = as_file(figure, format="svg", dpi=_DPI)
+            plt.close(figure)
+        path = inside(folder, f"figures/{name}-{parameter}.svg")
+        with complete_or_absent(path) as temporary:
+            temporary.write_bytes(content)
+        width, height = (round(_DPI * side) for side in _SIZE)
+        pictures.append((title(frame, name), f"figures/{path.name}", width, height))
+    return pictures
+
+
+def show(study: str, notebook: str, reports_dir: str = "reports") -> Any:
+    """Draw a published sweep in a notebook that is opened by hand.
+
+    Args:
+        study: name of the study.
+        notebook: the swept notebook.
+        reports_dir: where reports are published.
+
+    Returns:
+        The table of combinations, below it a figure for each parameter; a sentence
+        where there is no sweep; None in an execution by a sweep, which reads no other.
+    """
+    if os.environ.get(STAGING):
+        return None
+    try:
+        frame = sweep_results(study, notebook, reports_dir)
+    except FileNotFoundError as absent:
+        return Markdown(f"No sweep is published: {absent}.")
+    swept = varied(frame)
+    for name in swept:
+        second = next((other for other in swept if other != name), "")
+        display(small_multiples(frame, name, second))
+    plt.close("all")
+    return tables.sortable(frame, rows=len(frame))
+
+
+def table_html(frame: pd.DataFrame, notebook: str) -> str:
+    """All combinations as a table that sorts, with a link to each executed notebook."""
+    parameters, results = frame.attrs["parameters"], frame.attrs["results"]
+    heads = [*parameters, *(title(frame, name) for name in results), "executed"]
+    shown = tables.with_intervals(frame)
+    lines = []
+    for row in shown.to_dict("records"):
+        # a parameter's value as it was written, a result with two digits
+        cells = [f"<td>{escape(str(row[name]))}</td>" for name in parameters]
+        cells += [tables.cell(row[name]) for name in results]
+        place = escape(f"{row['folder']}/{notebook}.html")
+        state = "failed" if row["failed"] else f'<a href="{place}">report</a>'
+        lines.append(f"<tr>{''.join(cells)}<td>{state}</td></tr>")
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    return (
+        f'<div class="table"><table class="sortable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
