@@ -128,7 +128,7 @@ def test_a_changed_value_of_the_study_or_of_a_list_runs_again_what_has_it_alone(
     assert changed(project({"03_c": SWEEP}, threshold=0.9)) == [*STEMS]
     files = project.root / "files"
     files.mkdir()
-    swept = {"03_c": {"data_path": [str(files), str(project.root / "params")]}}
+    swept = {"03_c": {"data_path": [str(files), str(project.root / "notebooks")]}}
     before = {i.name: set(i.depends) for i in project(swept).executions}
     (files / "a").write_text("more")
     assert len(changed(project(swept))) == 1
