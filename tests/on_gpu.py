@@ -29,7 +29,7 @@ from helpers.networks import batches
 from helpers.scoring import classification, measuring, models, scoring_set, store
 from helpers.scoring import targets as shifted
 from helpers.select import calibration, judging
-from helpers.select.images import Own
+from helpers.select.images import OwnImages
 from helpers.training import catalogue, pool, run
 from helpers.training.config import RunConfig
 from tests import pretended_gpu
@@ -193,12 +193,12 @@ def kappa(study: Study) -> dict[str, Any]:
 
 def select(study: Study) -> dict[str, Any]:
     """What is asked of checkpoints of one's own, with labelled images."""
-    own = Own(
+    own = OwnImages(
         study.data.train,
         tuple(study.data.classes["class_id"]),
         study.scored_on,
-        "",
-        study.data.test,
+        description="",
+        labelled=study.data.test,
     )
     shelf = store.Store(study.work / "own", lambda: own, device=DEVICE, jobs=1)
     right = judging.labelled_right(shelf, study.models, own)
