@@ -235,23 +235,18 @@ measures(
 def localization_values(
     image_overlaps: pd.DataFrame,
     rightly_classified: NDArray[np.bool_],
-    kept_maps: NDArray[np.uint16],
-    predicted_classes: Tensor,
-    confidence: Tensor,
+    kept_maps: NDArray[np.unsignedinteger],
 ) -> dict[str, NDArray[Any]]:
-    """Values of single images, and what localization at another threshold needs.
+    """Values of single images, and the maps that all are computed from.
 
     Args:
         image_overlaps: a row per image, see ``chance.chance_scores``.
         rightly_classified: (N,).
-        kept_maps: (N, h, w).
-        predicted_classes: (N,).
-        confidence: (N,) in [0, 1].
+        kept_maps: (N, h, w) uint16, or uint8 where they were published.
 
     Returns:
         (N,) float16 each, of which the measures are means; correct, bool; maps (N, h, w)
-        uint8, which are published, and maps_16, from which all is computed; predicted and
-        confidence (N,).
+        uint8, which are published, and maps_16, where they are known to 16 bits.
     """
     values = {
         name: image_overlaps[name]
@@ -261,10 +256,29 @@ def localization_values(
         name: chance.above_shuffled(image_overlaps, name) for name in chance.CORRECTED
     }
     single = {name: column.to_numpy(np.float16) for name, column in values.items()}
-    return single | {
+    single |= {
         "correct": rightly_classified,
         "maps": to_integers(from_integers(kept_maps)),
-        MAPS: kept_maps,
+    }
+    if kept_maps.dtype == np.uint16:
+        single[MAPS] = kept_maps
+    return single
+
+
+@provides
+def predictions_of_images(
+    predicted_classes: Tensor, confidence: Tensor
+) -> dict[str, NDArray[Any]]:
+    """What localization at another threshold needs beside the maps.
+
+    Args:
+        predicted_classes: (N,).
+        confidence: (N,) in [0, 1].
+
+    Returns:
+        predicted (N,) uint16, and confidence (N,) float64.
+    """
+    return {
         PREDICTED: predicted_classes.numpy().astype(np.uint16),
         CONFIDENCE: confidence.numpy(),
     }
@@ -294,15 +308,12 @@ def of_kept_maps(
         reason. From 16 bits a value differs by 1e-6 from that of maps that were not
         rounded; from 8 bits by 1e-4, IoU-B by 3e-4.
     """
-    given = of_record(record) | {
-        "network": nn.Identity(),
-        "device": "cpu",
-        "images": SimpleNamespace(
-            images=torch.empty(len(boxes), 3, size, size, device="meta"),
-            boxes=torch.as_tensor(boxes).long(),
-            labels=torch.as_tensor(labels).long(),
-        ),
-    }
+    images = SimpleNamespace(
+        images=torch.empty(len(boxes), 3, size, size, device="meta"),
+        boxes=torch.as_tensor(boxes).long(),
+        labels=torch.as_tensor(labels).long(),
+    )
+    given = of_record(record) | {"images": images}
     settings = MeasureSettings(cam_threshold=threshold)
     scores, _ = score(of_families(["localization"]), given, settings)
     return scores.drop(columns="seconds")
@@ -316,9 +327,14 @@ def of_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
     Returns:
         kept_maps, predicted_classes and confidence by name, as ``evidence.score`` takes
-        them; for what was not kept the reason of the measures that need it.
+        them, in place of a network; for what was not kept the reason of the measures that
+        need it.
     """
-    given: dict[str, Any] = {"kept_maps": record[MAPS if MAPS in record else "maps"]}
+    given: dict[str, Any] = {
+        "network": nn.Identity(),
+        "device": "cpu",
+        "kept_maps": record[MAPS if MAPS in record else "maps"],
+    }
     for name, kept in (("predicted_classes", PREDICTED), ("confidence", CONFIDENCE)):
         words = name.replace("_", " ")
         given[name] = ValueError(f"the {words} of single images were not kept")

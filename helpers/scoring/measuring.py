@@ -6,18 +6,25 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from numpy.typing import NDArray
 
-from helpers.measures import evidence, registry
+from helpers.files import digest, read_json, write_json
+from helpers.measures import evidence, localization, registry
 from helpers.measures.outside import source_of
 from helpers.scoring.models import Model
+from helpers.scoring.records import SETTINGS
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept, Store
 
 SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
 IMAGE_VALUES = {
-    name: f"{name}_values" for name in ("localization", "prediction", "reliance")
+    "localization": ("localization_values", "predictions_of_images"),
+    "prediction": ("prediction_values",),
+    "reliance": ("reliance_values",),
 }
+# Settings of which maps do not depend, but what is computed from them.
+_OF_NO_MAP = ("cam_threshold", "measures", "sources")
 
 
 def score(
@@ -51,6 +58,10 @@ def score(
         | {"images": scored_on.name}
         for part, items in measures.items()
     }
+    if "localization" in parts and not only:
+        _localize_kept_maps(
+            store, models, parts["localization"], measures["localization"], scored_on
+        )
     return store.each(
         models,
         parts,
@@ -158,10 +169,10 @@ def _scores(
     sources = evidence.sources_by_name(asked, from_outside)
     if "initial_network" in evidence.closure((item.name for item in asked), sources):
         given["initial_network"] = model.initial()
-    wanted = [
-        IMAGE_VALUES[part] for part in parts if part in IMAGE_VALUES and of_images
-    ]
-    scores, single = evidence.score(asked, given, settings, wanted, from_outside)
+    wanted = [name for part in parts for name in IMAGE_VALUES.get(part, ())]
+    scores, single = evidence.score(
+        asked, given, settings, wanted if of_images else (), from_outside
+    )
     records = {}
     for part in parts:
         names = [item.name for item in measures[part]]
@@ -171,8 +182,77 @@ def _scores(
             raise RuntimeError(
                 f"no row of {', '.join(lacking)}; nothing of {part} is kept"
             )
-        records[part] = {"scores": table} | single.get(IMAGE_VALUES.get(part), {})
+        records[part] = {"scores": table} | _of_part(part, single)
     return records
+
+
+def _of_part(
+    part: str, single: Mapping[str, Mapping[str, Any]]
+) -> dict[str, NDArray[Any]]:
+    """Arrays of single images of a part, of those of all parts by their provider."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in IMAGE_VALUES.get(part, ()):
+        arrays |= single.get(name, {})
+    return arrays
+
+
+def _localize_kept_maps(
+    store: Store,
+    models: Sequence[Model],
+    part: Mapping[str, Any],
+    measures: Sequence[registry.Measure],
+    scored_on: ScoringSet,
+) -> None:
+    """Keep localization of models whose maps were kept at another threshold.
+
+    Neither network nor pixels are needed. Maps of 8 bits, which are published, serve
+    where nothing can be computed here.
+
+    Args:
+        store: of the study.
+        models: to be scored.
+        part: settings of the part "localization".
+        measures: of the part.
+        scored_on: the images.
+    """
+    name = f"localization-{digest(part)}"
+    target = Kept({"localization": store.folder / name}, models, store.published)
+    todo = [model for model in models if target.missing(model.model_id)]
+    sources = [
+        Kept({"localization": store.folder / source}, todo, store.published)
+        for source in (_folders_of_maps(store, part) if todo else ())
+    ]
+    recorded = {model.model_id for model in store.not_computable(todo)}
+    for model in todo:
+        records = [one.record("localization", model.model_id) for one in sources]
+        records = [
+            record
+            for record in records
+            if localization.MAPS in record
+            or (model.model_id in recorded and "maps" in record)
+        ]
+        if records:
+            images = scored_on.of(store.shared())
+            given = localization.of_record(records[0]) | {"images": images}
+            settings = evidence.MeasureSettings(cam_threshold=part["cam_threshold"])
+            scores, single = evidence.score(
+                measures, given, settings, IMAGE_VALUES["localization"]
+            )
+            arrays = _of_part("localization", single)
+            write_json(target.folders["localization"] / SETTINGS, part)
+            target.write("localization", model.model_id, {"scores": scores} | arrays)
+
+
+def _folders_of_maps(store: Store, part: Mapping[str, Any]) -> list[str]:
+    """Names of folders with the same maps, cut at other thresholds."""
+    names = []
+    for root in (store.folder, store.published):
+        for path in sorted(root.glob(f"localization-*/{SETTINGS}")):
+            other = read_json(path)
+            same = {key: other.get(key) for key in part if key not in _OF_NO_MAP}
+            if same.items() <= part.items():
+                names.append(path.parent.name)
+    return list(dict.fromkeys(names))
 
 
 def score_table(kept: Kept) -> pd.DataFrame:

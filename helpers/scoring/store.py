@@ -85,7 +85,7 @@ class Store:
         kept = Kept(folders, models, self.published)
         missing = {model.model_id: kept.missing(model.model_id) for model in models}
         todo = [model for model in models if missing[model.model_id]]
-        absent = self._not_computable(todo)
+        absent = self.not_computable(todo)
         if absent:
             kept.left_out = self._sentence(absent, missing, parts)
             todo = [model for model in todo if model not in absent]
@@ -110,7 +110,7 @@ class Store:
             raise NotInRecords(kept.left_out)
         return kept
 
-    def _not_computable(self, models: Sequence[Model]) -> list[Model]:
+    def not_computable(self, models: Sequence[Model]) -> list[Model]:
         """Models that only records can speak for: without weights or pixels here."""
         if not models or not self.published.is_dir():
             return []

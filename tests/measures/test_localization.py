@@ -67,12 +67,9 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
         )
     right = np.array([True, False, True])
     kept = np.array([[[0, 65535]], [[65535, 0]], [[65535, 65535]]], dtype=np.uint16)
-    classes, confidence = torch.tensor([0, 2, 1]), torch.tensor([0.5, 0.9, 1.0])
-    values = localization.localization_values(table, right, kept, classes, confidence)
+    values = localization.localization_values(table, right, kept)
     assert values.pop("correct") is right
     assert values.pop("maps_16") is kept
-    assert values.pop("predicted").tolist() == [0, 2, 1]
-    assert values.pop("confidence").tolist() == confidence.tolist()
     assert values.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
     assert {single.dtype.name for single in values.values()} == {"float16"}
     for name in (
@@ -114,14 +111,16 @@ def made_record(seed):
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
     """Also at a threshold that it was never scored at, without the network."""
     asked = of_families(["localization"])
+    names = ["localization_values", "predictions_of_images"]
     settings = MeasureSettings(cam_threshold=0.1)
-    _, single = score(asked, tiny_given, settings, ["localization_values"])
+    _, single = score(asked, tiny_given, settings, names)
+    record = single[names[0]] | single[names[1]]
     for threshold in (0.1, 0.35):
         settings = MeasureSettings(cam_threshold=threshold)
         expected, _ = score(asked, tiny_given, settings)
         images = tiny_given["images"]
         scores = localization.of_kept_maps(
-            single["localization_values"],
+            record,
             images.boxes,
             images.labels,
             images.images.shape[-1],

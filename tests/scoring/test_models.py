@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -11,6 +12,7 @@ import torch
 from helpers.data.images import choose_images, of_study
 from helpers.measures import evidence
 from helpers.scoring import classification, measuring, models
+from helpers.scoring.records import SETTINGS as SETTINGS_FILE
 from helpers.scoring.scoring_set import classes_in_turn, scoring_set
 from helpers.scoring.store import Store
 from helpers.training import catalogue, pool, pretraining
@@ -80,6 +82,53 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, kept, scored
             np.testing.assert_allclose(
                 np.nanmean(values[name], axis=1), joined[name], atol=2e-3, err_msg=name
             )
+
+
+def unloadable(model):
+    """The model where its weights are gone."""
+
+    def load(device):
+        raise FileNotFoundError("weights")
+
+    return replace(model, load=load)
+
+
+def test_localization_at_another_threshold_needs_no_network(
+    study, kept, scored_on, tmp_path
+):
+    """And is the same, whether maps were kept at another threshold before or not."""
+    settings = replace(SETTINGS, cam_threshold=0.3)
+    set_of_models = models.models_of(study.work, study.table, study.data)
+    asked = (["localization"], settings, scored_on)
+    data = partial(of_study, study.work)
+    anew = measuring.score(Store(tmp_path, data, jobs=1), set_of_models, *asked)
+    gone = [unloadable(model) for model in set_of_models]
+    from_maps = measuring.score(Store(study.work, data, jobs=1), gone, *asked)
+    folders = [one.folders["localization"] for one in (anew, from_maps)]
+    settings = [(folder / SETTINGS_FILE).read_text() for folder in folders]
+    assert settings[0] == settings[1]
+    tables = [measuring.score_table(one) for one in (anew, from_maps)]
+    tables = [table.drop(columns="seconds") for table in tables]
+    pd.testing.assert_frame_equal(*tables)
+    for model_id in anew.model_ids:
+        expected = anew.record("localization", model_id)
+        record = from_maps.record("localization", model_id)
+        assert set(record) == set(expected)
+        for name in set(record) - {"scores"}:
+            np.testing.assert_array_equal(record[name], expected[name], err_msg=name)
+
+
+def test_maps_of_another_method_or_of_other_images_are_not_taken(
+    study, kept, scored_on
+):
+    set_of_models = models.models_of(study.work, study.table, study.data)
+    gone = [unloadable(model) for model in set_of_models]
+    store = Store(study.work, partial(of_study, study.work), jobs=1)
+    other = replace(SETTINGS, cam_threshold=0.3, cam_method="layer_cam")
+    fewer = scoring_set(study.table, study.data, 30)
+    for settings, images in ((other, scored_on), (SETTINGS, fewer)):
+        with pytest.raises(RuntimeError, match="FileNotFoundError: weights"):
+            measuring.score(store, gone, ["localization"], settings, images)
 
 
 def test_a_setting_decides_the_families_that_read_it_and_no_others():

@@ -53,8 +53,11 @@ def test_a_clone_reads_of_the_records_what_was_computed_elsewhere(published):
         measuring.score_table(again), measuring.score_table(kept)
     )
     np.testing.assert_array_equal(right_again, right)
-    for name, values in kept.stacked("localization").items():
-        np.testing.assert_array_equal(again.stacked("localization")[name], values)
+    arrays = kept.stacked("localization")
+    published_arrays = again.stacked("localization")
+    assert set(published_arrays) == set(arrays) - set(records.LARGE)
+    for name, values in published_arrays.items():
+        np.testing.assert_array_equal(values, arrays[name])
     ids = table["run_id"].unique()
     pd.testing.assert_frame_equal(
         catalogue.histories(clone, ids), catalogue.histories(study.work, ids)
@@ -86,3 +89,21 @@ def test_logits_become_a_class_and_its_probability():
     np.testing.assert_array_equal(found["predicted"][:2], [1, 0])
     np.testing.assert_allclose(found["confidence"], [3 / 7, 1, np.nan], rtol=1e-3)
     assert records.of_logits(np.eye(300))["predicted"].tolist() == list(range(300))
+
+
+def test_a_clone_cuts_maps_at_another_threshold_than_was_published(published):
+    """From maps of 8 bits, in which a mean IoU is nearly that of 16 bits."""
+    study, _, _, clone, _ = published
+    data = images.of_study(clone)
+    table = catalogue.read_catalogue(clone)
+    settings = MeasureSettings(cam_threshold=0.3)
+    values = []
+    for work in (study.work, clone):
+        store = Store(work, lambda: data, jobs=1)
+        chosen = models.models_of(work, table, data)
+        scored_on = scoring_set.scoring_set(table, data, 20)
+        kept = measuring.score(store, chosen, ["localization"], settings, scored_on)
+        scores = measuring.score_table(kept)
+        assert (scores["reason"] == "").all()
+        values.append(scores.query("measure == 'iou'")["value"].to_numpy())
+    np.testing.assert_allclose(*values, atol=2e-3)
