@@ -72,10 +72,10 @@ def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
     whole = run.train_run(config, data, folder / "whole", device=DEVICE)
     train_epoch = run.train_epoch
 
-    def interrupt(network, optimizer, split, config, epoch):
+    def interrupt(network, optimizer, split, config, epoch, *others):
         if epoch == 3:
             raise KeyboardInterrupt
-        return train_epoch(network, optimizer, split, config, epoch)
+        return train_epoch(network, optimizer, split, config, epoch, *others)
 
     place = catalogue.run_folder(folder, config)
     run.train_epoch = interrupt
