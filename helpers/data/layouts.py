@@ -297,6 +297,7 @@ _REASON_OF = {
     for ending in endings.split()
 }
 _MOST_GROUPS = 12
+_FEW_GROUPS = 3
 
 
 def _unread(
@@ -380,11 +381,15 @@ def _described(opened: Iterable[str], names: Sequence[str]) -> str:
     groups = Counter(
         _group_of(name, top) for name in opened if name.rpartition("/")[2] not in _NAMES
     )
-    words = [
+    if len(groups) > _FEW_GROUPS:
+        of_ending: Counter[tuple[str, str]] = Counter()
+        for (_, ending), count in groups.items():
+            of_ending["", ending] += count
+        groups = of_ending
+    return ", ".join(
         f"{count} {ending or 'files'}{f' in {folder}' if folder else ''}"
-        for (folder, ending), count in groups.most_common(3)
-    ]
-    return ", ".join(words)
+        for (folder, ending), count in groups.most_common(_FEW_GROUPS)
+    )
 
 
 def _grouped(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:

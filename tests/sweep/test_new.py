@@ -6,15 +6,18 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from helpers.files import PROJECT_ROOT
 from helpers.sweep import new
 from helpers.sweep.study import further_faults, load_study
 from helpers.training.config import RunConfig
-from tests.conftest import jpeg, tiny_imagenet, voc
+from tests.conftest import jpeg, voc
+from tests.data.conftest import coco
 
 
 @pytest.fixture
@@ -25,6 +28,7 @@ def root(tmp_path, monkeypatch):
     monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 9 + [0.92], 1.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     monkeypatch.setattr(new.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(new.images, "from_root", lambda path: tmp_path / path)
     (tmp_path / "helpers").mkdir()
     return tmp_path
 
@@ -45,7 +49,7 @@ def written(root, name):
     return {"common": content["common"]} | content["notebooks"]
 
 
-def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
+def test_a_placeof_images_becomes_a_study_that_passes_the_check(root, capsys):
     folder(root / "birds", 3, 40)
     assert new.write_new("birds", str(root / "birds"), 60, root=root) == 0
     first, second = (
@@ -119,7 +123,7 @@ def test_more_images_than_can_be_learnt_from_in_the_time_are_not_taken(
 
 
 def test_images_without_boxes_are_a_study_without_localization(root, capsys):
-    folder(root / "boxless", 2, 12, boxes=False)
+    folder(root / "boxless", 2, 16, boxes=False)
     assert new.write_new("boxless", str(root / "boxless"), 60, root=root) == 0
     found = written(root, "boxless")
     assert list(found) == [
@@ -137,8 +141,7 @@ def test_images_without_boxes_are_a_study_without_localization(root, capsys):
         "perturbation",
     ]
     assert (
-        "no boxes: nothing is said of where the networks look"
-        in capsys.readouterr().out
+        "no boxes: where the networks look is not measured" in capsys.readouterr().out
     )
     assert further_faults(load_study("boxless", root=root)) == []
 
@@ -151,9 +154,86 @@ def test_a_class_without_test_images_is_no_class_of_the_study_and_is_named(
     assert new.write_new("birds", str(root / "birds"), 60, root=root) == 0
     found = written(root, "birds")["01_data_subset"]
     assert found["class_ids"] == ["kind0", "kind1"]
-    lines = capsys.readouterr().out.splitlines()
-    assert "left out: class without test images" in lines[2]
-    assert "kind2 (its 12 training images are left out too)" in lines[2]
+    assert capsys.readouterr().out.splitlines()[1:4] == [
+        "  class_folders: 24 training images in 2 classes, 8 test images",
+        "  classes: kind0 (12 + 4 test), kind1 (12 + 4 test)",
+        "  left out: class without test images, left out of training and test: "
+        "kind2 (its 12 training images are left out too)",
+    ]
+
+
+def test_what_is_written_leaves_enough_images_of_every_class_for_scores(root):
+    """Rule 3 holds out a tenth by chance: of 3 classes of 12 images 7 were left of one."""
+    for classes, least in ((2, 12), (3, 12), (20, 14)):
+        assert new.least_training_images(classes) == least
+        assert new.fewest_fitted(least - 1, classes) < 10
+        assert all(new.fewest_fitted(count, classes) >= 10 for count in (least, 30))
+    folder(root / "birds", 3, 15, boxes=False)
+    assert new.write_new("birds", str(root / "birds"), 60, root=root) == 0
+    subset = written(root, "birds")["01_data_subset"]
+    assert subset["minimum_images_per_class"] == subset["images_per_class"] == 12
+    data = new.images.load_study_data(
+        **subset | {"data_path": str(root / "birds")}, cache_dir=root / "cache"
+    )
+    rows, _ = new.run.rows_of_run(data, new._recipe(32))
+    assert torch.bincount(data.train.labels[rows]).min() >= 10
+
+
+def test_a_class_whose_images_turn_out_to_be_copies_is_left_out_and_named(root, capsys):
+    place = folder(root / "birds", 3, 16, boxes=False)
+    for image in range(1, 5):
+        (place / f"kind1/{image}.jpg").write_bytes(jpeg(100, (70, 60)))
+    assert new.write_new("birds", str(place), 60, root=root) == 0
+    assert written(root, "birds")["01_data_subset"]["class_ids"] == ["kind0", "kind2"]
+    assert "left out of training and test: kind1 (" in capsys.readouterr().out
+    for image in range(1, 5):
+        (place / f"kind2/{image}.jpg").write_bytes(jpeg(200, (70, 60)))
+    assert new.write_new("again", str(place), 60, root=root) == 2
+    message = capsys.readouterr().err
+    assert "1 classes are left" in message and "kind1 (" in message
+    assert not (root / "params/again.yaml").exists()
+
+
+def test_boxes_are_looked_at_before_a_study_with_boxes_is_written(root, capsys):
+    """COCO whose boxes lie outside of every image, and 16-bit grey among the images."""
+    place = root / "outside"
+    images, marks = [], []
+    for image in range(40):
+        name = f"{image}.jpg"
+        place.mkdir(exist_ok=True)
+        (place / name).write_bytes(jpeg(image, (40, 40)))
+        images.append((name, 40, 40))
+        marks.append((image, image % 2, 90, 90, 20, 20))
+    (place / "marks.json").write_bytes(coco(images, ["cat", "dog"], marks))
+    deep = np.arange(1600, dtype=np.uint16).reshape(40, 40)
+    Image.fromarray(deep).save(place / "0.jpg", "PNG")
+    assert new.write_new("outside", str(place), 60, root=root) == 0
+    found, printed = written(root, "outside"), capsys.readouterr().out
+    assert "localization" not in found["04_baselines"]["families"]
+    assert "coco: 40 training images in 2 classes, 0 test images" in printed
+    assert "boxes: none of 39 that were looked at can be used, such as 1.jpg" in printed
+    assert "1 of 40 images that were looked at cannot be read, such as 0.jpg" in printed
+    assert "not of 8 bits; save them as an image of 8 bits" in printed
+
+
+def test_a_name_from_the_data_is_no_line_of_the_study_file(root):
+    """A category with a line break and a block of its own."""
+    place = root / "lines"
+    place.mkdir()
+    images, marks = [], []
+    for image in range(32):
+        (place / f"{image}.jpg").write_bytes(jpeg(image, (40, 40)))
+        images.append((f"{image}.jpg", 40, 40))
+        marks.append((image, image % 2, 1, 1, 20, 20))
+    names = ["cat\nclaims: [1]", "dog"]
+    (place / "marks.json").write_bytes(coco(images, names, marks))
+    assert new.write_new("lines", str(place), 60, root=root) == 0
+    content = yaml.safe_load((root / "params/lines.yaml").read_text())
+    assert "claims" not in content
+    assert content["notebooks"]["01_data_subset"]["class_ids"] == [
+        "cat claims: [1]",
+        "dog",
+    ]
 
 
 def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_path):
@@ -186,7 +266,19 @@ def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_
 
 
 def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
-    files = tiny_imagenet([f"n{number:02d}" for number in range(25)], train=10, val=2)
+    files = {}
+    for number in range(25):
+        names = [f"n{number:02d}_{image}.JPEG" for image in range(14)]
+        place = f"train/n{number:02d}"
+        files |= {
+            f"{place}/images/{name}": jpeg(100 * number + image, (16, 16))
+            for image, name in enumerate(names)
+        }
+        boxes = "\n".join(f"{name}\t1\t1\t12\t13" for name in names)
+        files[f"{place}/n{number:02d}_boxes.txt"] = boxes.encode()
+        for image in range(2):
+            path = f"val/n{number:02d}/images/val_{number}_{image}.JPEG"
+            files[path] = jpeg(100 * number + 50 + image, (16, 16))
     with zipfile.ZipFile(root / "tiny.zip", "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -202,7 +294,7 @@ def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
 
 def test_one_bad_image_and_names_that_look_like_numbers_stop_no_study(root, capsys):
     """A header that asks for 60,000 pixels a side, a class named 1e3, and one whose name is no text."""
-    place = folder(root / "odd", 3, 12)
+    place = folder(root / "odd", 3, 20)
     (place / "kind0").rename(place / "1e3")
     Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9")).mkdir()
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
@@ -215,7 +307,7 @@ def test_one_bad_image_and_names_that_look_like_numbers_stop_no_study(root, caps
         for kind, data in chunks
     )
     (place / "1e3/0.jpg").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
-    for image in range(12):
+    for image in range(16):
         Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.jpg" % image)).write_bytes(
             jpeg(900 + image, (70, 60))
         )
@@ -231,8 +323,8 @@ def test_one_bad_image_and_names_that_look_like_numbers_stop_no_study(root, caps
 
 
 def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
-    folder(root / "birds", 2, 12)
-    folder(root / "few", 2, 9)
+    folder(root / "birds", 2, 16)
+    folder(root / "few", 2, 14)
     (root / "empty").mkdir()
     (root / "params/there.yaml").write_text("mine")
     (root / "text.zip").write_text("no zip")
@@ -242,11 +334,21 @@ def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
         ("new", "nowhere", 60, "nowhere does not exist"),
         ("new", "text.zip", 60, "is neither a folder nor a .zip"),
         ("new", "empty", 60, "no class was found"),
-        ("new", "few", 60, "has no 2 classes of 10 training images with boxes"),
+        (
+            "new",
+            "few",
+            60,
+            "there are no 2 classes of 15 training images with boxes, which leave 10 of "
+            "every class for scores after those that are held out; it was read as "
+            "voc_folder: classes: kind0 (14), kind1 (14); boxes: from 14 .xml in kind0, 14 .xml in kind1",
+        ),
+        ("new", "birds", 60, "--layout nowhere: must be one of auto, ilsvrc"),
         ("new", "birds", 0, "--minutes above 0"),
         ("new", "birds", float("nan"), "--minutes above 0"),
     ):
-        assert new.write_new(name, str(root / data), minutes, root=root) == 2
+        layout = "nowhere" if "--layout nowhere" in message else "auto"
+        given = (name, str(root / data), minutes)
+        assert new.write_new(*given, layout=layout, root=root) == 2
         assert message in capsys.readouterr().err
     assert [path.name for path in (root / "params").iterdir()] == ["there.yaml"]
     assert (root / "params/there.yaml").read_text() == "mine"
