@@ -208,6 +208,11 @@ class Kept:
             )
         ]
 
+    @property
+    def complete(self) -> list[str]:
+        """Ids of the models that have all parts."""
+        return [name for name in self.model_ids if not self.missing(name)]
+
     def _is_of(self, path: Path, model_id: str) -> bool:
         """Whether a file can be read and holds values of the model's weights."""
         if not path.is_file():
