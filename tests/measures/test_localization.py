@@ -55,6 +55,16 @@ def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     ) == pytest.approx((0.5 + 0) / 2)
 
 
+def test_a_found_box_counts_as_top_1_where_the_class_is_right_and_where_it_is_defined():
+    table = pd.DataFrame(
+        {"box_found": [1.0, 1, 1, 0, np.nan], "box_iou": [0.6, 0.7, 0.8, 0.1, np.nan]}
+    )
+    right = np.array([True, True, False, True, True])
+    assert localization.box_found(table, right) == pytest.approx(
+        {"GT-known": 3 / 4, "top-1": 2 / 4, "box IoU": 2.2 / 4}
+    )
+
+
 def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     table = pd.DataFrame({"box_area": [0.2, 0.3, 0.1], "mask_area": [0.9, 0.8, 0.1]})
     table = table.assign(iou_b=[0.5, 0.25, np.nan], box_found=[0.5, 0.25, np.nan])

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -151,3 +152,12 @@ def test_where_nothing_can_be_greyed_the_reason_is_said(images):
     table = scored(Reader(), images)
     assert table["value"].isna().all()
     assert set(table["reason"]) == {"these images have no boxes"}
+
+
+def test_accuracy_from_the_box_alone_is_a_share_of_that_on_the_same_images():
+    """Five images, of which the last has no score: three of four right, two alone."""
+    hits_of_images = pd.DataFrame({"outside": [1.0, 1.0, 0.0, 0.0, np.nan]})
+    right = np.array([True, True, True, False, True])
+    share = reliance.box_only_accuracy(hits_of_images, right)
+    assert share == pytest.approx((2 / 4) / (3 / 4))
+    assert np.isnan(reliance.box_only_accuracy(hits_of_images, np.zeros(5, bool)))

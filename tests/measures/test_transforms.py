@@ -7,7 +7,7 @@ import torchvision.transforms.v2.functional as V
 from torch import nn
 
 from helpers.measures import transforms
-from helpers.measures.transforms import TRANSFORMS, Transform
+from helpers.measures.transforms import TRANSFORMS, Transform, transforms_of
 
 BILINEAR = V.InterpolationMode.BILINEAR
 
@@ -127,3 +127,28 @@ def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
             < 4 * (high - low) / (12 * 400) ** 0.5
         )
     assert seen[0] == seen[1] != seen[2]
+
+
+def test_ranges_are_those_of_the_slides_and_of_the_docs():
+    ranges = {
+        name: {key: (item.low, item.high) for key, item in transforms_of(name).items()}
+        for name in ("cifar10", "svhn")
+    }
+    others = {
+        "horizontal translation": (-0.5, 0.5),
+        "vertical translation": (-0.5, 0.5),
+        "colour jitter": (-0.25, 0.25),
+    }
+    assert ranges == {
+        "cifar10": {"rotation": (-180, 179)} | others,
+        "svhn": {"rotation": (-90, 90)} | others,
+    }
+
+
+def test_translations_move_right_and_down(pixels):
+    moved = TRANSFORMS["horizontal translation"].apply(pixels, 0.25)
+    step = pixels.shape[3] // 4
+    assert torch.equal(moved[..., step:], pixels[..., :-step])
+    moved = TRANSFORMS["vertical translation"].apply(pixels, 0.25)
+    step = pixels.shape[2] // 4
+    assert torch.equal(moved[..., step:, :], pixels[..., :-step, :])

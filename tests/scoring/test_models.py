@@ -166,6 +166,9 @@ def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are
     images = scored_on.of(study.data)
     assert set(images.names) == both[0] & both[1]
     assert scored_on.shared == len(both[0] & both[1])
+    for count in range(len(scored_on.rows) // 3):
+        first = images.labels[: 3 * count].bincount(minlength=3)
+        assert first.tolist() == [count] * 3
     few = scoring_set(study.table, study.data, 7)
     with pytest.raises(ValueError, match="scored_images is 1, and the study has 3"):
         scoring_set(study.table, study.data, 1)

@@ -11,7 +11,6 @@ from helpers.statistics.draws import Draws
 from helpers.statistics.permutation import sign_flip_p
 from helpers.statistics.prediction import (
     FIT,
-    PENALTIES,
     dealt_folds,
     folds_of,
     known_in_advance,
@@ -56,7 +55,7 @@ def models(seed=0):
 
 
 def by_scikit_learn(known, gap, folds):
-    ridge = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
+    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 4, 13)))
     return 100 * np.abs(
         gap - cross_val_predict(ridge, known, gap, groups=folds, cv=LeaveOneGroupOut())
     )
@@ -181,8 +180,14 @@ def test_what_is_known_in_advance_is_weighed_by_the_same_errors():
     found = known_in_advance(draws, ["rate"], "kind").set_index("known")
     mean = left_out_errors(np.empty((60, 0)), draws.models["gap"], KINDS)
     fit = left_out_errors(design(draws.models, (), FIT), draws.models["gap"], KINDS)
-    assert found["error_points"].tolist()[:2] == pytest.approx(
-        [mean.mean(), fit.mean()]
+    axes, both = (
+        left_out_errors(
+            design(draws.models, ["rate"], linear), draws.models["gap"], KINDS
+        )
+        for linear in ((), FIT)
+    )
+    assert found["error_points"].tolist() == pytest.approx(
+        [mean.mean(), fit.mean(), axes.mean(), both.mean()]
     )
     assert list(found.index) == [
         "mean",
@@ -201,3 +206,11 @@ def test_what_is_known_in_advance_is_weighed_by_the_same_errors():
     assert with_fit(pd.DataFrame({"train_loss": [0.0, 1.0]}))[
         "log_train_loss"
     ].tolist() == pytest.approx([np.log(1e-12), 0])
+
+
+def test_columns_that_predict_nothing_are_shrunk_as_far_as_the_largest_penalty():
+    """Where the best penalty is far above 1: twenty columns of noise."""
+    random = np.random.default_rng(0)
+    noise, gap = random.normal(size=(60, 20)), random.normal(0.4, 0.1, 60).clip(0, 1)
+    errors = left_out_errors(noise, gap, KINDS)
+    assert errors == pytest.approx(by_scikit_learn(noise, gap, KINDS))

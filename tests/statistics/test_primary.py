@@ -315,3 +315,20 @@ def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same
         .isna()
         .all(axis=None)
     )
+
+
+def test_the_order_in_which_kinds_stand_changes_nothing():
+    """Settings of the same kinds are drawn together, also where kinds alternate."""
+    models = study()
+    models["optimizer"] = np.tile(["adam", "sgd"], len(models) // 2)
+    models["learning_rate"] = np.tile([0.1, 0.1, 0.2, 0.2], len(models) // 4)
+    models["cell"] = (
+        models["kind"] + models["optimizer"] + models["learning_rate"].astype(str)
+    )
+    turns = models.groupby("kind").cumcount()
+    alternating = models.iloc[np.argsort(turns, kind="stable")].reset_index(drop=True)
+    tables = [
+        primary_table(Draws(one, draws=50), MEASURES, permutations=19)
+        for one in (models, alternating)
+    ]
+    pd.testing.assert_frame_equal(*tables)

@@ -242,6 +242,26 @@ def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(gr
     )
 
 
+def test_chance_of_one_task_says_nothing_of_another(grid, monkeypatch):
+    """Gaps of two tasks that are alike are not permuted alike."""
+    permutations = []
+    whole = tables.conditional_information
+
+    def noted(models, measures, axes, gaps):
+        order = np.argsort(gaps[0])
+        permutations.append(order[np.searchsorted(gaps[0][order], gaps[1:])])
+        return whole(models, measures, axes, gaps)
+
+    monkeypatch.setattr(tables, "conditional_information", noted)
+    one = grid[grid["architecture"] == "a"]
+    twin = one.assign(architecture="b", cell=one["cell"].astype(str) + " again")
+    both = Draws(pd.concat([one, twin], ignore_index=True))
+    tables.task_table(both, ["noise"], AXES, "architecture", permutations=5)
+    first, second = permutations
+    assert first.shape == second.shape
+    assert not (first == second).all(1).any()
+
+
 def test_the_first_component_of_gi_and_mixup_is_that_of_scikit_learn():
     random = np.random.default_rng(2)
     gi = random.normal(size=30)

@@ -36,9 +36,11 @@ def test_draws_differ_between_images_and_occur_half_of_the_time():
     assert (
         abs(moved - 0.5 * 5 / 6) < 4 * 0.5 / 4000**0.5
     )  # one permutation of six is the identity
-    assert draws.brightness.abs().max() <= 32
-    assert draws.contrast.min() >= 0.5
-    assert draws.contrast.max() <= 1.5
+    # Of some 2,000 uniform draws the outermost 2 % are missed once in 10^17 times.
+    for values, low, high in ((draws.brightness, -32, 32), (draws.contrast, 0.5, 1.5)):
+        margin = 0.02 * (high - low)
+        assert low <= values.min() < low + margin
+        assert high - margin < values.max() <= high
     assert torch.equal(draws.channels.sort(1).values, torch.arange(3).expand(4000, 3))
 
 

@@ -323,3 +323,90 @@ def test_bfloat16_rounds_products_and_nothing_else(data):
     assert rounded.dtype == torch.float64 and all(
         parameter.dtype == torch.float32 for parameter in network.parameters()
     )
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_optimizer_has_the_parameters_of_the_run(config, optimizer):
+    changed = replace(
+        config,
+        optimizer=optimizer,
+        learning_rate=0.03,
+        weight_decay=0.002,
+        momentum=0.7,
+    )
+    made = run.make_optimizer(torch.nn.Linear(2, 2), changed, torch.device("cpu"))
+    (group,) = made.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.03, 0.002)
+    assert isinstance(
+        made, {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
+    )
+    if optimizer == "sgd":
+        assert group["momentum"] == 0.7
+
+
+def test_two_steps_of_sgd_by_hand(config):
+    """v = momentum v + gradient + decay w, w = w - rate v, of the loss w."""
+    weight = torch.nn.Parameter(torch.tensor(2.0))
+    network = torch.nn.ParameterList([weight])
+    changed = replace(
+        config, optimizer="sgd", learning_rate=0.1, weight_decay=0.5, momentum=0.9
+    )
+    optimizer = run.make_optimizer(network, changed, torch.device("cpu"))
+    expected, velocity = 2.0, 0.0
+    for _ in range(2):
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+        velocity = 0.9 * velocity + 1 + 0.5 * expected
+        expected -= 0.1 * velocity
+    assert weight.item() == pytest.approx(expected)
+
+
+def test_the_network_has_the_form_of_the_run(config):
+    narrow = run.initial_network(replace(config, pretrained=False), 3)
+    wide = run.initial_network(replace(config, width=0.25), 3)
+    assert wide.conv1.out_channels == 2 * narrow.conv1.out_channels
+    paper = run.initial_network(replace(config, stem="imagenet"), 3)
+    assert (narrow.conv1.kernel_size, paper.conv1.kernel_size) == ((3, 3), (7, 7))
+    shapes = []
+    for stride in (1, 2):
+        network = run.initial_network(replace(config, last_stride=stride), 3).eval()
+        shapes.append(network.layer4[0].conv1.stride)
+    assert shapes == [(1, 1), (2, 2)]
+    deeper = run.initial_network(replace(config, architecture="resnet34"), 3)
+    assert (len(narrow.layer3), len(deeper.layer3)) == (2, 6)
+
+
+class Seen(torch.nn.Module):
+    """A network that notes the batches that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(3))
+        self.batches = []
+
+    def forward(self, images):
+        self.batches.append(images.detach())
+        return self.bias.expand(len(images), 3)
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])
+def test_a_pass_has_batches_of_the_runs_size_in_an_order_of_its_epoch(
+    data, config, batch_size
+):
+    split = run.resident(data.train, "cpu")
+    shown = {}
+    for augmentation in (False, True):
+        changed = replace(config, batch_size=batch_size, augmentation=augmentation)
+        for epoch in (1, 2):
+            network = Seen()
+            optimizer = run.make_optimizer(network, changed, torch.device("cpu"))
+            run.train_epoch(network, optimizer, split, changed, epoch)
+            sizes = [len(batch) for batch in network.batches]
+            assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
+            assert 1 < sizes[-1] <= batch_size
+            shown[augmentation, epoch] = torch.cat(network.batches)
+    everything = resnet.normalise_images(data.train.images)
+    assert shown[False, 1].sum() == pytest.approx(everything.sum().item(), rel=1e-4)
+    assert not torch.equal(shown[False, 1], shown[False, 2])
+    assert not torch.equal(shown[False, 1], shown[True, 1])

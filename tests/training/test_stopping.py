@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from helpers.training.config import RunConfig
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
@@ -63,3 +65,18 @@ def test_the_epoch_cap_is_rule_4_and_a_rule_named_before_it_wins():
     assert stop_reason(history(*[(1, 0.1, 0.1)] * 4), CONFIG) == ""
     assert stop_reason(history(*[(1, 0.1, 0.1)] * 5), CONFIG) == "epoch cap 5"
     assert stop_reason(history(*[(0.01, 0.99, 0.1)] * 5), CONFIG) == "rules 1+2"
+
+
+def test_thresholds_are_those_of_the_run():
+    epoch = Epoch(
+        epoch=1, train_loss=0.3, train_accuracy=0.8, monitor_accuracy=0.5, seconds=1.0
+    )
+    base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data="d")
+    for loss, accuracy, rules in (
+        (0.31, 0.79, (1, 2)),
+        (0.3, 0.8, ()),
+        (0.31, 0.81, (1,)),
+        (0.29, 0.79, (2,)),
+    ):
+        config = replace(base, loss_threshold=loss, accuracy_threshold=accuracy)
+        assert conditions_met([epoch], config) == rules
