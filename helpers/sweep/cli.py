@@ -120,9 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.plan:
             from helpers.sweep import plan
 
-            return plan.print_plan(
-                load_study(given.study, given.set, variations=given.vary)
-            )
+            study = load_study(given.study, given.set, variations=given.vary)
+            return plan.print_plan(study, given.gpus or 1)
         return _run(given, handed)
     except StudyError as fault:
         print(

@@ -1,19 +1,40 @@
-"""What a study costs, from a few timed steps of each of its networks on random images: ``python -m helpers.sweep STUDY --plan``."""
+"""What a study costs: ``python -m helpers.sweep STUDY --plan``.
+
+Steps are timed where the study's device is here. Where it asks for a GPU and there is
+none, operations are counted and divided by published rates, which takes seconds.
+"""
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 import torch
 from torch.utils.benchmark import Timer
+from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.files import device_name, read_json
+from helpers.statistics.published import published_table
 from helpers.sweep.relations import AXIS_PARAMETERS
 from helpers.sweep.study import CheckedStudy
 from helpers.training import config, run
 from helpers.training.config import RunConfig
+
+# Operations per second of a training step, by card and precision. An A100 trains
+# ResNet-50 at 224 px at 938 images/s in TF32 and 2,470 in mixed precision (NVIDIA
+# DeepLearningExamples, PyTorch ResNet50 v1.5, one GPU of a DGX A100 80GB); a step is
+# taken as three forward passes of 8.2e9 operations. An H100, of which that table has
+# nothing, is taken to be 1.2 times as fast.
+_STEP = 3 * 8.2e9
+_RATES = {
+    "A100": {"float32": 938 * _STEP, "bfloat16": 2470 * _STEP},
+    "H100": {"float32": 1.2 * 938 * _STEP, "bfloat16": 1.2 * 2470 * _STEP},
+}
+# Scoring is in float32 without TF32: half of what NVIDIA states for the cards.
+_EXACT = {"A100": 0.5 * 19.5e12, "H100": 0.5 * 67e12}
+# Images of a class in published data sets, for training and for testing.
+_SIZES = {"cifar-10": (10, 5000, 1000), "cifar-100": (100, 500, 100)}
 
 
 def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
@@ -63,88 +84,257 @@ def time_step(
     return train, evaluate, sum(value.nbytes for value in network.state_dict().values())
 
 
-def image_counts(
-    study: CheckedStudy, parameters: Mapping[str, Any]
-) -> tuple[int, int, int, str]:
-    """Training images, test images, classes: those that 01 chose, or what the study's file says where it has not run yet."""
-    if (study.work / "data.json").is_file():
-        found = read_json(study.work / "data.json")["images"]
-        return found["train"], found["test"], found["classes"], "as chosen by 01"
-    classes = len(parameters["class_ids"]) or 20
-    train, test = (
-        parameters["images_per_class"] or 500,
-        parameters["test_images_per_class"] or 50,
-    )
-    return (
-        classes * train,
-        classes * test,
+def count_operations(of: RunConfig, classes: int, size: int) -> tuple[float, int]:
+    """Operations of a forward pass of one image of ``size`` pixels, and bytes of weights.
+
+    A multiplication and an addition are two. Nothing is computed.
+    """
+    network = run.initial_network(replace(of, pretrained=False), classes).to("meta")
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network.eval()(torch.empty(1, 3, size, size, device="meta"))
+    weights = sum(value.nbytes for value in network.state_dict().values())
+    return float(counter.get_total_flops()), weights
+
+
+@dataclass(frozen=True)
+class Images:
+    """How many images a study has, and how that is known."""
+
+    train: int
+    test: int
+    classes: int
+    source: str
+
+
+def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> Images:
+    """Images that 01 chose, or what the study's file says where it has not run yet."""
+    path = study.work / "data.json"
+    if path.is_file():
+        counts = read_json(path)["images"]
+        return Images(
+            counts["train"], counts["test"], counts["classes"], "as chosen by 01"
+        )
+    per_class = parameters["images_per_class"]
+    tested = parameters["test_images_per_class"]
+    ids = parameters["class_ids"]
+    place = str(parameters.get("data_path", ""))
+    if parameters.get("data_source") == "cifar":
+        classes, train, test = _SIZES["cifar-100" if "100" in place else "cifar-10"]
+        classes = len(ids) or classes
+        source = "as its authors publish it"
+        return Images(
+            classes * (per_class or train), classes * (tested or test), classes, source
+        )
+    boxed = published_table("du2024_table1").set_index("wnid")["n"]
+    if (
+        parameters.get("data_source") == "ilsvrc"
+        and ids
+        and set(ids) <= set(boxed.index)
+    ):
+        counts = boxed[ids].clip(upper=per_class or None)
+        source = "those with a box, Du et al. 2024, Table 1"
+        return Images(int(counts.sum()), len(ids) * (tested or 50), len(ids), source)
+    classes = len(ids) or 20
+    return Images(
+        classes * (per_class or 500),
+        classes * (tested or 50),
         classes,
         "assumed from the study's file: 0 is taken for 500 and 50 a class, [] for 20 classes",
     )
 
 
-def print_plan(study: CheckedStudy) -> int:
-    """Print runs, hours and disk of a study on this machine; 2 where it trains no grid."""
+def passes_of_scoring(parameters: Mapping[str, Any], train: int) -> float:
+    """Images that pass forward through one model while 03 and 04 score it, roughly.
+
+    A backward pass counts as two forward ones. Searches of flatness and sharpness are
+    taken to need all their magnitudes, so that this is an upper limit; other notebooks
+    are not counted.
+    """
+    scored = min(parameters.get("scored_images", 0) or train, train)
+    families = parameters.get("families", ["localization"])
+    total = 1.0 * scored  # logits and maps, from one pass
+    if "prediction" in families:
+        total += 3 * scored  # three turns
+    if "reliance" in families:
+        total += 3 * scored  # three ways to grey boxes
+    if "perturbation" in families:
+        share = parameters["perturbation_fraction"] * scored
+        kinds = 9  # transforms and blends that have a curve
+        total += kinds * parameters["perturbation_points"] * share
+    if "flatness" in families:
+        halvings = parameters["flatness_halvings"]
+        noisy = (
+            min(parameters["flatness_images"], scored) * parameters["flatness_draws"]
+        )
+        ascents = min(parameters["sharpness_images"], scored)
+        ascents *= 3 * parameters["sharpness_steps"]
+        total += 2 * halvings * (noisy + ascents)  # plain, and scaled by magnitude
+    return total
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of one architecture and batch size cost on one device."""
+
+    architecture: str
+    batch_size: int
+    runs: int
+    images_per_second: float
+    seconds_per_epoch: float
+    training_hours: float  # at the cap of epochs
+    scoring_hours: float
+    bytes_on_disk: float
+
+
+def costs(
+    runs: Sequence[RunConfig],
+    parameters: Mapping[str, Any],
+    images: Images,
+    seconds: Mapping[tuple[str, int], tuple[float, float, float, int]],
+) -> list[Cost]:
+    """Hours of a study from seconds per image.
+
+    Args:
+        runs: all runs of the study.
+        parameters: of the study's notebooks.
+        images: of the study.
+        seconds: for an architecture and batch size the seconds per image of a training
+            step, of an evaluation and of a scored pass, and the bytes of weights.
+
+    Returns:
+        A row for each architecture and batch size.
+    """
+    snapshots = 1 if parameters.get("snapshots") == "stop" else 2
+    passes = passes_of_scoring(parameters, images.train)
+    rows = []
+    for (architecture, batch), (step, evaluation, scored, weights) in seconds.items():
+        chosen = [
+            item
+            for item in runs
+            if (item.architecture, item.batch_size) == (architecture, batch)
+        ]
+        epochs = [
+            min(images.train, item.images_per_class * images.classes or images.train)
+            * step
+            + images.test * evaluation
+            for item in chosen
+        ]
+        rows.append(
+            Cost(
+                architecture,
+                batch,
+                len(chosen),
+                1 / step,
+                max(epochs),
+                sum(epochs) * parameters["max_epochs"] / 3600,
+                len(chosen) * snapshots * passes * scored / 3600,
+                snapshots * weights * len(chosen),
+            )
+        )
+    return rows
+
+
+def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
+    """Print runs, hours and disk of a study; 2 where it trains no grid.
+
+    Args:
+        study: of which notebooks 01 and 02 are a part.
+        gpus: number of GPUs that share the work.
+    """
     parameters = study.values
     if not {"image_size", "architectures"} <= parameters.keys():
         print(
             f"{study.name} has no plan: 01_data_subset and 02_grid_training must be among its notebooks"
         )
         return 2
-    device = (
-        "cuda" if torch.cuda.is_available() and parameters["device"] != "cpu" else "cpu"
+    training = next(
+        item.parameters for item in study.executions if item.notebook[:2] == "02"
     )
-    runs, (train, test, classes, source) = (
-        planned_runs(parameters),
-        image_counts(study, parameters),
-    )
-    rows, disk = [], 0
-    for architecture, batch in sorted(
-        {(item.architecture, item.batch_size) for item in runs}
-    ):
-        chosen = [
-            item
-            for item in runs
-            if (item.architecture, item.batch_size) == (architecture, batch)
-        ]
-        step, evaluation, weights = time_step(
-            chosen[0], classes, parameters["image_size"], device
-        )
-        epochs = [
-            min(train, item.images_per_class * classes or train) * step
-            + test * evaluation
-            for item in chosen
-        ]
-        rows.append(
-            (
-                architecture,
-                batch,
-                1 / step,
-                max(epochs),
-                len(chosen),
-                sum(epochs) * parameters["max_epochs"] / 3600,
-            )
-        )
-        disk += 2 * weights * len(chosen)
-    table = pd.DataFrame(
-        rows,
-        columns=[
-            "architecture",
-            "batch_size",
-            "images_per_second",
-            "seconds_per_epoch",
-            "runs",
-            "hours",
-        ],
-    )
-    side = parameters["jobs"] or (
-        1 if device == "cuda" else len(os.sched_getaffinity(0))
-    )
+    parameters = parameters | training
+    runs, images = planned_runs(parameters), image_counts(study, parameters)
     print(
-        f"{study.name}: {len(runs):,} runs of at most {parameters['max_epochs']} epochs, on {train:,} training and {test:,} test images of "
-        f"{parameters['image_size']} px in {classes} classes ({source}); timed on {device_name(device)}\n"
-        f"{table.round({'images_per_second': 1, 'seconds_per_epoch': 1, 'hours': 2}).to_string(index=False)}\n"
-        f"training: at most {table['hours'].sum() / side:.2g} hours with {side} runs side by side; rules 1 to 3 stop most runs earlier\n"
-        f"disk: at most {disk / 1e9:.2g} GB of snapshots; not counted: pretraining on the spot, and the other notebooks"
+        f"{study.name}: {len(runs):,} runs of at most {parameters['max_epochs']} epochs, "
+        f"on {images.train:,} training and {images.test:,} test images of "
+        f"{parameters['image_size']} px in {images.classes} classes ({images.source})"
+    )
+    on_gpu = str(parameters["device"]).startswith("cuda")
+    if on_gpu and not torch.cuda.is_available():
+        rows = _print_counted(runs, parameters, images, gpus)
+    else:
+        rows = _print_timed(runs, parameters, images, gpus)
+    disk = sum(row.bytes_on_disk for row in rows)
+    print(
+        f"disk: at most {disk / 1e9:.2g} GB of snapshots; not counted: pretraining on the spot, and what notebooks 05 to 08 compute"
     )
     return 0
+
+
+def _groups(runs: Sequence[RunConfig]) -> dict[tuple[str, int], RunConfig]:
+    """A run of each architecture and batch size."""
+    return {(item.architecture, item.batch_size): item for item in reversed(runs)}
+
+
+def _print_timed(
+    runs: Sequence[RunConfig],
+    parameters: Mapping[str, Any],
+    images: Images,
+    gpus: int,
+) -> list[Cost]:
+    """Print hours from timed steps on this machine."""
+    use_gpu = torch.cuda.is_available() and parameters["device"] != "cpu"
+    device = "cuda" if use_gpu else "cpu"
+    seconds = {}
+    for group, of in sorted(_groups(runs).items()):
+        timed = time_step(of, images.classes, parameters["image_size"], device)
+        step, evaluation, weights = timed
+        seconds[group] = step, evaluation, evaluation, weights
+    rows = costs(runs, parameters, images, seconds)
+    one = 1 if use_gpu else len(os.sched_getaffinity(0))
+    side = (parameters["jobs"] or one) * (gpus if use_gpu else 1)
+    table = pd.DataFrame(rows).drop(columns="bytes_on_disk")
+    digits = {"images_per_second": 1, "seconds_per_epoch": 1}
+    hours = {"training_hours": 2, "scoring_hours": 2}
+    total = table["training_hours"].sum() / side
+    scoring = table["scoring_hours"].sum() / side
+    print(
+        f"timed on {device_name(device)}\n{table.round(digits | hours).to_string(index=False)}\n"
+        f"training: at most {total:.2g} hours with {side} runs side by side; rules 1 to 3 stop most runs earlier\n"
+        f"scoring by 03 and 04: at most {scoring:.2g} hours"
+    )
+    return rows
+
+
+def _print_counted(
+    runs: Sequence[RunConfig],
+    parameters: Mapping[str, Any],
+    images: Images,
+    gpus: int,
+) -> list[Cost]:
+    """Print a range of hours from a count of operations and published rates."""
+    groups = _groups(runs)
+    of_architecture = {
+        name: count_operations(of, images.classes, parameters["image_size"])
+        for name, of in {of.architecture: of for of in groups.values()}.items()
+    }
+    counted = {group: of_architecture[group[0]] for group in sorted(groups)}
+    lines = []
+    for card, rates in _RATES.items():
+        rate = rates[parameters["precision"]]
+        seconds = {
+            group: (3 * work / rate, work / _EXACT[card], work / _EXACT[card], weights)
+            for group, (work, weights) in counted.items()
+        }
+        rows = costs(runs, parameters, images, seconds)
+        cap = sum(row.training_hours for row in rows) / gpus
+        scoring = sum(row.scoring_hours for row in rows) / gpus
+        lines.append(
+            f"{gpus} {card}: training {cap / 2:.3g} to {cap:.3g} hours, where runs stop "
+            f"halfway on average or none before the cap; scoring by 03 and 04 at most {scoring:.2g} hours"
+        )
+    print(
+        "no GPU is here, so operations were counted and divided by published rates of "
+        "ResNet-50 at 224 px; small networks and batches reach less of them\n"
+        + "\n".join(lines)
+        + "\non the machine with the GPUs this plan times steps instead"
+    )
+    return rows

@@ -76,3 +76,68 @@ def test_a_step_is_timed_on_the_network_itself_and_a_study_without_a_grid_is_ref
     assert train > evaluate > 0 and weights > 10**5
     assert plan.print_plan(load_study("kappa_tiny100")) == 2
     assert "kappa_tiny100 has no plan" in capsys.readouterr().out
+
+
+def test_operations_are_twice_the_multiplications_of_the_paper():
+    """He et al. 2016, Table 1: ResNet18 has 1.8e9 at 224 px; torchvision: 11.7e6 weights."""
+    runs = plan.planned_runs(load_study("imagenet20").values)
+    of = next(item for item in runs if item.architecture == "resnet18")
+    operations, weights = plan.count_operations(of, 1000, 224)
+    assert operations == pytest.approx(2 * 1.8e9, rel=0.02)
+    assert weights == pytest.approx(4 * 11.7e6, rel=0.01)
+
+
+def test_the_paper_s_grid_is_planned_without_a_gpu(monkeypatch, capsys, tmp_path):
+    """Du et al. 2024: 11,173 training images; 8.2e9 operations per image and 1728 runs.
+
+    With the rate of ResNet-50 on an A100, 2,470 images/s, for all networks.
+    """
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(plan, "count_operations", lambda *given: (8.2e9, 10**8))
+    study = load_study("imagenet20", [f"work_dir={tmp_path}"])
+    assert plan.print_plan(study, gpus=8) == 0
+    printed = capsys.readouterr().out
+    assert "1,728 runs of at most 150 epochs, on 11,173 training and 1,000" in printed
+    evaluation = 1000 * 8.2e9 / (0.5 * 19.5e12)
+    hours = 1728 * 150 * (11_173 / 2470 + evaluation) / 3600 / 8
+    assert f"8 A100: training {hours / 2:.3g} to {hours:.3g} hours" in printed
+    assert "scoring by 03 and 04 at most" in printed
+    assert "disk: at most 3.5e+02 GB" in printed  # two snapshots of each run
+
+
+@pytest.mark.parametrize(
+    ("place", "train", "classes"),
+    [("data/cifar-10-batches-bin", 50_000, 10), ("data/cifar-100.zip", 50_000, 100)],
+)
+def test_images_of_cifar_are_as_many_as_its_authors_publish(
+    tmp_path, place, train, classes
+):
+    study = load_study("cifar10", [f"work_dir={tmp_path}", f"data_path={place}"])
+    found = plan.image_counts(study, study.values)
+    assert (found.train, found.test, found.classes) == (train, 10_000, classes)
+
+
+def test_processes_of_training_are_those_of_the_training_notebook(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(plan, "time_step", lambda *given: (0.01, 0.001, 1))
+    study = load_study(
+        "demo",
+        [
+            f"work_dir={tmp_path}",
+            "02_grid_training.jobs=3",
+            "06_kappa_tradeoff.jobs=9",
+        ],
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert plan.print_plan(study) == 0
+    assert "with 3 runs side by side" in capsys.readouterr().out
+
+
+def test_more_families_are_more_passes_and_fewer_images_fewer():
+    """1,000 images: one pass for maps, three turned ones, and three with parts greyed."""
+    few = {"scored_images": 1000, "families": ["localization", "prediction"]}
+    assert plan.passes_of_scoring(few, 5000) == 4000
+    more = few | {"families": ["localization", "prediction", "reliance"]}
+    assert plan.passes_of_scoring(more, 5000) == 7000
+    assert plan.passes_of_scoring(more, 100) == 700
