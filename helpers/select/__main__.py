@@ -55,6 +55,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "training images to take; 0: as many as the study (fewer are less "
         "sure)",
     },
+    "--images-per-class": {
+        "type": int,
+        "default": 0,
+        "help": "images of a class that the networks were trained on, where IMAGES "
+        "holds only some of them; 0: as many as there are",
+    },
     "--mean": {
         "type": float,
         "nargs": 3,
@@ -69,7 +75,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--study": {
         "default": "",
-        "help": "study under --reports that calibrates; none: compact20",
+        "help": "study under --reports that calibrates, several joined by +; none: "
+        "kinds20+filled20",
     },
     "--reports": {
         "default": "reports",
@@ -148,6 +155,7 @@ def _judge(options: argparse.Namespace) -> int:
         labelled=labelled,
         class_names=_lines(options.classes),
         most=options.images_used,
+        class_images=options.images_per_class,
     )
     place = case.Place(
         reports=from_root(options.reports),

@@ -35,6 +35,7 @@ FACTS = [
     "noted_accuracy",  # by its file, in [0, 1]; NaN where it notes none
     "known_accuracy",  # on the study's test images, of a study's checkpoint
     "notes",  # on how it was read
+    "class_images",  # of a class, that it was fitted to
     "doubt",  # why it is not judged though it could be read; "" where it is
     "fault",  # why it could not be read; "" where it could
 ]
@@ -49,6 +50,9 @@ class Inputs:
     labelled: Path | None = None  # a folder or .zip of held-out images with labels
     class_names: Sequence[str] = ()  # in the order of the outputs; none: sorted
     most: int = 0  # training images to take; 0: as many as the study
+    # Of a class, that networks were trained on, where ``images`` holds only some of
+    # them; 0: as many as there are.
+    class_images: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Place:
 
     reports: Path  # of studies
     work: Path  # what is computed is kept here
-    study: str = ""  # that calibrates; "": ``calibration.DEFAULT_STUDY``
+    study: str = ""  # that calibrates; "": ``calibration.DEFAULT_STUDIES``
     device: str = "cpu"
     jobs: int = 0  # checkpoints scored side by side; 0: one per core
 
@@ -101,7 +105,7 @@ def of_files(
     files = load.find(inputs.checkpoints)
     headers = {name: _header(path) for name, path in files.items()}
     model_ids = [header.get("model_id", "") for header in headers.values()]
-    study = calibration.read(place.reports, place.study or calibration.DEFAULT_STUDY)
+    study = calibration.read(place.reports, place.study or calibration.DEFAULT_STUDIES)
     study = study.without([name.partition("@")[0] for name in model_ids])
     images = _images(inputs, place, preparation, model_ids, study.images)
     is_named = bool(inputs.class_names)
@@ -114,9 +118,13 @@ def of_files(
     )
     examined = _in_right_order(examined, store, images, is_named)
     facts = pd.DataFrame([item.facts for item in examined], columns=FACTS)
+    rows = [headers[name] for name in facts["checkpoint"]]
     facts["known_accuracy"] = [
-        float(headers[name].get("test_accuracy", math.nan))
-        for name in facts["checkpoint"]
+        float(header.get("test_accuracy", math.nan)) for header in rows
+    ]
+    facts["class_images"] = [
+        inputs.class_images or images.of_a_class(header.get("model_id", ""))
+        for header in rows
     ]
     return _judged(facts, [item.model for item in examined], store, images, study)
 
@@ -132,11 +140,13 @@ def _judged(
     is_good = facts["fault"].eq("") & facts["doubt"].eq("")
     good = [model for model, usable in zip(models, is_good, strict=True) if usable]
     labelled = len(images.labelled or ())
-    scored = judging.scored(store, good, images, study) if good else None
-    right = None
-    if images.labelled and good:
+    scored = right = None
+    if good:
+        class_images = facts.set_index("model_id")["class_images"].to_dict()
+        scored = judging.scored(store, good, images, study, class_images)
+    if good and images.labelled:
         right = judging.labelled_right(store, good, images)
-    verdicts = judging.verdicts(facts, scored, right, labelled)
+    verdicts = judging.verdicts(facts, scored, right)
     sentences = [
         report.answer(verdicts),
         *report.remarks(verdicts, facts, labelled),

@@ -1,6 +1,6 @@
 """Images of one's own: those that networks were fitted to, and held-out ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +17,7 @@ from helpers.data.selection import pixel_digest
 from helpers.data.sources import Source, open_source
 from helpers.report.style import count
 from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
-from helpers.select.calibration import parameters_of
+from helpers.select.calibration import class_images, parameters_of
 
 SIDES = (8, 1024)  # of the squares, pixels
 LARGEST_SIDE = 224  # where none is given
@@ -90,6 +90,13 @@ class OwnImages(NamedTuple):
     remark: str = ""
     shape: int | Crop = 0  # how pictures become squares
     labelled: ImageSet | None = None  # that the networks were not fitted to
+    # Images of a class that networks were fitted to, by model id; "" for all others.
+    class_images: Mapping[str, float] | None = None
+
+    def of_a_class(self, model_id: str) -> float:
+        """Images of a class that a network was fitted to; NaN where not known."""
+        numbers = self.class_images or {}
+        return numbers.get(model_id, numbers.get("", np.nan))
 
 
 def training_images(
@@ -143,7 +150,13 @@ def training_images(
         f"{count(len(listing.classes), 'class')}, {_in_words(shape)}"
     )
     return OwnImages(
-        images, classes, scored_on, description, _squashing(decoded, shape), shape
+        images,
+        classes,
+        scored_on,
+        description,
+        remark=_squashing(decoded, shape),
+        shape=shape,
+        class_images={"": len(records) / len(listing.classes)},
     )
 
 
@@ -219,7 +232,15 @@ def images_of_report(
         f"{folder.name} fitted all of these to, at {side} px"
     )
     classes = tuple(data.classes["class_id"])
-    return OwnImages(data.train, classes, scored_on, description, shape=side)
+    numbers = class_images(models, folder)
+    return OwnImages(
+        data.train,
+        classes,
+        scored_on,
+        description,
+        shape=side,
+        class_images=dict(zip(models["model_id"], numbers, strict=True)),
+    )
 
 
 def _data_of(

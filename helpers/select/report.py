@@ -1,16 +1,16 @@
-"""What is said of judged checkpoints: one line of answer, why some are not judged, and what it rests on."""
+"""What is written of judged checkpoints: the answer, reasons, and what it rests on."""
 
+import numpy as np
 import pandas as pd
 
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points
-from helpers.select.calibration import CANDIDATES, Calibration
+from helpers.select.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
 from helpers.select.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.select.load import described
 from helpers.select.prediction import LEVEL
 
 _LOST = 0.1  # accuracy below the one that a file notes from which on it is said
-AS_GOOD = 0.1  # probability of being better than the first from which on a checkpoint is as good within error
 
 
 def span(low: float, high: float) -> str:
@@ -19,36 +19,56 @@ def span(low: float, high: float) -> str:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Who will do best, by how much, and who is as good within error, in one line; ``table`` as ``judging.verdicts`` gives it."""
-    if not len(known := table[table["accuracy"].notna()]):
+    """Who will do best, by how much, or who is not told apart, in one line.
+
+    Args:
+        table: as ``judging.verdicts`` gives it.
+    """
+    judged = table[table["accuracy"].notna()]
+    if not len(judged):
         return f"None of {count(len(table), 'checkpoint')} is judged."
-    first = known.iloc[0]
-    said = f"{percent(first['accuracy'])} ({span(first['accuracy_low'], first['accuracy_high'])}) on images like your training images"
-    if len(known) == 1:
-        return f"{first['checkpoint']}: {said}."
-    text = f"{first['checkpoint']} will do best: {said}"
-    if len(others := known.iloc[1:].query("better_than_first >= @AS_GOOD")):
-        text += f"; {listed(others['checkpoint'].tolist(), 3)} {'is' if len(others) == 1 else 'are'} as good within error"
-    return f"{text}."
+    first = judged.iloc[0]
+    interval = span(first["accuracy_low"], first["accuracy_high"])
+    accuracy = f"{percent(first['accuracy'])} ({interval})"
+    where = "on images like your training images"
+    if len(judged) == 1:
+        return f"{first['checkpoint']}: {accuracy} {where}."
+    others = judged.iloc[1:]
+    overlapping = others[others["accuracy_high"] >= first["accuracy_low"]]
+    if not len(overlapping):
+        return f"{first['checkpoint']} will do best: {accuracy} {where}."
+    names = [first["checkpoint"], *overlapping["checkpoint"]]
+    return (
+        f"Not told apart: {listed(names, 4)}, whose intervals overlap. The highest "
+        f"prediction is {accuracy} {where}, for {first['checkpoint']}."
+    )
 
 
 def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str]:
-    """A sentence each: accuracy on labelled images alone, why checkpoints have no number (each reason once), equal files, and notes."""
+    """A sentence each on labelled images, refusals, equal files, notes and truths.
+
+    Args:
+        table: as ``judging.verdicts`` gives it.
+        facts: as ``case.FACTS``.
+        labelled: number of labelled images.
+    """
     counted = [
         f"{row.checkpoint}: accuracy on your {labelled:,} labelled images: "
         f"{100 * row.labelled_right:.1f} % ({span(row.counted_low, row.counted_high)})."
         for row in table[table["labelled_right"].notna()].itertuples()
     ]
     rows = table[table["verdict"].isin([NOT_READ, NOT_JUDGED])]
+    reasons = rows.groupby(["verdict", "note"], sort=False)["checkpoint"]
     refused = [
-        f"{listed(names.tolist(), 4)} {'is' if len(names) == 1 else 'are'} {verdict}: {note}."
-        for (verdict, note), names in rows.groupby(["verdict", "note"], sort=False)[
-            "checkpoint"
-        ]
+        f"{listed(names.tolist(), 4)} {'is' if len(names) == 1 else 'are'} "
+        f"{verdict}: {note}."
+        for (verdict, note), names in reasons
     ]
+    # Files that cannot be read have no digest.
+    digests = facts[facts["bytes"].ne("")].groupby("bytes", sort=False)["checkpoint"]
     same = [
         f"{' and '.join(names)} are the same file."
-        for _, names in facts.groupby("bytes", sort=False)["checkpoint"]
+        for _, names in digests
         if len(names) > 1
     ]
     notes = [
@@ -56,7 +76,7 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
         for name, note in facts[["checkpoint", "notes"]].to_numpy()
         if note
     ]
-    return counted + refused + same + notes + _too_low(table, facts)
+    return counted + refused + same + notes + _too_low(table, facts) + _truth(table)
 
 
 def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
@@ -72,39 +92,65 @@ def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
     ]
 
 
-def rests_on(found: Scored, study: Calibration) -> str:
-    """Which study predicts, by what, and how far it errs on kinds of training that it has not seen."""
-    by = found.predictor
-    error, kinds = (
-        (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(),
-        study.models["kind"].nunique(),
+def _truth(table: pd.DataFrame) -> list[str]:
+    """What a study measured of its own checkpoints, beside what is predicted."""
+    known = table[table["known_accuracy"].notna()]
+    if not len(known):
+        return []
+    best = known.loc[known["known_accuracy"].idxmax()]
+    text = (
+        f"Known from the study's test images: the best is {best['checkpoint']} with "
+        f"{100 * best['known_accuracy']:.1f} %"
     )
-    measures = "; ".join(
-        [
-            "training accuracy",
-            "training loss",
-            *(CANDIDATES[name] for name in by.chosen),
-        ]
+    predicted = known[known["accuracy"].notna()]
+    if not len(predicted):
+        return [f"{text}."]
+    truth = predicted["known_accuracy"]
+    missed = (predicted["accuracy"] - truth).abs().mean()
+    low, high = predicted["accuracy_low"], predicted["accuracy_high"]
+    inside = int(truth.between(low, high).sum())
+    return [
+        f"{text}; predictions miss the known accuracies by {points(missed)} on "
+        f"average, and {inside} of {len(predicted)} intervals hold."
+    ]
+
+
+def rests_on(scored: Scored, study: Calibration) -> str:
+    """Which study predicts, by what, and how far it errs on kinds not seen."""
+    by = scored.predictor
+    error = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean()
+    kinds = study.models["kind"].nunique()
+    words = {
+        "train_accuracy": "training accuracy",
+        "log_train_loss": "training loss",
+        LOG_CLASS_IMAGES: "training images of a class",
+    } | CANDIDATES
+    columns = "; ".join(words[name] for name in by.ranges.index)
+    snapshots = count(len(study.models), "snapshot")
+    seen = "kinds" if kinds > 1 else "configurations"
+    near = by.scale * np.sqrt(1 + by.left_out["leverage"].median())
+    far = by.scale * np.sqrt(1 + by.farthest)
+    return (
+        f"Predicted from {columns}, as {snapshots} of networks of "
+        f"{count(kinds, 'kind')} of training in {study.study} show it. The mean error "
+        f"on {seen} left out of it is {points(error)}; an interval of {LEVEL:.0%} is "
+        f"{points(near)} to either side near the studies' networks, up to "
+        f"{points(far)} far from them, and beyond that nothing is predicted."
     )
-    known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
-    text = f"Predicted from {measures}; as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
-    return f"{text} {points(error)} on average, and {LEVEL:.0%} of the errors are at most {points(by.half)}."
 
 
 def differs(
     facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration
 ) -> list[str]:
-    """In what the networks and images are not those of the study, in one sentence; none where nothing differs."""
+    """In what networks and images are not those of the study, in one sentence."""
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
     theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
-    parts = (
-        [
-            f"networks (there {'; '.join(sorted(theirs))}; here {'; '.join(sorted(ours)[:3])})"
-        ]
-        if ours - theirs
-        else []
-    )
+    parts = []
+    if ours - theirs:
+        there = "; ".join(sorted(theirs))
+        here = "; ".join(sorted(ours)[:3])
+        parts.append(f"networks (there {there}; here {here})")
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
         "classes": (study.parameters.get("classes", classes), classes),
@@ -115,26 +161,29 @@ def differs(
         for name, (there, here) in pairs.items()
         if there != here
     ]
-    return (
-        [
-            f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks."
-        ]
-        if parts
-        else []
-    )
+    if not parts:
+        return []
+    return [
+        f"Another case than the study's: {', '.join(parts)}. Intervals were checked "
+        "for its own kind of networks."
+    ]
 
 
 def printed(table: pd.DataFrame) -> str:
     """The table for a terminal: rank, accuracy and gap with intervals, and notes."""
-    shown = pd.DataFrame(
-        {"rank": table["rank"].map("{:.0f}".format).replace("nan", "")}
-    )
+    rank = table["rank"].map("{:.0f}".format).replace("nan", "")
+    shown = pd.DataFrame({"rank": rank})
     for name, title in {"accuracy": "accuracy (%)", "gap": "gap (points)"}.items():
         ends = table[[name, f"{name}_low", f"{name}_high"]].to_numpy()
-        told = pd.Series(
+        texts = pd.Series(
             [f"{100 * value:.1f} ({span(low, high)})" for value, low, high in ends]
         )
-        shown[title] = told.where(table[name].notna(), table["verdict"])
+        shown[title] = texts.where(table[name].notna(), table["verdict"])
+    if table["known_accuracy"].notna().any():
+        shown["known (%)"] = [
+            f"{100 * value:.1f}" if np.isfinite(value) else ""
+            for value in table["known_accuracy"]
+        ]
     shown["training"] = table["train_accuracy"].map(percent)
     shown["checkpoint"] = table["checkpoint"]
     shown["note"] = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")

@@ -56,3 +56,33 @@ def test_an_absent_study_is_named(reports):
     place = reports()
     with pytest.raises(FileNotFoundError, match=r"'none'.*studies that have: a study"):
         calibration.read(place, "none")
+
+
+def test_two_studies_calibrate_together(reports, tmp_path):
+    place = reports("one")
+    reports("two", seed=1)
+    both = calibration.read(place, "one+two")
+    one, two = (calibration.read(place, name) for name in ("one", "two"))
+    assert both.models["study"].tolist() == ["one"] * 16 + ["two"] * 16
+    assert both.models["gap"].tolist() == [*one.models["gap"], *two.models["gap"]]
+    assert both.candidates == one.candidates
+    path = place / "two/story/04_baselines.json"
+    path.write_text(path.read_text().replace('"0.5"', '"0.4"'))
+    with pytest.raises(ValueError, match="one and two were scored by other settings"):
+        calibration.read(place, "one+two")
+
+
+def test_images_of_a_class_are_those_that_a_run_was_fitted_to(reports):
+    place = reports()
+    folder = place / "a study"
+    assert calibration.read(place, "a study").models["log_class_images"].isna().all()
+    pd.DataFrame({"class_id": ["a", "b"], "train_images": [200, 300]}).to_csv(
+        folder / "tables/table1_categories.csv", index=False
+    )
+    path = folder / "tables/catalogue.csv"
+    table = pd.read_csv(path).assign(rule3_split="holdout", holdout_fraction=0.1)
+    table.loc[0, "images_per_class"] = 100
+    table.loc[1, "rule3_split"] = "test"
+    table.to_csv(path, index=False)
+    numbers = np.exp(calibration.read(place, "a study").models["log_class_images"])
+    np.testing.assert_allclose(numbers[:3], [90, 250, 225])

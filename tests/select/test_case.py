@@ -10,31 +10,48 @@ from helpers.files import PROJECT_ROOT
 from helpers.select import __main__ as command_line
 from helpers.select import case, load
 from helpers.select.images import Preparation, training_images
+from tests.conftest import jpeg
 from tests.select.conftest import Residual, narrow
 
 
-@pytest.fixture
-def checkpoints(folders, tmp_path, users_module):
-    """Three networks fitted to images by heart, one of them twice, and files that are none."""
+@pytest.fixture(scope="module")
+def fitted_by_heart(tmp_path_factory):
+    """Weights of three networks fitted to the images of ``folders``."""
+    place = tmp_path_factory.mktemp("fitted")
+    for number, label in enumerate(("cat", "dog")):
+        (place / "images" / label).mkdir(parents=True)
+        for image in range(12):
+            content = jpeg(100 * number + image, (16, 16), kind="PNG")
+            (place / "images" / label / f"{image}.png").write_bytes(content)
     torch.manual_seed(0)
+    train = training_images(place / "images", place / "zip").train
+    return {name: fitted(train, (0, 1)) for name in ("a", "b", "c")}
+
+
+@pytest.fixture
+def checkpoints(fitted_by_heart, tmp_path, users_module):
+    """Three networks fitted to images by heart, one of them twice, and files that are none."""
     place = tmp_path / "checkpoints"
     place.mkdir()
-    train = training_images(folders(), tmp_path / "zip").train
-    for name in ("a", "b", "c"):
-        network, pixels = (
-            Residual(2),
-            load.normaliser(Preparation().mean, Preparation().std)(train.images),
-        )
-        optimizer = torch.optim.Adam(network.parameters(), 0.02)
-        for _ in range(60):
-            optimizer.zero_grad()
-            cross_entropy(network(pixels), train.labels).backward()
-            optimizer.step()
-        save_file(network.state_dict(), place / f"{name}.safetensors")
+    for name, state in fitted_by_heart.items():
+        save_file(state, place / f"{name}.safetensors")
     (place / "copy.safetensors").write_bytes((place / "a.safetensors").read_bytes())
     (place / "text.pth").write_text("sixteen bytes ok")
     torch.save(Residual(3).state_dict(), place / "three.pt")
     return place
+
+
+def fitted(train, order):
+    """A network fitted by heart, whose output order[i] is for class i."""
+    network = Residual(len(order))
+    pixels = load.normaliser(Preparation().mean, Preparation().std)(train.images)
+    labels = torch.tensor(order)[train.labels]
+    optimizer = torch.optim.Adam(network.parameters(), 0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        cross_entropy(network(pixels), labels).backward()
+        optimizer.step()
+    return network.state_dict()
 
 
 def command(checkpoints, images, reports, tmp_path, *further):
@@ -75,7 +92,7 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
         == 0
     )
     said = capsys.readouterr().out.splitlines()
-    assert " will do best: " in said[0]
+    assert " on images like your training images" in said[0]
     assert (
         sum("text.pth is not read: it is no checkpoint" in line for line in said) == 1
     )
@@ -181,20 +198,6 @@ def test_torchvisions_and_timms_networks_are_built(tmp_path):
         assert load.load_checkpoint(tmp_path / "a.pt", name).classes == 6
 
 
-def fitted(train, order):
-    """A network fitted by heart, whose output order[i] is for class i."""
-    torch.manual_seed(0)
-    network = Residual(len(order))
-    pixels = load.normaliser(Preparation().mean, Preparation().std)(train.images)
-    labels = torch.tensor(order)[train.labels]
-    optimizer = torch.optim.Adam(network.parameters(), 0.02)
-    for _ in range(60):
-        optimizer.zero_grad()
-        cross_entropy(network(pixels), labels).backward()
-        optimizer.step()
-    return network.state_dict()
-
-
 @pytest.mark.parametrize("beside", ["timm", "noted", "other"])
 def test_outputs_in_another_order_are_noticed(
     folders, reports, tmp_path, users_module, capsys, beside
@@ -203,6 +206,7 @@ def test_outputs_in_another_order_are_noticed(
     path = folders(classes=("Cat", "ant", "bee"), count=30)
     train = training_images(path, tmp_path / "zip").train
     order = {"timm": (2, 0, 1), "noted": (0, 2, 1), "other": (0, 2, 1)}[beside]
+    torch.manual_seed(0)
     content = {"state_dict": fitted(train, order)}
     if beside == "noted":
         content["class_to_idx"] = {"Cat": 0, "bee": 1, "ant": 2}

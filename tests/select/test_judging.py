@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,19 +16,29 @@ def facts(**columns):
     names = [f"{name}.pt" for name in "abcdef"[:count]]
     plain = {"network": "n", "residual": True, "outputs": 4, "notes": "", "fault": ""}
     plain |= {"doubt": "", "noted_accuracy": np.nan, "known_accuracy": np.nan}
+    plain |= {"class_images": np.nan}
     return pd.DataFrame(
         {"checkpoint": names, "model_id": names, "bytes": names} | plain | columns
     )[FACTS]
 
 
+def flags(right, images=100):
+    """Whether each of some labelled images is classified correctly."""
+    return np.arange(images) < right
+
+
+@functools.cache
+def calibrated():
+    return predictor(models_table(noise=0.02), ["mixup"])
+
+
 def found_of(mixup, train_accuracy=0.9):
-    models = models_table(noise=0.02)
     table = pd.DataFrame(
         {"train_accuracy": train_accuracy, "log_train_loss": -2.0, "mixup": mixup}
     )
     return judging.Scored(
         table.assign(model_id=[f"{name}.pt" for name in "abcdef"[: len(table)]]),
-        predictor(models, ["mixup"]),
+        calibrated(),
         table,
     )
 
@@ -41,87 +53,121 @@ def test_checkpoints_are_ranked_by_predicted_test_accuracy_not_by_gap():
     np.testing.assert_allclose(
         table["accuracy"] + table["gap"], table["train_accuracy"]
     )
+    by_name = table.sort_values("checkpoint")
     np.testing.assert_allclose(
-        table["accuracy_high"] - table["accuracy_low"], 2 * found.predictor.half
+        by_name["accuracy_high"] - by_name["accuracy_low"],
+        2 * found.predictor.half(found.table),
     )
     np.testing.assert_allclose(
         table["gap_high"], table["train_accuracy"] - table["accuracy_low"]
     )
-    behind = (table["accuracy"] - table["accuracy"].iloc[0]) / (
-        np.sqrt(2) * found.predictor.error
+    error = pd.Series(found.predictor.error(found.table), list("abc"))
+    error = error[[name[0] for name in table["checkpoint"]]].to_numpy()
+    behind = (table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot(error, error[0])
+    np.testing.assert_allclose(
+        table["better_than_first"], scipy.stats.norm.cdf(behind), rtol=1e-6
     )
-    np.testing.assert_allclose(table["better_than_first"], scipy.stats.norm.cdf(behind))
-    assert table["better_than_first"].is_monotonic_decreasing
 
 
 def test_equal_checkpoints_share_a_rank_and_an_answer():
     table = judging.verdicts(facts(fault=["", "", ""]), found_of([0.6, 0.6, 0.2]))
     assert table["rank"].tolist() == [1, 1, 3]
-    assert "b.pt is as good within error" in report.answer(table)
+    assert report.answer(table).startswith("Not told apart: a.pt, b.pt, whose")
 
 
 def test_labelled_images_are_weighed_in_and_counted():
-    given, found, right = (
-        facts(fault=["", ""]),
-        found_of([0.6, 0.6]),
-        {"a.pt": 48, "b.pt": 54},
-    )  # near what is predicted
-    table = judging.verdicts(given, found, right, 100).set_index("checkpoint")
+    given = facts(fault=["", ""])
+    found = found_of([0.6, 0.6])
+    right = {"a.pt": flags(48), "b.pt": flags(54)}  # near what is predicted
+    table = judging.verdicts(given, found, right).set_index("checkpoint")
     said = found.table["train_accuracy"] - found.predictor.predicted(found.table)
-    mean, deviation = weighed(
-        said, found.predictor.error, found.predictor.common, [48, 54], 100
+    by = found.predictor
+    mean, covariance = weighed(
+        said, by.error(found.table), by.common, np.stack(list(right.values()))
     )
+    deviation = np.sqrt(np.diag(covariance))
+    table = table.loc[["a.pt", "b.pt"]]
     np.testing.assert_allclose(table.loc[["a.pt", "b.pt"], "accuracy"], mean)
     np.testing.assert_allclose(
         table["accuracy_high"] - table["accuracy"],
-        1.2815516 * deviation[::-1],
-        rtol=1e-6,
+        by.scale / by.deviation * deviation,
     )
     assert table.loc["a.pt", "labelled_right"] == 0.48
     assert tuple(table.loc["a.pt", ["counted_low", "counted_high"]]) == wilson(48, 100)
     assert (
-        report.remarks(table.reset_index(), given, 100)[1]
+        report.remarks(table.reset_index(), given, 100)[0]
         == "a.pt: accuracy on your 100 labelled images: 48.0 % (38 to 58)."
     )
 
 
-@pytest.mark.parametrize("residual", [True, False])
-def test_networks_like_no_study_s_are_judged_by_their_labelled_images_above_all(
-    residual,
-):
-    found = found_of([0.6, 0.7])
-    said = 0.9 - found.predictor.predicted(found.table)
-    right = np.round(
-        400 * (said + 1.5 * found.predictor.error)
-    )  # a miss that the study's errors allow
-    table = judging.verdicts(
-        facts(residual=[residual, residual]),
-        found,
-        dict(zip(["a.pt", "b.pt"], right, strict=True)),
-        400,
+def test_networks_like_no_study_s_are_judged_by_their_labelled_images_alone():
+    found = found_of([0.6, 0.7, 0.7])
+    right = {"a.pt": flags(200, 400), "b.pt": flags(240, 400), "c.pt": flags(220, 400)}
+    table = judging.verdicts(facts(residual=[False, False, True]), found, right)
+    table = table.set_index("checkpoint").sort_index()
+    assert table["verdict"].tolist() == ["counted", "counted", "predicted"]
+    assert table["accuracy"].tolist()[:2] == [0.5, 0.6]
+    half = scipy.stats.norm.ppf(0.9) * np.sqrt(0.25 / 400)  # of 80 %
+    assert table.loc["a.pt", "accuracy_high"] - 0.5 == pytest.approx(half, rel=1e-3)
+    alone, _ = weighed(
+        0.9 - found.predictor.predicted(found.table)[2:],
+        found.predictor.error(found.table)[2:],
+        0.0,
+        right["c.pt"][None],
     )
-    assert table["verdict"].tolist() == ["predicted" if residual else "counted"] * 2
-    by = found.predictor
-    trusted, plain = (
-        weighed(said, by.error, by.common, right, 400, trusted=level)[0]
-        for level in (0.95, 0.0)
+    assert table.loc["c.pt", "accuracy"] == pytest.approx(alone[0])
+
+
+def test_networks_beyond_the_studies_are_judged_by_labelled_images_alone():
+    """By one value far outside, and by another number of classes."""
+    found = found_of([0.6, 3.0])
+    table = judging.verdicts(facts(fault=["", ""]), found).set_index("checkpoint")
+    assert table["verdict"].to_dict() == {"a.pt": "predicted", "b.pt": "not judged"}
+    assert table.loc["b.pt", "note"].startswith(
+        "beyond what the studies cover (mixup 3.00, there 0."
     )
-    np.testing.assert_allclose(
-        table.sort_values("checkpoint")["accuracy"], trusted if residual else plain
+    assert "--labelled" in table.loc["b.pt", "note"]
+    counted = judging.verdicts(
+        facts(fault=["", ""]), found, {"a.pt": flags(48), "b.pt": flags(54)}
+    ).set_index("checkpoint")
+    assert counted.loc["b.pt", "verdict"] == "counted"
+    assert abs(counted.loc["b.pt", "accuracy"] - 0.54) < 0.02
+    for classes, verdict in ((4, "predicted"), (8, "predicted"), (10, "not judged")):
+        table = judging.verdicts(
+            facts(fault=["", ""]), found_of([0.6, 0.7])._replace(classes=classes)
+        )
+        assert table["verdict"].eq(verdict).all()
+    assert "(4 classes; there 10)" in table["note"].iloc[0]
+
+
+def test_what_a_study_knows_of_its_checkpoints_is_printed():
+    known = facts(known_accuracy=[0.5, 0.6])
+    table = judging.verdicts(known, found_of([0.5, 0.6]))
+    (sentence,) = report.remarks(table, known, 0)
+    assert sentence.startswith(
+        "Known from the study's test images: the best is b.pt with 60.0 %"
     )
-    assert (abs(plain - right / 400) < abs(trusted - right / 400)).all()
+    assert "known (%)" in report.printed(table)
+    assert "known (%)" not in report.printed(
+        judging.verdicts(facts(fault=["", ""]), found_of([0.5, 0.6]))
+    )
+
+
+def test_a_best_is_named_where_no_interval_reaches_the_first():
+    table = judging.verdicts(facts(fault=["", ""]), found_of([0.9, 0.2]))
+    assert report.answer(table).startswith("a.pt will do best: ")
 
 
 def test_no_accuracy_is_predicted_below_chance_or_above_one():
     assert (
-        judging.verdicts(facts(fault=[""]), found_of([-1.0], 0.4))["accuracy"].item()
-        == 0.25
+        judging.verdicts(facts(outputs=[2]), found_of([0.25], 0.75))["accuracy"].item()
+        == 0.5
     )
     found = found_of([1.4, 1.6], 0.99)
     assert (
-        judging.verdicts(facts(fault=["", ""]), found, {"a.pt": 40, "b.pt": 40}, 40)[
-            "accuracy"
-        ].max()
+        judging.verdicts(
+            facts(fault=["", ""]), found, {"a.pt": flags(40, 40), "b.pt": flags(40, 40)}
+        )["accuracy"].max()
         <= 1
     )
 
@@ -168,6 +214,13 @@ def test_without_any_checkpoint_that_can_be_read_nothing_is_said():
     assert report.answer(table) == "None of 2 checkpoints is judged."
 
 
-def test_values_beyond_the_study_are_named():
-    table = judging.verdicts(facts(fault=[""]), found_of([3.0]))
-    assert "mixup" in table["note"].item()
+def test_values_outside_of_the_studies_range_are_named():
+    found = found_of([0.6], 0.64)
+    assert found.predictor.leverage(found.table) < found.predictor.farthest
+    table = judging.verdicts(facts(fault=[""]), found)
+    assert table["verdict"].item() == "predicted"
+    assert (
+        table["note"]
+        .item()
+        .startswith("outside the studies' range: training accuracy 64 %, there 7")
+    )

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 from sklearn.linear_model import LinearRegression
@@ -20,40 +21,75 @@ def test_a_line_without_noise_is_found_as_least_squares_finds_it():
     columns = models[["train_accuracy", "log_train_loss", "mixup"]]
     line = LinearRegression().fit(columns, models["gap"]).predict(columns)
     np.testing.assert_allclose(found.predicted(models), line, atol=0.01)
-    assert found.half < 0.03
+    assert (found.half(models) < 0.03).all()
 
 
 def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
+    """Four kinds of one size: one further group counted as a miss takes the largest."""
     models = models_table(kinds=4, cells=4)
     found = prediction.predictor(models, ())
     errors = []
     for kind in models["kind"].unique():
         inside = models["kind"] == kind
         rest = prediction.predictor(models[~inside], ())
-        errors.append(
-            np.abs(
-                rest.regression.predict(
-                    models.loc[inside, list(prediction.FIT)].to_numpy()
-                )
-                - models.loc[inside, "gap"]
-            )
-        )
-    n = models["cell"].nunique()
-    place = int(
-        np.ceil(prediction.LEVEL * (n + 1))
-    )  # kinds of one size: the quantile of a split conformal interval
-    assert found.half == pytest.approx(np.sort(np.concatenate(errors))[place - 1])
-    assert found.error == pytest.approx(found.half / scipy.stats.norm.ppf(0.9))
+        missed = np.abs(rest.predicted(models[inside]) - models.loc[inside, "gap"])
+        errors.append(missed / np.sqrt(1 + rest.leverage(models[inside])))
+    assert found.groups == 4
+    assert found.scale == pytest.approx(np.concatenate(errors).max())
+    np.testing.assert_allclose(
+        found.half(models), found.scale * np.sqrt(1 + found.leverage(models))
+    )
+    squares = np.mean(np.concatenate(errors) ** 2)
+    np.testing.assert_allclose(
+        found.error(models) ** 2, squares * (1 + found.leverage(models))
+    )
 
 
 def test_kinds_count_once_however_many_models_they_have():
-    errors = (
-        models_table()
-        .head(3)
-        .assign(group=[0, 0, 1], truth=[0.0, 0.0, 0.0], predicted=[0.1, 0.1, 0.3])
+    errors = pd.DataFrame(
+        {
+            "group": [0, 0, 1],
+            "truth": 0.0,
+            "predicted": [0.1, 0.1, 0.6],
+            "leverage": [0.0, 0.0, 3.0],
+        }
     )
-    assert prediction._half_width(errors, 1000, 0.45) == pytest.approx(0.1)
-    assert prediction._half_width(errors, 1000, 0.6) == pytest.approx(0.3)
+    assert prediction._scale(errors, 1000, 0.45) == pytest.approx(0.1)
+    assert prediction._scale(errors, 1000, 0.6) == pytest.approx(0.3)
+
+
+def test_leverage_is_that_of_least_squares_on_as_many_groups():
+    """By hand, without a penalty: 1/G and the squared distance over that of G groups."""
+    models = models_table(kinds=4, cells=4)
+    found = prediction.predictor(models, ())
+    columns = models[list(prediction.FIT)].to_numpy()
+    design = np.column_stack([np.ones(len(columns)), columns])
+    own = np.column_stack([np.ones(2), [[0.9, -2.0], [0.2, 1.0]]])
+    covariance = np.linalg.inv(design.T @ design * 4 / len(columns))
+    expected = np.einsum("mi,ij,mj->m", own, covariance, own)
+    new = pd.DataFrame(own[:, 1:], columns=list(prediction.FIT))
+    bare = found._replace(
+        precision=np.linalg.inv(
+            np.cov(found.regression[0].transform(columns).T, bias=True) * 4
+        )
+    )
+    far = bare._replace(ranges=found.ranges.assign(low=-9.0, high=9.0))
+    np.testing.assert_allclose(far.leverage(new), expected)
+    assert far.leverage(new)[1] > far.leverage(new)[0]
+
+
+def test_images_of_a_class_are_known_where_every_model_says_them():
+    models = models_table()
+    assert prediction.known_columns(models) == prediction.FIT
+    numbers = np.log(np.linspace(50, 500, len(models)))
+    with_numbers = models.assign(log_class_images=numbers)
+    assert prediction.known_columns(with_numbers)[-1] == "log_class_images"
+    gap = models["gap"] - 0.1 * numbers
+    found = prediction.predictor(with_numbers.assign(gap=gap), BOTH)
+    line = np.polyfit(found.predicted(with_numbers), gap, 1)
+    assert line[0] == pytest.approx(1, abs=0.1)
+    with_numbers.loc[0, "log_class_images"] = np.nan
+    assert prediction.known_columns(with_numbers) == prediction.FIT
 
 
 def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_beyond():
@@ -85,7 +121,7 @@ def test_coverage_tries_each_kind_by_what_the_others_teach():
     rest = prediction.predictor(models[models["kind"] != kind], BOTH)
     mine = tried[tried["kind"] == kind]
     np.testing.assert_allclose(mine["predicted"], rest.predicted(mine))
-    np.testing.assert_allclose(mine["high"] - mine["low"], 2 * rest.half)
+    np.testing.assert_allclose(mine["high"] - mine["low"], 2 * rest.half(mine))
     assert not len(prediction.coverage(models[models["kind"] == kind], BOTH))
 
 
@@ -112,59 +148,86 @@ def test_wilson_by_its_formula():
     assert np.isnan(prediction.wilson(0, 0)).all()
 
 
+def flags(*right, images=100):
+    """Whether networks are right on images; those of all start with the first."""
+    return np.arange(images) < np.array(right)[:, None]
+
+
 def test_a_count_and_a_prediction_are_weighed_by_their_variances():
     share = 46 / 102  # of 100 images and two more, one of them right
     variances = np.array([0.05**2, share * (1 - share) / 100])
-    mean, deviation = prediction.weighed([0.5], 0.05, 0.3, [45], 100)
+    mean, covariance = prediction.weighed([0.5], [0.05], 0.3, flags(45))
     assert mean[0] == pytest.approx(
         (0.5 / variances[0] + 0.45 / variances[1]) / (1 / variances).sum()
     )
-    assert deviation[0] == pytest.approx((1 / variances).sum() ** -0.5)
-    assert prediction.weighed([0.5], 1e-9, 0.3, [45], 100)[0] == pytest.approx(0.5)
-    assert np.isfinite(prediction.weighed([0.5, 0.5], 0.05, 0.3, [0, 100], 100)).all()
+    assert covariance.item() == pytest.approx(1 / (1 / variances).sum())
+    certain = prediction.weighed([0.5], [1e-9], 0.3, flags(45))[0]
+    assert certain == pytest.approx(0.5)
+    assert np.isfinite(
+        prediction.weighed([0.5, 0.5], [0.05, 0.05], 0.3, flags(0, 100))[0]
+    ).all()
+
+
+def test_shares_err_together_where_the_same_images_are_hard():
+    """Against many draws of the labelled images that two networks share."""
+    random = np.random.default_rng(0)
+    hard = random.random(100_000)
+    right = np.stack([hard < 0.5, (hard + 0.2 * random.normal(size=100_000)) < 0.6])
+    draws = random.integers(100_000, size=(20_000, 50))
+    seen = np.cov([flags[draws].mean(1) for flags in right])
+    np.testing.assert_allclose(
+        prediction.counting_covariance(right) * 100_000 / 50, seen, rtol=0.05
+    )
+    assert seen[0, 1] > 0.5 * seen[0, 0]
 
 
 def test_what_predictions_miss_in_common_is_learnt_from_all_counts():
-    """Against the mean of a normal law drawn by chance: errors and counts together, those kept that are near the counts seen."""
-    said, right, error, common = np.array([0.5, 0.6]), np.array([46, 54]), 0.06, 0.7
+    """Against the mean of a normal law drawn by chance, those kept near the counts."""
+    said = np.array([0.5, 0.6])
+    error = np.array([0.06, 0.03])
+    common = 0.7
+    right = np.stack([np.arange(100) < 46, np.arange(100) % 50 < 27])
     draws = np.random.default_rng(0)
     truth = said + error * (
-        np.sqrt(common) * draws.normal(size=(4_000_000, 1))
-        + np.sqrt(1 - common) * draws.normal(size=(4_000_000, 2))
+        np.sqrt(common) * draws.normal(size=(500_000, 1))
+        + np.sqrt(1 - common) * draws.normal(size=(500_000, 2))
     )
-    share = (right + 1) / 102
-    weight = scipy.stats.norm.pdf(
-        right / 100, truth, np.sqrt(share * (1 - share) / 100)
-    ).prod(1)
+    counting = prediction.counting_covariance(right)
+    weight = scipy.stats.multivariate_normal.pdf(right.mean(1) - truth, cov=counting)
     centre = np.average(truth, axis=0, weights=weight)
-    mean, deviation = prediction.weighed(said, error, common, right, 100)
-    np.testing.assert_allclose(mean, centre, atol=2e-4)
+    mean, covariance = prediction.weighed(said, error, common, right)
+    np.testing.assert_allclose(mean, centre, atol=5e-4)
     np.testing.assert_allclose(
-        deviation,
-        np.sqrt(np.average((truth - centre) ** 2, axis=0, weights=weight)),
-        atol=2e-4,
+        np.diag(covariance),
+        np.average((truth - centre) ** 2, axis=0, weights=weight),
+        rtol=0.02,
     )
-    assert (
-        mean < prediction.weighed(said, error, 0.0, right, 100)[0]
-    ).all()  # both counts are low: each is a witness for the other
+
+
+def test_networks_that_are_right_on_the_same_images_are_one_witness():
+    alone = prediction.weighed([0.5], [0.06], 0.7, flags(40))[0]
+    twice = prediction.weighed([0.5, 0.5], [0.06, 0.06], 1.0, flags(40, 40))[0]
+    np.testing.assert_allclose(twice, alone[0], atol=1e-6)
 
 
 def test_predictions_that_labelled_images_refuse_count_for_less():
-    said, right, error = np.array([0.5, 0.6]), np.array([320, 320]), 0.05
-    mean, _ = prediction.weighed(said, error, 0.5, right, 400)
-    share = 321 / 402
-    shown = np.sqrt(
-        np.mean((0.8 - said) ** 2) - share * (1 - share) / 400
-    )  # what they err by, less what counting errs by
+    said, error, right = [0.5, 0.6], [0.05, 0.05], flags(320, 320, images=400)
+    mean, _ = prediction.weighed(said, error, 0.5, right)
+    counting = prediction.counting_covariance(right)
+    shown = np.sqrt(np.mean((0.8 - np.array(said)) ** 2 - np.diag(counting)))
     np.testing.assert_allclose(
-        mean, prediction.weighed(said, shown, 0.5, right, 400)[0]
+        mean, prediction.weighed(said, [shown, shown], 0.5, right, 1 - 1e-12)[0]
     )
 
 
-def test_errors_of_one_kind_are_in_common_by_their_means():
-    models = models_table().head(4)
-    left_out = models.assign(
-        group=[0, 0, 1, 1], truth=[0.3, 0.1, -0.1, -0.3], predicted=0.0
-    )
-    found = prediction.predictor(models_table(), ())._replace(left_out=left_out)
-    assert found.common == pytest.approx(0.2**2 / (0.2**2 + 0.1**2))
+def test_what_all_models_of_a_study_miss_is_in_common():
+    """Two studies whose gaps differ by 0.2 for all models, and nothing else."""
+    models = models_table(noise=0)
+    assert prediction.predictor(models, BOTH).common == 0
+    shifted = models.assign(gap=models["gap"] + 0.2, study="two")
+    both = pd.concat([models.assign(study="one"), shifted], ignore_index=True)
+    assert prediction.predictor(both, BOTH).common > 0.99
+    same = pd.concat([models.assign(study=name) for name in ("one", "two")])
+    noisy = same.reset_index(drop=True)
+    noisy["gap"] += 0.05 * np.random.default_rng(0).normal(size=len(noisy))
+    assert prediction.predictor(noisy, BOTH).common < 0.2
