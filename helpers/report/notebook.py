@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
 from helpers import files
@@ -341,8 +342,20 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
     )
 
 
+def _show_names_as_written(figure: Figure) -> None:
+    """Take ``$`` in names for a character; only labels of log scales are formulas."""
+    for axes in figure.axes:
+        # Texts of ticks are set when they are asked for.
+        axes.get_xticklabels()
+        axes.get_yticklabels()
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and r"\math" not in text.get_text():
+            text.set_parse_math(False)
+
+
 def as_file(figure: Figure, **look: Any) -> bytes:
     """A figure as a file, small, and the same bytes each time: PNG with 256 colours, or SVG with two decimals and without metadata."""
+    _show_names_as_written(figure)
     file = io.BytesIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):
         metadata = {"Date": None} if look.get("format") == "svg" else None

@@ -334,3 +334,17 @@ def test_class_names_from_data_are_text_in_every_page(report):
             for link in page.of("a", "href")
             if "evil" in link or "javascript" in link
         ]
+
+
+def test_a_name_with_dollar_signs_is_no_formula_and_stops_no_figure():
+    """Of classes, which are called as their folders are; labels of log scales stay."""
+    figure, ax = plt.subplots()
+    ax.barh(["a$_b$", "c$^{x$"], [1, 10])
+    ax.set_xscale("log")
+    ax.set_title("$\\x$")
+    content = notebook.as_file(figure, format="svg").decode()
+    plt.close(figure)
+    for name in ("a$_b$", "c$^{x$", "$\\x$"):
+        assert name in content
+    shown = re.sub(r"<!--.*?-->", "", content)
+    assert r"\mathdefault" not in shown
