@@ -16,7 +16,11 @@ from helpers.data.places import Places
 from helpers.data.records import Record
 from helpers.data.sources import Source, composed
 
-_SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:id|idation|ing)?(?![a-z])")
+_SPLIT = re.compile(
+    r"(?<![a-z])(train|val|test)(?:id|idation|ing)?(?:_?(?:set|data|dataset|images?))?"
+    r"(?![a-z])"
+)
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")  # between the words of "TrainData"
 _PLAIN = re.compile(r"(train|val|test)(id|idation|ing)?", re.IGNORECASE)
 _MASK_FOLDER = re.compile(
     r"(gt_?|object_?|image_?)?(masks?|segmentations?|seg|segmentation(class|object)|"
@@ -78,10 +82,15 @@ def join(folder: str, name: str) -> str:
 
 def split_of(name: str) -> str:
     """The split that a path names last: "instances_val2017" is "test"; else ""."""
-    words = _SPLIT.findall(name.lower())
+    words = _SPLIT.findall(_words(name))
     if not words:
         return ""
     return "train" if words[-1] == "train" else "test"
+
+
+def _words(name: str) -> str:
+    """A name in small letters, its words apart: "TrainData" is "train_data"."""
+    return _HUMP.sub("_", name).lower()
 
 
 # --- masks ---
@@ -208,7 +217,7 @@ def _split_groups(tree: Tree, folder: str) -> list[dict[str, str]]:
     for name in tree.inner(folder):
         kind = split_of(name)
         if kind:
-            rest = re.sub(r"[\W\d_]", "", _SPLIT.sub("", name.lower()))
+            rest = re.sub(r"[\W\d_]", "", _SPLIT.sub("", _words(name)))
             groups[rest][name] = kind
     return [groups[rest] for rest in sorted(groups, key=len)]
 

@@ -45,6 +45,10 @@ def of(classes, *places):
         ("training_set", "validation", ()),
         ("data/Train", "data/Test", ("data/unlabeled",)),
         ("my-train-set", "my-test-set", ()),
+        ("trainset", "testset", ("extra",)),
+        ("TrainData", "TestData", ("Samples",)),
+        ("DogsTrain", "DogsTest", ("DogsPredict",)),
+        ("train_images", "validation", ()),
     ],
 )
 def test_folders_of_splits_are_no_classes(train, test, beside):
