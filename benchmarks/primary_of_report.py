@@ -1,132 +1,115 @@
-"""The primary analysis of a report that is older than it, from the tables that it publishes: primary, kinds, gates, claims and the figure.
+"""The primary analysis of a published report, computed anew from its tables.
 
-``python -m benchmarks.primary_of_report compact20 --looks 3``. Values of single images are not published, so intervals draw configurations
-alone. Measures whose definition changed since (localization less the area of the box) are left out of the primary table; claims on them
-are judged as they were computed.
+``python -m benchmarks.primary_of_report kinds20 filled20`` writes the tables primary,
+across, pairs and claims of each, and the primary figure. Values of single images are not published with every
+report, so intervals of r that are not in its table yet draw configurations alone; those
+that are there are left as notebook 04 computed them, with images drawn too.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, complete_or_absent
 from helpers.parameters import read_blocks
-from helpers.report import figures, notebook, style, tables
+from helpers.report import figures, notebook, studies, style, tables
 from helpers.report.findings import FIGURE
-from helpers.scoring.measuring import with_measures
-from helpers.statistics import claims, prediction, primary, ranking, verdicts
-from helpers.statistics.correlations import design
-from helpers.statistics.draws import LEVEL, Draws
-from helpers.statistics.tables import varied_axes
-from helpers.training.config import PAPER_AXES
+from helpers.statistics import baselines, claims, prediction, primary, verdicts
+from helpers.statistics.draws import Draws
 
-MEASURES = [
-    "iou",
-    "pointing_game",
-    "effective_invariance",
-    "mixup_accuracy",
-    "fro_over_spec",
-    "curve_mean",
-]
-QUESTIONS = {
+OF_IMAGES = ("_low", "_high", "_smallest")  # what drawing images changes
+VECTOR = {"format": "svg", "dpi": 90}
+PANELS = {
     "r_gap": "r with the gap",
-    "r_gap_within_kinds": "r within kinds,\ngiven the fit",
-    "saved_error_points": "points saved for\na kind left out",
+    "r_gap_given_start": "r with the start\nheld fixed",
+    "error_with": "error of a kind\nheld out (points)",
 }
+CORRELATIONS = ("r_gap", "r_gap_within_kinds")  # published with images drawn
 
 
 def main() -> None:
-    """Write the tables and the figure into the report."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("study")
-    asked.add_argument(
-        "--looks",
-        type=int,
-        default=1,
-        help="how often the study was looked at; the level of intervals is 1 - 0.05 / looks",
-    )
-    given = asked.parse_args()
-    folder = PROJECT_ROOT / "reports" / given.study
-    catalogue = tables.read(folder, "catalogue")
-    scores, listing = (
-        tables.read(folder, "scores", ".parquet"),
-        tables.read(folder, "measures"),
-    )
-    titles = dict(zip(listing["column"], listing["title"], strict=True))
-    models = prediction.with_fit(
-        with_measures(
-            catalogue[catalogue["left_out"].isna()].reset_index(drop=True), scores
-        )
-    )
-    every = Draws(models, draws=2000)
-    rows = primary.primary_rows(models)
-    answers = primary.primary_table(
-        every.of(rows), MEASURES, permutations=4999, looks=given.looks
-    )
-    answers.insert(1, "title", answers["measure"].map(titles))
-    stated = read_blocks(PROJECT_ROOT / f"params/{given.study}.yaml")["claims"]
-    axes = varied_axes(models, [*PAPER_AXES, "images_per_class", "label_noise"])
-    field, _ = ranking.ranking_table(
-        every, sorted({claim["measure"] for claim in stated}), axes, permutations=4999
-    )
-    field = field.merge(
-        _saved(every, stated, axes, 1 - (1 - LEVEL) / given.looks),
-        on="measure",
-        how="left",
-        suffixes=("_of_one_look", ""),
-    )
-    mask = dict.fromkeys(("iou", "iou_b"), models.loc[rows, "mask_area"])
-    gates = verdicts.gate_table(
-        models[rows],
-        classes=20,
-        floor=float(models["whole_image_floor"].mean()),
-        mask_areas=mask,
-    )
-    written = {
-        "primary": answers,
-        "kinds": primary.kinds_table(models[rows]),
-        "gates": gates,
-    }
-    written["claims"] = verdicts.judged(
-        claims.check_claims(stated), answers, field, gates
-    )
-    for name, table in written.items():
-        table.to_csv(folder / f"tables/{name}.csv", index=False, float_format="%.8g")
+    """Write the tables into the reports."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", nargs="+")
+    for study in parser.parse_args().studies:
+        for name, table in recomputed(study, PROJECT_ROOT / "reports").items():
+            path = PROJECT_ROOT / "reports" / study / f"tables/{name}.csv"
+            with complete_or_absent(path) as temporary:
+                table.to_csv(temporary, index=False, float_format="%.8g")
+            print(f"wrote {path.relative_to(PROJECT_ROOT)}: {len(table)} rows")
+            if name == "primary":
+                draw(table, PROJECT_ROOT / "reports" / study / FIGURE)
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """Draw the primary figure as notebook 04 does, as PNG and SVG."""
     style.use()
-    figure, panels = plt.subplots(
-        1, 3, figsize=(11, 1.6 + 0.42 * len(answers)), sharey=True
-    )
-    for ax, (question, title) in zip(panels, QUESTIONS.items(), strict=True):
-        figures.forest(ax, answers, question, answers["title"])
-        ax.set_title(title, fontsize="medium")
-    (folder / FIGURE).write_bytes(notebook._drawn(figure, dpi=90))
-    print(
-        answers.T.to_string(),
-        written["claims"][
-            ["claim", "ours", "low", "high", "level", "verdict"]
-        ].to_string(),
-        sep="\n\n",
-    )
+    height = 1.4 + 0.36 * len(table)
+    figure, panels = plt.subplots(1, 3, figsize=(9, height), sharey=True)
+    for ax, (question, title) in zip(panels, PANELS.items(), strict=True):
+        figures.forest(ax, table, question, table["title"])
+        ax.set_title(title, fontsize="small")
+        if question.startswith("r_"):
+            ax.set_xlim(-1.05, 1.05)
+            ax.set_xticks([-1, 0, 1])
+    for place, look in ((path, {"dpi": 90}), (path.with_suffix(".svg"), VECTOR)):
+        with complete_or_absent(place) as temporary:
+            temporary.write_bytes(notebook._drawn(figure, **look))
 
 
-def _saved(
-    every: Draws, stated: list[dict], axes: list[str], level: float
-) -> pd.DataFrame:
-    """Points that measures save beside hyperparameters and fit, with intervals of the level that the looks leave."""
-    names = sorted(
-        {claim["measure"] for claim in stated if claim["question"] == claims.ADDED}
+def recomputed(study: str, reports: Path) -> dict[str, pd.DataFrame]:
+    """The tables primary, across, pairs and claims of a report, by today's rules."""
+    folder = reports / study
+    models = prediction.with_fit(studies.published_models(reports, study))
+    published = tables.read(folder, "primary")
+    is_measure = ~published.get("baseline", pd.Series(False, published.index))
+    published = published[is_measure.astype(bool)].set_index("measure")
+    titles = published["title"].to_dict()
+    options = read_blocks(PROJECT_ROOT / f"params/{study}.yaml")
+    options = options["notebooks"]["04_baselines"]
+    table = primary.primary_table(
+        Draws(models, draws=2000),
+        list(titles),
+        permutations=4999,
+        looks=options.get("looks", 1),
     )
-    saved = prediction.saved_errors(
-        every, names, design(every.models, axes, prediction.FIT), "cell", level
+    table.insert(1, "title", table["measure"].map(titles | baselines.TITLES))
+    _keep_intervals(table, published)
+    alike = ["learning_rate", "weight_decay", "batch_size"]
+    outcomes = ["gap", "test_accuracy", *titles]
+    pairs = baselines.matched_pairs(
+        models, "optimizer", ("sgd", "adam"), alike, outcomes
     )
-    columns = {
-        name: name.replace("saved_error_points", claims.ADDED)
-        for name in saved.columns
-        if name.startswith("saved_error_points")
+    others = options.get("other_studies", [])
+    stated = read_blocks(PROJECT_ROOT / f"params/{study}.yaml")["claims"]
+    judged = verdicts.judged(
+        claims.check_claims(stated), table, table, tables.read(folder, "gates")
+    )
+    first = tables.read(folder, "claims").columns
+    return {
+        "primary": table,
+        "across": studies.across(models, study, others, reports, titles),
+        "pairs": pairs,
+        "claims": judged[[*first]],
     }
-    return saved[["measure", *columns]].rename(columns=columns).assign(level=level)
+
+
+def _keep_intervals(table: pd.DataFrame, published: pd.DataFrame) -> None:
+    """Put published intervals of r, for which images were drawn, into a new table."""
+    rows = table["measure"].isin(published.index)
+    for question in CORRELATIONS:
+        for end in OF_IMAGES:
+            name = f"{question}{end}"
+            values = table.loc[rows, "measure"].map(published[name])
+            table.loc[rows, name] = values.astype(float)
+        before = table.loc[rows, "measure"].map(published[question]).astype(float)
+        if not np.allclose(before, table.loc[rows, question], atol=1e-6):
+            raise ValueError(f"{question} is not what the published scores give")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -119,7 +119,7 @@ _RANGES = """
 [16, 1024]: image_size
 [1, 2]: last_stride"""
 _FORMS = {
-    "study": r"\w[\w .+-]{0,99}",
+    **dict.fromkeys(("study", "other_studies"), r"\w[\w .+-]{0,99}"),
     **dict.fromkeys(
         ("class_ids", "pretrain_class_ids", "unseen_class_ids"),
         r"[^\x00-\x1f/\\]{1,200}",

@@ -1,4 +1,4 @@
-"""What a study answers, in plain words with the numbers of its tables: three sentences, four questions, the last of what it cannot say."""
+"""What a study answers, in plain words with the numbers of its tables."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,33 +7,39 @@ import numpy as np
 import pandas as pd
 
 from helpers.report.markup import inert
-from helpers.report.style import count, percent, with_interval
+from helpers.report.style import count, listed, percent, with_interval
+from helpers.statistics.baselines import START
 from helpers.statistics.draws import FEWEST_CONFIGURATIONS
-from helpers.statistics.primary import PAPER_ACCURACY, SETTING, primary_rows
+from helpers.statistics.primary import (
+    PAPER_ACCURACY,
+    SETTING,
+    WITHIN_SETTINGS,
+    primary_rows,
+)
 from helpers.statistics.published import published_table
-from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
+from helpers.statistics.verdicts import (
+    ANY_MEASURE,
+    LARGER,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    SMALLER,
+    claimed,
+    verdict,
+    word,
+)
 
-_Told = tuple[
-    str, str, str, str, str
-]  # a sentence, "" for none, and a row of ``HEADS``
-Tables = Mapping[
-    str, pd.DataFrame
-]  # of a report, by name, see ``findings.READ``; what is absent is said
+# Of a report, by name, see ``findings.READ``; what is absent is named.
+Tables = Mapping[str, pd.DataFrame]
 CAUSAL = (
-    "What was varied is how networks were trained, not where they look: this can show that a kind of training lowers the gap, "
-    "and cannot show that looking at the object does."
+    "We varied training, not attention: this can show that a kind of training lowers "
+    "the gap, and cannot show that looking at the object does."
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
-LOOKING = (
-    "area_matched_iou",
-    "pointing_game",
-    "object_reliance",
-)  # where a network looks, chance taken off; what it needs
+# Where a network looks, chance taken off; what it needs.
+LOOKING = ("area_matched_iou", "pointing_game", "object_reliance")
 HEADS = ["question", "answer", "number", "how far to trust it"]
-NAMED = "mixup_accuracy"  # always told of beside the best predictor
-MOST_UNLEARNT = (
-    0.6  # share of networks that did not learn, above which a study answers nothing
-)
+# Share of networks that did not learn, above which a study answers nothing.
+MOST_UNLEARNT = 0.6
 # A condition that does not hold, as a reader's sentence.
 _REASONS = {
     "the mask can miss": "The mask covers {share} of the image.",
@@ -48,56 +54,107 @@ _REASONS = {
 }
 
 
+class Row(NamedTuple):
+    """A row of ``HEADS``."""
+
+    question: str
+    answer: str
+    number: str
+    trust: str
+
+
 class Answer(NamedTuple):
     """What stands first on a study's page and in its FINDINGS, Markdown."""
 
     warning: str  # why there are no verdicts, or nothing at all; "" where there are
     sentences: tuple[str, ...]
-    rows: pd.DataFrame  # of ``HEADS``, one a question; empty where nothing can be said
+    rows: pd.DataFrame  # of ``HEADS``, one a question; empty where nothing is concluded
 
 
 def answer(tables: Tables) -> Answer:
-    """The answer of a study from its tables; see ``primary.primary_table``, ``verdicts.judged`` and ``verdicts.gate_table``."""
+    """The answer of a study.
+
+    Args:
+        tables: of its report, see ``primary.primary_table``,
+            ``baselines.across_studies``, ``baselines.matched_pairs``,
+            ``verdicts.judged`` and ``verdicts.gate_table``.
+
+    Returns:
+        Sentences and a row per question; a warning alone where nothing is concluded.
+    """
     nothing = pd.DataFrame(columns=HEADS)
-    if unlearnt := not_learnt(tables.get("catalogue")):
-        return Answer(unlearnt, (), nothing)
-    if "primary" not in tables:
-        told = "This report holds no primary analysis (table `primary`), so it gives no answer as a whole; run notebook 04 of it anew."
-        return Answer(told if "catalogue" in tables else "", (), nothing)
-    if not len(tables["primary"]):
-        return Answer(_nothing_primary(tables.get("catalogue")), (), nothing)
-    primary = (
-        tables["primary"]
-        .assign(title=tables["primary"]["title"].map(inert))
-        .set_index("measure")
-    )
-    warning = ""
-    if not np.isfinite(primary["r_gap_low"]).any():
-        networks = count(int(primary["n"].max()) if len(primary) else 0, "network")
-        warning = f"With {networks} above 80 % training accuracy this study is too small for verdicts; its numbers show how a report reads."
-    elif not len(tables.get("claims", ())):
-        warning = "Nothing was claimed before the first run, so there are no verdicts here: every number is exploration."
-    answered = (
-        _paper(primary, tables, bool(warning)),
-        _looking(primary, tables),
-        _prediction(primary, tables),
-        _limits(primary, tables),
-    )
-    sentences = (
-        () if warning else tuple(sentence for sentence, *_ in answered if sentence)
-    )
+    stop = _nothing_said(tables)
+    if stop is not None:
+        return Answer(stop, (), nothing)
+    table = tables["primary"]
+    table = table.assign(title=table["title"].map(_short))
+    table = table.set_index("measure", drop=False)
+    measures = table[~table["baseline"].astype(bool)]
+    warning = _warning(measures, tables)
+    answered = [
+        _paper(measures, tables, bool(warning)),
+        _looking(table, measures, tables),
+        _other_study(tables),
+        _held_out(table, measures),
+        _pairs(tables),
+        ("", _cause(measures, tables)),
+    ]
+    sentences = tuple(sentence for sentence, _ in answered if sentence)
+    rows = [row for _, row in answered if row is not None]
     return Answer(
-        warning, sentences, pd.DataFrame([row for _, *row in answered], columns=HEADS)
+        warning, () if warning else sentences, pd.DataFrame(rows, columns=HEADS)
     )
+
+
+def _short(title: str) -> str:
+    """A title as text; that chance is taken off is said once for all, see ``meant``."""
+    return inert(title).removesuffix(", above chance")
+
+
+def _nothing_said(tables: Tables) -> str | None:
+    """Why a study answers nothing at all; "" without networks, None where it answers."""
+    unlearnt = not_learnt(tables.get("catalogue"))
+    if unlearnt:
+        return unlearnt
+    if "primary" not in tables:
+        if "catalogue" not in tables:
+            return ""
+        return (
+            "This report holds no primary analysis (table `primary`), so it gives no "
+            "answer as a whole; run notebook 04 of it anew."
+        )
+    if "baseline" not in tables["primary"] and len(tables["primary"]):
+        return (
+            "The primary analysis of this report is of an earlier version, which holds "
+            "measures against no baselines; run notebook 04 of it anew."
+        )
+    if not len(tables["primary"]) or tables["primary"]["baseline"].astype(bool).all():
+        return _nothing_primary(tables.get("catalogue"))
+    return None
+
+
+def _warning(measures: pd.DataFrame, tables: Tables) -> str:
+    """Why a study that answers gives no verdicts; "" where it does."""
+    if not np.isfinite(measures["r_gap_low"]).any():
+        networks = count(int(measures["n"].max()), "network")
+        return (
+            f"With {networks} above 80 % training accuracy this study is too small for "
+            f"verdicts; its numbers show how a report reads."
+        )
+    if not len(tables.get("claims", ())):
+        return (
+            "Nothing was claimed before the first run, so there are no verdicts here: "
+            "every number is exploration."
+        )
+    return ""
 
 
 def not_learnt(catalogue: pd.DataFrame | None) -> str:
     """The sentence of a study in which too few networks learnt, with the remedy; "" where enough did."""
     if catalogue is None or not len(catalogue):
         return ""
-    last = catalogue.drop_duplicates(
-        "run_id", keep="last"
-    )  # snapshots are in the order of their names: first, stop
+    # Snapshots are in the order of their names: first, stop.
+    last = catalogue.drop_duplicates("run_id", keep="last")
     failed = last[
         last["left_out"].astype(str).str.startswith("train accuracy not above")
         | last["snapshot"].eq("none")
@@ -105,17 +162,19 @@ def not_learnt(catalogue: pd.DataFrame | None) -> str:
     if len(failed) <= MOST_UNLEARNT * len(last):
         return ""
     low, high = failed["train_accuracy"].min(), failed["train_accuracy"].max()
-    reached = (
-        f" (training accuracy {percent(low)} to {percent(high)})"
-        if np.isfinite(low)
-        else ""
+    reached = ""
+    if np.isfinite(low):
+        reached = f" (training accuracy {percent(low)} to {percent(high)})"
+    epochs = 2 * int(last["max_epochs"].max())
+    return (
+        f"{len(failed)} of {count(len(last), 'network')} did not learn enough{reached}, "
+        f"so nothing is concluded: give them {epochs} epochs (`max_epochs`) or more "
+        f"images."
     )
-    remedy = f"give them {2 * int(last['max_epochs'].max())} epochs (`max_epochs`) or more images"
-    return f"{len(failed)} of {count(len(last), 'network')} did not learn enough{reached}, so nothing is concluded: {remedy}."
 
 
 def _nothing_primary(catalogue: pd.DataFrame | None) -> str:
-    """Why a primary analysis has no rows, and the remedy."""
+    """Why a primary analysis has no measure, and the remedy."""
     if catalogue is None or not len(catalogue) or primary_rows(catalogue).any():
         return (
             "None of the measures of the primary analysis has a value here, so nothing "
@@ -133,7 +192,11 @@ def _nothing_primary(catalogue: pd.DataFrame | None) -> str:
 
 
 def published_r(architecture: str = PAPER_ARCHITECTURE) -> float:
-    """The paper's r of IoU and gap above 80 % training accuracy, of one architecture or "Total": Du et al. 2024, Table 3."""
+    """The paper's r of IoU and gap above 80 % training accuracy: Du et al. 2024, Table 3.
+
+    Args:
+        architecture: one of the table, or "Total".
+    """
     table = published_table("du2024_table3").set_index(
         ["method", "architecture", "threshold"]
     )
@@ -141,255 +204,362 @@ def published_r(architecture: str = PAPER_ARCHITECTURE) -> float:
 
 
 def reasons(tables: Tables, measure: str) -> str:
-    """In words, the conditions that a measure ("all": any measure of the study) does not meet, three at most."""
+    """The conditions that a measure ("all": any measure) does not meet, in words, three at most."""
     if "gates" not in tables:
         return ""
     gates = tables["gates"]
-    shut = gates[gates["concerns"].eq(measure) & ~gates["passes"].astype(bool)].head(3)
-    told = []
-    for gate, value in zip(shut["gate"], shut["value"], strict=True):
-        form = (
-            _REASONS.get(gate, f"{gate}: no.")
-            if np.isfinite(value)
-            else f"{gate}: not known."
+    concerned = gates["concerns"].eq(measure) & ~gates["passes"].astype(bool)
+    words = []
+    for gate, value in gates.loc[concerned, ["gate", "value"]].head(3).to_numpy():
+        form = _REASONS.get(gate, f"{gate}: no.")
+        if not np.isfinite(value):
+            form = f"{gate}: not known."
+        sentence = form.format(
+            value=value, share=percent(value), rest=percent(1 - value)
         )
-        told.append(
-            " "
-            + form.format(value=value, share=percent(value), rest=percent(1 - value))
-        )
-    return "".join(told).replace("100 % of the networks", "every network")
-
-
-def _side(row: pd.Series, question: str) -> int:
-    """-1 or 1 where the interval lies on that side of 0, else 0."""
-    return -1 if row[f"{question}_high"] < 0 else 1 if row[f"{question}_low"] > 0 else 0
+        words.append(" " + sentence)
+    return "".join(words).replace("100 % of the networks", "every network")
 
 
 def _r(row: pd.Series, question: str) -> str:
-    return "r = " + with_interval(
-        *row[[question, f"{question}_low", f"{question}_high"]]
-    )
+    ends = [question, f"{question}_low", f"{question}_high"]
+    return "r = " + with_interval(*row[ends])
 
 
-def _size(primary: pd.DataFrame) -> str:
-    networks, kinds = (
-        int(primary[name].max()) if len(primary) else 0 for name in ("n", "kinds")
-    )
-    return f"{count(networks, 'network')} of {count(kinds, 'kind')} of training"
+def _size(measures: pd.DataFrame) -> str:
+    networks = count(int(measures["n"].max()), "network")
+    kinds = count(int(measures["kinds"].max()), "kind")
+    return f"{networks} of {kinds} of training"
 
 
-def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> _Told:
-    question = "Does the paper's measure, the overlap of map and box (IoU), go with the gap above 80 % training accuracy?"
-    if PAPER not in primary.index or not np.isfinite(primary.loc[PAPER, "r_gap"]):
-        told = "The paper's measure, the overlap of a network's map with the object's box (IoU), could not be asked of this study."
-        return told, question, "Not asked.", "–", _size(primary)
-    row = primary.loc[PAPER]
-    stated = (
-        tables["claims"].query("measure == @PAPER and question == 'r_gap'")
-        if len(tables.get("claims", ()))
-        else ()
-    )
-    told = (
-        stated["verdict"].iloc[0]
-        if len(stated)
-        else verdict(
-            -1,
-            *row[["r_gap_low", "r_gap_high", "r_gap_p"]],
-            published_r(),
-            significant=1 - row["level"],
-        )
-    )
-    overlap, r = (
-        "a network's map overlaps the object's box (IoU)",
-        f"r = {row['r_gap']:.2f}",
-    )
-    how = {
-        -1: "correlates less with its gap than in the paper",
-        1: "goes with a larger gap",
-    }
-    how[0] = f"{how[-1]}, if at all"
-    sentence = {
-        REPRODUCED: f"The paper's result holds here: the more {overlap}, the smaller its gap, {r}.",
-        NOT_REPRODUCED: f"The paper's result is not reproduced: how much {overlap} {how[_side(row, 'r_gap')]}, {r}.",
-    }.get(
-        told,
-        f"Whether the paper's result holds cannot be told here: how much {overlap} goes with its gap is too uncertain, {r}.",
-    )
-    shown = (
-        f"**{'No verdict' if mute else told.capitalize()}.**{reasons(tables, PAPER)}"
-    )
-    number = f"{_r(row, 'r_gap')}; the paper: {published_r():.2f} in ResNet18, {published_r('Total'):.2f} in all its architectures"
-    models = tables.get("catalogue", pd.DataFrame({"left_out": []}))
-    out = (models["left_out"].notna() & models["left_out"].ne("")).sum()
-    return (
-        sentence,
-        question,
-        shown,
-        number,
-        f"{_size(primary)}{f'; {out} that learnt less left out' if out else ''}.",
-    )
-
-
-def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
-    question = "Does where a network looks go with its gap among networks trained alike (within kinds, given the fit)?"
-    known = primary.reindex(LOOKING).dropna(subset=["r_gap", "r_gap_within_kinds"])
-    if not len(known):
-        return (
-            "",
-            question,
-            "Not asked: no measure of it is defined here.",
-            "–",
-            _size(primary),
-        )
-    settings = _settings(tables)
-    if few := 1 < settings < FEWEST_CONFIGURATIONS:
-        known = known.assign(
-            r_gap_within_kinds_low=np.nan, r_gap_within_kinds_high=np.nan
-        )
-    best = known.iloc[
-        0
-    ]  # not that of the largest r, which would be chosen for its luck
-    within = (
-        "it still does"
-        if _side(best, "r_gap_within_kinds") == -1
-        else "this cannot be told"
-        if few
-        else "nothing clear is left"
-    )
-    r, p = (
-        best.get("r_gap_within_settings", np.nan),
-        best.get("r_gap_within_settings_p", np.nan),
-    )
-    if np.isfinite(p) and _side(best, "r_gap_within_kinds") == -1:
-        within += (
-            ""
-            if r < 0 and p < 1 - best["level"]
-            else ", but not clearly with start, optimizer and rate the same"
-        )
-    goes = f"correlates with its gap, r = {best['r_gap']:.2f}; among networks trained alike {within}"
-    goes = (
-        goes
-        if _side(best, "r_gap") == -1
-        else f"does not clearly correlate with a smaller gap, r = {best['r_gap']:.2f}"
-    )
-    words = {-1: "Yes", 0: "Cannot tell", 1: "The other way round"}
-    sides = {
-        name: words[_side(row, "r_gap_within_kinds")] for name, row in known.iterrows()
-    }
+def _missing(measures: pd.DataFrame, tables: Tables) -> str:
+    """The measures that some networks have no value of; "" where all have all."""
+    networks = int(measures["n"].max())
+    if len(tables.get("catalogue", ())):
+        networks = max(networks, int(primary_rows(tables["catalogue"]).sum()))
+    fewer = measures[measures["n"] < networks]
+    if not len(fewer):
+        return ""
     each = [
-        f"**{sides[name]}**: {inert(row['title'])}.{reasons(tables, name)}"
-        for name, row in known.iterrows()
+        f"{row['title']} in {networks - row['n']:.0f}" for _, row in fewer.iterrows()
     ]
-    numbers = "; ".join(
-        _r(row, "r_gap_within_kinds") for _, row in known.iterrows()
-    ) + (", respectively" if len(known) > 1 else "")
-    trust = (
-        f"Over all kinds r = {', '.join(f'{value:.2f}' for value in known['r_gap'])}"
-    )
-    others = primary.drop(index=[PAPER, *LOOKING], errors="ignore").dropna(
-        subset="r_gap"
-    )
-    if len(others):
-        strongest = others.loc[others["r_gap"].abs().idxmax()]
-        trust += (
-            f"; of {inert(strongest['title'])}, without boxes, {strongest['r_gap']:.2f}"
-        )
-    if len(kinds := tables.get("kinds", ())):
-        trust += f"; {percent(np.clip(kinds['variance_between_kinds'].iloc[0], 0, 1))} of the differences in gap lie between kinds"
-    trust += "."
-    if settings > 1:
-        combined = f"Optimizer, rate, decay and batch have {count(settings, 'combination')}, which shift all kinds alike"
-        trust += f" {combined}{f': {FEWEST_CONFIGURATIONS} are needed' if few else ''}."
-        trust += (
-            f" With these held fixed for each start, the first has r = {r:.2f} (p = {p:.2g})."
-            if np.isfinite(p)
-            else ""
-        )
     return (
-        f"Where a network looks, by the {inert(best['title'])}, {goes}.",
-        question,
-        " ".join(each),
-        numbers,
-        trust,
+        f" Values are missing: {listed(each)} of {count(networks, 'network')} (the table "
+        f"not_computed and notebook 04 give the reason)."
     )
+
+
+def _paper(
+    measures: pd.DataFrame, tables: Tables, mute: bool
+) -> tuple[str, Row | None]:
+    question = (
+        "Does the paper's measure, the overlap of map and box (IoU), correlate with the "
+        "gap above 80 % training accuracy?"
+    )
+    if PAPER not in measures.index or not np.isfinite(measures.loc[PAPER, "r_gap"]):
+        sentence = (
+            "The paper's measure, the overlap of a network's map with the object's box "
+            "(IoU), could not be asked of this study."
+        )
+        return sentence, Row(question, "Not asked.", "–", _size(measures))
+    row = measures.loc[PAPER]
+    result = claimed(PAPER, "r_gap", tables.get("claims"))
+    if result is None:
+        ends = row[["r_gap_low", "r_gap_high", "r_gap_p"]]
+        result = verdict(-1, *ends, published_r(), significant=1 - row["level"])
+    number = (
+        f"{_r(row, 'r_gap')}; the paper: {published_r():.2f} in ResNet18, "
+        f"{published_r('Total'):.2f} in all its architectures"
+    )
+    models = tables.get("catalogue", pd.DataFrame({"left_out": []}))
+    out = int((models["left_out"].notna() & models["left_out"].ne("")).sum())
+    short = f"; {out} that learnt less left out" if out else ""
+    shown = "No verdict" if mute else result.capitalize()
+    return _paper_sentence(row, result), Row(
+        question,
+        f"**{shown}.**{reasons(tables, PAPER)}",
+        number,
+        f"{_size(measures)}{short}.{_missing(measures, tables)}",
+    )
+
+
+def _paper_sentence(row: pd.Series, result: str) -> str:
+    numbers = f"(r = {row['r_gap']:.2f}; the paper: {published_r():.2f})"
+    overlap = "the overlap of map and box (IoU)"
+    if result == REPRODUCED:
+        return (
+            f"The paper's result is reproduced: networks in which {overlap} is larger "
+            f"have smaller gaps {numbers}."
+        )
+    if result == NOT_REPRODUCED:
+        strength = "correlates less with the gap"
+        if row["r_gap_low"] <= 0 <= row["r_gap_high"]:
+            strength = "hardly correlates with the gap"
+        elif row["r_gap_low"] > 0:
+            strength = "is larger where the gap is larger"
+        return f"The paper's result is not reproduced: {overlap} {strength} {numbers}."
+    return (
+        f"Whether the paper's result holds cannot be told here: the correlation of "
+        f"{overlap} with the gap is too uncertain {numbers}."
+    )
+
+
+def _looking(
+    table: pd.DataFrame, measures: pd.DataFrame, tables: Tables
+) -> tuple[str, Row | None]:
+    question = (
+        "Do networks with smaller gaps point more at the object, beyond what their "
+        "start, pretrained or not, explains?"
+    )
+    asked = measures.reindex(LOOKING).dropna(subset=["r_gap", "r_gap_given_start"])
+    if not len(asked):
+        absent = "Not asked: no measure of it is defined here."
+        return "", Row(question, absent, "–", _size(measures))
+    claims = tables.get("claims")
+    each = [
+        f"**{_given_start(row, claims)}**: {row['title']}.{reasons(tables, name)}"
+        for name, row in asked.iterrows()
+    ]
+    numbers = [
+        f"{row['title']}: {_r(row, 'r_gap')}, with the start held fixed "
+        f"{_r(row, 'r_gap_given_start')}"
+        for _, row in asked.iterrows()
+    ]
+    if START in table.index:
+        numbers.append(f"pretrained alone: {_r(table.loc[START], 'r_gap')}")
+    trust = [*_between_kinds(tables), *_within(asked.iloc[0], claims, tables)]
+    # The first, not that of the largest r, which would be chosen for its luck.
+    sentence = _looking_sentence(asked.iloc[0], table, claims)
+    return sentence, Row(question, " ".join(each), "; ".join(numbers), " ".join(trust))
+
+
+def _given_start(row: pd.Series, claims: pd.DataFrame | None) -> str:
+    """The verdict given the start, as a word of a table."""
+    found = word(row, "r_gap_given_start", claims)
+    named = {SMALLER: "Yes, smaller gaps", LARGER: "No, larger gaps"}
+    return named.get(found, found.capitalize())
+
+
+def _looking_sentence(
+    row: pd.Series, table: pd.DataFrame, claims: pd.DataFrame | None
+) -> str:
+    r = row["r_gap"]
+    if word(row, "r_gap", None) != SMALLER:
+        return (
+            f"Networks with smaller gaps do not clearly point more at the object "
+            f"({row['title']}: r = {r:.2f})."
+        )
+    points = (
+        f"Networks with smaller gaps point more at the object ({row['title']}: "
+        f"r = {r:.2f})"
+    )
+    if START not in table.index:
+        return f"{points}; all networks have the same start."
+    start = table.loc[START, "r_gap"]
+    says = "says as much"
+    if abs(start) > abs(r) + 0.05:
+        says = "says more"
+    elif abs(start) < abs(r) - 0.05:
+        says = "says less"
+    rest = {
+        SMALLER: "with the start held fixed the correlation remains",
+        LARGER: "with the start held fixed it turns round",
+    }.get(
+        word(row, "r_gap_given_start", claims),
+        "whether a correlation remains with the start held fixed cannot be told",
+    )
+    given = row["r_gap_given_start"]
+    return (
+        f"{points}; whether they started pretrained {says} (r = {start:.2f}); "
+        f"{rest} (r = {given:.2f})."
+    )
+
+
+def _between_kinds(tables: Tables) -> list[str]:
+    kinds = tables.get("kinds", ())
+    if not len(kinds):
+        return []
+    between = kinds["variance_between_kinds"].iloc[0]
+    if not np.isfinite(between):
+        return []
+    share = percent(np.clip(between, 0, 1))
+    return [f"{share} of the variance of the gap lies between kinds of training."]
+
+
+def _within(row: pd.Series, claims: pd.DataFrame | None, tables: Tables) -> list[str]:
+    """What is left of the first measure among networks trained alike, and its power."""
+    r = row["r_gap_within_kinds"]
+    if not np.isfinite(r):
+        return []
+    verdict_within = word(row, "r_gap_within_kinds", claims)
+    sentences = [
+        f"Within kinds, given training accuracy and loss, {row['title']} has "
+        f"r = {r:.2f}: {verdict_within}."
+    ]
+    least = row["r_gap_within_kinds_least_p"]
+    settings = _settings(tables)
+    if least >= 1 - row["level"]:
+        sentences.append(
+            f"That test has no power: with so few arrangements its p cannot be below "
+            f"{least:.2f}."
+        )
+    elif 1 < settings < FEWEST_CONFIGURATIONS:
+        sentences.append(
+            f"Only {count(settings, 'combination')} of optimizer, rate, decay and batch "
+            f"size were run; an interval needs {FEWEST_CONFIGURATIONS}."
+        )
+    fixed = row[WITHIN_SETTINGS]
+    p = row[f"{WITHIN_SETTINGS}_p"]
+    if np.isfinite(p):
+        smallest = row[f"{WITHIN_SETTINGS}_smallest"]
+        power = ""
+        if p >= 1 - row["level"] and np.isfinite(smallest):
+            power = f"; this test could only tell an r beyond ±{smallest:.2f}"
+        sentences.append(
+            f"With optimizer, rate and decay held fixed for each start as well, "
+            f"r = {fixed:.2f} (p = {p:.2g}){power}."
+        )
+    return sentences
 
 
 def _settings(tables: Tables) -> int:
     """Combinations of what varies within kinds of training; each counts once, since kinds that share one are shifted alike."""
     models = tables.get("catalogue", ())
-    return (
-        len(models[primary_rows(models)].filter(items=SETTING).drop_duplicates())
-        if len(models)
-        else 0
-    )
+    if not len(models):
+        return 0
+    rows = models[primary_rows(models)]
+    return len(rows.filter(items=SETTING).drop_duplicates())
 
 
-def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
-    group = "kind of training"
-    question, known = (
-        f"What predicts the gap of a {group} that was not seen?",
-        primary.dropna(subset="error_with"),
-    )
-    if not len(known):
-        return (
-            "",
-            question,
-            "Cannot be told: there are too few kinds to leave one out.",
-            "–",
-            _size(primary),
+def _least(table: pd.DataFrame, error: str) -> pd.Series | None:
+    """The row with the least error; None where there is none."""
+    defined = table.dropna(subset=error)
+    return defined.loc[defined[error].idxmin()] if len(defined) else None
+
+
+def _other_study(tables: Tables) -> tuple[str, Row | None]:
+    """What networks of another study, other classes and images, predict."""
+    across = tables.get("across")
+    if across is None or not len(across):
+        return "", None
+    sentences, rows = [], []
+    for trained_on, part in across.groupby("trained_on", sort=True):
+        part = part.assign(title=part["title"].map(_short))
+        is_baseline = part["baseline"].astype(bool)
+        rival = _least(part[is_baseline], "error_points")
+        best = _least(part[~is_baseline], "error_points")
+        if best is None or rival is None:
+            continue
+        name = inert(str(trained_on))
+        sentences.append(
+            f"Trained on the networks of {name}, with other classes, training accuracy, "
+            f"training loss and {best['title']} predict the gap with a mean error of "
+            f"{best['error_points']:.1f} points; knowing how a network was trained "
+            f"({rival['title']}) gives {rival['error_points']:.1f}."
         )
-    best = (
-        known[known["n"] == known["n"].max()].sort_values("error_with").iloc[0]
-    )  # errors of other networks are not to be compared
-    end = "_twins" if best.get("twins", np.nan) < best["kinds"] else ""
-    without, error, advance = (
-        best.get(f"error_{name}{end}", np.nan) for name in ("without", "with", "known")
-    )
-    where = " in any architecture" if end else ""
-    saved, low, high, p = best[
-        [
-            "saved_error_points",
-            "saved_error_points_low",
-            "saved_error_points_high",
-            "saved_error_points_p",
+        better = "No measure clearly predicts it better"
+        if best["error_points_high"] < rival["error_points_low"]:
+            better = f"{best['title']} predicts it better"
+        baselines = [
+            f"{row['title']} {_points(row)}" for _, row in part[is_baseline].iterrows()
         ]
-    ]
-    if low > 0:
-        by = f"by training accuracy, training loss and the best measure, “{inert(best['title'])}”,"
-        few = (
-            ""
-            if p < 1 - best["level"]
-            else ", among these kinds: too few to say so of others"
+        rows.append(
+            Row(
+                "What predicts the gap on other classes, from the networks of another "
+                "study?",
+                f"**{better}** than {rival['title']}.",
+                f"mean error in points, trained on {name}: with {best['title']} "
+                f"{_points(best)}; {'; '.join(baselines)}",
+                f"One other study, {count(int(best['n']), 'network')} judged; the best of "
+                f"{(~is_baseline).sum()} measures, chosen on the same networks.",
+            )
         )
-        no_better = (
-            ", no better than by hyperparameters and fit" if advance <= error else ""
-        )
-        within = f"to within {error:.1f} points on average{no_better}{few}"
-        sentence = (
-            f"The gap of a {group} that was not seen{where} is predicted {by} {within}."
-        )
-        shown = f"**The fit with {inert(best['title'])}** errs least of measures{no_better or ', among these kinds'}."
-    else:
-        told = "No measure clearly adds to training accuracy and loss, which predict the gap of a"
-        sentence = f"{told} {group} that was not seen{where} to {without:.1f} points."
-        shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
-    number = [f"error of the fit {without:.1f} points"]
-    number += (
-        [f"of hyperparameters and fit {advance:.1f}"] if np.isfinite(advance) else []
+    if not rows:
+        return "", None
+    return sentences[0], rows[0]
+
+
+def _points(row: pd.Series) -> str:
+    value = f"{row['error_points']:.1f}"
+    low, high = row["error_points_low"], row["error_points_high"]
+    return f"{value} ({low:.1f} to {high:.1f})" if np.isfinite(low) else value
+
+
+def _held_out(table: pd.DataFrame, measures: pd.DataFrame) -> tuple[str, Row | None]:
+    """What predicts the gap of a kind of training that was held out."""
+    question = "What predicts the gap of a kind of training that was held out?"
+    complete = measures[measures["n"] == measures["n"].max()]
+    best = _least(complete, "error_with_twins")
+    if best is None or not np.isfinite(best["error_best_twins"]):
+        absent = "Cannot tell: there are too few kinds to hold one out."
+        return "", Row(question, absent, "–", _size(measures))
+    rival = table.loc[best["best_baseline"]]
+    where = " in every architecture" if best["twins"] < best["kinds"] else ""
+    low = best["saved_from_best_points_low"]
+    high = best["saved_from_best_points_high"]
+    p = best["saved_from_best_points_p_adjusted"]
+    saved = best["saved_from_best_points"]
+    clear = p < 1 - best["level"] and low > 0
+    result = "no measure clearly predicts it better"
+    if clear:
+        result = f"{best['title']} predicts it better"
+    elif saved <= 0:
+        result = "no measure predicts it better"
+    errors = f"{best['error_with_twins']:.1f}"
+    sentence = (
+        f"For kinds of training that were held out{where}, {rival['title']} have a mean "
+        f"error of {best['error_best_twins']:.1f} points; {result} (with training "
+        f"accuracy and loss, {best['title']}: {errors})."
     )
-    number += [
-        f"with {inert(row['title'])} {row[f'error_with{end}']:.1f}"
-        for name, row in known.iterrows()
-        if name in (best.name, NAMED)
+    baselines = [
+        f"{row['title']} {row['error_with_twins']:.1f}"
+        for _, row in table[table["baseline"].astype(bool)].iterrows()
     ]
     ends = f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else ""
-    known_twin = ", where the kind is known in another architecture" if end else ""
-    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points beside the fit{known_twin}."
-    return sentence, question, shown, "; ".join(number), trust
+    return sentence, Row(
+        question,
+        f"**{result[0].upper()}{result[1:]}** than {rival['title']}.",
+        f"mean error in points: with {best['title']} {errors}; {'; '.join(baselines)}",
+        f"The best of {len(complete)} measures, chosen on the same networks, saves "
+        f"{saved:.1f}{ends} points (p = {p:.2g}, adjusted).",
+    )
 
 
-def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
-    told = f"**Not tested.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
-    kinds = int(primary["kinds"].max()) if len(primary) else 0
-    trust = f"Intervals and p draw configurations, not kinds: of kinds other than these {kinds} they say too much."
-    return "", "Does looking at the object lower the gap?", told, "–", trust
+def _pairs(tables: Tables) -> tuple[str, Row | None]:
+    """What changes with the optimizer, in pairs of networks that are otherwise alike."""
+    pairs = tables.get("pairs")
+    if pairs is None or not len(pairs) or "area_matched_iou" not in pairs:
+        return "", None
+    change = pairs["gap"] * pairs["area_matched_iou"]
+    opposite = int((change < 0).sum())
+    larger = pairs[pairs["gap"] > 0]
+    smaller = pairs[pairs["gap"] < 0]
+    numbers = []
+    for part, words in ((larger, "larger"), (smaller, "smaller")):
+        if len(part):
+            sizes = 100 * part["gap"].abs()
+            numbers.append(
+                f"gap {words} by {sizes.min():.1f} to {sizes.max():.1f} points in "
+                f"{count(len(part), 'kind')}"
+            )
+    count_pairs = int(pairs["pairs"].sum())
+    return "", Row(
+        "What does Adam in place of SGD change, all else equal?",
+        f"In {opposite} of {count(len(pairs), 'kind')} of training, area-matched overlap "
+        f"and gap move in opposite directions.",
+        "; ".join(numbers),
+        f"{count(count_pairs, 'pair')} of networks that differ in the optimizer alone; "
+        f"table pairs.",
+    )
+
+
+def _cause(measures: pd.DataFrame, tables: Tables) -> Row:
+    kinds = int(measures["kinds"].max())
+    return Row(
+        "Does looking at the object lower the gap?",
+        "**Not tested.** We varied training, not attention."
+        + reasons(tables, ANY_MEASURE),
+        "–",
+        f"Intervals resample configurations within these {kinds} kinds of training and "
+        f"are too narrow for others.",
+    )

@@ -25,12 +25,14 @@ def correlation(row: Any, title: str) -> str:
         return (
             f"{title} has no correlation with the gap here: too few models have both."
         )
-    said = f"{title} and the gap: **r = {with_interval(row.pearson_r, row.ci_low, row.ci_high)}**, {count(int(row.n), 'model')}."
+    r = with_interval(row.pearson_r, row.ci_low, row.ci_high)
+    sentence = f"{title} and the gap: **r = {r}**, {count(int(row.n), 'model')}."
     if not np.isfinite(row.ci_low):
-        return f"{said} There are too few configurations for an interval."
+        return f"{sentence} There are too few configurations for an interval."
     if row.ci_low <= 0 <= row.ci_high:
-        return f"{said} The interval contains 0, so no direction can be told."
-    return f"{said} A larger value goes with a {'smaller' if row.ci_high < 0 else 'larger'} gap."
+        return f"{sentence} The interval contains 0, so its sign is uncertain."
+    gaps = "smaller" if row.ci_high < 0 else "larger"
+    return f"{sentence} Models with larger values have {gaps} gaps."
 
 
 def central_map(table: pd.DataFrame) -> str:
@@ -46,27 +48,37 @@ def central_map(table: pd.DataFrame) -> str:
 
 
 def primary(table: pd.DataFrame) -> str:
-    """What predicts the gap of a kind of training left out, by the fit alone and by the best measure beside it; see ``primary_table``."""
-    known = table.dropna(subset="saved_error_points")
-    if not len(known):
+    """What predicts the gap of a kind of training held out; see ``primary_table``.
+
+    The best measure, with training accuracy and loss, is held against the best
+    baseline.
+    """
+    measures = table[~table["baseline"].astype(bool)].dropna(
+        subset=["error_with_twins", "error_best_twins"]
+    )
+    if not len(measures):
         return "Too few models, kinds of training or configurations for the primary analysis."
-    best = known.sort_values("error_with").iloc[0]
+    best = measures.sort_values("error_with_twins").iloc[0]
+    titles = table.set_index("measure")["title"]
     return (
-        f"Training accuracy and loss alone predict the gap of a kind of training left out to {best['error_without']:.1f} points; with "
-        f"{best['title']} beside them to {best['error_with']:.1f}."
+        f"For kinds of training that are held out in every architecture, "
+        f"{titles[best['best_baseline']]} have a mean error of "
+        f"{best['error_best_twins']:.1f} points; {best['title']} with training accuracy "
+        f"and loss: {best['error_with_twins']:.1f}."
     )
 
 
 def gates(table: pd.DataFrame) -> str:
     """Which conditions of a study do not hold, and for which measures."""
-    closed = table[~table["passes"]]
-    if not len(closed):
+    failing = table[~table["passes"].astype(bool)]
+    if not len(failing):
         return f"All {len(table)} conditions hold."
     each = [
         f"{gate} ({listed(rows['concerns'].tolist(), 3)})"
-        for gate, rows in closed.groupby("gate", sort=False)
+        for gate, rows in failing.groupby("gate", sort=False)
     ]
-    return f"{len(table) - len(closed)} of {len(table)} conditions hold; not: {listed(each, 8)}."
+    holding = len(table) - len(failing)
+    return f"{holding} of {len(table)} conditions hold. These fail: {listed(each, 8)}."
 
 
 def claims(table: pd.DataFrame) -> str:

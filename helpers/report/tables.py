@@ -38,15 +38,19 @@ _HEADERS |= {
 _HEADERS |= {
     "title": "measure",
     "ours": "here",
-    "error_without": "error of the fit (points)",
-    "error_with": "error with it (points)",
+    "error_without": "error of training accuracy and loss (points)",
+    "error_with": "error, kind held out (points)",
 }
 _HEADERS |= {
-    "r_gap_within_kinds": "r within kinds, given the fit",
-    "error_known": "error of hyperparameters and fit (points)",
+    "r_gap_within_kinds": "r within kinds, given training accuracy and loss",
+    "r_gap_given_start": "r given the start",
+    "r_test_accuracy": "r with test accuracy",
+    "saved_from_best_points": "error saved from the best baseline (points)",
+    "error_points": "error (points)",
+    "worst_points": "largest error (points)",
 }
 _ENDS = {
-    "_twins": ", kind left out in every architecture",
+    "_twins": ", in every architecture",
     "_low": ": from",
     "_high": ": to",
     "_p": ": p",
@@ -58,7 +62,11 @@ _ENDS |= {
     "_by_weights": ", along size",
 }
 _ENDS |= {"_over_ssim": ", over noise", "_over_unseen_fraction": ", over added classes"}
-_UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
+_UNREAD = (
+    "_smallest",
+    "_null",
+    "_least_p",
+)  # ends of columns that stand in the file alone
 _OF_INTERVAL = {
     "ci": "pearson_r",
     "kendall": "kendall_tau",

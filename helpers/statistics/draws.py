@@ -44,9 +44,10 @@ class Estimate(NamedTuple):
 
 
 class Draws:
-    """Draws behind every interval of a table of models: the same for all statistics, so that their differences are paired.
+    """Bootstrap of a table of models, the same draws for all statistics.
 
-    Configurations (column ``cell``) are drawn, and images where there are values of them.
+    Differences of statistics are therefore paired. Configurations (column ``cell``)
+    are drawn as a whole, and images where there are values of single ones.
     """
 
     def __init__(
@@ -65,26 +66,42 @@ class Draws:
             if name in models
         }
         self.redrawn = cache(self._redrawn)
+        self.unit = "cell"  # the column whose values are drawn, and change places
 
     @cached_property
     def weights(self) -> Array:
         """How often each model is in each draw: (draws, n)."""
-        return configuration_weights(self.models["cell"], self.draws, self.seed)
+        return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
     def of(self, rows: ArrayLike) -> "Draws":
         """Some of the models, (n,) bool or row numbers, with the images drawn as for all of them."""
         rows = np.arange(len(self.models))[np.asarray(rows)]
         images = {name: values[rows] for name, values in self.images.items()}
         part = Draws(self.models.iloc[rows], images, draws=self.draws, seed=self.seed)
-        part.redrawn = lambda name: (
-            None if (found := self.redrawn(name)) is None else found[:, rows]
-        )
+        part.unit = self.unit
+
+        def redrawn(name: str) -> Array | None:
+            column = self.redrawn(name)
+            return None if column is None else column[:, rows]
+
+        part.redrawn = redrawn
         return part
 
     def assign(self, **columns: ArrayLike) -> "Draws":
-        """The same models and drawn images with other columns (n,): ``cell`` is what is drawn, and changes places, as a whole."""
+        """The same draws of the same models with further columns (n,)."""
         part = Draws(self.models.assign(**columns), draws=self.draws, seed=self.seed)
         part.redrawn = self.redrawn
+        part.unit = self.unit
+        return part
+
+    def drawing(self, unit: str) -> "Draws":
+        """The same models, of which the values of another column are drawn as a whole.
+
+        Args:
+            unit: such as "setting", where all networks of a setting are shifted alike.
+        """
+        part = self.assign()
+        part.unit = unit
         return part
 
     def _redrawn(self, name: str) -> Array | None:
@@ -200,11 +217,13 @@ class Draws:
         Configurations with the same value of the column ``within`` change places.
         """
         groups = None if within is None else self.models[within]
-        return permuted_rows(self.models["cell"], count, self.seed, groups, exact_up_to)
+        return permuted_rows(
+            self.models[self.unit], count, self.seed, groups, exact_up_to
+        )
 
     def configurations(self, known: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many configurations the models with each measure come from: (n, M) -> (M,)."""
-        codes = pd.factorize(self.models["cell"])[0]
+        codes = pd.factorize(self.models[self.unit])[0]
         return np.array(
             [len(np.unique(codes[column])) for column in known.T], dtype=int
         )

@@ -1,6 +1,7 @@
 """What predicts the gap of models that were not seen: hyperparameters, fit, and what a measure saves beside them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -27,53 +28,72 @@ def with_fit(models: pd.DataFrame) -> pd.DataFrame:
 
 
 def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
-    """Absolute error, in points, of each gap as predicted by ridge regressions that never saw its fold; Hoerl and Kennard 1970.
+    """Absolute errors of gaps predicted by ridge regressions that never saw them.
 
-    Columns (n, k), or (M, n, k), are standardised, and the penalty of least leave-one-out error chosen, on the models fitted to. Folds are
-    (n,), or (D, n), of which the mean is taken; NaN below ``FEWEST_FOLDS``.
+    Hoerl and Kennard 1970. Columns are standardised, and the penalty with the least
+    leave-one-out error is chosen, on the networks that a regression is fitted to.
+
+    Args:
+        known: (n, k) columns, or (M, n, k) of M regressions.
+        gap: (n,) fractions.
+        folds: (n,) numbers, or (D, n) of D deals, over which errors are averaged.
+
+    Returns:
+        (n,) or (M, n) in points; NaN with fewer than ``FEWEST_FOLDS`` folds.
     """
-    known, gap, folds = (
-        np.asarray(known, dtype=float),
-        np.asarray(gap, dtype=float),
-        np.atleast_2d(folds),
-    )
+    known = np.asarray(known, dtype=float)
+    gap = np.asarray(gap, dtype=float)
+    folds = np.atleast_2d(folds)
     columns = known if known.ndim == 3 else known[None]
     errors = np.zeros(columns.shape[:2])
-    for dealt in folds:
-        numbers = np.unique(dealt)
+    for deal in folds:
+        numbers = np.unique(deal)
         if len(numbers) < FEWEST_FOLDS:
             return np.full(known.shape[:-1], np.nan)
         for number in numbers:
-            outside = dealt == number
-            predicted = np.clip(
-                _ridge(columns[:, ~outside], gap[~outside], columns[:, outside]), -1, 1
-            )
-            errors[:, outside] += 100 * np.abs(gap[outside] - predicted) / len(folds)
+            outside = deal == number
+            new = predicted(columns[:, ~outside], gap[~outside], columns[:, outside])
+            errors[:, outside] += 100 * np.abs(gap[outside] - new) / len(folds)
     return errors if known.ndim == 3 else errors[0]
 
 
+def predicted(known: Array, gap: Array, new: Array) -> Array:
+    """Gaps of new networks, by ridge regressions of the best penalty.
+
+    Args:
+        known: (n, k) columns, or (M, n, k), of the networks that are fitted to.
+        gap: (n,) their gaps, fractions.
+        new: (m, k) or (M, m, k), the same columns of the new networks.
+
+    Returns:
+        (m,) or (M, m) in [-1, 1].
+    """
+    if known.ndim == 2:
+        return predicted(known[None], gap, new[None])[0]
+    return np.clip(_ridge(known, gap, new), -1, 1)
+
+
 def _ridge(x: Array, y: Array, new: Array) -> Array:
-    """Predictions (M, m) at ``new`` (M, m, k) of regressions of (n,) on (M, n, k), each of the best penalty."""
+    """Predictions (M, m) at new (M, m, k) of regressions of (n,) on (M, n, k)."""
     if not x.shape[2]:
         return np.full(new.shape[:2], y.mean())
-    scale = np.where(
-        (largest := np.abs(x).max(1, keepdims=True)) > 0, largest, 1
-    )  # squares of a product of norms may overflow
-    mean, spread = (x / scale).mean(1, keepdims=True), (x / scale).std(1, keepdims=True)
+    largest = np.abs(x).max(1, keepdims=True)
+    scale = np.where(largest > 0, largest, 1)  # squares of products of norms overflow
+    mean = (x / scale).mean(1, keepdims=True)
+    spread = (x / scale).std(1, keepdims=True)
     spread = np.where(spread > 1e-12 * np.abs(mean), spread, 1)
-    x, new, centred = (
-        (x / scale - mean) / spread,
-        (new / scale - mean) / spread,
-        y - y.mean(),
-    )
+    x = (x / scale - mean) / spread
+    new = (new / scale - mean) / spread
+    centred = y - y.mean()
     sizes, axes = np.linalg.eigh(x.mT @ x)
     along = x @ axes  # (M, n, k)
-    shrinkage = 1 / (np.maximum(sizes, 0)[..., None] + PENALTIES)  # (M, k, penalties)
+    # (M, k, penalties)
+    shrinkage = 1 / (np.maximum(sizes, 0)[..., None] + PENALTIES)
     slopes = (along.mT @ centred)[..., None] * shrinkage
-    # Leave-one-out residuals from those of the fit and the diagonal of its projection, the intercept's share 1/n in it.
-    residuals = (centred[:, None] - along @ slopes) / (
-        1 - 1 / len(y) - along**2 @ shrinkage
-    )
+    # Leave-one-out residuals from those of the fit and the diagonal of its
+    # projection, the intercept's share 1/n in it.
+    leverage = 1 / len(y) + along**2 @ shrinkage
+    residuals = (centred[:, None] - along @ slopes) / (1 - leverage)
     best = (residuals**2).mean(1).argmin(1)
     chosen = axes @ np.take_along_axis(slopes, best[:, None, None], 2)
     return y.mean() + (new @ chosen)[..., 0]
@@ -91,65 +111,81 @@ def dealt_folds(
 
 
 def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
-    """Folds in which configurations (``left_out`` "cell") are dealt ``DEALS`` times, or each value of another column is left out once."""
+    """Deals into folds, (D, n): configurations ``DEALS`` times, other groups once.
+
+    Args:
+        draws: the networks.
+        left_out: "cell", for configurations dealt into folds at random, or another
+            column, each value of which is left out once.
+    """
     groups = draws.models[left_out]
-    return (
-        dealt_folds(groups, seed=draws.seed)
-        if left_out == "cell"
-        else pd.factorize(groups)[0][None]
-    )
+    if left_out == "cell":
+        return dealt_folds(groups, seed=draws.seed)
+    return pd.factorize(groups)[0][None]
+
+
+@dataclass(frozen=True)
+class Rivalry:
+    """What a measure is put beside, and what that is held against."""
+
+    known: Array  # (n, k) columns that the measure is put beside
+    rival: Array | None = None  # (n, j) columns to be beaten; None is ``known``
+    left_out: str = "cell"  # column whose groups are left out, see ``folds_of``
+    alike: str = ""  # column whose groups change sign together; "" is ``left_out``
 
 
 def saved_errors(
-    draws: Draws,
-    measures: Sequence[str],
-    known: Array,
-    left_out: str = "cell",
-    level: float = LEVEL,
-    alike: str = "",
+    draws: Draws, measures: Sequence[str], rivalry: Rivalry, level: float = LEVEL
 ) -> pd.DataFrame:
-    """By how many points each measure lowers the error of the predicted gap of models left out, beside what is known (n, k).
+    """By how much each measure lowers the error of the gap of networks left out.
 
-    p is one-sided, by turning the signs of whole groups (``folds_of``), or of those ``alike``, a column, together; it is not adjusted for
-    the number of measures. error_worst is that of the group that is predicted worst.
+    Args:
+        draws: n networks with measures and ``gap``.
+        measures: columns.
+        rivalry: what a measure is put beside and held against.
+        level: of intervals.
+
+    Returns:
+        A row per measure: error_without (of the rival), error_with and
+        saved_error_points, both with _low and _high, error_worst (of the group that
+        is predicted worst) and saved_error_points_p, one-sided, by changing the signs
+        of whole groups, not adjusted for the number of measures. In points; NaN where
+        there are too few groups.
     """
-    x, gap = (
-        draws.models[list(measures)].to_numpy(dtype=float),
-        draws.models["gap"].to_numpy(dtype=float),
-    )
-    without, beside = np.full((2, *x.shape), np.nan)
-    groups, folds = draws.models[left_out], folds_of(draws, left_out)
-    for kept, columns in finite_groups(x, gap[None]):
-        without[np.ix_(kept, columns)] = left_out_errors(
-            known[kept], gap[kept], folds[:, kept]
-        )[:, None]
-        own = np.stack(
-            [np.column_stack([known[kept], x[kept, column]]) for column in columns]
+    x = draws.models[list(measures)].to_numpy(dtype=float)
+    gap = draws.models["gap"].to_numpy(dtype=float)
+    without = np.full(x.shape, np.nan)
+    beside = np.full(x.shape, np.nan)
+    folds = folds_of(draws, rivalry.left_out)
+    rival = rivalry.known if rivalry.rival is None else rivalry.rival
+    for rows, columns in finite_groups(x, gap[None]):
+        alone = left_out_errors(rival[rows], gap[rows], folds[:, rows])
+        without[np.ix_(rows, columns)] = alone[:, None]
+        with_measure = np.stack(
+            [
+                np.column_stack([rivalry.known[rows], x[rows, column]])
+                for column in columns
+            ]
         )
-        beside[np.ix_(kept, columns)] = left_out_errors(
-            own, gap[kept], folds[:, kept]
-        ).T
-    table = {"measure": list(measures), "error_without": finite_mean(without)}
-    for name, part in (
-        ("error_with", beside),
-        ("saved_error_points", without - beside),
-    ):
-        table |= dict(
-            zip(
-                (name, f"{name}_low", f"{name}_high"),
-                draws.mean(part, level),
-                strict=True,
-            )
-        )
-    table["error_worst"] = (
-        pd.DataFrame(beside).groupby(groups.to_numpy()).mean().max().to_numpy()
-    )
+        errors = left_out_errors(with_measure, gap[rows], folds[:, rows])
+        beside[np.ix_(rows, columns)] = errors.T
+    saved = without - beside
+    with_mean, with_low, with_high = draws.mean(beside, level)
+    saved_mean, saved_low, saved_high = draws.mean(saved, level)
+    groups = draws.models[rivalry.left_out].to_numpy()
+    signs = draws.models[rivalry.alike or rivalry.left_out]
     return pd.DataFrame(
-        table
-        | {
-            "saved_error_points_p": sign_flip_p(
-                without - beside, draws.models[alike or left_out], seed=draws.seed
-            )
+        {
+            "measure": list(measures),
+            "error_without": finite_mean(without),
+            "error_with": with_mean,
+            "error_with_low": with_low,
+            "error_with_high": with_high,
+            "saved_error_points": saved_mean,
+            "saved_error_points_low": saved_low,
+            "saved_error_points_high": saved_high,
+            "error_worst": pd.DataFrame(beside).groupby(groups).mean().max().to_numpy(),
+            "saved_error_points_p": sign_flip_p(saved, signs, seed=draws.seed),
         }
     )
 

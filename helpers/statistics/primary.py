@@ -5,20 +5,34 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from helpers.statistics.baselines import (
+    START,
+    TITLES,
+    Baseline,
+    baselines_of,
+    best_rival,
+)
 from helpers.statistics.claims import check_primary
-from helpers.statistics.correlations import design
+from helpers.statistics.correlations import Array, design, finite_mean
 from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.hyperparameters import varied_axes
-from helpers.statistics.prediction import FIT, known_in_advance, saved_errors, with_fit
-from helpers.statistics.ranking import answers
+from helpers.statistics.permutation import holm
+from helpers.statistics.prediction import (
+    FIT,
+    Rivalry,
+    folds_of,
+    left_out_errors,
+    saved_errors,
+    with_fit,
+)
+from helpers.statistics.ranking import Question, answers
 
 PAPER_ACCURACY = 0.8  # training accuracy above which Du et al. 2024 keep a model
-_START, SETTING = (
-    ["pretrained", "augmentation"],
-    ["optimizer", "learning_rate", "weight_decay", "batch_size"],
-)
-_KIND = [*_START, "architecture", "images_per_class"]
-_LEFT = "r_gap_within_settings"
+SETTING = ["optimizer", "learning_rate", "weight_decay", "batch_size"]
+KIND = ["pretrained", "augmentation", "architecture", "images_per_class"]
+_START = ["pretrained", "augmentation"]
+WITHIN_SETTINGS = "r_gap_within_settings"
+_POWER = 2.8  # standard errors that are told from 0 with 80 % power: 1.96 + 0.84
 
 
 def primary_rows(models: pd.DataFrame) -> np.ndarray:
@@ -34,90 +48,204 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
 def primary_table(
     draws: Draws, measures: Sequence[str], *, permutations: int, looks: int = 1
 ) -> pd.DataFrame:
-    """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
+    """The primary analysis: baselines first, then the stated measures.
 
-    Of the models of ``primary_rows``; kinds are named by ``training.config.kind_name``. Every number speaks of these kinds, not of others.
-    A setting (optimizer, rate, decay, batch size) is the same in many kinds and shifts them alike, so within kinds whole settings are drawn
-    and change places. r_gap_within_settings holds them fixed too, for each start: what is left beside which of them suit which start.
-    Ends _twins: a kind is left out in all its architectures at once, ``twins`` is how many these are, and p of what is saved turns them
-    together. error_known is that of hyperparameters and fit, which every measure is to be held against.
+    Every number speaks of the kinds of training of the study, not of others. A setting
+    (optimizer, rate, decay, batch size) is the same in many kinds and shifts them
+    alike, so within kinds whole settings are drawn and change places.
+
+    Args:
+        draws: the n networks of ``primary_rows``, with measures, ``kind`` and
+            hyperparameters.
+        measures: columns, at most eight.
+        permutations: number of random ones, where there are too many for all.
+        looks: number of analyses of the study's data; verdicts use 0.05 / looks.
+
+    Returns:
+        A row per baseline (``baselines.TITLES``) and measure: baseline, n, kinds,
+        twins, level, and
+
+        - r_gap, r_test_accuracy and r_gap_given_start (whether pretrained), with
+          interval and p, see ``ranking.answers``;
+        - r_gap_within_kinds, given training accuracy and loss, with its interval, p
+          and least_p, the smallest p that so few arrangements allow;
+        - r_gap_within_settings, with the settings of each start held fixed too, its p
+          and the smallest r that it could tell;
+        - error_with, the error of the gap of a kind left out, of a baseline alone or
+          of a measure with training accuracy and loss; error_without of the latter
+          alone; saved_error_points, the difference, with its interval and p;
+        - error_with_twins, where a kind is left out in all of its architectures at
+          once, and saved_from_best_points, how much less that is than the error of the
+          best_baseline, which is chosen before a measure is looked at; _p_adjusted is
+          by Holm for all measures.
     """
     check_primary(measures)
-    draws = draws.of(
-        np.argsort(draws.models["kind"], kind="stable")
-    )  # so that settings of the same kinds have them in the same order
-    models, names, level = (
-        with_fit(draws.models),
-        list(measures),
-        1 - (1 - LEVEL) / looks,
+    # Settings of the same kinds are to have them in the same order.
+    draws = draws.of(np.argsort(draws.models["kind"], kind="stable"))
+    draws = draws.assign(**_groups(draws.models))
+    level = 1 - (1 - LEVEL) / looks
+    models = draws.models
+    axes = varied_axes(models, [name for name in KIND + SETTING if name in models])
+    baselines = baselines_of(models, axes)
+    table = pd.concat(
+        [
+            _of_baselines(draws, baselines, permutations, level),
+            _of_measures(draws, list(measures), baselines, permutations, level),
+        ],
+        ignore_index=True,
     )
+    table["baseline"] = table["measure"].isin(list(TITLES))
+    table["kinds"] = models["kind"].nunique()
+    table["twins"] = models["twins"].nunique()
+    table["level"] = level
+    first = ["measure", "baseline", "n", "kinds", "twins", "level"]
+    return table[[*first, *table.columns.difference(first, sort=False)]]
+
+
+def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
+    """Columns that say which networks are alike in what.
+
+    setting: optimizer, rate, decay and batch, or the configuration where these do not
+    vary; by_start: the same apart for each start; kinds: all kinds of a setting, since
+    settings of other kinds do not change places; twins: a kind of any architecture.
+    """
     text = models.astype(str)
-    setting, by_start = (
-        text.filter(items=columns).sum(axis=1)
-        for columns in (SETTING, [*_START, *SETTING])
-    )
-    setting = setting if setting.nunique() > 1 else models["cell"]
-    alike = [
+    setting = text.filter(items=SETTING).sum(axis=1)
+    if setting.nunique() <= 1:
+        setting = models["cell"]
+    twins = [
         kind.replace(architecture, "")
         for kind, architecture in zip(
             models["kind"], models["architecture"], strict=True
         )
     ]
-    draws = draws.assign(
-        twins=alike,
-        by_start=by_start,
-        kinds=text["kind"].groupby(setting).transform("".join),
+    return {
+        "setting": setting,
+        "by_start": text.filter(items=[*_START, *SETTING]).sum(axis=1),
+        "kinds": text["kind"].groupby(setting).transform("".join),
+        "twins": pd.Series(twins, models.index, dtype=object),
+    }
+
+
+def _correlations(
+    draws: Draws, names: list[str], permutations: int, level: float
+) -> pd.DataFrame:
+    """Correlations over all kinds, with gap and test accuracy, and given the start."""
+    given = design(draws.models, [START] if START in draws.models else [])
+    questions = [
+        Question("r_gap"),
+        Question("r_test_accuracy", target="test_accuracy"),
+        Question("r_gap_given_start", given=given),
+    ]
+    rows = draws.permutations(permutations)
+    table = pd.DataFrame({"measure": names})
+    table["n"] = np.isfinite(draws.models[names].astype(float)).sum().to_numpy()
+    for question in questions:
+        table = table.assign(**answers(draws, names, question, rows, level)[0])
+    return table
+
+
+def _of_baselines(
+    draws: Draws, baselines: Sequence[Baseline], permutations: int, level: float
+) -> pd.DataFrame:
+    """Rows of the baselines: errors of each, and r of the start."""
+    models = draws.models
+    gap = models["gap"].to_numpy(dtype=float)
+    table = pd.DataFrame({"measure": [item.name for item in baselines]})
+    table["n"] = len(models)
+    start = [item.name for item in baselines if item.name == START]
+    correlations = _correlations(draws, start, permutations, level)
+    table = table.merge(correlations.drop(columns="n"), how="left", on="measure")
+    errors = _errors(baselines, gap, folds_of(draws, "kind"))
+    mean, low, high = draws.mean(errors, level)
+    table["error_with"] = mean
+    table["error_with_low"] = low
+    table["error_with_high"] = high
+    table["error_worst"] = (
+        pd.DataFrame(errors).groupby(models["kind"].to_numpy()).mean().max()
     )
+    twins = _errors(baselines, gap, folds_of(draws, "twins"))
+    table["error_with_twins"] = finite_mean(twins)
+    return table
+
+
+def _errors(baselines: Sequence[Baseline], gap: Array, folds: Array) -> Array:
+    """Errors of the gap by each baseline, (n, baselines), in points."""
+    return np.column_stack(
+        [left_out_errors(item.columns, gap, folds) for item in baselines]
+    )
+
+
+def _of_measures(
+    draws: Draws,
+    names: list[str],
+    baselines: Sequence[Baseline],
+    permutations: int,
+    level: float,
+) -> pd.DataFrame:
+    """Rows of the measures."""
+    models = with_fit(draws.models)
+    gap = models["gap"].to_numpy(dtype=float)
+    fit = design(models, (), FIT)
+    table = _correlations(draws, names, permutations, level)
+    table = table.assign(**_within_kinds(draws, names, permutations, level))
+    table = table.assign(**_within_settings(draws, names, permutations))
+
+    saved = saved_errors(draws, names, Rivalry(fit, None, "kind", "twins"), level)
+    table = table.assign(**saved.drop(columns="measure"))
+    best = best_rival(baselines, gap, folds_of(draws, "twins"))
+    twins = saved_errors(draws, names, Rivalry(fit, best.columns, "twins"), level)
+    table["best_baseline"] = best.name
+    table["error_best_twins"] = twins["error_without"]
+    table["error_with_twins"] = twins["error_with"]
+    table["saved_from_best_points"] = twins["saved_error_points"]
+    table["saved_from_best_points_low"] = twins["saved_error_points_low"]
+    table["saved_from_best_points_high"] = twins["saved_error_points_high"]
+    table["saved_from_best_points_p"] = twins["saved_error_points_p"]
+    table["saved_from_best_points_p_adjusted"] = holm(twins["saved_error_points_p"])
+    return table
+
+
+def _within_kinds(
+    draws: Draws, names: list[str], permutations: int, level: float
+) -> dict[str, Array]:
+    """r within kinds given training accuracy and loss, and the least p there can be."""
+    by_setting = draws.drawing("setting")
+    rows = by_setting.permutations(permutations, "kinds")
+    given = design(with_fit(draws.models), ["kind"], FIT)
+    question = Question("r_gap_within_kinds", given=given)
+    columns, _ = answers(by_setting, names, question, rows, level)
+    is_defined = np.isfinite(columns["r_gap_within_kinds"])
+    columns["r_gap_within_kinds_least_p"] = np.where(
+        is_defined, 1 / (1 + len(rows)), np.nan
+    )
+    return columns
+
+
+def _within_settings(
+    draws: Draws, names: list[str], permutations: int
+) -> dict[str, Array]:
+    """r within kinds with settings of each start held fixed too, p and its power.
+
+    There is no interval: a draw repeats configurations, and so has too few of them for
+    so many columns. The smallest r is that of Fisher's transformation for the degrees
+    of freedom that are left.
+    """
+    models = with_fit(draws.models)
+    given = design(models, ["kind", "by_start"], FIT)
+    question = Question(WITHIN_SETTINGS, given=given)
+    rows = draws.permutations(permutations, "kind")
+    columns, _ = answers(draws, names, question, rows)
+    held = np.linalg.matrix_rank(np.column_stack([np.ones(len(models)), given]))
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
-    table = pd.DataFrame(
-        {"measure": names, "n": n, "kinds": models["kind"].nunique(), "level": level}
-    )
-    asked = (
-        ("r_gap", draws, None, None),
-        ("r_gap_within_kinds", draws.assign(cell=setting), "kinds", ["kind"]),
-    )
-    for question, drawn, within, fixed in (
-        *asked,
-        (_LEFT, draws, "kind", ["kind", "by_start"]),
-    ):
-        given = design(with_fit(drawn.models), fixed, FIT) if fixed else None
-        table = table.assign(
-            **answers(
-                drawn,
-                names,
-                question,
-                drawn.permutations(permutations, within),
-                given,
-                level,
-            )[0]
-        )
-    # A draw repeats configurations, so it has too few of them for so many columns: there is no interval.
-    table = table.drop(
-        columns=[
-            f"{_LEFT}{end}"
-            for end in ("_low", "_high", "_smallest", "_null", "_p_adjusted")
-        ]
-    )
-    fit, axes = (
-        design(models, (), FIT),
-        varied_axes(models, [name for name in _KIND + SETTING if name in models]),
-    )
-    saved = saved_errors(draws, names, fit, "kind", level, "twins").drop(
-        columns="measure"
-    )
-    beside = saved_errors(draws, names, fit, "twins")[["error_without", "error_with"]]
-    for part, left_out in ((saved, "kind"), (beside, "twins")):
-        part["error_known"] = known_in_advance(draws, axes, left_out)[
-            "error_points"
-        ].iloc[-1]
-    return pd.concat(
-        [
-            table,
-            saved,
-            beside.add_suffix("_twins").assign(twins=draws.models["twins"].nunique()),
-        ],
-        axis=1,
-    )
+    freedom = n - held - 2  # as n - 3 where only the mean is held
+    smallest = np.tanh(_POWER / np.sqrt(np.where(freedom > 0, freedom, np.nan)))
+    is_defined = np.isfinite(columns[WITHIN_SETTINGS])
+    return {
+        WITHIN_SETTINGS: columns[WITHIN_SETTINGS],
+        f"{WITHIN_SETTINGS}_p": columns[f"{WITHIN_SETTINGS}_p"],
+        f"{WITHIN_SETTINGS}_smallest": np.where(is_defined, smallest, np.nan),
+    }
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:

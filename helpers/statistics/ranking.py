@@ -1,13 +1,14 @@
 """Every measure by the same questions, over all models that are analysed: what the appendix of a study ranks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from helpers.statistics import permutation
-from helpers.statistics.claims import ADDED, QUESTIONS
+from helpers.statistics.claims import ADDED
 from helpers.statistics.correlations import (
     Array,
     design,
@@ -15,59 +16,68 @@ from helpers.statistics.correlations import (
     partial_correlation,
 )
 from helpers.statistics.draws import LEVEL, Draws, smallest_detectable
-from helpers.statistics.prediction import FIT, saved_errors, with_fit
+from helpers.statistics.prediction import FIT, Rivalry, saved_errors, with_fit
 from helpers.statistics.reliability import reliability
+
+
+@dataclass(frozen=True)
+class Question:
+    """One correlation that is asked of every measure."""
+
+    name: str  # of the column that answers it
+    target: str = "gap"
+    rank: bool = False  # Kendall's tau-b in place of Pearson's r
+    given: Array | None = None  # (n, k) columns to hold fixed
 
 
 def answers(
     draws: Draws,
     measures: Sequence[str],
-    question: str,
+    question: Question,
     rows: permutation.Rows,
-    given: Array | None = None,
     level: float = LEVEL,
 ) -> tuple[dict[str, Array], float]:
-    """Columns that answer a question named r_<target> or tau_<target> of every measure, by permuted rows, and its band.
+    """Answer one question of every measure, with interval and p-values.
 
-    _smallest is the smallest |r| that could have been told from 0; _null the mean under permutation, from which p and band measure.
+    Args:
+        draws: n networks with measures and target.
+        measures: columns.
+        question: what is correlated, and what held fixed.
+        rows: (D, n) permutations, see ``Draws.permutations``.
+        level: of intervals.
+
+    Returns:
+        Columns by name, (M,) each, and the band that the largest of all statistics
+        stays within in 95 % of the null. Beside the value stand its interval (_low,
+        _high), _smallest, the smallest size that could have been told from 0 with
+        80 % power, _null, the mean under the null, from which p and band measure, _p,
+        and _p_adjusted for all measures (maxT).
     """
-    names, target, tau = (
-        list(measures),
-        "test_accuracy" if "test_accuracy" in question else "gap",
-        question.startswith("tau"),
-    )
-    x, y = (
-        draws.models[names].to_numpy(dtype=float),
-        draws.models[target].to_numpy(dtype=float),
-    )
-    found = draws.estimate(
-        names,
-        target,
-        statistic=kendall if tau else partial(partial_correlation, given=given),
-        level=level,
-    )
-    null = (
-        kendall(x, y[rows])
-        if tau
-        else permutation.null_partial_correlation(x, y, rows, given)
-    )
-    # A measure that drifts as the gap grows within runs correlates with it under the null too; what it has beyond that is tested.
-    centre = permutation.null_centre(found.value, null)
-    size, away = np.abs(found.value - centre), np.abs(null - centre)
+    names = list(measures)
+    x = draws.models[names].to_numpy(dtype=float)
+    y = draws.models[question.target].to_numpy(dtype=float)
+    statistic = partial(partial_correlation, given=question.given)
+    if question.rank:
+        statistic = kendall
+        null = kendall(x, y[rows]) if len(rows) else np.empty((0, len(names)))
+    else:
+        null = permutation.null_partial_correlation(x, y, rows, question.given)
+    estimate = draws.estimate(names, question.target, statistic=statistic, level=level)
+    # A measure that drifts as the gap grows within runs correlates with it under the
+    # null too; what it has beyond that is tested.
+    centre = permutation.null_centre(estimate.value, null)
+    size = np.abs(estimate.value - centre)
+    away = np.abs(null - centre)
     columns = {
-        "": found.value,
-        "_low": found.low,
-        "_high": found.high,
-        "_smallest": smallest_detectable(found),
-        "_null": centre,
+        question.name: estimate.value,
+        f"{question.name}_low": estimate.low,
+        f"{question.name}_high": estimate.high,
+        f"{question.name}_smallest": smallest_detectable(estimate),
+        f"{question.name}_null": centre,
+        f"{question.name}_p": permutation.p_values(size, away),
+        f"{question.name}_p_adjusted": permutation.adjusted_p_values(size, away),
     }
-    columns |= {
-        "_p": permutation.p_values(size, away),
-        "_p_adjusted": permutation.adjusted_p_values(size, away),
-    }
-    return {
-        f"{question}{end}": values for end, values in columns.items()
-    }, permutation.band(away)
+    return columns, permutation.band(away)
 
 
 def ranking_table(
@@ -77,35 +87,46 @@ def ranking_table(
     *,
     permutations: int = permutation.PERMUTATIONS,
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Every measure by ``QUESTIONS``, with the points that it saves beside fit and hyperparameters; and by question its band."""
-    models, names, bands = with_fit(draws.models), list(measures), {}
-    held = {
-        "r_gap_given_fit": design(models, (), FIT),
-        "r_gap_given_all": design(models, axes, FIT),
-    }
-    known = np.isfinite(models[names].astype(float)).to_numpy()
-    table = pd.DataFrame(
-        {"measure": names, "n": known.sum(0), "cells": draws.configurations(known)}
-    )
-    table["images"] = table["measure"].map(
-        {name: values.shape[1] for name, values in draws.images.items()}
-    )
-    halves = {
+    """Every measure by ``claims.QUESTIONS``, over all models that are analysed.
+
+    Args:
+        draws: n networks with measures.
+        measures: columns.
+        axes: hyperparameters that vary.
+        permutations: number of random ones, where there are too many for all.
+
+    Returns:
+        A row per measure, and the band of each question, see ``answers``. Beside the
+        questions stand the points that a measure saves beside hyperparameters,
+        training accuracy and loss, and its reliability over halves of the images.
+    """
+    models = with_fit(draws.models)
+    names = list(measures)
+    given_all = design(models, axes, FIT)
+    questions = [
+        Question("r_gap"),
+        Question("tau_gap", rank=True),
+        Question("r_test_accuracy", target="test_accuracy"),
+        Question("r_gap_given_fit", given=design(models, (), FIT)),
+        Question("r_gap_given_all", given=given_all),
+    ]
+    is_finite = np.isfinite(models[names].astype(float)).to_numpy()
+    image_counts = {name: values.shape[1] for name, values in draws.images.items()}
+    reliabilities = {
         name: reliability(draws.images[name], seed=draws.seed)
         for name in names
         if name in draws.images
     }
-    table["reliability"] = table["measure"].map(halves).astype(float)
+    table = pd.DataFrame({"measure": names, "n": is_finite.sum(0)})
+    table["cells"] = draws.configurations(is_finite)
+    table["images"] = table["measure"].map(image_counts)
+    table["reliability"] = table["measure"].map(reliabilities).astype(float)
     rows = draws.permutations(permutations)
-    for question in QUESTIONS:
-        columns, bands[question] = answers(
-            draws, names, question, rows, held.get(question)
-        )
+    bands = {}
+    for question in questions:
+        columns, bands[question.name] = answers(draws, names, question, rows)
         table = table.assign(**columns)
-    saved = saved_errors(draws, names, held["r_gap_given_all"])
-    return table.assign(
-        **{
-            f"{ADDED}{end}": saved[f"saved_error_points{end}"]
-            for end in ("", "_low", "_high", "_p")
-        }
-    ), bands
+    saved = saved_errors(draws, names, Rivalry(given_all))
+    for end in ("", "_low", "_high", "_p"):
+        table[f"{ADDED}{end}"] = saved[f"saved_error_points{end}"]
+    return table, bands

@@ -41,6 +41,7 @@ SUPPORTED, CONTRADICTED, PRACTICALLY_NONE = (
     "contradicted",
     "practically none",
 )
+SMALLER, LARGER = "smaller", "larger"  # the gap of networks with larger values
 REPRODUCED, NOT_REPRODUCED, CANNOT_TELL = "reproduced", "not reproduced", "cannot tell"
 NEGLIGIBLE = 0.2  # |r|, and points of saved error
 SIGNIFICANT = 1 - LEVEL
@@ -152,6 +153,63 @@ def verdict(
         return SUPPORTED if (low > 0) == (side > 0) else CONTRADICTED
     return (
         PRACTICALLY_NONE if low >= -NEGLIGIBLE and high <= NEGLIGIBLE else CANNOT_TELL
+    )
+
+
+def direction(low: float, high: float, p: float, significant: float) -> str:
+    """Whether networks with larger values of a measure have smaller gaps.
+
+    Args:
+        low: lower end of the interval of a correlation with the gap.
+        high: its upper end.
+        p: of that correlation, adjusted for the number of measures.
+        significant: p below which a side is named.
+
+    Returns:
+        ``SMALLER``, ``LARGER`` or ``CANNOT_TELL``.
+
+    Example:
+        >>> direction(-0.9, -0.2, 0.001, 0.05)
+        'smaller'
+        >>> direction(-0.9, -0.2, 0.058, 0.05)
+        'cannot tell'
+    """
+    if p < significant and high < 0:
+        return SMALLER
+    if p < significant and low > 0:
+        return LARGER
+    return CANNOT_TELL
+
+
+def claimed(
+    measure: str, question: str, claims: pd.DataFrame | None = None
+) -> str | None:
+    """The verdict of the claim that asks a question of a measure; None without one."""
+    if claims is None or not len(claims):
+        return None
+    asked = claims["measure"].eq(measure) & claims["question"].eq(question)
+    return str(claims.loc[asked, "verdict"].iloc[0]) if asked.any() else None
+
+
+def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> str:
+    """The one verdict on a measure's answer, wherever it stands.
+
+    Args:
+        row: of the primary table.
+        question: a correlation of that table, such as "r_gap_given_start".
+        claims: the judged claims of the study, see ``judged``.
+
+    Returns:
+        The claim's verdict, where one asks this of the measure; else ``direction``.
+    """
+    stated = claimed(row["measure"], question, claims)
+    if stated is not None:
+        return stated
+    return direction(
+        row[f"{question}_low"],
+        row[f"{question}_high"],
+        row[f"{question}_p_adjusted"],
+        1 - row["level"],
     )
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from helpers.files import write_json
 from helpers.scoring.maps_kept import MAPS
+from helpers.statistics import baselines
 from helpers.statistics.draws import Draws
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
 from helpers.statistics.verdicts import gate_table, judged
@@ -129,7 +130,8 @@ def tables() -> dict[str, pd.DataFrame]:
     models = measures(catalogue())
     rows = models[primary_rows(models)]
     primary = primary_table(Draws(rows, draws=200), list(TITLES), permutations=199)
-    primary.insert(1, "title", [TITLES[name] for name in primary["measure"]])
+    titles = TITLES | baselines.TITLES
+    primary.insert(1, "title", [titles[name] for name in primary["measure"]])
     gates = gate_table(
         rows,
         rows,

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.report import answers, findings
+from helpers.statistics import baselines
 from helpers.statistics.verdicts import (
     CANNOT_TELL,
     NOT_REPRODUCED,
@@ -78,7 +79,7 @@ def test_the_verdict_is_that_of_the_claim(given, found):
     told = of(given, claims=claims)
     assert told.rows["answer"][0].startswith(f"**{found.capitalize()}.**")
     words = {
-        REPRODUCED: "holds here",
+        REPRODUCED: "result is reproduced",
         NOT_REPRODUCED: "is not reproduced",
         CANNOT_TELL: "cannot be told",
     }
@@ -103,101 +104,140 @@ def test_without_a_claim_on_iou_it_is_held_against_the_papers_resnet18(given):
     )
 
 
-def test_what_is_left_among_networks_trained_alike_follows_its_interval(given):
-    assert (
-        of(given).sentences[1].endswith("among networks trained alike it still does.")
-    )
-    primary = changed(
-        given["primary"],
-        "pointing_game",
-        r_gap_within_kinds_low=-0.5,
-        r_gap_within_kinds_high=0.1,
-    )
-    told = of(given, primary=primary)
-    assert (
-        "nothing clear is left" in told.sentences[1]
-        and "**Cannot tell**: pointing game" in told.rows["answer"][1]
-    )
-    primary = changed(given["primary"], "pointing_game", r_gap_low=-0.2, r_gap_high=0.1)
-    assert "does not clearly correlate" in of(given, primary=primary).sentences[1]
+def test_no_measure_is_credited_with_what_the_start_explains(given):
+    """The start says as much as the pointing game, and little is left beside it."""
+    start = {"r_gap": -0.9, "r_gap_low": -0.95, "r_gap_high": -0.8}
+    primary = changed(given["primary"], "pretrained", **start)
+    looking = {"r_gap": -0.88, "r_gap_p_adjusted": 0.001, "r_gap_given_start": -0.2}
+    primary = changed(primary, "pointing_game", **looking)
+    for p, low, high, words in (
+        (0.5, -0.5, 0.1, "cannot be told (r = -0.20)"),
+        (0.01, -0.5, -0.1, "the correlation remains (r = -0.20)"),
+        (0.2, -0.5, -0.1, "cannot be told (r = -0.20)"),  # an interval is not enough
+        (0.01, 0.1, 0.5, "it turns round (r = -0.20)"),
+    ):
+        given_start = {
+            "r_gap_given_start_p_adjusted": p,
+            "r_gap_given_start_low": low,
+            "r_gap_given_start_high": high,
+        }
+        told = of(given, primary=changed(primary, "pointing_game", **given_start))
+        assert "started pretrained says as much (r = -0.90)" in told.sentences[1]
+        assert words in told.sentences[1]
+        assert "pretrained alone: r = -0.90 (-0.95 to -0.80)" in told.rows["number"][1]
+    more = changed(primary, "pretrained", r_gap=-0.95)
+    assert "says more (r = -0.95)" in of(given, primary=more).sentences[1]
+    less = changed(primary, "pretrained", r_gap=-0.5)
+    assert "says less (r = -0.50)" in of(given, primary=less).sentences[1]
+    unclear = changed(primary, "pointing_game", r_gap_p_adjusted=0.2)
+    assert "do not clearly point more" in of(given, primary=unclear).sentences[1]
 
 
-def test_what_optimizer_and_rate_may_explain_is_told_where_networks_share_them(given):
-    unclear = changed(
-        given["primary"],
-        "pointing_game",
-        r_gap_within_settings=-0.3,
-        r_gap_within_settings_p=0.06,
-    )
-    told = of(given, primary=unclear)
-    assert told.sentences[1].endswith(
-        "it still does, but not clearly with start, optimizer and rate the same."
-    )
-    assert told.rows["how far to trust it"][1].endswith(
-        "held fixed for each start, the first has r = -0.30 (p = 0.06)."
-    )
-    for r, ends in ((-0.3, "it still does."), (0.3, "rate the same.")):
-        clear = changed(
-            unclear,
-            "pointing_game",
-            r_gap_within_settings=r,
-            r_gap_within_settings_p=0.04,
-        )
-        assert of(given, primary=clear).sentences[1].endswith(ends)
+def test_a_verdict_within_kinds_is_that_of_its_claim_wherever_it_stands(given):
+    """An interval beside 0 says nothing where the claim's adjusted p does not."""
+    claims = given["claims"]
+    for verdict in ("supported", "cannot tell"):
+        changed_claims = changed(claims, "pointing_game", verdict=verdict)
+        trust = of(given, claims=changed_claims).rows[answers.HEADS[3]][1]
+        r = given["primary"].set_index("measure")["r_gap_within_kinds"]
+        assert f"has r = {r['pointing_game']:.2f}: {verdict}." in trust
 
 
-def test_few_settings_tell_nothing_within_kinds_and_networks_left_out_are_counted(
-    given,
-):
-    assert (
-        of(given)
-        .rows[answers.HEADS[3]][1]
-        .endswith("12 combinations, which shift all kinds alike.")
-    )
+def test_a_test_without_power_is_called_so(given):
+    weak = changed(given["primary"], "pointing_game", r_gap_within_kinds_least_p=1 / 6)
+    trust = of(given, primary=weak).rows[answers.HEADS[3]][1]
+    assert "That test has no power" in trust and "p cannot be below 0.17" in trust
+    settings = {
+        "r_gap_within_settings": -0.3,
+        "r_gap_within_settings_p": 0.06,
+        "r_gap_within_settings_smallest": 0.71,
+    }
+    unclear = changed(given["primary"], "pointing_game", **settings)
+    trust = of(given, primary=unclear).rows[answers.HEADS[3]][1]
+    assert "r = -0.30 (p = 0.06); this test could only tell an r beyond ±0.71" in trust
+    clear = changed(unclear, "pointing_game", r_gap_within_settings_p=0.01)
+    assert "could only tell" not in of(given, primary=clear).rows[answers.HEADS[3]][1]
+
+
+def test_few_settings_and_networks_without_a_value_are_counted(given):
     few = given["catalogue"].assign(
         learning_rate=0.1,
         optimizer=np.tile(["adam", "sgd"], 18),
         left_out=["short of 80%"] * 2 + [""] * 34,
     )
-    told, ends = (
-        of(given, catalogue=few),
-        (
-            "; 2 that learnt less left out.",
-            "2 combinations, which shift all kinds alike: 8 are needed.",
-        ),
-    )
-    assert (
-        told.sentences[1].endswith("this cannot be told.")
-        and "**Yes**" not in told.rows["answer"][1]
-    )
-    assert all(
-        text.endswith(end)
-        for text, end in zip(told.rows[answers.HEADS[3]], ends, strict=False)
-    )
+    told = of(given, catalogue=few)
+    assert "Only 2 combinations of optimizer" in told.rows[answers.HEADS[3]][1]
+    assert "; 2 that learnt less left out." in told.rows[answers.HEADS[3]][0]
+    assert "Values are missing" not in told.rows[answers.HEADS[3]][0]
+    fewer = changed(given["primary"], "iou", n=35)
+    trust = of(given, primary=fewer).rows[answers.HEADS[3]][0]
+    assert "Values are missing: IoU in 1 of 36 networks" in trust
 
 
-def test_the_best_predictor_is_named_only_where_what_it_saves_is_clear(given):
-    assert "mixup accuracy" in of(given).sentences[2]
-    assert (
-        "mixup accuracy"
-        not in of(
-            given, primary=changed(given["primary"], "mixup_accuracy", n=35)
-        ).sentences[2]
-    )  # of other networks
-    known = [
-        of(given, primary=given["primary"].assign(error_known=error)).sentences[2]
-        for error in (0, 99)
-    ]
-    assert [
-        "no better than by hyperparameters and fit" in sentence for sentence in known
-    ] == [True, False]
-    unclear = given["primary"].assign(saved_error_points_low=-1.0)
-    told = of(given, primary=unclear)
-    fit = f"{given['primary']['error_without'].iloc[0]:.1f}"
-    assert (
-        told.sentences[2].startswith("No measure clearly adds")
-        and f"to {fit} points" in told.sentences[2]
+def test_a_measure_is_held_against_the_best_baseline(given):
+    """In the made study the gap is that of its kind, which hyperparameters tell."""
+    name = {"best_baseline": "hyperparameters", "error_best_twins": 3.0}
+    better = {
+        "error_with_twins": 1.0,
+        "saved_from_best_points": 2.0,
+        "saved_from_best_points_low": 0.5,
+        "saved_from_best_points_high": 3.5,
+        "saved_from_best_points_p_adjusted": 0.01,
+    }
+    primary = given["primary"].assign(error_with_twins=9.0)
+    primary = changed(primary, "mixup_accuracy", **name, **better)
+    for change, words in (
+        ({}, "mixup accuracy predicts it better"),
+        ({"saved_from_best_points_p_adjusted": 0.06}, "no measure clearly predicts it"),
+        ({"saved_from_best_points_low": -0.1}, "no measure clearly predicts it better"),
+        ({"saved_from_best_points": -0.1}, "predicts it better"),
+    ):
+        told = of(given, primary=changed(primary, "mixup_accuracy", **change))
+        assert words in told.sentences[2]
+        assert "hyperparameters alone have a mean error of 3.0" in told.sentences[2]
+    one_less = changed(primary, "mixup_accuracy", n=35)  # of other networks
+    assert "mixup accuracy" not in of(given, primary=one_less).sentences[2]
+    numbers = of(given, primary=primary).rows["number"][2]
+    assert all(title in numbers for title in baselines.TITLES.values())
+
+
+def test_another_study_stands_before_kinds_that_were_held_out(given):
+    def row(measure, error, low, high):
+        return {
+            "measure": measure,
+            "title": baselines.TITLES.get(measure, measure),
+            "baseline": measure in baselines.TITLES,
+            "trained_on": "other",
+            "n": 36,
+            "error_points": error,
+            "error_points_low": low,
+            "error_points_high": high,
+        }
+
+    rows = [row("hyperparameters", 4.0, 3.0, 5.0), row("training", 9.0, 8.0, 10.0)]
+    for high, words in ((3.5, "No measure clearly"), (2.9, "pointing predicts it")):
+        across = pd.DataFrame([*rows, row("pointing", 2.5, 2.0, high)])
+        told = of(given, across=across)
+        assert len(told.sentences) == 4 and len(told.rows) == 5
+        assert "Trained on the networks of other" in told.sentences[2]
+        assert "error of 2.5 points; knowing how" in told.sentences[2]
+        assert "(hyperparameters alone) gives 4.0" in told.sentences[2]
+        assert told.rows["answer"][2].startswith(f"**{words}")
+
+
+def test_pairs_say_in_how_many_kinds_overlap_and_gap_part(given):
+    pairs = pd.DataFrame(
+        {
+            "kind": ["a", "b", "c"],
+            "pairs": [2, 2, 1],
+            "gap": [0.02, -0.05, 0.01],
+            "area_matched_iou": [-0.01, 0.02, 0.01],
+        }
     )
+    row = of(given, pairs=pairs).rows.iloc[-2]
+    assert row["answer"].startswith("In 2 of 3 kinds of training")
+    assert "larger by 1.0 to 2.0 points in 2 kinds" in row["number"]
+    assert "5 pairs" in row[answers.HEADS[3]]
 
 
 def test_every_condition_that_does_not_hold_has_a_sentence():
@@ -291,14 +331,19 @@ def test_what_is_absent_is_said(given):
         in answers.answer({"catalogue": given["catalogue"]}).warning
     )
     assert answers.answer({}).warning == ""
-    told = of(given, primary=given["primary"].query("measure == 'mixup_accuracy'"))
+    is_kept = given["primary"]["baseline"] | given["primary"]["measure"].eq(
+        "mixup_accuracy"
+    )
+    told = of(given, primary=given["primary"][is_kept])
     assert (
         "could not be asked" in told.sentences[0]
         and told.rows["answer"][0] == "Not asked."
     )
     assert len(told.sentences) == 2 and told.rows["answer"][1].startswith("Not asked")
-    nothing = given["primary"].assign(error_with=np.nan, error_without=np.nan)
-    assert of(given, primary=nothing).rows["answer"][2].startswith("Cannot be told")
+    nothing = given["primary"].assign(error_with_twins=np.nan, error_best_twins=np.nan)
+    assert of(given, primary=nothing).rows["answer"][2].startswith("Cannot tell")
+    earlier = given["primary"].drop(columns="baseline")
+    assert "of an earlier version" in of(given, primary=earlier).warning
     assert "98.3 % intervals, for 3 analyses." in findings.meant(
         {"primary": given["primary"].assign(level=1 - 0.05 / 3)}
     )

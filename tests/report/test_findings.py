@@ -33,10 +33,10 @@ def test_a_written_page_is_what_the_tables_give_and_a_changed_number_is_found(fo
 def test_tables_fold_what_they_hold_with_intervals_and_leave_out_what_is_empty(folder):
     tables = findings.read(folder)
     parts = dict(findings.folded(tables))
-    row = tables["primary"].iloc[1]
+    row = tables["primary"].iloc[-2]
     assert (
         f"{row['r_gap']:.2f} ({row['r_gap_low']:.2f} to {row['r_gap_high']:.2f})"
-        in set(parts["The primary analysis"]["r"])
+        in set(parts["The primary analysis, baselines first"]["r with the gap"])
     )
     assert (
         len(parts["Conditions that do not hold"]) == (~tables["gates"]["passes"]).sum()
@@ -69,7 +69,7 @@ def test_the_command_checks_writes_and_refuses(folder, capsys):
     ):
         assert command.main(["findings", name, *given]) == 2
         assert said in capsys.readouterr().err
-    (folder / "tables/primary.csv").write_text("measure\niou\n")
+    (folder / "tables/primary.csv").write_text("measure,baseline\niou,False\n")
     assert command.main(["findings", "made", *given]) == 2
     assert "lacks what" in capsys.readouterr().err
     (folder / "tables/primary.csv").unlink()

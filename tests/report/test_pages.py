@@ -248,7 +248,8 @@ def test_committed_pages_are_what_the_code_makes_of_the_committed_tables(
     )
     if (study / findings.PAGE).is_file():
         assert findings.differences(folder) == []
-        assert len(findings.page(folder).split()) <= 900
+        unfolded = findings.page(folder).partition("<details>")[0]
+        assert len(unfolded.split()) <= 900
     for page in (
         pages._write_index(folder),
         pages._write_notebook(folder / "01_data_subset.ipynb"),

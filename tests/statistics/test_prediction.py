@@ -11,6 +11,7 @@ from helpers.statistics.draws import Draws
 from helpers.statistics.permutation import sign_flip_p
 from helpers.statistics.prediction import (
     FIT,
+    Rivalry,
     dealt_folds,
     folds_of,
     known_in_advance,
@@ -141,9 +142,9 @@ def test_saved_errors_are_paired_differences_whose_p_flips_what_was_left_out(lef
         table["gap"].to_numpy(),
         folds_of(draws, left_out),
     )
-    found = saved_errors(
-        draws, ["adds", "some", "never", "constant"], known, left_out, level=0.9
-    ).set_index("measure")
+    names = ["adds", "some", "never", "constant"]
+    rivalry = Rivalry(known, left_out=left_out)
+    found = saved_errors(draws, names, rivalry, level=0.9).set_index("measure")
     for name, kept in (
         ("adds", np.full(60, True)),
         ("some", table["some"].notna().to_numpy()),

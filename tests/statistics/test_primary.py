@@ -6,16 +6,29 @@ import pytest
 
 from helpers.statistics.correlations import design, partial_correlation, pearson
 from helpers.statistics.draws import Draws
-from helpers.statistics.prediction import FIT, left_out_errors, saved_errors, with_fit
+from helpers.statistics.prediction import (
+    FIT,
+    Rivalry,
+    left_out_errors,
+    saved_errors,
+    with_fit,
+)
 from helpers.statistics.primary import (
     ended_by_a_rule,
     kinds_table,
     primary_rows,
     primary_table,
 )
-from helpers.statistics.ranking import answers
+from helpers.statistics.ranking import Question, answers
 
 MEASURES = ["between", "within", "noise"]
+FACTS = ["measure", "baseline", "n", "kinds", "level", "twins", "best_baseline"]
+
+
+def measures_table(*args, **options):
+    """The rows of the measures, without the baselines above them."""
+    table = primary_table(*args, **options)
+    return table[~table["baseline"]].reset_index(drop=True)
 
 
 def study(seed=0, kinds=4):
@@ -64,7 +77,7 @@ def test_one_model_a_run_at_its_stop_with_right_labels_above_the_papers_accuracy
 def test_the_three_questions_are_answered_as_they_say():
     models = with_fit(study())
     draws = Draws(models, draws=300, seed=2)
-    table = primary_table(draws, MEASURES, permutations=199).set_index("measure")
+    table = measures_table(draws, MEASURES, permutations=199).set_index("measure")
     x, gap = models[MEASURES].to_numpy(), models["gap"].to_numpy()
     assert table["r_gap"].tolist() == pytest.approx(
         [pearson(column, gap) for column in x.T]
@@ -82,17 +95,15 @@ def test_the_three_questions_are_answered_as_they_say():
         and set(table["kinds"]) == {4}
         and set(table["level"]) == {0.95}
     )
-    found = saved_errors(draws, MEASURES, design(models, (), FIT), "kind").set_index(
-        "measure"
-    )
+    rivalry = Rivalry(design(models, (), FIT), left_out="kind")
+    found = saved_errors(draws, MEASURES, rivalry).set_index("measure")
     pd.testing.assert_frame_equal(table[found.columns], found)
     for question, held, within in (
         ("r_gap", None, None),
         ("r_gap_within_kinds", given, "kind"),
     ):
-        expected = answers(
-            draws, MEASURES, question, draws.permutations(199, within), held
-        )[0]
+        rows = draws.permutations(199, within)
+        expected = answers(draws, MEASURES, Question(question, given=held), rows)[0]
         assert all(
             table[name].tolist() == pytest.approx(values.tolist())
             for name, values in expected.items()
@@ -127,7 +138,7 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         within=suits + 0.2 * random.normal(size=32),
         noise=rest,
     )
-    row = primary_table(
+    row = measures_table(
         Draws(models, draws=9), ["within", "noise"], permutations=199
     ).set_index("measure")
     assert (
@@ -143,9 +154,9 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         models[["within", "noise"]].to_numpy(), models["gap"], given
     )
     assert row["r_gap_within_settings"].tolist() == pytest.approx(expected.tolist())
-    alone = primary_table(Draws(models[:16], draws=9), ["within"], permutations=9).iloc[
-        0
-    ]  # one network a setting
+    alone = measures_table(
+        Draws(models[:16], draws=9), ["within"], permutations=9
+    ).iloc[0]  # one network a setting
     assert np.isnan(alone["r_gap_within_settings"]) and np.isnan(
         alone["r_gap_within_settings_p"]
     )
@@ -159,7 +170,7 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
         ignore_index=True,
     )
     few, many = (
-        primary_table(Draws(models, draws=200), ["within", "noise"], permutations=99)
+        measures_table(Draws(models, draws=200), ["within", "noise"], permutations=99)
         for models in (one, copies)
     )
     within = few.columns[few.columns.str.startswith("r_gap_within_kinds")]
@@ -171,7 +182,7 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
     )
     pd.testing.assert_frame_equal(many[within], few[within])
     three = study().assign(optimizer=np.tile(np.arange(8), 4)).query("optimizer < 3")
-    fewer = primary_table(Draws(three, draws=200), ["within"], permutations=99).iloc[0]
+    fewer = measures_table(Draws(three, draws=200), ["within"], permutations=99).iloc[0]
     assert np.isnan(fewer["r_gap_within_kinds_low"])
     assert fewer["r_gap_within_kinds_p"] * 6 in [1, 2, 3, 4, 5, 6]  # of 3! orders
 
@@ -183,7 +194,7 @@ def test_twins_turn_together_in_the_p_of_what_a_measure_saves():
         architecture=number.mod(2).map("net{}".format),
         kind=[f"net{k % 2} kind {k // 2}" for k in number],
     )
-    row = primary_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
+    row = measures_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
     assert (
         row["saved_error_points"] > 3 and row["saved_error_points_p"] == 1 / 16
     )  # of four signs, where eight kinds have 256
@@ -196,7 +207,7 @@ def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
         architecture=number.mod(2).map("net{}".format),
         kind=[f"net{k % 2} kind {k // 2}" for k in number],
     )
-    row = primary_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
+    row = measures_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
     errors = left_out_errors(
         models[[*FIT, "between"]].to_numpy(), models["gap"], number // 2
     )
@@ -210,7 +221,7 @@ def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
 def test_looks_widen_every_interval_to_their_level():
     draws = Draws(study(), draws=400)
     once, thrice = (
-        primary_table(draws, ["within"], permutations=9, looks=looks).iloc[0]
+        measures_table(draws, ["within"], permutations=9, looks=looks).iloc[0]
         for looks in (1, 3)
     )
     assert thrice["level"] == pytest.approx(1 - 0.05 / 3)
@@ -224,24 +235,22 @@ def test_looks_widen_every_interval_to_their_level():
 
 
 def test_one_kind_two_configurations_and_measures_that_say_nothing_are_undefined_and_no_more():
-    table = primary_table(
+    table = measures_table(
         Draws(study(kinds=1), draws=50), MEASURES, permutations=19
     ).set_index("measure")
     assert table["r_gap_within_kinds"].notna().all() and table.filter(
         like="error"
     ).isna().all(axis=None)
-    table = primary_table(
+    table = measures_table(
         Draws(study().iloc[[0, 8]], draws=50), MEASURES, permutations=19
     )
     assert (
-        table.drop(columns=["measure", "n", "kinds", "level", "twins"])
-        .isna()
-        .all(axis=None)
+        table.drop(columns=FACTS).isna().all(axis=None)
         and table["n"].tolist() == [2] * 3
     )
     odd = study().assign(absent=np.nan, constant=0.1, again=lambda t: t["within"])
     odd["some"] = odd["within"].where(odd["kind"] < "kind 2")
-    table = primary_table(
+    table = measures_table(
         Draws(odd, draws=50),
         ["within", "again", "absent", "constant", "some"],
         permutations=19,
@@ -303,18 +312,14 @@ def test_kinds_and_the_variance_between_them():
 
 def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same_heads():
     models = with_fit(study())
-    none = primary_table(
+    none = measures_table(
         Draws(models, draws=20).of(np.zeros(len(models), bool)),
         MEASURES,
         permutations=19,
     )
-    some = primary_table(Draws(models, draws=20), MEASURES, permutations=19)
+    some = measures_table(Draws(models, draws=20), MEASURES, permutations=19)
     assert sorted(none) == sorted(some) and none["n"].tolist() == [0, 0, 0]
-    assert (
-        none.drop(columns=["measure", "n", "kinds", "level", "twins"])
-        .isna()
-        .all(axis=None)
-    )
+    assert none.drop(columns=FACTS).isna().all(axis=None)
 
 
 def test_the_order_in_which_kinds_stand_changes_nothing():

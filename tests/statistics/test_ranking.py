@@ -5,8 +5,8 @@ import pytest
 from helpers.statistics.correlations import design, partial_correlation
 from helpers.statistics.draws import Draws
 from helpers.statistics.permutation import null_partial_correlation
-from helpers.statistics.prediction import FIT, saved_errors, with_fit
-from helpers.statistics.ranking import answers, ranking_table
+from helpers.statistics.prediction import FIT, Rivalry, saved_errors, with_fit
+from helpers.statistics.ranking import Question, answers, ranking_table
 from helpers.statistics.reliability import reliability
 
 AXES = ["depth", "size"]
@@ -78,7 +78,8 @@ def test_every_question_is_answered_with_its_own_target_and_what_it_holds_fixed(
     assert (table["r_gap_p_adjusted"] >= table["r_gap_p"]).all()
     beyond = (table["tau_gap"] - table["tau_gap_null"]).abs() > bands["tau_gap"]
     assert beyond.tolist() == (table["tau_gap_p_adjusted"] < 0.05).tolist()
-    saved = saved_errors(draws, list(table.index), design(fitted, AXES, FIT))
+    rivalry = Rivalry(design(fitted, AXES, FIT))
+    saved = saved_errors(draws, list(table.index), rivalry)
     for end in ("", "_low", "_high", "_p"):
         assert (
             table[f"added_error_points{end}"].tolist()
@@ -132,7 +133,7 @@ def test_p_is_of_the_distance_from_where_a_drift_within_runs_alone_puts_r():
     draws = Draws(models, draws=0)
     rows = draws.permutations(199)
     found, away = (
-        answers(draws, ["drift"], "r_gap", rows)[0],
+        answers(draws, ["drift"], Question("r_gap"), rows)[0],
         null_partial_correlation(models["drift"], models["gap"], rows)[:, 0],
     )
     away = np.append(away, found["r_gap"])  # the observed arrangement is one of them

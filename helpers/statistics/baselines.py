@@ -1,0 +1,217 @@
+"""What predicts the gap without any measure, and how far one study predicts another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from helpers.statistics.correlations import Array, design, finite_mean
+from helpers.statistics.draws import LEVEL, Draws
+from helpers.statistics.prediction import (
+    FIT,
+    left_out_errors,
+    predicted,
+    with_fit,
+)
+
+START = "pretrained"
+HYPERPARAMETERS = "hyperparameters"
+BOTH = "hyperparameters_and_training"
+TRAINING = "training"
+TITLES = {
+    START: "pretrained or not, alone",
+    HYPERPARAMETERS: "hyperparameters alone",
+    BOTH: "hyperparameters, training accuracy and loss",
+    TRAINING: "training accuracy and loss alone",
+}
+RIVALS = (
+    HYPERPARAMETERS,
+    BOTH,
+    TRAINING,
+)  # the best of which a measure is held against
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Columns from which the gap is predicted without any measure."""
+
+    name: str  # a key of ``TITLES``
+    columns: Array  # (n, k)
+
+
+def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
+    """Everything that is known of networks before a measure is computed.
+
+    Args:
+        models: n networks with hyperparameters, training accuracy and loss.
+        axes: the hyperparameters that vary among them.
+
+    Returns:
+        The four baselines of ``TITLES``, without the start where all have the same.
+    """
+    models = with_fit(models)
+    columns = {
+        HYPERPARAMETERS: design(models, axes),
+        BOTH: design(models, axes, FIT),
+        TRAINING: design(models, (), FIT),
+    }
+    if START in axes:
+        columns[START] = design(models, [START])
+    return [Baseline(name, columns[name]) for name in TITLES if name in columns]
+
+
+def best_rival(
+    baselines: Sequence[Baseline], gap: Array, folds: NDArray[np.int64]
+) -> Baseline:
+    """The baseline of ``RIVALS`` with the least error, chosen before any measure.
+
+    Args:
+        baselines: of n networks, see ``baselines_of``.
+        gap: (n,) fractions.
+        folds: (D, n) deals into folds, see ``left_out_errors``.
+
+    Returns:
+        The first of those that err least; the first of all where no error is defined.
+    """
+    rivals = [item for item in baselines if item.name in RIVALS]
+    errors = [
+        float(finite_mean(left_out_errors(item.columns, gap, folds))) for item in rivals
+    ]
+    least = np.nan_to_num(errors, nan=np.inf).argmin()  # the first where none is known
+    return rivals[int(least)]
+
+
+def across_studies(
+    studies: Mapping[str, pd.DataFrame],
+    judged_on: str,
+    axes: Sequence[str],
+    measures: Mapping[str, str],
+    *,
+    draws: int = 2_000,
+) -> pd.DataFrame:
+    """Error of the gap in one study as predicted by ridge regressions on another.
+
+    Each predictor is fitted to all networks of one study and judged on those of the
+    other, whose images and classes it has not seen. A measure is used together with
+    training accuracy and loss.
+
+    Args:
+        studies: networks of the primary analysis by study, with hyperparameters,
+            training accuracy and loss, gap, configuration and measures.
+        judged_on: the study whose gaps are predicted; each other one predicts them.
+        axes: hyperparameters, of which those are used that vary in both together.
+        measures: column and title of each measure.
+        draws: of configurations, behind each interval.
+
+    Returns:
+        A row per other study and predictor: measure (a column, or a key of
+        ``TITLES``), title, baseline, trained_on, judged_on, n, error_points with
+        error_points_low and _high, and worst_points. NaN where a study has not the
+        measure of every network.
+    """
+    rows = []
+    for trained_on in studies:
+        if trained_on == judged_on:
+            continue
+        parts = [with_fit(studies[name]) for name in (trained_on, judged_on)]
+        models = pd.concat(parts, ignore_index=True)
+        is_new = np.arange(len(models)) >= len(parts[0])
+        resampled = Draws(models[is_new], draws=draws)
+        for name, title, columns in _predictors(models, axes, measures):
+            errors = _errors_on_new(columns, models["gap"].to_numpy(float), is_new)
+            mean, low, high = resampled.mean(errors[:, None], LEVEL)
+            rows.append(
+                {
+                    "measure": name,
+                    "title": title,
+                    "baseline": name in TITLES,
+                    "trained_on": trained_on,
+                    "judged_on": judged_on,
+                    "n": int(is_new.sum()),
+                    "error_points": mean[0],
+                    "error_points_low": low[0],
+                    "error_points_high": high[0],
+                    "worst_points": errors.max(initial=-np.inf),
+                }
+            )
+    table = pd.DataFrame(rows, columns=_ACROSS)
+    return table.replace({"worst_points": {-np.inf: np.nan}})
+
+
+_ACROSS = [
+    "measure",
+    "title",
+    "baseline",
+    "trained_on",
+    "judged_on",
+    "n",
+    "error_points",
+    "error_points_low",
+    "error_points_high",
+    "worst_points",
+]
+
+
+def _predictors(
+    models: pd.DataFrame, axes: Sequence[str], measures: Mapping[str, str]
+) -> list[tuple[str, str, Array]]:
+    """Name, title and columns (n, k) of each predictor: baselines, then measures."""
+    varied = [name for name in axes if models[name].nunique() > 1]
+    rows = [
+        (item.name, TITLES[item.name], item.columns)
+        for item in baselines_of(models, varied)
+    ]
+    for name, title in measures.items():
+        if name in models:
+            rows.append((name, title, design(models, (), [*FIT, name])))
+    return rows
+
+
+def _errors_on_new(columns: Array, gap: Array, is_new: NDArray[np.bool_]) -> Array:
+    """Absolute errors in points of the new networks, NaN where a column has a gap."""
+    if not np.isfinite(columns).all() or is_new.all() or not is_new.any():
+        return np.full(int(is_new.sum()), np.nan)
+    new = predicted(columns[~is_new], gap[~is_new], columns[is_new])
+    return 100 * np.abs(gap[is_new] - new)
+
+
+def matched_pairs(
+    models: pd.DataFrame,
+    axis: str,
+    levels: tuple[str, str],
+    alike: Sequence[str],
+    outcomes: Sequence[str],
+) -> pd.DataFrame:
+    """What changes when one hyperparameter does, kind of training by kind.
+
+    Networks are paired where they are alike in everything else; a kind in which no
+    two are is compared by the means of its networks at either level.
+
+    Args:
+        models: networks with a column ``kind``.
+        axis: the hyperparameter, such as "optimizer".
+        levels: from which level to which.
+        alike: the other columns in which the two of a pair agree.
+        outcomes: columns whose change is reported, such as "gap".
+
+    Returns:
+        A row per kind that has both levels: kind, pairs (0 where means are compared)
+        and the mean change of each outcome, in the outcome's own unit.
+    """
+    rows = []
+    for kind, group in models.groupby("kind", sort=True):
+        before, after = (group[group[axis] == level] for level in levels)
+        if not len(before) or not len(after):
+            continue
+        both = before.merge(after, on=list(alike), suffixes=("_before", "_after"))
+        change = {}
+        for name in outcomes:
+            if len(both):
+                difference = both[f"{name}_after"] - both[f"{name}_before"]
+                change[name] = difference.mean()
+            else:
+                change[name] = after[name].mean() - before[name].mean()
+        rows.append({"kind": kind, "pairs": len(both), **change})
+    return pd.DataFrame(rows, columns=["kind", "pairs", *outcomes])
