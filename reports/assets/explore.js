@@ -18,51 +18,77 @@ function correlation(x, y) {
   return product(x, mx, y, my) / Math.sqrt(product(x, mx, x, mx) * product(y, my, y, my));
 }
 
+// What is left of values once a line through others is taken off.
+function residuals(values, others) {
+  const [mean, middle] = [sum(values) / values.length, sum(others) / others.length];
+  const spread = sum(others, one => (one - middle) ** 2);
+  const slope = spread ? sum(others, (one, i) => (one - middle) * (values[i] - mean)) / spread : 0;
+  return values.map((value, i) => value - mean - slope * (others[i] - middle));
+}
+// Networks that have both values, and the two lists that are drawn and correlated; a target with `given` is held at equal values of it.
+function pairs(places, x, target) {
+  const shown = places.filter(i => x(i) !== null && target.values[i] !== null);
+  const lists = [shown.map(x), shown.map(i => target.values[i])];
+  if (!target.given) return [shown, ...lists];
+  const given = shown.map(i => target.given[i]);
+  return [shown, ...lists.map(list => residuals(list, given))];
+}
+
 function explorer(place, content, Plotly) {
-  const { models } = content, parts = ["controls", "pictures", "said", "plot", "card"].map(className => element("div", { className }));
-  const [controls, pictures, said, plot, card] = parts;
+  const { models, targets } = content;
+  const parts = ["controls", "pictures", "said", "plot", "curve", "card"].map(className => element("div", { className }));
+  const [controls, pictures, said, plot, curve, card] = parts;
   if (!models.length) return;
   card.append(element("p", { textContent: "A click on a point shows its network here." }));
   const levels = axis => [["", "all"], ...axis.levels.map(level => [level, level])];
   const filters = content.axes.map(axis => [axis, ...choice(axis.title, levels(axis), () => draw(), axis.start)]);
-  const kept = known => models.map((_, i) => i)
-    .filter(i => known(i) && filters.every(([axis, , level]) => !level() || axis.of[i] === level()));
-  // Draws traces, whose points carry the places of networks, in a box of fixed height.
-  const drawn = (traces, x, y) => {
+  const kept = () => models.map((_, i) => i).filter(i => filters.every(([axis, , level]) => !level() || axis.of[i] === level()));
+  const [againstList, against] = choice("against", (targets ?? [{ title: "" }]).map(({ title }, at) => [at, title]), () => draw());
+  // Draws traces in a box of fixed height; points of the first box carry the places of networks.
+  const drawn = (box, traces, x, y, height, more = {}) => {
     const lab = place.closest("[data-jp-theme-light]")?.dataset.jpThemeLight;
     const light = lab ? lab === "true" : !matchMedia("(prefers-color-scheme: dark)").matches;
-    const [ink, grid] = light ? ["#1b1b1b", "#d9dde3"] : ["#e6e6e6", "#424a56"], clear = "rgba(0,0,0,0)", first = !plot.on;
+    const [ink, grid] = light ? ["#1b1b1b", "#d9dde3"] : ["#e6e6e6", "#424a56"], clear = "rgba(0,0,0,0)", first = !box.on;
     const axis = text => ({ title: { text, standoff: 8 }, automargin: true, gridcolor: grid, zerolinecolor: grid, linecolor: grid });
-    const layout = { height: 460, margin: { l: 60, r: 15, t: 10, b: 50 }, paper_bgcolor: clear, plot_bgcolor: clear,
-      font: { color: ink, size: 13 }, hovermode: "closest", legend: { orientation: "h", y: -0.2, yanchor: "top" }, xaxis: axis(x), yaxis: axis(y) };
-    Plotly.react(plot, traces, layout, { responsive: true, displayModeBar: false });
-    if (first) plot.on("plotly_click", ({ points }) => card.replaceChildren(...Object.entries(models[points[0].customdata].card)
+    const layout = { height, margin: { l: 60, r: 15, t: 10, b: 50 }, paper_bgcolor: clear, plot_bgcolor: clear,
+      font: { color: ink, size: 13 }, hovermode: "closest", legend: { orientation: "h", y: -90 / height, yanchor: "top" }, xaxis: axis(x),
+      yaxis: { ...axis(y), ...more.yaxis }, shapes: more.shapes ?? [] };
+    Plotly.react(box, traces, layout, { responsive: true, displayModeBar: false });
+    if (first && box === plot) box.on("plotly_click", ({ points }) => card.replaceChildren(...Object.entries(models[points[0].customdata].card)
       .map(([name, value]) => element("div", {}, element("b", { textContent: name }), ` ${value}`))));
   };
-  // Draws a value of each network against its gap, by kind of training, and says how they correlate.
+  // Draws a value of each network against the chosen target, by kind of training, and says how they correlate.
   const relate = (title, x) => {
-    const shown = kept(i => x(i) !== null && models[i].gap !== null);
-    const r = correlation(shown.map(x), shown.map(i => models[i].gap)).toFixed(2);
-    said.textContent = `${title} and the gap: r = ${r}, ${shown.length} of ${models.length} networks.`;
-    drawn(content.kinds.map(([kind, color]) => {
-      const own = shown.filter(i => models[i].kind === kind);
-      return { type: "scatter", mode: "markers", name: kind, marker: { color, size: 10, opacity: 0.85 }, x: own.map(x),
-        y: own.map(i => models[i].gap), customdata: own, text: own.map(i => models[i].name), hovertemplate: "%{text}<br>%{x:.2~g}: gap %{y:.1f} points<extra></extra>" };
-    }), title, "generalization gap (points)");
+    const target = targets[against()], [shown, xs, ys] = pairs(kept(), x, target);
+    said.textContent = `${title} and ${target.title}: r = ${correlation(xs, ys).toFixed(2)}, ${shown.length} of ${models.length} networks.`;
+    drawn(plot, content.kinds.map(([kind, color]) => {
+      const own = shown.map((_, at) => at).filter(at => models[shown[at]].kind === kind);
+      return { type: "scatter", mode: "markers", name: kind, marker: { color, size: 10, opacity: 0.85 }, x: own.map(at => xs[at]),
+        y: own.map(at => ys[at]), customdata: own.map(at => shown[at]), text: own.map(at => models[shown[at]].name),
+        hovertemplate: "%{text}<br>%{x:.2~g}, %{y:.1f}<extra></extra>" };
+    }), title + (target.given ? ", less what training accuracy predicts" : ""), target.title, 460);
+  };
+  // Draws r of quantities with the chosen target at every threshold, and marks the one that is set.
+  const sweep = (quantities, threshold) => {
+    const target = targets[against()], shown = kept();
+    const r = row => { const [, xs, ys] = pairs(shown, i => row[i], target); return correlation(xs, ys); };
+    drawn(curve, quantities.map(({ title, thresholds, values }) => ({ type: "scatter", mode: "lines+markers", name: title, x: thresholds,
+      y: values.map(r), hovertemplate: "threshold %{x}: r = %{y:.2f}<extra></extra>" })), "threshold", `r with ${target.title.replace(/ \(.*/, "")}`, 320,
+      { yaxis: { range: [-1.05, 1.05] }, shapes: [{ type: "line", x0: threshold, x1: threshold, yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1 } }] });
   };
   const curves = (metric, title) => {
-    const shown = kept(() => true), seen = new Set(), colours = Object.fromEntries(content.kinds);
+    const shown = kept(), seen = new Set(), colours = Object.fromEntries(content.kinds);
     said.textContent = `${shown.length} of ${models.length} runs; a click on an entry of the legend hides its kind.`;
-    drawn(shown.map(i => {
+    drawn(plot, shown.map(i => {
       const { kind, name, epochs: x } = models[i], showlegend = !seen.has(kind);
       const hovertemplate = `${name}<br>epoch %{x}: %{y:.2~g}<extra></extra>`;
       seen.add(kind);
       return { type: "scatter", mode: "lines", name: kind, legendgroup: kind, showlegend, line: { color: colours[kind], width: 1.3 },
         x, y: models[i].curves[metric], customdata: x.map(() => i), hovertemplate };
-    }), "epoch", title);
+    }), "epoch", title, 460);
   };
   let draw;
-  if (content.kind === "maps") draw = gallery(content, controls, pictures, relate, kept(() => true), () => draw());
+  if (content.kind === "maps") draw = gallery(content, controls, pictures, relate, sweep, kept(), () => draw());
   else {
     const options = content.kind === "curves" ? content.metrics : content.measures.map((one, at) => [at, one.title]);
     const [list, chosen] = choice(content.kind === "curves" ? "measured" : "measure", options, () => draw());
@@ -70,23 +96,24 @@ function explorer(place, content, Plotly) {
     draw = () => (content.kind === "curves" ? curves(chosen(), Object.fromEntries(options)[chosen()])
       : relate(content.measures[chosen()].title, i => content.measures[chosen()].values[i]));
   }
+  if (targets) controls.append(againstList);
   controls.append(...filters.map(([, list]) => list));
   place.append(...parts);
   draw();
 }
 
-const RULES = { threshold: ["at a threshold", "IoU of mask and box"], area: ["to the area of the box", "area-matched IoU"],
-  maximum: ["to its maximum", "share of maxima in the box"] };
+const RULES = { threshold: "cut at a threshold", area: "cut to the area of the box", maximum: "its maximum" };
 
-// Where networks look: pictures with the mask and the box, and the overlap of all networks by the same rule of cutting.
-function gallery({ models, images, size, side, cuts, threshold, scored }, controls, pictures, relate, first, redraw) {
-  const thresholds = cuts.filter(cut => cut.rule === "threshold").map(cut => cut.threshold), cell = side[0] * side[1];
-  const [ruleList, rule] = choice("the map is cut", Object.entries(RULES).map(([name, [text]]) => [name, text]), redraw);
+// Where networks look: pictures with the mask and the box, and a measure of all networks whose maps are cut alike.
+function gallery({ models, images, size, side, quantities, threshold, scored }, controls, pictures, relate, sweep, first, redraw) {
+  const cell = side[0] * side[1], moved = quantities.filter(one => one.rule === "threshold"), { thresholds } = moved[0];
+  const [quantityList, quantity] = choice("measure", quantities.map(({ title, rule }, at) => [at, `${title} (${RULES[rule]})`]), redraw);
+  const rule = () => quantities[quantity()].rule;
   const slider = element("input", { type: "range", min: 0, max: thresholds.length - 1, oninput: redraw }), level = element("output");
   slider.value = thresholds.indexOf(threshold);
   const offered = models.map((model, i) => [i, `gap ${model.gap.toFixed(0)}: ${model.name}`]);
   const rows = ["upper row", "lower row"].map((title, at) => choice(title, offered, redraw, first.at(-at) ?? 0));
-  controls.append(ruleList, element("label", {}, "threshold ", level, slider), ...rows.map(([list]) => list));
+  controls.append(quantityList, element("label", {}, "threshold ", level, slider), ...rows.map(([list]) => list));
   const photographs = images.map(({ src }) => Object.assign(new Image(), { src: `data:image/jpeg;base64,${src}`, onload: redraw }));
   const insides = images.map(({ boxes }) => {
     const inside = new Uint8Array(size * size);
@@ -123,7 +150,8 @@ function gallery({ models, images, size, side, cuts, threshold, scored }, contro
     level.textContent = slider.disabled ? "–" : thresholds[slider.value];
     const drawn = rows.map(([, chosen]) => element("div", {}, ...images.map((_, image) => picture(Number(chosen()), image))));
     pictures.replaceChildren("Bright: the mask. Yellow: the box. The number is their overlap; ✗ marks a wrong prediction.", ...drawn);
-    const cut = cuts.filter(one => one.rule === rule())[slider.disabled ? 0 : slider.value];
-    relate(`${RULES[rule()][1]} (${scored} images)`, i => cut.means[i]);
+    const { title, values } = quantities[quantity()], row = values[slider.disabled ? 0 : slider.value];
+    relate(`${title} (${scored} images)`, i => row[i]);
+    sweep(moved, thresholds[slider.value]);
   };
 }

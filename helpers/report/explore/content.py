@@ -52,11 +52,9 @@ def of_report(folder: Path) -> list[Content]:
     )
     models = with_shifts(catalogue[catalogue["left_out"].isna()], folder)
     contents = []
-    if scores is not None:
-        listing, primary = (
-            tables.read(folder, "measures"),
-            tables.read(folder, "primary"),
-        )
+    listing = tables.read(folder, "measures")
+    if scores is not None and listing is not None:
+        primary = tables.read(folder, "primary")
         models, titles = with_scores(models, scores, listing, primary)
         contents.append(measures(models, titles))
     if published is not None:
