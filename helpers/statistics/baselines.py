@@ -116,10 +116,11 @@ def across_studies(
         if trained_on == judged_on:
             continue
         parts = [with_fit(studies[name]) for name in (trained_on, judged_on)]
+        shared = [name for name in axes if all(name in part for part in parts)]
         models = pd.concat(parts, ignore_index=True)
         is_new = np.arange(len(models)) >= len(parts[0])
         resampled = Draws(models[is_new], draws=draws)
-        for name, title, columns in _predictors(models, axes, measures):
+        for name, title, columns in _predictors(models, shared, measures):
             errors = _errors_on_new(columns, models["gap"].to_numpy(float), is_new)
             mean, low, high = resampled.mean(errors[:, None], LEVEL)
             rows.append(
