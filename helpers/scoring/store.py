@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -289,24 +289,29 @@ class Kept:
             ["model_id", *(column for column in table if column != "model_id")]
         ]
 
-    def stacked(self, part: str) -> dict[str, NDArray[np.float32]]:
-        """Arrays of all models by name, (models, ...) float32 in the order of the models; NaN for a model without."""
-        records = dict(self.records(part))
-        arrays = {
-            name: values
-            for record in records.values()
-            for name, values in record.items()
-            if isinstance(values, np.ndarray)
-        }
-        nothing = {
-            name: np.full(values.shape, np.nan, dtype=np.float32)
-            for name, values in arrays.items()
-        }
-        rows = [nothing | records.get(model_id, {}) for model_id in self.model_ids]
-        return {
-            name: np.stack([row[name] for row in rows], dtype=np.float32)
-            for name in nothing
-        }
+    def stacked(
+        self, part: str, leave_out: Collection[str] = ()
+    ) -> dict[str, NDArray[np.float32]]:
+        """Arrays of all models by name, read model by model.
+
+        Args:
+            part: of which the records are read.
+            leave_out: names of arrays that are too large for all models at once.
+
+        Returns:
+            (models, ...) float32 by name, in the order of the models; NaN for a model
+            without.
+        """
+        stacked: dict[str, NDArray[np.float32]] = {}
+        for row, model_id in enumerate(self.model_ids):
+            for name, values in self.record(part, model_id).items():
+                if not isinstance(values, np.ndarray) or name in leave_out:
+                    continue
+                if name not in stacked:
+                    shape = (len(self.model_ids), *values.shape)
+                    stacked[name] = np.full(shape, np.nan, dtype=np.float32)
+                stacked[name][row] = values
+        return stacked
 
 
 def to_arrays(record: Record) -> dict[str, NDArray[Any]]:

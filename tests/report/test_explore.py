@@ -139,6 +139,19 @@ def test_quantities_of_maps_are_the_measures_of_the_text():
             assert quantity[row] == pytest.approx(values.mean(), abs=1e-5)
 
 
+def test_of_too_many_maps_the_overlaps_are_those_of_the_first_images(monkeypatch):
+    models, kept = made.catalogue(), made.kept_maps()
+    few = {name: kept[name][:, :3] for name in ("maps", "right")}
+    few |= {name: kept[name][:3] for name in ("boxes", "labels", "thumbnails")}
+    expected = content.maps(models, {**kept, **few})
+    assert content.maps(models, kept)["scored"] > 3
+    monkeypatch.setattr(content, "_MAPS", 0)
+    monkeypatch.setattr(content, "_FEWEST_IMAGES", 3)
+    found = content.maps(models, kept)
+    assert found["scored"] == 3
+    assert found["quantities"] == expected["quantities"]
+
+
 def test_targets_are_gap_accuracy_and_accuracy_under_shift(tmp_path):
     models = made.measures(made.catalogue())
     (tmp_path / "tables").mkdir()

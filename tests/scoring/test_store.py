@@ -75,6 +75,8 @@ def test_values_are_stacked_in_the_order_of_the_models_and_nan_where_a_model_has
     assert set(stacked) == {"single", "bits"}
     np.testing.assert_array_equal(stacked["single"], [[np.nan] * 3, [2.0, np.nan, 6.0]])
     np.testing.assert_array_equal(stacked["bits"], [[np.nan] * 2, [1, 0]])
+    assert set(kept.stacked("p", leave_out=["bits"])) == {"single"}
+    assert {values.dtype for values in stacked.values()} == {np.dtype("float32")}
     assert [name for name, _ in kept.records("p")] == ["b"]
 
 

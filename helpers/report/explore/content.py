@@ -38,6 +38,9 @@ _AT_THRESHOLDS = ("iou_above_shuffled", "iou")
 _BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
 _WITH_CHANCE = ", chance not taken off"
 _PICTURES = 12  # images in each row of the gallery
+# Maps that the explorer's overlaps are computed from: of so many models times images,
+# and at least of so many images of each model, the first, in which classes take turns.
+_MAPS, _FEWEST_IMAGES = 120_000, 200
 
 
 def of_report(folder: Path) -> list[Content]:
@@ -140,12 +143,14 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
         kept: see ``maps_kept.read_maps``.
 
     Returns:
-        Content of the explorer "maps". Its quantities are those of the report's text.
+        Content of the explorer "maps". Its quantities are those of the report's text;
+        where there are more than 120,000 maps, those of the first images, 200 at least.
     """
     places = {name: place for place, name in enumerate(kept["model_ids"])}
     models = (
         models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")
     )
+    kept = _first_images(kept, max(_FEWEST_IMAGES, _MAPS // max(1, len(models))))
     rows, pictures = (
         [places[name] for name in models["model_id"]],
         range(min(_PICTURES, len(kept["thumbnails"]))),
@@ -183,6 +188,14 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
         "quantities": _quantities(models, kept["maps"][rows], kept),
         "targets": _targets(models),
     }
+
+
+def _first_images(kept: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Maps, boxes and labels of the first images alone."""
+    by_model = {name: kept[name][:, :count] for name in ("maps", "right")}
+    names = ("boxes", "labels", "thumbnails")
+    by_image = {name: kept[name][:count] for name in names}
+    return {**kept, **by_model, **by_image}
 
 
 def _quantities(
