@@ -12,10 +12,7 @@ pytestmark = [
 ]
 CELLS = [
     "from pathlib import Path\nfrom helpers.report import explore, tables\nfrom tests.report import made\nfolder = Path('made')",
-    # The first explorer is gone before its plotly.js arrives.
-    "from IPython.display import clear_output, display\nmodels = tables.read(folder, 'catalogue')\n"
-    "display(explore.show('measures', made.measures(models), made.TITLES))\nclear_output()",
-    "explore.show('measures', made.measures(models), made.TITLES)",
+    "models = tables.read(folder, 'catalogue')\nexplore.show('measures', made.measures(models), made.TITLES)",
     "explore.show('maps', models, made.kept_maps())",
     "explore.show('curves', models, tables.read(folder, 'histories', '.parquet'))",
     "tables.sortable(models, tables.model_names(models))",

@@ -1,13 +1,17 @@
 """Pages of a report as a colleague opens them from disk, at a desk and on a phone."""
 
 import base64
+import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from helpers.cams import overlap
 from helpers.report import pages
+from helpers.report.explore import content
+from helpers.report.explore.widget import Explorer
 from tests.browser import browsing
 from tests.report import made
 
@@ -171,6 +175,41 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
         in of(browser, "maps", "return box.querySelector('.said').textContent")
         != before
     )
+
+
+IN_LAB = """
+const [source, content, removed, done] = arguments;
+const library = "window.Plotly = { react: box => { box.textContent = 'drawn'; box.on = () => {}; } }";
+const model = answers => {
+  const heard = [];
+  const answer = () => heard.forEach(hear => hear({ library }));
+  return { on: (name, hear) => heard.push(hear), get: () => content, send: () => answers && setTimeout(answer, 50) };
+};
+const box = () => document.body.appendChild(document.createElement("div"));
+delete window.Plotly;
+delete window.workbookPlotly;
+import(URL.createObjectURL(new Blob([source], { type: "text/javascript" }))).then(({ default: widget }) => {
+  const remove = widget.render({ model: model(!removed), el: box() }), second = box();
+  widget.render({ model: model(removed), el: second });
+  if (removed) remove?.();
+  setTimeout(() => done(second.querySelector(".plot")?.textContent ?? "empty"), 1500);
+});
+"""
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_an_explorer_is_drawn_in_lab_also_where_the_first_is_gone_before_plotly_came(
+    browser, removed
+):
+    """The first asks for plotly.js, and gets it unless it is removed before."""
+    histories = pd.DataFrame({"epoch": [1], "train_loss": [0.5]})
+    models = made.catalogue().iloc[:1]
+    shown = content.curves(models, histories.assign(run_id=models["run_id"].iloc[0]))
+    browser.get("about:blank")
+    drawn = browser.execute_async_script(
+        IN_LAB, Explorer._esm, json.dumps(shown), removed
+    )
+    assert drawn == "drawn"
 
 
 def test_a_long_table_sorts_by_its_exact_numbers(browser, report):
