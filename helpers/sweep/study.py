@@ -37,7 +37,7 @@ AFTER = {
     "07": "08",
 }
 JUDGING = "04"  # from this notebook on the claims are read
-_BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "work_study")
+_BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "run", "work_study")
 # What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
 _FREE = (
     "study",
@@ -211,12 +211,18 @@ def load_study(
     notebooks, claims = content["notebooks"], content.get("claims") or []
     sweep = {stem: dict(block or {}) for stem, block in content["sweep"].items()}
     available = _available(root)
-    schema = {stem: names for stem, names in available.items() if stem in notebooks}
+    listed = {stem: names for stem, names in available.items() if stem in notebooks}
+    faults = [
+        *_faults_of_names(content, available, listed),
+        *_faults_of_run(content, listed),
+    ]
+    schema = listed
+    if "run" in content and not faults:
+        schema = {stem: listed[stem] for stem in listed if stem in content["run"]}
     values = {
         stem: {"study": path.stem} | content["common"] | notebooks[stem]
         for stem in schema
     }
-    faults = _faults_of_names(content, available, schema)
     asked = [fault for text in overrides for fault in _override(text, values, schema)]
     asked += vary(variations, sweep, schema)
     try:
@@ -288,6 +294,21 @@ def _faults_of_names(
         f"the block notebooks names none to run, of {', '.join(available)}",
         *faults,
     ]
+
+
+def _faults_of_run(
+    content: Mapping[str, Any], listed: Mapping[str, Any]
+) -> Iterator[str]:
+    """What is wrong with the list of notebooks that a study executes of another's."""
+    run = content.get("run")
+    if "run" not in content:
+        return
+    if "extends" not in content:
+        yield "run lists notebooks of a study that extends another one; add extends"
+    elif not isinstance(run, list) or not run:
+        yield f"run is {run!r:.100}, and must be a list of notebooks to execute"
+    else:
+        yield from _unknown("run", dict.fromkeys(map(str, run)), listed)
 
 
 def _sweeps(

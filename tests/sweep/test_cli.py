@@ -12,8 +12,11 @@ import time
 
 import nbformat
 import pytest
+import torch
+import yaml
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, write_tensors
+from helpers.report import sweeps
 from helpers.sweep import cli
 from tests.sweep.conftest import at_work
 
@@ -276,6 +279,82 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
     assert "runs: is not complete" in chain.run("demo", "--status")[1]
     (chain.root / "go").touch()
     assert chain.run()[0] == 0 and begun(chain) == ["02_b"]
+
+
+@pytest.mark.nightly
+def test_a_killed_sweep_goes_on_with_what_was_not_complete_and_one_new_value_runs_alone(
+    project,
+):
+    waits = f"if a == 2:\n    {WAITS.replace(chr(10), chr(10) + '    ')}"
+    source = WRITES.format(stem="{a}", value="1").replace('"{a}', 'f"{a}')
+    project.notebook("03_c", "a: int = 1  # number", source, waits)
+    sweep = {"03_c": {"a": [2, 3, 4, 5]}}
+    project.study(notebooks={"03_c": {}}, sweep=sweep)
+    process = project.start("demo", "--cores", "2")
+    done = project.root / "work/demo/done/demo"
+    wait_for(lambda: (project.root / "here").exists() and len([*done.glob("*")]) > 1)
+    process.kill()
+    wait_for(lambda: not at_work(project.root), 20)
+    complete = {path.stem for path in done.glob("*.json")}
+    assert "03_c" in complete and "03_c@a=2" not in complete
+    begun(project)
+    (project.root / "go").touch()
+    assert project.run()[0] == 0
+    again = {"03_c"} | {f"03_c@a={a}" for a in (2, 3, 4, 5)}
+    assert len(begun(project)) == len(again - complete)
+    project.study(notebooks={"03_c": {}}, sweep={"03_c": {"a": [2, 3, 4, 6]}})
+    assert project.run()[0] == 0 and begun(project) == ["6"]
+
+
+@pytest.mark.nightly
+def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
+    """The study as shipped, but for its images, sizes and the place of weights."""
+    timm = pytest.importorskip("timm")
+    study = yaml.safe_load((PROJECT_ROOT / "params/huang100.yaml").read_text())
+    torch.manual_seed(0)
+    weights = timm.create_model("tf_efficientnet_b0").state_dict()
+    (tmp_path / "weights {of} us").mkdir()
+    place = "weights {of} us/{architecture}.safetensors"
+    named = place.replace("{architecture}", "tf_efficientnet_b0")
+    write_tensors(tmp_path / named, weights)
+    names = ["disc", "cross", "bars", "ring", "star", "frame"]
+    study["common"] = {"device": "cpu"}
+    study["notebooks"]["01_data_subset"] |= {
+        "data_source": "synthetic",
+        "data_path": "",
+        "class_ids": [f"synthetic_{name}" for name in names],
+        "image_size": 32,
+        "images_per_class": 8,
+        "test_images_per_class": 4,
+    }
+    study["notebooks"]["06_kappa_tradeoff"] |= {
+        "kappa_families": ["tf_efficientnet_b0", "resnet18 w0.125"],
+        "kappa_weights": str(tmp_path / place),
+        "made_epochs": 1,
+        "seen_classes": 4,
+        "unseen_fractions": [0.0, 0.333],
+        "noise_generator": "blur",
+        "noise_ssim": [0.8, 0.9, 1.0],
+        "complexity_images": 10,
+        "flatness_images": 8,
+        "flatness_halvings": 2,
+        "sharpness_images": 4,
+        "sharpness_steps": 1,
+        "permutations": 19,
+        "bootstrap_resamples": 10,
+    }
+    study["sweep"] = {"06_kappa_tradeoff": {"trade_off_lambda": [0.5, 2.0]}}
+    path = tmp_path / "huang100.yaml"
+    path.write_text(yaml.safe_dump(study))
+    folders = {
+        name: f"--set={name}={tmp_path / name}" for name in ("work_dir", "reports_dir")
+    }
+    assert cli.main([str(path), *folders.values()]) == 0
+    table = sweeps.sweep_results(
+        "huang100", "06_kappa_tradeoff", str(tmp_path / "reports_dir")
+    )
+    assert table["trade_off_lambda"].tolist() == [0.5, 2.0]
+    assert table["networks"].tolist() == [2, 2] and (table["failed"] == "").all()
 
 
 @pytest.mark.nightly

@@ -291,6 +291,23 @@ def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_i
         )
 
 
+def test_a_study_may_run_some_notebooks_of_another_one(project):
+    project({"notebooks": EACH, "claims": [CLAIM]})
+    content = {"extends": "mine", "common": {"other": 1}, "run": ["04_four"]}
+    further = project(content, name="further")
+    assert [item.name for item in further.executions] == ["04_four"]
+    assert further.executions[0].after == () and further.work.name == "mine"
+    for run, told in (
+        (["03_x"], "run: unknown name '03_x'"),
+        ("04_four", "run is '04_four', and must be a list"),
+        ([], "run is [], and must be a list"),
+    ):
+        with pytest.raises(StudyError, match=re.escape(told)):
+            project(content | {"run": run}, name="further")
+    with pytest.raises(StudyError, match="add extends"):
+        project({"notebooks": EACH, "run": ["04_four"]})
+
+
 def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
     study = project({"notebooks": EACH})
     made, records = study.work / "data.json", study.work / "done/mine"
