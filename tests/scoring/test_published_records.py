@@ -1,0 +1,116 @@
+"""Committed reports are what their records give: tables are computed again without images and weights."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.data.images import without_pixels
+from helpers.files import PROJECT_ROOT, write_json
+from helpers.measures import registry
+from helpers.measures.evidence import MeasureSettings
+from helpers.report.tables import read
+from helpers.scoring import measuring, models, scoring_set
+from helpers.scoring.store import Store
+from helpers.statistics.draws import Draws
+from helpers.statistics.primary import kinds_table
+from helpers.statistics.tables import correlation_table, selection_table
+from helpers.training import catalogue
+
+STUDIES = sorted(
+    path.parent.parent.name for path in PROJECT_ROOT.glob("reports/*/records/data.json")
+)
+
+
+@pytest.fixture(scope="module", params=STUDIES)
+def study(request, tmp_path_factory):
+    """A published study in a clone: its report, and its models with a column per measure."""
+    report = PROJECT_ROOT / "reports" / request.param
+    if not (report / "tables/scores.parquet").is_file():
+        pytest.skip(f"{request.param} has no scores")
+    work = tmp_path_factory.mktemp("work") / request.param
+    write_json(work / "records.json", {"folder": str(report / "records")})
+    data = without_pixels(report / "records/images.npz")
+    table = catalogue.models_of_study(work, data.fingerprint, 0.8)
+    analysed = table[table["left_out"] == ""].reset_index(drop=True)
+    kept = measuring.score(
+        Store(work, lambda: data, jobs=1),
+        models.models_of(work, analysed, data),
+        ["localization", "norms"],
+        MeasureSettings(),
+        scoring_set.scoring_set(table, data, 1000),
+    )
+    scored = measuring.with_measures(analysed, measuring.score_table(kept))
+    return report, table, scored
+
+
+def same(ours, published, columns):
+    """Whether columns agree to the digits of a table."""
+    for name in columns:
+        np.testing.assert_allclose(
+            ours[name].to_numpy(float),
+            published[name].to_numpy(float),
+            rtol=1e-6,
+            atol=1e-6,
+            err_msg=name,
+        )
+
+
+def test_models_and_their_overlaps_are_those_of_the_tables(study):
+    report, table, scored = study
+    published = read(report, "catalogue")
+    assert table["model_id"].tolist() == published["model_id"].tolist()
+    same(table, published, ["train_loss", "test_accuracy", "gap", "epochs", "width"])
+    overlaps = read(report, "localization").set_index("model_id")
+    overlaps = overlaps.loc[scored["model_id"]]
+    assert {"iou", "area_matched_iou", "pointing_game"} <= {*overlaps}
+    same(scored, overlaps, overlaps.columns)
+
+
+def test_correlations_and_picked_models_are_those_of_the_tables(study):
+    report, _, scored = study
+    draws = Draws(scored, draws=0)
+    accuracies = [0.95, 0.9, 0.85, 0.8]
+    rows = ["measure", "architecture", "threshold"]
+    ours = correlation_table(draws, ["iou", "iou_b"], accuracies)
+    table3 = read(report, "table3_correlations")
+    table3 = ours[rows].merge(table3, on=rows, how="left")
+    same(ours, table3, ["pearson_r", "kendall_tau", "n"])
+    picked = selection_table(draws, {"iou": 1, "iou_b": 1}, accuracies)
+    table4 = read(report, "table4_selection")
+    same(picked, picked[rows].merge(table4, on=rows, how="left"), ["accuracy", "ties"])
+    ranking = read(report, "measures_ranking").set_index("measure")
+    names = [name for name in registry.ranked() if name in scored]
+    assert len(names) > 15
+    r = draws.correlations(names, tau=False).set_index("measure")
+    same(
+        r.loc[names],
+        ranking.loc[names].rename(columns={"r_gap": "pearson_r"}),
+        ["pearson_r"],
+    )
+    same(kinds_table(scored), read(report, "kinds"), ["models", "gap"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["03_cam_scoring", "04_baselines"])
+def test_notebooks_of_filled20_leave_the_committed_tables(name, tmp_path):
+    command = [sys.executable, "-m", "papermill", f"notebooks/{name}.ipynb"]
+    options = ["-p", "study", "filled20", "-p", "work_dir", str(tmp_path), "--cwd", "."]
+    subprocess.run(
+        [*command, str(tmp_path / "out.ipynb"), *options], check=True, cwd=PROJECT_ROOT
+    )
+    tables = sorted(tmp_path.glob(f"filled20/scratch/{name}/tables/*.csv"))
+    assert len(tables) >= 4
+    for path in tables:
+        ours = pd.read_csv(path)
+        published = pd.read_csv(PROJECT_ROOT / "reports/filled20/tables" / path.name)
+        seconds = [column for column in ours if "seconds" in column]
+        pd.testing.assert_frame_equal(
+            ours.drop(columns=seconds),
+            published.drop(columns=seconds),
+            rtol=1e-6,
+            atol=1e-6,
+            obj=path.name,
+        )
