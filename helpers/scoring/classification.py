@@ -24,6 +24,7 @@ _RANKED = (
     "average_precision_eleven_point",
     "average_precision_all_point",
 )
+_COUNTS = ("n", "classes_absent", "classes_never_predicted")
 
 
 def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -175,12 +176,14 @@ def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
 
 def _test_logits(
     model: Model, data: StudyData, parts: Sequence[str], *, device: str
-) -> dict[str, dict[str, NDArray[np.float32]]]:
-    return {
-        "test_logits": {
-            "logits": logits_of(model.load(device), data.test.images, device).numpy()
-        }
-    }
+) -> dict[str, dict[str, Any]]:
+    logits = logits_of(model.load(device), data.test.images, device).numpy()
+    record: dict[str, Any] = {"logits": logits}
+    if np.isfinite(logits).all():  # published, where logits are not
+        record["summary"] = pd.DataFrame(
+            [summary_metrics(logits, data.test.labels.numpy())]
+        )
+    return {"test_logits": record}
 
 
 @torch.inference_mode()
@@ -245,14 +248,23 @@ def predicted_classes(record: Mapping[str, NDArray[Any]]) -> NDArray[np.integer]
 
 
 def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:
-    """Metrics of every model on the test images, a row each, its id in ``model``; models whose logits are not finite are left out."""
-    said = {
-        model_id: record["logits"] for model_id, record in kept.records("test_logits")
-    }
-    return pd.DataFrame(
-        [
-            {"model": name, **summary_metrics(logits, labels)}
-            for name, logits in said.items()
-            if np.isfinite(logits).all()
-        ]
-    )
+    """Metrics of every model on the test images, from its logits or as published.
+
+    Args:
+        kept: of ``test_logits``.
+        labels: (T,) of the test images.
+
+    Returns:
+        A row per model, its id in ``model``, see ``summary_metrics``; models whose logits
+        are not finite are left out.
+    """
+    rows = []
+    for model_id, record in kept.records("test_logits"):
+        if "summary" in record:
+            rows.append({"model": model_id} | record["summary"].iloc[0].to_dict())
+        elif "logits" in record and np.isfinite(record["logits"]).all():
+            metrics = summary_metrics(record["logits"], labels)
+            rows.append({"model": model_id} | metrics)
+    table = pd.DataFrame(rows)
+    counts = [name for name in _COUNTS if name in table]
+    return table.astype(dict.fromkeys(counts, int))

@@ -276,7 +276,7 @@ def _save(
         with zipfile.ZipFile(
             temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9
         ) as file:
-            for name, array in sorted(arrays.items()):
+            for name, array in arrays.items():
                 entry = zipfile.ZipInfo(f"{name}.npy", _LONG_AGO)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with file.open(entry, "w") as member:

@@ -213,8 +213,16 @@ def load_network(
 def keep_checkpoints(
     work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int
 ) -> pd.DataFrame:
-    """Write ``count`` models that span the gaps in half precision, each with its facts in the header; their rows, smallest gap first."""
-    ordered = models[models["gap"].notna()].sort_values(["gap", "model_id"])
+    """Write ``count`` models that span the gaps in half precision, each with its facts in the header; their rows, smallest gap first.
+
+    Models that were trained elsewhere, of which records alone are here, are left out.
+    """
+    trained_here = [
+        (run_folder(work, name) / "result.json").is_file() for name in models["run_id"]
+    ]
+    ordered = models[models["gap"].notna() & trained_here].sort_values(
+        ["gap", "model_id"]
+    )
     places = np.unique(
         np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
     )

@@ -1,6 +1,7 @@
 """Records: what is published of a study is what readers without weights and pixels need."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,9 @@ from helpers.data import images
 from helpers.files import records_of, write_json
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import classification, measuring, models, records, scoring_set
-from helpers.scoring.store import Store
+from helpers.scoring.store import NotInRecords, Store
 from helpers.training import catalogue
+from helpers.training.config import config_from, run_id
 
 
 def scored(work, data, table):
@@ -107,3 +109,106 @@ def test_a_clone_cuts_maps_at_another_threshold_than_was_published(published):
         assert (scores["reason"] == "").all()
         values.append(scores.query("measure == 'iou'")["value"].to_numpy())
     np.testing.assert_allclose(*values, atol=2e-3)
+
+
+def runs_of(study):
+    rows = study.table.drop_duplicates("run_id").to_dict("records")
+    return [config_from(row) for row in rows]
+
+
+def copied(done, tmp_path):
+    """A clone of one's own: its folder of work, and its records."""
+    folder = tmp_path / "reports/study/records"
+    shutil.copytree(done.folder, folder)
+    return tmp_path / "work/study", folder
+
+
+def test_a_run_with_records_counts_as_trained_and_one_without_is_left_to_train(
+    published, tmp_path
+):
+    study, *_, done = published
+    runs = runs_of(study)
+    work, folder = copied(done, tmp_path)
+    assert catalogue.missing(work, runs) == []
+    (folder / "runs" / run_id(runs[1]) / "result.json").unlink()
+    assert catalogue.missing(work, runs) == [runs[1]]
+    assert set(catalogue.read_catalogue(work, runs)["run_id"]) == {
+        run_id(run) for run in (runs[0], runs[2])
+    }
+    # Copied from another machine, it is complete again.
+    source = done.folder / "runs" / run_id(runs[1])
+    shutil.copytree(source, folder / "runs" / source.name, dirs_exist_ok=True)
+    assert catalogue.missing(work, runs) == []
+
+
+def test_what_records_lack_and_would_need_weights_is_said_in_a_sentence(
+    published, tmp_path
+):
+    study, *_, done = published
+    work, folder = copied(done, tmp_path)
+    data = images.without_pixels(folder / "images.npz")
+    chosen = models.models_of(work, study.table, data)
+    scored_on = scoring_set.scoring_set(study.table, data, 20)
+    told = "records of study lack localization of 2 of 2 models .cam_method is 'grad_cam' there"
+    with pytest.raises(NotInRecords, match=told):
+        measuring.score(
+            Store(work, lambda: data, jobs=1),
+            chosen,
+            ["localization"],
+            MeasureSettings(cam_method="layer_cam"),
+            scored_on,
+        )
+    shutil.rmtree(next(folder.glob("kept/test_logits-*")))
+    kept = classification.test_logits(Store(work, lambda: data, jobs=1), chosen, data)
+    assert kept.left_out.startswith("The records of study lack test_logits of 2 of 2")
+    assert classification.of_test_images(kept, data.test.labels) == {}
+
+
+def test_a_damaged_record_is_named_and_one_of_other_weights_too(published, tmp_path):
+    study, *_, done = published
+    work, folder = copied(done, tmp_path)
+    data = images.without_pixels(folder / "images.npz")
+    chosen = models.models_of(work, study.table, data)
+    store = Store(work, lambda: data, jobs=1)
+    path = sorted(folder.glob("kept/test_logits-*/*.npz"))[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 255
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="is damaged .* take it from the repository"):
+        kept = classification.test_logits(store, chosen, data)
+        classification.correct(kept, data.test.labels)
+    shutil.copy(done.folder / path.relative_to(folder), path)
+    result = folder / "runs" / chosen[0].facts["run_id"] / "result.json"
+    other = json.loads(result.read_text())
+    other["snapshots"][0]["digest"] = "0" * 16
+    write_json(result, other)
+    with pytest.warns(UserWarning, match="is of other weights .*0000000000000000"):
+        kept = classification.test_logits(
+            store, models.models_of(work, study.table, data), data
+        )
+        assert kept.complete == [chosen[1].model_id]
+
+
+def test_a_run_that_two_machines_trained_is_refused(published, tmp_path):
+    study, *_, done = published
+    _, folder = copied(done, tmp_path)
+    result = sorted(folder.glob("runs/*/result.json"))[0]
+    write_json(result, json.loads(result.read_text()) | {"device": "a GPU"})
+    again = records.publish(study.work, folder)
+    assert len(again.refused) == 1
+    assert (
+        "trained on a GPU" in again.refused[0]
+        and result.parent.name in again.refused[0]
+    )
+
+
+def test_metrics_of_published_models_are_those_of_their_logits(published):
+    study, _, _, clone, _ = published
+    chosen = models.models_of(study.work, study.table, study.data)
+    tables = []
+    for work in (study.work, clone):
+        store = Store(work, lambda: study.data, jobs=1)
+        kept = classification.test_logits(store, chosen, study.data)
+        tables.append(classification.metrics_of_models(kept, study.data.test.labels))
+    pd.testing.assert_frame_equal(*tables)
+    assert "logits" not in kept.record("test_logits", chosen[0].model_id)
