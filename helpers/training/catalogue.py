@@ -69,6 +69,11 @@ def result_folder(work: Path, run: RunConfig | str) -> Path | None:
     return None
 
 
+def is_trained_here(work: Path, run: str) -> bool:
+    """Whether a run's result lies in the folder of work, where its weights are."""
+    return (run_folder(work, run) / "result.json").is_file()
+
+
 def is_complete(work: Path, run: RunConfig | str) -> bool:
     """Whether a run needs nothing more: it has a result, here or in the records."""
     return result_folder(work, run) is not None
@@ -217,12 +222,12 @@ def keep_checkpoints(
 
     Models that were trained elsewhere, of which records alone are here, are left out.
     """
-    trained_here = [
-        (run_folder(work, name) / "result.json").is_file() for name in models["run_id"]
+    of_records = [
+        not is_trained_here(work, name) and is_complete(work, name)
+        for name in models["run_id"]
     ]
-    ordered = models[models["gap"].notna() & trained_here].sort_values(
-        ["gap", "model_id"]
-    )
+    ordered = models[models["gap"].notna() & ~np.array(of_records, dtype=bool)]
+    ordered = ordered.sort_values(["gap", "model_id"])
     places = np.unique(
         np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
     )

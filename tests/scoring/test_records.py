@@ -171,9 +171,7 @@ def test_a_damaged_record_is_named_and_one_of_other_weights_too(published, tmp_p
     chosen = models.models_of(work, study.table, data)
     store = Store(work, lambda: data, jobs=1)
     path = sorted(folder.glob("kept/test_logits-*/*.npz"))[0]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 255
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:-40])
     with pytest.warns(UserWarning, match="is damaged .* take it from the repository"):
         kept = classification.test_logits(store, chosen, data)
         classification.correct(kept, data.test.labels)
