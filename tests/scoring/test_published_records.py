@@ -1,5 +1,6 @@
 """Committed reports are what their records give: tables are computed again without images and weights."""
 
+import re
 import subprocess
 import sys
 
@@ -93,23 +94,33 @@ def test_correlations_and_picked_models_are_those_of_the_tables(study):
     same(kinds_table(scored), read(report, "kinds"), ["models", "gap"])
 
 
+# By notebook, tables of filled20 that rest on nothing which its records lack. Intervals,
+# p-values and reliabilities rest on values of single images, which for most measures
+# were not published.
+TABLES = {
+    "03_cam_scoring": ["localization", "central_map", "table3_iou", "table4_iou"],
+    "04_baselines": ["kinds", "table3_correlations", "table4_selection"],
+    "08_unlabelled_images": ["targets", "target_scores", "unlabelled"],
+}
+OF_IMAGES = re.compile("low|high|reliability")
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["03_cam_scoring", "04_baselines"])
+@pytest.mark.parametrize("name", TABLES)
 def test_notebooks_of_filled20_leave_the_committed_tables(name, tmp_path):
     command = [sys.executable, "-m", "papermill", f"notebooks/{name}.ipynb"]
     options = ["-p", "study", "filled20", "-p", "work_dir", str(tmp_path), "--cwd", "."]
     subprocess.run(
         [*command, str(tmp_path / "out.ipynb"), *options], check=True, cwd=PROJECT_ROOT
     )
-    tables = sorted(tmp_path.glob(f"filled20/scratch/{name}/tables/*.csv"))
-    assert len(tables) >= 4
-    for path in tables:
+    for table in TABLES[name]:
+        path = tmp_path / f"filled20/scratch/{name}/tables/{table}.csv"
         ours = pd.read_csv(path)
         published = pd.read_csv(PROJECT_ROOT / "reports/filled20/tables" / path.name)
-        seconds = [column for column in ours if "seconds" in column]
+        same_columns = [column for column in ours if not OF_IMAGES.search(column)]
         pd.testing.assert_frame_equal(
-            ours.drop(columns=seconds),
-            published.drop(columns=seconds),
+            ours[same_columns],
+            published[same_columns],
             rtol=1e-6,
             atol=1e-6,
             obj=path.name,
