@@ -30,7 +30,13 @@ def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
     """Mark the salient object of every image: (N, S, S) bool on the CPU; a mask may be empty.
 
     By one of ``MASK_PROVIDERS``: "folder" reads masks that another program made, whose path is from the project's root.
+    Raises ValueError for images without pixels.
     """
+    if images.images.device.type == "meta":
+        raise ValueError(
+            "masks of objects are made of pixels, which records do not have: put the images "
+            "where notebook 01 reads them (data_path) and run this notebook again"
+        )
     if provider == "folder":
         return masks_from_folder(path, images.names, images.images.shape[-1])
     if provider == "spectral_residual":

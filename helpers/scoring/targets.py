@@ -22,7 +22,7 @@ from helpers.networks import resnet
 from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import deciding, with_measures
 from helpers.scoring.models import Model
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Kept, NotInRecords, Store
 from helpers.statistics.correlations import kendall
 from helpers.statistics.draws import Draws
 from helpers.statistics.information import conditional_information
@@ -60,7 +60,7 @@ def on_targets(
             folder / shift, data.test.images, shift, settings.seed
         )  # and read by all processes
     parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    return store.each(
+    kept = store.each(
         models,
         parts,
         partial(
@@ -74,6 +74,9 @@ def on_targets(
         ),
         needed=False,
     )
+    if kept.left_out and not kept.complete:
+        raise NotInRecords(kept.left_out)
+    return kept
 
 
 def _on_targets(
