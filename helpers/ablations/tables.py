@@ -295,11 +295,8 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
     A row per architecture, last "Total"; each network is a configuration. published_low and _high are Fisher's interval of 50 networks
     each.
     """
-    draws = Draws(
-        networks.assign(cell=networks["model_id"]),
-        draws=trained.draws,
-        seed=trained.seed,
-    )
+    # Each random network is drawn by itself.
+    draws = Draws(networks, draws=trained.draws, seed=trained.seed).drawing("model_id")
     means = {
         "images": "train_images",
         "train_accuracy": "train_accuracy",

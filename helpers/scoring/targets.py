@@ -240,18 +240,18 @@ def invariance_table(
                 table[registry.MEASURES[measure].column(transform)],
                 table[f"test accuracy under {transform}"],
             )
-            # Information is about a loss to be predicted: the accuracy with its sign turned stands where the gap does.
+            # Information is about a loss to be predicted: the accuracy lost.
             known = table.assign(
                 predictor=values.astype(float),
                 target=target.astype(float),
-                gap=-target.astype(float),
+                loss=-target.astype(float),
             )
             known = known[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
             tau = Draws(known, draws=draws, seed=seed).estimate(
                 ["predictor"], "target", statistic=kendall
             )
             score = (
-                conditional_information(known, ["predictor"], axes)[0]
+                conditional_information(known, ["predictor"], axes, target="loss")[0]
                 if axes and len(known)
                 else np.nan
             )

@@ -22,38 +22,46 @@ def conditional_information(
     models: pd.DataFrame,
     measures: Sequence[str],
     axes: Sequence[str],
-    gaps: ArrayLike | None = None,
+    values: ArrayLike | None = None,
+    target: str = "gap",
 ) -> Array:
-    """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
+    """Share of the uncertainty about an order of two models that a measure removes.
 
-    The least of ``information_by_set``; chance explains a part, so scores compare on the same models alone. (M,), or (D, M) for (D, n)
-    gaps.
+    The order is that of their gaps, or of another target; Jiang et al. 2020, PGDL. The
+    score is the least of ``information_by_set``. Chance explains a part of it, so
+    scores compare on the same models alone.
+
+    Args:
+        models: n networks with hyperparameters and measures.
+        measures: M columns.
+        axes: hyperparameters that may be known.
+        values: (D, n) values of the target, such as permuted ones; None takes the
+            column ``target``.
+        target: column whose order is asked.
+
+    Returns:
+        (M,) in [0, 1], or (D, M) where values are passed; NaN where the order is
+        certain or a measure is undefined.
     """
-    y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
-    x, codes = (
-        models[list(measures)].to_numpy(dtype=float),
-        {name: level_codes(models[name]) for name in axes},
-    )
-    codes = {
+    y = np.atleast_2d(np.asarray(models[target] if values is None else values, float))
+    x = models[list(measures)].to_numpy(dtype=float)
+    codes = {name: level_codes(models[name]) for name in axes}
+    varied = {
         name: levels for name, levels in codes.items() if levels.max(initial=0) > 0
     }
     scores = np.full((len(y), x.shape[1]), np.nan)
-    for kept, columns in finite_groups(
-        x, np.where(np.isfinite(y).all(0), 0, np.nan)[None]
-    ):
+    is_known = np.where(np.isfinite(y).all(0), 0, np.nan)[None]
+    for rows, columns in finite_groups(x, is_known):
         configurations = joint_codes(
-            [levels[kept] for levels in codes.values()], int(kept.sum())
+            [levels[rows] for levels in varied.values()], int(rows.sum())
         )
         first = np.unique(configurations, return_index=True)[1]
-        known = {name: levels[kept][first] for name, levels in codes.items()}
-        measured, gap = (
-            configuration_means(part, configurations)
-            for part in (x[np.ix_(kept, columns)], y[:, kept].T)
-        )
-        scores[:, columns] = np.fmin.reduce(
-            list(information_by_set(measured, gap, known).values())
-        )
-    return scores if gaps is not None else scores[0]
+        levels_of_each = {name: levels[rows][first] for name, levels in varied.items()}
+        measured = configuration_means(x[np.ix_(rows, columns)], configurations)
+        asked = configuration_means(y[:, rows].T, configurations)
+        by_set = information_by_set(measured, asked, levels_of_each)
+        scores[:, columns] = np.fmin.reduce(list(by_set.values()))
+    return scores if values is not None else scores[0]
 
 
 def information_by_set(

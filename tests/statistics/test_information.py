@@ -193,3 +193,12 @@ def test_many_measures_and_many_gaps_equal_one_by_one_and_what_is_not_finite_is_
         assert found[draw, column] == pytest.approx(
             score(own[name], gap[kept], own[list(AXES)]), abs=1e-12
         )
+
+
+def test_the_target_is_the_column_that_is_asked():
+    models = grid().assign(gap=0.5)
+    models["speed"] = np.random.default_rng(0).normal(size=len(models))
+    models["measure"] = models["speed"] ** 3
+    found = conditional_information(models, ["measure"], list(AXES), target="speed")
+    assert found.tolist() == [1]
+    assert np.isnan(conditional_information(models, ["measure"], list(AXES))).all()
