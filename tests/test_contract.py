@@ -16,7 +16,7 @@ import papermill
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
 from helpers.parameters import check_type, declared, read_blocks
-from helpers.statistics.claims import check_claims
+from helpers.statistics.claims import PAIRED, check_claims
 from helpers.sweep.study import load_study
 
 # The rooms from the ground up: a room imports rooms before its own place alone, those of one place not one another.
@@ -327,9 +327,12 @@ def test_study_files_pass_their_check():
             execution.parameters["study"] == path.stem for execution in executions
         )
         if claims := read_blocks(path).get("claims"):
-            assert {claim["measure"] for claim in check_claims(claims)} <= set(
-                registry.ranked()
-            )
+            of_models = {
+                claim["measure"]
+                for claim in check_claims(claims)
+                if claim["question"] != PAIRED  # asked of arms, in notebook 09
+            }
+            assert of_models <= set(registry.ranked())
             # Else r of IoU would have one interval in 03, another in 04 and a third in 05.
             drawn = [
                 run.parameters
@@ -343,7 +346,7 @@ def test_study_files_pass_their_check():
                         for given in drawn
                     }
                 )
-                == 1
+                <= 1
             ), path
 
 

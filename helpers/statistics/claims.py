@@ -22,13 +22,24 @@ OF_KINDS = (
     "r_gap_within_kinds",
     "saved_error_points",
 )  # of a run at its stop: within kinds of training, and with a kind left out
+PAIRED = "paired_difference"  # of an arm and its control, in notebook 09
+# What a claim on a paired difference may be about, in columns of notebook 09.
+PAIRED_OUTCOMES = (
+    "gap",
+    "gap_at_equal_training_accuracy",
+    "test_accuracy",
+    "accuracy_swapped",
+    "area_matched_iou",
+    "gap_beyond_slope",
+)
 SIDES = {"below": -1, "above": 1}
 MOST_PRIMARY, MOST_MEASURES = 3, 8
 _NEEDED, _OPTIONAL = (
     ("claim", "measure", "question", "side"),
-    ("primary", "source", "published", "errs_at_most"),
+    ("primary", "source", "published", "errs_at_most", "arm", "control"),
 )
-_TEXTS, _NUMBERS = ("claim", "measure", "source"), ("published", "errs_at_most")
+_TEXTS = ("claim", "measure", "source", "arm", "control")
+_NUMBERS = ("published", "errs_at_most")
 _FILE = "claims.json"
 
 
@@ -63,7 +74,7 @@ def check_claims(
             f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}"
         )
     allowed = {
-        "question": [*QUESTIONS, ADDED, *OF_KINDS],
+        "question": [*QUESTIONS, ADDED, *OF_KINDS, PAIRED],
         "side": list(SIDES),
         "primary": [True, False],
     }
@@ -87,6 +98,7 @@ def check_claims(
                 raise ValueError(
                     f"{named} has {name} {value!r}; choose one of {', '.join(map(str, allowed[name]))}"
                 )
+        _check_paired(named, claim)
         if (
             primary is not None
             and claim["question"] in OF_KINDS
@@ -101,6 +113,27 @@ def check_claims(
             f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false"
         )
     return [dict(claim) for claim in claims]
+
+
+def _check_paired(named: str, claim: Mapping[str, Any]) -> None:
+    """Refuse a claim on a paired difference without its arms, or arms in another claim."""
+    arms = [name for name in ("arm", "control") if claim.get(name)]
+    if claim["question"] != PAIRED:
+        if arms:
+            raise ValueError(
+                f"{named} has {' and '.join(arms)}, which belong to the question {PAIRED}"
+            )
+        return
+    if len(arms) < 2:
+        raise ValueError(
+            f"{named} asks {PAIRED} and needs arm and control, levels of looking such "
+            "as map_in_box 1 and map_in_shuffled_box 1"
+        )
+    if claim["measure"] not in PAIRED_OUTCOMES:
+        raise ValueError(
+            f"{named} asks {PAIRED} of {claim['measure']!r}; choose one of "
+            f"{', '.join(PAIRED_OUTCOMES)}"
+        )
 
 
 def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.claims import SIDES
+from helpers.statistics.claims import PAIRED, SIDES
 from helpers.statistics.correlations import finite_mean
 from helpers.statistics.draws import LEVEL
 from helpers.statistics.permutation import holm
@@ -225,7 +225,8 @@ def judged(
     where the whole interval of the error lies above it.
     """
     rows = []
-    for claim in sorted(claims, key=lambda claim: not claim.get("primary", False)):
+    of_models = [claim for claim in claims if claim["question"] != PAIRED]
+    for claim in sorted(of_models, key=lambda claim: not claim.get("primary", False)):
         name, question = claim["measure"], claim["question"]
         tables = (
             table.set_index("measure")

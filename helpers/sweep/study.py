@@ -21,7 +21,7 @@ from helpers.parameters import (
     read_blocks,
     value_fault,
 )
-from helpers.statistics.claims import check_claims, check_primary, claims_digest
+from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
 from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.relations import relation_faults
 
@@ -513,7 +513,11 @@ def further_faults(study: CheckedStudy) -> list[str]:
         for (name, value), path in paths.items()
         if not path.exists()
     ]
-    named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
+    named = [
+        (f"claim {claim['claim']!r}", claim["measure"])
+        for claim in study.claims
+        if claim["question"] != PAIRED
+    ]
     named += [("primary_measures", name) for names in stated.values() for name in names]
     if named:
         from helpers.measures.registry import columns  # late: it loads torch

@@ -17,13 +17,12 @@ the penalty, or the probability that an image's background is swapped in an epoc
 Boxes are those of training images alone.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.data.boxes import box_masks, box_shares
 from helpers.data.images import ImageSet
@@ -32,7 +31,11 @@ from helpers.training.config import PLAIN, RunConfig
 
 PENALTIES = ("map_in_box", "map_in_shuffled_box", "map_out_of_box")
 SWAPS = ("background_swapped", "background_swapped_shuffled")
-_SHUFFLED = ("map_in_shuffled_box", "background_swapped_shuffled")
+CONTROLS = {
+    "map_in_box": "map_in_shuffled_box",
+    "background_swapped": "background_swapped_shuffled",
+}
+_SHUFFLED = tuple(CONTROLS.values())
 # Numbers that set the random numbers of this module apart from a run's others.
 _BOX_STREAM = 3
 _SWAP_STREAM = 4
@@ -166,23 +169,6 @@ def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws | None) -> T
     return guide.strength * (divergence * asked).sum() / count
 
 
-@contextmanager
-def last_features(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what enters the average pooling of a ResNet, one tensor a forward pass.
-
-    Yields:
-        A list that each pass appends (B, C, h, w) to, with its gradient.
-    """
-    features: list[Tensor] = []
-    hook = network.avgpool.register_forward_pre_hook(
-        lambda _, inputs: features.append(inputs[0])
-    )
-    try:
-        yield features
-    finally:
-        hook.remove()
-
-
 def class_maps(features: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """Class activation maps of given classes; Zhou et al. 2016: ``sum_k w_ck f_k``.
 
@@ -195,3 +181,41 @@ def class_maps(features: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         (B, h, w) float32, not rectified.
     """
     return torch.einsum("bkhw,bk->bhw", features.float(), weight[labels].float())
+
+
+def in_order(levels: Iterable[str]) -> list[str]:
+    """Levels of the hyperparameter: plain first, then each arm before its control.
+
+    Example:
+        >>> in_order(["map_in_shuffled_box 1", "map_in_box 1", "plain"])
+        ['plain', 'map_in_box 1', 'map_in_shuffled_box 1']
+    """
+    arms = [PLAIN, *PENALTIES, *SWAPS]
+
+    def place(level: str) -> tuple[float, int]:
+        arm, strength = arm_and_strength(level)
+        return strength, arms.index(arm)
+
+    return sorted(set(levels), key=place)
+
+
+def contrasts(levels: Iterable[str]) -> list[tuple[str, str]]:
+    """Which levels are held against which: an arm against its control, and each plain.
+
+    Example:
+        >>> from pprint import pprint
+        >>> pprint(contrasts(["plain", "map_in_box 1", "map_in_shuffled_box 1"]))
+        [('map_in_box 1', 'map_in_shuffled_box 1'),
+         ('map_in_box 1', 'plain'),
+         ('map_in_shuffled_box 1', 'plain')]
+    """
+    present = in_order(levels)
+    pairs = []
+    for level in present:
+        arm, strength = arm_and_strength(level)
+        control = f"{CONTROLS.get(arm)} {strength:g}"
+        if control in present:
+            pairs.append((level, control))
+    if PLAIN in present:
+        pairs += [(level, PLAIN) for level in present if level != PLAIN]
+    return pairs

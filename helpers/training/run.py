@@ -30,6 +30,7 @@ from helpers.files import (
 )
 from helpers.networks import resnet, weights
 from helpers.networks.batches import fitting_batch, halving_batches
+from helpers.networks.hooks import captured_output
 from helpers.training import looking
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
@@ -178,7 +179,7 @@ def train_step(
         loss = cross_entropy(logits.float(), labels)
         total = loss
     else:
-        with autocast, looking.last_features(network) as features:
+        with autocast, captured_output(network.layer4) as features:
             logits = network(images)
         loss = cross_entropy(logits.float(), labels)
         maps = looking.class_maps(features[0], network.fc.weight, labels)

@@ -1,0 +1,163 @@
+"""What notebook 09 draws and says of an experiment on where networks look."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from helpers.data.boxes import box_masks, box_shares
+from helpers.data.images import ImageSet
+from helpers.report.cams import draw_boxes
+from helpers.report.style import count
+from helpers.scoring import measuring
+from helpers.statistics import pairs
+from helpers.training import looking
+
+TITLES = {
+    "gap": "gap (points)",
+    "gap_at_equal_training_accuracy": "gap at equal\ntraining accuracy (points)",
+    "test_accuracy": "test accuracy (points)",
+    "accuracy_swapped": "accuracy on swapped\nbackgrounds (points)",
+}
+_PLACES = 8  # side of the drawn map
+_MOST = 3  # images drawn
+
+
+def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
+    """Draw what each arm asks of the maps of some training images.
+
+    Args:
+        train: training images with boxes.
+        levels: of the hyperparameter ``looking``; swapped backgrounds are left out,
+            since they change images and ask nothing of maps.
+
+    Returns:
+        A row per image: the image with its boxes, then a panel per arm, bright where
+        its map is to lie. None where there are no pixels, or no arm.
+    """
+    arms = [looking.arm_and_strength(level)[0] for level in levels]
+    arms = [arm for arm in dict.fromkeys(arms) if arm in looking.PENALTIES]
+    if not train.has_pixels or not train.has_boxes or not arms:
+        return None
+    size = train.images.shape[-1]
+    boxed = train.boxes.flatten(1).any(1).numpy().nonzero()[0]
+    others = looking.other_images(len(train), np.random.default_rng(0))
+    rows = boxed[np.linspace(0, len(boxed) - 1, _MOST).astype(int)]
+    figure, axes = plt.subplots(
+        len(rows),
+        1 + len(arms),
+        figsize=(2.2 * (1 + len(arms)), 2.2 * len(rows)),
+        squeeze=False,
+    )
+    for row, panels in zip(rows, axes, strict=True):
+        panels[0].imshow(train.images[row].permute(1, 2, 0).numpy())
+        draw_boxes(panels[0], train.boxes[row])
+        for arm, panel in zip(arms, panels[1:], strict=True):
+            lender = others[row] if arm in looking.CONTROLS.values() else row
+            mask = box_masks(train.boxes[lender : lender + 1], size)
+            if arm == "map_out_of_box":
+                mask = ~mask
+            wanted = box_shares(mask, _PLACES, _PLACES)[0]
+            panel.imshow(wanted.numpy(), cmap="viridis", vmin=0, vmax=1)
+            panel.set_title(arm.replace("_", " "), fontsize="small")
+        panels[0].set_title("image and box", fontsize="small")
+        for panel in panels:
+            panel.set_axis_off()
+    return figure
+
+
+def differences_figure(
+    differences: pd.DataFrame, outcomes: Sequence[str]
+) -> Figure | None:
+    """Draw paired differences with their intervals, a panel per outcome.
+
+    Args:
+        differences: of ``pairs.paired_table``.
+        outcomes: of ``TITLES``.
+
+    Returns:
+        A row per contrast and start, contrasts apart by a line; None without a pair.
+    """
+    present = differences[differences["pairs"] > 0]
+    if present.empty:
+        return None
+    keys = present[["arm", "control", "start"]].drop_duplicates()
+    contrasts = (keys["arm"] + " less " + keys["control"]).str.replace("_", " ")
+    labels = contrasts.where(keys["start"] == "all", "    " + keys["start"])
+    heights = np.arange(len(keys))
+    figure, panels = plt.subplots(
+        1,
+        len(outcomes),
+        figsize=(4 + 2.4 * len(outcomes), 1.2 + 0.3 * len(keys)),
+        sharey=True,
+        squeeze=False,
+    )
+    for outcome, ax in zip(outcomes, panels[0], strict=True):
+        rows = keys.merge(present[present["outcome"] == outcome], how="left")
+        colours = np.where(rows["start"] == "all", "black", "0.55")
+        ax.axvline(0, color="0.6", linewidth=1)
+        ax.hlines(heights, rows["low"], rows["high"], color=colours, linewidth=1.8)
+        ax.scatter(rows["difference"], heights, color=colours, s=24, zorder=3)
+        ax.set_xlabel(TITLES[outcome])
+        ax.grid(axis="y", visible=False)
+    panels[0][0].set_yticks(heights, labels)
+    panels[0][0].set_ylim(len(keys) - 0.4, -0.6)
+    return figure
+
+
+def slope_of_study(reports: Path, study: str) -> float:
+    """Points of gap per unit of overlap, over the networks of a published study.
+
+    Args:
+        reports: the folder of reports.
+        study: its name.
+
+    Returns:
+        Least squares of the gap on ``area_matched_iou`` of training images; NaN where
+        the study publishes no such scores.
+    """
+    folder = reports / study / "tables"
+    if not (folder / "scores.parquet").is_file():
+        return np.nan
+    models = pd.read_csv(
+        folder / "catalogue.csv", keep_default_na=False, na_values=[""]
+    )
+    models = measuring.with_measures(models, pd.read_parquet(folder / "scores.parquet"))
+    analysed = models["left_out"].fillna("").eq("") & models["area_matched_iou"].notna()
+    chosen = models[analysed]
+    if len(chosen) < 3:
+        return np.nan
+    return float(100 * np.polyfit(chosen["area_matched_iou"], chosen["gap"], 1)[0])
+
+
+def answer(judged: pd.DataFrame, networks: int) -> str:
+    """The answer of the experiment in plain words, a sentence per primary claim.
+
+    Args:
+        judged: of ``pairs.paired_claims``.
+        networks: their number.
+
+    Returns:
+        Markdown.
+    """
+    primary = judged[judged["primary"]]
+    if primary.empty:
+        return "This study states no claim on where networks are trained to look."
+    sentences = [f"**{count(networks, 'network')}.**"]
+    for row in primary.itertuples():
+        where = f"*{row.claim}*: **{row.verdict}**"
+        if row.pairs == 0:
+            sentences.append(f"{where}; no pair of networks is trained yet.")
+            continue
+        sentences.append(
+            f"{where}. The difference is {row.difference:+.1f} points "
+            f"({row.low:.1f} to {row.high:.1f}) over {count(row.pairs, 'pair')}."
+        )
+    if primary["verdict"].eq(pairs.NOT_CHANGED).any():
+        sentences.append(
+            "Where looking was not changed, the gap says nothing about looking."
+        )
+    return " ".join(sentences)

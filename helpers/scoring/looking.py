@@ -1,0 +1,172 @@
+"""Where networks look, on test images too, and how they do on backgrounds of other images.
+
+Boxes of test images serve here alone: training never sees them.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from helpers.cams import chance
+from helpers.cams.maps import closed_form_cam, normalise_maps
+from helpers.data.boxes import box_masks
+from helpers.data.images import ImageSet, StudyData
+from helpers.networks.batches import fitting_batch
+from helpers.networks.hooks import features_and_logits, prepared
+from helpers.scoring.classification import logits_of
+from helpers.scoring.models import Model
+from helpers.scoring.scoring_set import classes_in_turn
+from helpers.scoring.store import Kept, Store
+
+PART = "looking"
+LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
+_VERSION = 1  # raised when the meaning of what is kept changes
+
+
+def boxed_test_images(data: StudyData, count: int) -> NDArray[np.int64]:
+    """Rows of test images that have a box: the first of each class in turn.
+
+    Args:
+        data: the images of the study.
+        count: at most as many; 0 takes all.
+
+    Returns:
+        (n,) rows of ``data.test``, as many of each class as there are.
+    """
+    boxed = data.test.boxes.flatten(1).any(1).numpy().nonzero()[0]
+    labels = data.test.labels.numpy()[boxed]
+    return boxed[classes_in_turn(labels)][: count or None]
+
+
+def look_at_images(
+    store: Store,
+    models: Sequence[Model],
+    data: StudyData,
+    training: Sequence[int],
+    count: int,
+) -> Kept:
+    """Where each network looks on images, and whether it needs their background.
+
+    Args:
+        store: of the study.
+        models: networks of notebook 02.
+        data: the images of the study, at least two of them test images with a box.
+        training: rows of training images that all networks were fitted to.
+        count: test images; 0 takes all that have a box.
+
+    Returns:
+        The part ``PART`` of each model, arrays over the test images: those of
+        ``LOCALIZATION`` less what other images' boxes give, float32, of the map of the
+        predicted class; ``right``, and ``right_swapped``, with the background of
+        another test image, bool. And ``train_area_matched_iou`` over the training
+        images.
+
+    Raises:
+        ValueError: where fewer than two test images have a box.
+    """
+    rows = boxed_test_images(data, count)
+    if len(rows) < 2:
+        raise ValueError(
+            f"{len(rows)} test images have a box, and two are needed to tell where a "
+            "network looks; take a source with boxes of test images"
+        )
+    settings = {"data": data.fingerprint, "version": _VERSION}
+    settings |= {"test": rows.tolist(), "training": list(training)}
+    compute = partial(_look, rows=rows, training=training, device=store.device)
+    return store.each(models, {PART: settings}, compute)
+
+
+def _look(
+    model: Model,
+    data: StudyData,
+    parts: Sequence[str],
+    *,
+    rows: NDArray[np.int64],
+    training: Sequence[int],
+    device: str,
+) -> dict[str, dict[str, Any]]:
+    images = data.test.subset(rows)
+    network = model.load(device)
+    maps, logits = maps_and_logits(network, model, images, device)
+    record = above_chance(maps, images)
+    fitted = data.train.subset(training)
+    fitted_maps, _ = maps_and_logits(network, model, fitted, device)
+    name = "area_matched_iou"
+    record[f"train_{name}"] = above_chance(fitted_maps, fitted)[name]
+    swapped = with_other_backgrounds(images)
+    swapped_logits = logits_of(network, swapped, device, model.normalise)
+    record["right"] = (logits.argmax(1) == images.labels).numpy()
+    record["right_swapped"] = (swapped_logits.argmax(1) == images.labels).numpy()
+    return {PART: record}
+
+
+def above_chance(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float32]]:
+    """Values of single images less what the boxes of other images give: (N,) each."""
+    scores = chance.chance_scores(maps, images.boxes, images.images.shape[-1])
+    return {
+        name: chance.above_shuffled(scores, name).to_numpy(np.float32)
+        for name in LOCALIZATION
+    }
+
+
+@torch.inference_mode()
+def maps_and_logits(
+    network: Any, model: Model, images: ImageSet, device: str
+) -> tuple[Tensor, Tensor]:
+    """Maps of the predicted class in closed form, and logits, of a ResNet.
+
+    Returns:
+        Normalised maps (N, h, w) and logits (N, K), both float32 on the CPU.
+    """
+    maps = []
+    logits = []
+    for pixels in images.images.split(fitting_batch(64)):
+        inputs = prepared(pixels, model.normalise, device)
+        features, outputs = features_and_logits(network, network.layer4, inputs)
+        cams = closed_form_cam(
+            "grad_cam", features, network.fc.weight, outputs.argmax(1)
+        )
+        maps.append(normalise_maps(cams).float().cpu())
+        logits.append(outputs.float().cpu())
+    return torch.cat(maps), torch.cat(logits)
+
+
+def with_other_backgrounds(images: ImageSet) -> Tensor:
+    """Images whose pixels outside of the boxes are those of another image.
+
+    The other image is the one before in a fixed circle in which no image follows
+    itself (``chance.derangements``), as the mixed backgrounds of Xiao et al. 2021.
+
+    Args:
+        images: N images with a box each, N at least 2.
+
+    Returns:
+        (N, 3, S, S) uint8.
+    """
+    masks = box_masks(images.boxes, images.images.shape[-1]).unsqueeze(1)
+    others = chance.derangements(len(images), 1)[:, 0]
+    return torch.where(masks, images.images, images.images[others])
+
+
+def means_of_models(kept: Kept) -> pd.DataFrame:
+    """Means over the test images, one row per model.
+
+    Returns:
+        model_id, ``LOCALIZATION`` and ``train_area_matched_iou`` (in [-1, 1], 0 is
+        chance), ``accuracy`` and ``accuracy_swapped`` on the same images, fractions.
+    """
+    localization = [*LOCALIZATION, "train_area_matched_iou"]
+    rows = []
+    for model_id, record in kept.records(PART):
+        row = {name: float(np.nanmean(record[name])) for name in localization}
+        row["accuracy"] = float(record["right"].mean())
+        row["accuracy_swapped"] = float(record["right_swapped"].mean())
+        rows.append({"model_id": model_id} | row)
+    columns = ["model_id", *localization, "accuracy", "accuracy_swapped"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,206 @@
+"""Differences between networks that share everything but one thing: paired by seed and start."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+from numpy.typing import ArrayLike
+
+from helpers.statistics.claims import PAIRED, SIDES
+from helpers.statistics.permutation import holm, sign_flip_p
+from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, SUPPORTED
+
+LEVEL = 0.95
+CHECK = "area_matched_iou"  # by which an arm is seen to look elsewhere than its control
+NOT_CHANGED = "looking was not changed"
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Mean difference between the two members of each pair."""
+
+    mean: float
+    low: float  # of the t interval
+    high: float
+    p: float  # two-sided, of the sign-flip test
+    pairs: int
+
+
+def paired_difference(
+    arm: ArrayLike, control: ArrayLike, level: float = LEVEL
+) -> PairedDifference:
+    """Mean of the differences of pairs, with Student's interval and a sign-flip p.
+
+    Under the hypothesis of no effect the sign of each difference is as likely one as
+    the other; p is the share of all ways to choose signs whose sum is as far from 0
+    (Fisher 1935). All ways are tried where there are few, as in ``sign_flip_p``.
+
+    Args:
+        arm: (n,) values, one of each pair.
+        control: (n,) values of the other; pairs with a NaN are left out.
+        level: of the interval, in (0, 1).
+
+    Returns:
+        Arm minus control. All NaN without a pair; no interval and no p with one.
+
+    Example:
+        >>> paired_difference([3.0, 5.0], [1.0, 1.0]).mean
+        3.0
+    """
+    differences = np.asarray(arm, dtype=float) - np.asarray(control, dtype=float)
+    differences = differences[np.isfinite(differences)]
+    pairs = len(differences)
+    if pairs < 2:
+        mean = float(differences.mean()) if pairs else np.nan
+        return PairedDifference(mean, np.nan, np.nan, np.nan, pairs)
+    mean = float(differences.mean())
+    error = differences.std(ddof=1) / pairs**0.5
+    half_width = error * scipy.stats.t.ppf((1 + level) / 2, pairs - 1)
+    columns = np.stack([differences, -differences], 1)
+    one_sided = sign_flip_p(columns, range(pairs))
+    p = min(1.0, 2 * float(one_sided.min()))
+    return PairedDifference(mean, mean - half_width, mean + half_width, p, pairs)
+
+
+def paired_table(
+    models: pd.DataFrame,
+    contrasts: Sequence[tuple[str, str]],
+    outcomes: Sequence[str],
+    paired_by: Sequence[str],
+    level: float = LEVEL,
+) -> pd.DataFrame:
+    """Paired differences of several outcomes, for all pairs and by start.
+
+    Args:
+        models: one row per network, with the column "looking", which names its arm,
+            "pretrained", those of ``paired_by``, and the outcomes.
+        contrasts: arm and control, as "looking" names them.
+        outcomes: columns.
+        paired_by: columns that the two members of a pair share.
+        level: of the intervals.
+
+    Returns:
+        One row per contrast, start ("all", "scratch", "pretrained") and outcome:
+        arm, control, start, outcome, pairs, difference, low, high, p.
+
+    Raises:
+        ValueError: where two networks of an arm share all columns of ``paired_by``.
+    """
+    rows = []
+    starts = {
+        "all": [True, False],
+        "scratch": [False],
+        "pretrained": [True],
+    }
+    for arm, control in contrasts:
+        for start, levels in starts.items():
+            chosen = models[models["pretrained"].isin(levels)]
+            first = _by_pair(chosen, arm, paired_by)
+            second = _by_pair(chosen, control, paired_by)
+            shared = first.index.intersection(second.index)
+            for outcome in outcomes:
+                difference = paired_difference(
+                    first.loc[shared, outcome], second.loc[shared, outcome], level
+                )
+                rows.append(
+                    {
+                        "arm": arm,
+                        "control": control,
+                        "start": start,
+                        "outcome": outcome,
+                        "pairs": difference.pairs,
+                        "difference": difference.mean,
+                        "low": difference.low,
+                        "high": difference.high,
+                        "p": difference.p,
+                    }
+                )
+    columns = "arm control start outcome pairs difference low high p"
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+def _by_pair(
+    models: pd.DataFrame, looking: str, paired_by: Sequence[str]
+) -> pd.DataFrame:
+    """Networks of an arm by what names their pair."""
+    arm = models[models["looking"] == looking].set_index(list(paired_by))
+    if arm.index.has_duplicates:
+        twice = arm.index[arm.index.duplicated()][0]
+        raise ValueError(
+            f"several networks of {looking!r} have {', '.join(paired_by)} = {twice}; "
+            "a pair is one network of each arm"
+        )
+    return arm
+
+
+def paired_claims(
+    claims: Sequence[Mapping[str, Any]], differences: pd.DataFrame
+) -> pd.DataFrame:
+    """Verdicts on claims that training a network to look somewhere changes an outcome.
+
+    A claim holds an arm against its control, over all starts. Where networks of the
+    two do not differ in where they look on test images, nothing can be said of looking.
+
+    Args:
+        claims: those of a study; others than on paired differences are left out.
+        differences: of ``paired_table``, with the outcome "area_matched_iou".
+
+    Returns:
+        One row per claim, primary ones first: claim, primary, arm, control, measure,
+        side, pairs, difference, low, high, p, p_adjusted (Holm's, over primary claims,
+        and over the others), looking_changed ("yes" or "no"), verdict.
+    """
+    rows = []
+    asked = [claim for claim in claims if claim["question"] == PAIRED]
+    for claim in sorted(asked, key=lambda claim: not claim.get("primary", False)):
+        contrast = claim["arm"], claim["control"]
+        outcome = _row_of(differences, *contrast, claim["measure"])
+        check = _row_of(differences, *contrast, CHECK)
+        row = {name: claim[name] for name in ("claim", "arm", "control", "measure")}
+        row["primary"] = bool(claim.get("primary", False))
+        row["side"] = claim["side"]
+        row |= outcome[["pairs", "difference", "low", "high", "p"]].to_dict()
+        row["looking_changed"] = "yes" if excludes_zero(check) else "no"
+        rows.append(row)
+    columns = (
+        "claim primary arm control measure side pairs difference low high p "
+        "looking_changed"
+    )
+    table = pd.DataFrame(rows, columns=columns.split())
+    table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
+    verdicts = [paired_verdict(row) for row in table.to_dict("records")]
+    return table.assign(verdict=verdicts)
+
+
+def paired_verdict(row: Mapping[str, Any]) -> str:
+    """Verdict on one row of ``paired_claims``."""
+    if row["looking_changed"] != "yes":
+        return NOT_CHANGED
+    if not (row["p_adjusted"] < 1 - LEVEL and excludes_zero(row)):
+        return CANNOT_TELL
+    above = row["difference"] > 0
+    return SUPPORTED if above == (SIDES[row["side"]] > 0) else CONTRADICTED
+
+
+def excludes_zero(row: Mapping[str, Any] | pd.Series) -> bool:
+    """Whether an interval lies on one side of 0; not where there is none."""
+    return bool(row["low"] > 0 or row["high"] < 0)
+
+
+def _row_of(
+    differences: pd.DataFrame, arm: str, control: str, outcome: str
+) -> pd.Series:
+    """The row of a contrast over all starts; NaN and no pairs where there is none."""
+    chosen = differences[
+        differences["arm"].eq(arm)
+        & differences["control"].eq(control)
+        & differences["outcome"].eq(outcome)
+        & differences["start"].eq("all")
+    ]
+    if len(chosen):
+        return chosen.iloc[0]
+    numbers = dict.fromkeys(["difference", "low", "high", "p"], np.nan)
+    return pd.Series({"pairs": 0} | numbers)

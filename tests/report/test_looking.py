@@ -1,0 +1,123 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot as plt
+
+from helpers.data.images import ImageSet
+from helpers.report import looking
+from helpers.statistics.pairs import paired_table
+
+LEVELS = ["plain", "map_in_box 1", "map_in_shuffled_box 1", "map_out_of_box 1"]
+
+
+def scenes(boxes):
+    count = len(boxes)
+    pixels = torch.zeros(count, 3, 16, 16, dtype=torch.uint8)
+    names = tuple(map(str, range(count)))
+    boxes = torch.tensor(boxes, dtype=torch.int16).unsqueeze(1)
+    return ImageSet(pixels, torch.zeros(count, dtype=torch.int64), boxes, names)
+
+
+def test_each_arm_is_drawn_where_it_wants_the_map():
+    images = scenes([[0, 0, 8, 16], [8, 0, 16, 16], [0, 8, 16, 16]])
+    figure = looking.arms_figure(images, LEVELS)
+    first = figure.axes[:4]
+    titles = [panel.get_title() for panel in first]
+    assert titles == [
+        "image and box",
+        "map in box",
+        "map in shuffled box",
+        "map out of box",
+    ]
+    inside, shuffled, outside = (panel.images[0].get_array() for panel in first[1:])
+    left = np.zeros((8, 8))
+    left[:, :4] = 1
+    np.testing.assert_array_equal(inside, left)
+    np.testing.assert_array_equal(outside, 1 - left)
+    assert not np.array_equal(shuffled, left)
+    plt.close(figure)
+
+
+def test_without_arms_pixels_or_boxes_nothing_is_drawn():
+    images = scenes([[0, 0, 8, 16], [8, 0, 16, 16]])
+    assert looking.arms_figure(images, ["plain"]) is None
+    assert looking.arms_figure(scenes([[0, 0, 0, 0]]), LEVELS) is None
+    bare = ImageSet(
+        torch.empty(2, 3, 16, 16, device="meta"),
+        images.labels,
+        images.boxes,
+        images.names,
+    )
+    assert looking.arms_figure(bare, LEVELS) is None
+
+
+def table(pairs_of):
+    rows = [
+        {"looking": name, "pretrained": False, "repeat": repeat, "gap": gap}
+        for name, gaps in pairs_of.items()
+        for repeat, gap in enumerate(gaps)
+    ]
+    models = pd.DataFrame(rows)
+    contrasts = [("map_in_box 1", "plain")]
+    return paired_table(models, contrasts, ["gap"], ["pretrained", "repeat"])
+
+
+def test_differences_are_drawn_at_their_values():
+    differences = table({"map_in_box 1": [40.0, 42.0], "plain": [43.0, 44.0]})
+    figure = looking.differences_figure(differences, ["gap"])
+    points = figure.axes[0].collections[-1].get_offsets()
+    np.testing.assert_allclose(points[:, 0], -2.5)  # all pairs, and from scratch
+    assert len(points) == 2
+    plt.close(figure)
+    assert looking.differences_figure(table({"plain": [1.0]}), ["gap"]) is None
+
+
+def test_the_slope_is_that_of_least_squares(tmp_path):
+    folder = tmp_path / "study" / "tables"
+    folder.mkdir(parents=True)
+    overlap = np.array([0.0, 0.1, 0.2, 0.5])
+    gaps = np.array([0.6, 0.5, 0.4, 9.0])
+    models = pd.DataFrame(
+        {
+            "model_id": list("abcd"),
+            "gap": gaps,
+            "left_out": ["", "", "", "train accuracy not above 80%"],
+        }
+    )
+    models.to_csv(folder / "catalogue.csv", index=False)
+    pd.DataFrame(
+        {
+            "model_id": list("abcd"),
+            "measure": "area_matched_iou",
+            "variant": "",
+            "value": overlap,
+        }
+    ).to_parquet(folder / "scores.parquet")
+    assert looking.slope_of_study(tmp_path, "study") == pytest.approx(-100)
+    assert np.isnan(looking.slope_of_study(tmp_path, "another"))
+
+
+def claims_table(**changed):
+    row = {
+        "claim": "the gap falls",
+        "primary": True,
+        "verdict": "cannot tell",
+        "pairs": 16,
+        "difference": -0.42,
+        "low": -1.2,
+        "high": 0.36,
+    }
+    return pd.DataFrame([row | changed])
+
+
+def test_the_answer_gives_each_primary_claim_its_verdict_and_numbers():
+    text = looking.answer(claims_table(), 96)
+    assert text == (
+        "**96 networks.** *the gap falls*: **cannot tell**. The difference is -0.4 "
+        "points (-1.2 to 0.4) over 16 pairs."
+    )
+    assert "no pair of networks" in looking.answer(claims_table(pairs=0), 3)
+    unchanged = looking.answer(claims_table(verdict="looking was not changed"), 96)
+    assert unchanged.endswith("the gap says nothing about looking.")
+    assert "states no claim" in looking.answer(claims_table(primary=False), 96)

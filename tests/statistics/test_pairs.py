@@ -1,0 +1,144 @@
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from helpers.statistics import pairs
+from helpers.statistics.pairs import paired_claims, paired_difference, paired_table
+
+GENERATOR = np.random.default_rng(0)
+
+
+def test_the_difference_by_hand():
+    """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of 2 degrees 4.3027."""
+    result = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert result.mean == 2
+    assert result.high - result.mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert result.mean - result.low == pytest.approx(result.high - result.mean)
+    assert result.p == pytest.approx(2 / 8)  # all signs alike, either way
+    assert result.pairs == 3
+
+
+def test_interval_and_p_are_those_of_scipy():
+    arm = GENERATOR.normal(size=9)
+    control = GENERATOR.normal(0.5, size=9)
+    result = paired_difference(arm, control)
+    oracle = scipy.stats.ttest_rel(arm, control)
+    interval = oracle.confidence_interval(0.95)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    flipped = scipy.stats.permutation_test(
+        (arm, control),
+        lambda a, b, axis: np.mean(a - b, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    assert result.p == pytest.approx(flipped.pvalue)
+
+
+def test_the_order_of_arm_and_control_turns_the_sign_alone():
+    arm = GENERATOR.normal(size=7)
+    control = GENERATOR.normal(size=7)
+    one = paired_difference(arm, control)
+    other = paired_difference(control, arm)
+    assert one.mean == -other.mean
+    assert (one.low, one.p) == pytest.approx((-other.high, other.p))
+
+
+@pytest.mark.parametrize(("values", "pairs_left"), [([], 0), ([1.0], 1), ([np.nan], 0)])
+def test_too_few_pairs_have_no_interval(values, pairs_left):
+    result = paired_difference(values, np.zeros(len(values)))
+    assert result.pairs == pairs_left
+    assert np.isnan([result.low, result.high, result.p]).all()
+    assert np.isnan(result.mean) == (pairs_left == 0)
+
+
+def networks(effect=-2.0, moved=0.05):
+    """Pairs of an arm and its control, of which the arm looks more into the box."""
+    rows = []
+    for pretrained, repeat in itertools.product([False, True], range(6)):
+        noise = GENERATOR.normal(0, 0.1, size=2)
+        for looking, shift in (("in 1", 1), ("shuffled 1", 0)):
+            rows.append(
+                {
+                    "looking": looking,
+                    "pretrained": pretrained,
+                    "repeat": repeat,
+                    "gap": 50 - 10 * pretrained + repeat + shift * effect + noise[0],
+                    "area_matched_iou": 0.02 + shift * moved + noise[1] / 100 * shift,
+                }
+            )
+    return pd.DataFrame(rows).sample(frac=1, random_state=0)
+
+
+def table_of(models):
+    return paired_table(
+        models,
+        [("in 1", "shuffled 1")],
+        ["gap", "area_matched_iou"],
+        ["pretrained", "repeat"],
+    )
+
+
+CLAIM = {
+    "claim": "the gap is lower",
+    "measure": "gap",
+    "question": "paired_difference",
+    "side": "below",
+    "primary": True,
+    "arm": "in 1",
+    "control": "shuffled 1",
+}
+
+
+def test_pairs_are_found_whatever_the_order_of_rows_and_starts_stand_apart():
+    table = table_of(networks()).set_index(["start", "outcome"])
+    assert table.loc[("all", "gap"), "pairs"] == 12
+    assert table.loc[("scratch", "gap"), "pairs"] == 6
+    # Seeds and starts differ by points; their differences are all near the effect.
+    np.testing.assert_allclose(table.xs("gap", level=1)["difference"], -2, atol=1e-6)
+
+
+def test_a_seed_without_its_partner_is_no_pair():
+    models = networks()
+    alone = (models["looking"] == "in 1") & (models["repeat"] == 0)
+    table = table_of(models[~alone]).set_index(["start", "outcome"])
+    assert table.loc[("all", "gap"), "pairs"] == 10
+
+
+def test_two_networks_of_one_arm_and_seed_are_refused():
+    models = networks()
+    with pytest.raises(ValueError, match="several networks of 'in 1'"):
+        table_of(pd.concat([models, models]))
+
+
+@pytest.mark.parametrize(
+    ("models", "side", "verdict"),
+    [
+        (networks(), "below", "supported"),
+        (networks(), "above", "contradicted"),
+        (networks(effect=0.0), "below", "cannot tell"),
+        (networks(moved=0.0), "below", "looking was not changed"),
+        (networks()[:0].copy(), "below", "looking was not changed"),
+    ],
+)
+def test_verdicts(models, side, verdict):
+    models["gap"] += GENERATOR.normal(0, 0.2, len(models))
+    if verdict == "looking was not changed":
+        models["area_matched_iou"] = GENERATOR.normal(0, 0.01, len(models)).round(9) * 0
+    (row,) = paired_claims([CLAIM | {"side": side}], table_of(models)).to_dict(
+        "records"
+    )
+    assert row["verdict"] == verdict
+
+
+def test_primary_claims_are_a_family_of_their_own():
+    table = table_of(networks())
+    further = CLAIM | {"primary": False}
+    judged = paired_claims([further, CLAIM, CLAIM, {"question": "r_gap"}], table)
+    assert judged["primary"].tolist() == [True, True, False]
+    p = judged["p"].iloc[0]
+    assert judged["p_adjusted"].tolist() == pytest.approx([2 * p, 2 * p, p])
+    assert pairs.paired_claims([], table)["verdict"].tolist() == []
