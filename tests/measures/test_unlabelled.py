@@ -107,6 +107,13 @@ def transport(target, holdout, temperature=T1, images=6000, seed=0):
     return unlabelled.optimal_transport(target, holdout, temperature, images, seed)
 
 
+def test_optimal_transport_is_of_a_sample_of_a_large_target():
+    holdout = unlabelled.holdout(LOGITS[:60], LABELS[:60])
+    sample = TARGET[np.random.default_rng(3).permutation(len(TARGET))[:40]]
+    assert transport(TARGET, holdout, images=40, seed=3) == transport(sample, holdout)
+    assert transport(TARGET, holdout, images=40, seed=3) != transport(TARGET, holdout)
+
+
 def test_optimal_transport_equals_linear_programming():
     shares = np.bincount(LABELS[:60].numpy(), minlength=6)
     cost = (

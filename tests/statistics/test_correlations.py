@@ -150,3 +150,12 @@ def test_design_has_an_indicator_of_each_level_but_the_first():
     assert columns[:, :3].tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 0, 0]]
     assert (columns[:, 3].mean(), columns[:, 3].std()) == pytest.approx((0, 1))
     assert design(models).shape == (4, 0)
+
+
+def test_without_a_degree_of_freedom_there_is_no_correlation():
+    """Two points lie on a line, and so do three once a line is taken out."""
+    x, y, z = np.array([[1.0, 2, 4, 3], [3.0, 5, 1, 9], [2.0, 7, 1, 8]])
+    assert np.isnan(partial_correlation(x[:2], y[:2])).all()
+    assert np.isfinite(partial_correlation(x[:3], y[:3])).all()
+    assert np.isnan(partial_correlation(x[:3], y[:3], z[:3, None])).all()
+    assert np.isfinite(partial_correlation(x, y, z[:, None])).all()
