@@ -21,7 +21,7 @@ BOXES = np.array(
         [[5, 5, 6, 6], [0, 0, 0, 0]],
     ]
 )
-THRESHOLDS = (0.5, 0.2, 1.0)  # 0.2 is 51 / 255, which corners of maps reach exactly
+THRESHOLDS = (0.5, 1.0, 0.2)  # 0.2 is 51 / 255, which corners of maps reach exactly
 
 
 @pytest.fixture(scope="module")
