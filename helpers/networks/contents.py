@@ -235,12 +235,17 @@ def _plain() -> list[Any]:
 def _state_dicts(
     content: Mapping, place: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-    """Dicts of nothing but tensors in a file, with the keys that lead to them."""
-    if content and all(
-        isinstance(key, str) and isinstance(value, Tensor)
+    """Dicts of tensors in a file, with the keys that lead to them.
+
+    Some programs put a few plain values beside the tensors, such as the epoch.
+    """
+    tensors = {
+        key: value
         for key, value in content.items()
-    ):
-        yield place, content
+        if isinstance(key, str) and isinstance(value, Tensor)
+    }
+    if 2 * len(tensors) > len(content):
+        yield place, tensors
         return
     if depth == _DEPTH:
         return

@@ -1,4 +1,4 @@
-"""Weights read safely, from a file or by torchvision's name, and checkpoints whose header names the network that they belong to."""
+"""Weights from a file or by torchvision's name, and files that name their network."""
 
 import hashlib
 import json
@@ -56,94 +56,134 @@ def read_state(path: Path) -> State:
 
 
 def check_numbers(
-    state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str
+    state: Mapping[str, Tensor], network: Mapping[str, Tensor], name: str
 ) -> None:
-    """Raise ValueError where the weights of a file are no numbers that a network can take: real of 16 bits or more, dense, all finite."""
-    known = {
+    """Check that the weights of a file are numbers that a network can take.
+
+    Args:
+        state: of the file.
+        network: the network's own state dict; other tensors are not looked at.
+        name: of the file, for the message.
+
+    Raises:
+        ValueError: where a tensor is not real of 16 bits or more, dense, and finite.
+    """
+    weights = {
         key: state[key]
-        for key, value in own.items()
+        for key, value in network.items()
         if key in state and value.is_floating_point()
     }
     faults = {
-        "no real weights; save float32": lambda value: (
-            value.is_meta or value.dtype not in _REAL or value.layout != torch.strided
-        ),
-        "not finite; its training diverged": lambda value: (
-            not value.float().isfinite().all()
-        ),
+        "no real weights; save float32": _is_no_weight,
+        "not finite; its training diverged": _is_not_finite,
     }
-    for told, wrong in faults.items():
-        if found := [key for key, value in known.items() if wrong(value)]:
+    for fault, is_wrong in faults.items():
+        wrong = [key for key, value in weights.items() if is_wrong(value)]
+        if wrong:
             raise ValueError(
-                f"{name} was refused: {len(found)} tensors, first {found[0]} ({known[found[0]].dtype}), are {told}"
+                f"{name} was refused: {len(wrong)} tensors, first {wrong[0]} "
+                f"({weights[wrong[0]].dtype}), are {fault}"
             )
+
+
+def _is_no_weight(value: Tensor) -> bool:
+    return value.is_meta or value.dtype not in _REAL or value.layout != torch.strided
+
+
+def _is_not_finite(value: Tensor) -> bool:
+    return not bool(value.float().isfinite().all())
 
 
 def read_weights(source: str, architecture: str) -> State:
-    """Read a state dict by a name of torchvision's weights ("IMAGENET1K_V1"), or by path, in which "{architecture}" is filled in.
+    """Read a state dict by a name of torchvision's weights, or by path.
 
-    Raises FileNotFoundError where the weights are neither there nor to be downloaded, and ValueError, see ``read_state``.
+    Args:
+        source: a name ("IMAGENET1K_V1"), or a path in which "{architecture}" stands
+            for the architecture.
+        architecture: torchvision's name.
+
+    Raises:
+        FileNotFoundError: where the weights are neither there nor to be downloaded.
+        ValueError: see ``read_state``.
     """
-    from torchvision.models import (
-        get_model_weights,
-    )  # here: its import takes two seconds
+    # Here: its import takes two seconds.
+    from torchvision.models import get_model_weights
 
     published = get_model_weights(architecture)
-    names, fault = sorted(published.__members__), None
     path = from_root(source.replace("{architecture}", architecture))
-    if source in names:
+    offline = None
+    if source in published.__members__:
         url = published[source].url
         path = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.is_file() or torch.hub.download_url_to_file(
-                url, str(path), progress=False
-            )
-        except OSError as offline:
-            fault = offline
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"weights for {architecture} cannot be had: {path.name} ({source}) is not in {path.parent}. Three ways: (1) put it there, "
-            f"or name one of {', '.join(names)} where the network allows a download; (2) set pretrained_weights to the path of a file; "
-            "(3) set pretrained_weights to 'made' and pretrain_data_path to images of other classes"
-        ) from fault
-    return read_state(path)
+        offline = _downloaded(url, path)
+    if path.is_file():
+        return read_state(path)
+    raise FileNotFoundError(
+        f"weights for {architecture} cannot be had: {path.name} ({source}) is not in "
+        f"{path.parent}. Three ways: (1) put it there, or name one of "
+        f"{', '.join(sorted(published.__members__))} where the network allows a "
+        "download; (2) set pretrained_weights to the path of a file; (3) set "
+        "pretrained_weights to 'made' and pretrain_data_path to images of other classes"
+    ) from offline
+
+
+def _downloaded(url: str, path: Path) -> OSError | None:
+    """Download a file that is not there; the fault where that fails."""
+    if path.is_file():
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        torch.hub.download_url_to_file(url, str(path), progress=False)
+    except OSError as fault:
+        return fault
+    return None
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Copy weights into a network, which must fit but for a final layer of other classes: that one keeps its initial values."""
-    own = model.state_dict()
+    """Copy weights into a network, which must fit but for the final layer.
+
+    A final layer of other classes keeps its initial values.
+
+    Raises:
+        ValueError: where other tensors are missing, unknown or of another shape.
+    """
+    weights = model.state_dict()
     head = {
         name
         for name in ("fc.weight", "fc.bias")
-        if name in own and name in state and own[name].shape != state[name].shape
+        if name in weights
+        and name in state
+        and weights[name].shape != state[name].shape
     }
     usable = {name: value for name, value in state.items() if name not in head}
     needed = {
         name
-        for name in own
+        for name in weights
         if name not in head and not name.endswith("num_batches_tracked")
     }
-    wrong = sorted(
-        {
-            name
-            for name in usable
-            if name not in own or usable[name].shape != own[name].shape
-        }
-        | needed - set(usable)
-    )
+    other = {
+        name
+        for name, value in usable.items()
+        if name not in weights or value.shape != weights[name].shape
+    }
+    wrong = sorted(other | needed - set(usable))
     if wrong:
         raise ValueError(
-            f"the weights do not fit the network: {len(wrong)} tensors differ, first {', '.join(wrong[:3])}; "
-            "use weights of the same architecture, stem and width"
+            f"the weights do not fit the network: {len(wrong)} tensors differ, first "
+            f"{', '.join(wrong[:3])}; use weights of the same architecture, stem and "
+            "width"
         )
-    check_numbers(usable, own, "the state dict")
+    check_numbers(usable, weights, "the state dict")
     model.load_state_dict(usable, strict=False)
     return model
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Digest of weights by what they are: 16 hex digits over names, shapes and bytes, wherever the file lies."""
+    """Digest of weights by what they are, wherever the file lies.
+
+    Returns:
+        16 hex digits over names, shapes and bytes.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -155,16 +195,15 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 def save_half(
     path: Path, state: Mapping[str, Tensor], form: Form, facts: Mapping[str, object]
 ) -> None:
-    """Write a state dict as safetensors in float16, with form and facts as texts in its header; what is equal gives equal bytes.
+    """Write a state dict as safetensors in float16; what is equal gives equal bytes.
 
-    A tensor that float16 cannot hold stays as it is.
+    Form and facts are texts in its header. A tensor that float16 cannot hold stays as
+    it is.
     """
-    texts = {name: str(value) for name, value in facts.items()} | {
-        _KEY: json.dumps(form._asdict())
-    }
-    header = {
-        _TEXTS: json.dumps(texts, sort_keys=True)
-    }  # as one, since the library writes several in any order
+    texts = {name: str(value) for name, value in facts.items()}
+    texts[_KEY] = json.dumps(form._asdict())
+    # As one text, since the library writes several in any order.
+    header = {_TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, {name: _half(value) for name, value in state.items()}, header)
 
 
@@ -174,13 +213,25 @@ def _half(value: Tensor) -> Tensor:
 
 
 def header_of(path: Path) -> dict[str, str]:
-    """Texts that ``save_half`` left in a file, none in another file; a damaged file is refused where its weights are read."""
-    return dict(json.loads(read_header(path).get(_TEXTS, "{}")))
+    """Texts that ``save_half`` left in a file; none in another file.
+
+    A damaged file is refused where its weights are read.
+    """
+    try:
+        texts = json.loads(read_header(path).get(_TEXTS, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return texts if isinstance(texts, dict) else {}
 
 
 def form_in(path: Path) -> Form | None:
-    """Form of the network that a file's header names; None where it names none. Raises ValueError for one that cannot be built."""
-    if not (text := header_of(path).get(_KEY, "")):
+    """Form of the network that a file's header names; None where it names none.
+
+    Raises:
+        ValueError: for a form that cannot be built.
+    """
+    text = header_of(path).get(_KEY, "")
+    if not text:
         return None
     try:
         form = Form(**json.loads(text))
@@ -188,6 +239,7 @@ def form_in(path: Path) -> Form | None:
             form.network(2)
     except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as fault:
         raise ValueError(
-            f"the header of {path.name} names a network that cannot be built ({fault}); remove {_KEY!r} from it"
+            f"the header of {path.name} names a network that cannot be built ({fault});"
+            f" remove {_KEY!r} from it"
         ) from fault
     return form

@@ -118,13 +118,9 @@ def of_files(
     )
     examined = _in_right_order(examined, store, images, is_named)
     facts = pd.DataFrame([item.facts for item in examined], columns=FACTS)
-    rows = [headers[name] for name in facts["checkpoint"]]
-    facts["known_accuracy"] = [
-        float(header.get("test_accuracy", math.nan)) for header in rows
-    ]
+    facts["known_accuracy"] = [images.test_accuracy(name) for name in model_ids]
     facts["class_images"] = [
-        inputs.class_images or images.of_a_class(header.get("model_id", ""))
-        for header in rows
+        inputs.class_images or images.of_a_class(name) for name in model_ids
     ]
     return _judged(facts, [item.model for item in examined], store, images, study)
 
@@ -165,13 +161,8 @@ def _judged(
 
 
 def _header(path: Path) -> Mapping[str, str]:
-    """Texts in a file's header; none where it has none or cannot be read."""
-    if not path.is_file():
-        return {}
-    try:
-        return header_of(path)
-    except (ValueError, TypeError):
-        return {}
+    """Texts in a file's header; none where it has none, or is no regular file."""
+    return header_of(path) if path.is_file() else {}
 
 
 def _images(

@@ -93,6 +93,13 @@ class OwnImages(NamedTuple):
     # Images of a class that networks were fitted to, by model id; "" for all others.
     class_images: Mapping[str, float] | None = None
 
+    # Of a study's checkpoints on its test images, by model id.
+    test_accuracies: Mapping[str, float] | None = None
+
+    def test_accuracy(self, model_id: str) -> float:
+        """What the study of a checkpoint measured; NaN where there is no study."""
+        return (self.test_accuracies or {}).get(model_id, np.nan)
+
     def of_a_class(self, model_id: str) -> float:
         """Images of a class that a network was fitted to; NaN where not known."""
         numbers = self.class_images or {}
@@ -240,6 +247,7 @@ def images_of_report(
         description,
         shape=side,
         class_images=dict(zip(models["model_id"], numbers, strict=True)),
+        test_accuracies=models.set_index("model_id")["test_accuracy"].to_dict(),
     )
 
 

@@ -89,6 +89,13 @@ def test_what_shares_no_tensors_with_the_network_is_no_rival(tmp_path):
     )
 
 
+def test_plain_values_among_the_tensors_are_left(tmp_path):
+    path = saved(tmp_path, {**ONE, "epoch": 3})
+    assert equal(contents.read(path).state, ONE)
+    with pytest.raises(ValueError, match="holds no state dict of tensors"):
+        contents.read(saved(tmp_path, {"loss": torch.ones(1), "epoch": 3}))
+
+
 def test_what_torch_compile_puts_into_names_is_removed_wherever_it_stands(tmp_path):
     state = {
         f"model._orig_mod.{name}".replace("fc", "fc._orig_mod"): value

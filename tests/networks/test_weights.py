@@ -207,6 +207,13 @@ def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
         {"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"other": "[1]"}
     )
     assert weights.header_of(tmp_path / "other.safetensors") == {}
+    for text in ("{", "[]", "null"):
+        save_file(
+            {"a": torch.ones(1)},
+            tmp_path / "damaged.safetensors",
+            metadata={"workbook": text},
+        )
+        assert weights.header_of(tmp_path / "damaged.safetensors") == {}
 
 
 def test_a_file_without_a_network_in_its_header_names_none(tmp_path):

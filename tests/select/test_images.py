@@ -59,7 +59,9 @@ def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_li
         "test_images_per_class": 5,
     }
     data = load_study_data(**fitted, data_path=str(source), cache_dir=cache)
-    models = models_table().assign(data=data.fingerprint, images_per_class=0, seed=0)
+    models = models_table().assign(
+        data=data.fingerprint, images_per_class=0, seed=0, test_accuracy=0.5
+    )
     models.head(3).to_csv(place / "a study/tables/checkpoints.csv", index=False)
     names = models["model_id"].tolist()
     own = images.images_of_report(source, names[:2], place, 20, cache)
@@ -68,6 +70,8 @@ def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_li
         data.train.names,
         20,
     )
+    assert own.test_accuracy(names[1]) == 0.5
+    assert np.isnan(own.test_accuracy(""))
     assert images.images_of_report(source, names[2:4], place, 20, cache) is None
     with pytest.raises(ValueError, match="trained on images of a study"):
         images.images_of_report(
