@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # so that a launcher can do without torch
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 # Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
 STAGING = "WORKBOOK_STAGING"
+# Environment variable: where a combination of a sweep publishes.
+COMBINATION = "WORKBOOK_COMBINATION"
 SWEEP_LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
 WORK = "WORKBOOK_WORK"  # environment variable: the folder of work of the study that such a kernel belongs to
 

@@ -121,6 +121,23 @@ class Report:
         """The folder of the study's report as it is published now."""
         return files.records_of(self.work).parent
 
+    def find(self, file: str, *folders: Path) -> Path | None:
+        """The folder with a file that another notebook made.
+
+        Args:
+            file: path inside of a report, such as ``"tables/scores.parquet"``.
+            folders: where it may be.
+
+        Returns:
+            The report of this combination of a sweep where that has the file, else the
+            folder whose file is the newest; None where none has it.
+        """
+        combination = os.environ.get(files.COMBINATION)
+        if combination and (Path(combination) / file).is_file():
+            return Path(combination)
+        found = [folder for folder in folders if (folder / file).is_file()]
+        return max(found, key=lambda one: (one / file).stat().st_mtime, default=None)
+
     @property
     def names(self) -> dict[str, str]:
         """Short name of each model of the study, by its id, once notebook 02 has left the catalogue."""

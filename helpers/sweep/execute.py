@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from helpers.files import (
+    COMBINATION,
     MANIFEST,
     PROJECT_ROOT,
     STAGING,
@@ -303,6 +304,8 @@ def _executed(
     scratch = Path(tempfile.gettempdir()) / f"workbook-{number}"
     began = time.monotonic()
     os.environ.update({**environment, STAGING: str(staging), WORK: str(work)})
+    if "@" in name:
+        os.environ[COMBINATION] = str(from_root(job["reports"]))
     for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         os.environ[variable] = str(scratch)
     tempfile.tempdir = str(scratch)

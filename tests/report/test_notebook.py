@@ -1,6 +1,7 @@
 """What a notebook leaves: tables whole, figures the same each time, a story that is complete, names that stay text and inside."""
 
 import json
+import os
 import re
 from xml.etree import ElementTree
 
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from IPython.display import HTML
 
-from helpers.files import PROJECT_ROOT, STAGING, WORK
+from helpers.files import COMBINATION, PROJECT_ROOT, STAGING, WORK
 from helpers.parameters import declared
 from helpers.report import notebook, pages
 from tests.report import made
@@ -179,6 +180,23 @@ def test_a_named_result_is_kept_beside_the_notebook_and_found_as_a_scrap(report)
     assert "Results by name" in shown[-2][0].data and "cannot tell" in shown[-2][0].data
     notebook.open_report(study="my", notebook="01_data_subset")
     assert not path.exists()  # of the execution before
+
+
+def test_what_another_notebook_made_is_that_of_the_same_combination_or_the_newest(
+    report, monkeypatch, tmp_path
+):
+    opened, _ = report
+    folders = [tmp_path / name for name in ("old", "new", "combination")]
+    for age, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "a.csv").touch()
+        os.utime(folder / "a.csv", (100 - age, 100 - age + (folder.name == "new") * 9))
+    assert opened.find("a.csv", *folders[:2]) == folders[1]
+    assert opened.find("b.csv", *folders) is None
+    monkeypatch.setenv(COMBINATION, str(folders[2]))
+    assert opened.find("a.csv", *folders[:2]) == folders[2]
+    (folders[2] / "a.csv").unlink()
+    assert opened.find("a.csv", *folders[:2]) == folders[1]
 
 
 def test_names_stay_inside_the_report(report, tmp_path):
