@@ -212,7 +212,8 @@ def _write_sweep(folder: Path) -> Path:
         names = sweeps.write_pictures(frame, folder, name, second)
         pictures.append((name, sweeps.legend(frame, second), names))
     counts = [
-        f"{frame[name].nunique()} of {name}" for name in frame.attrs["parameters"]
+        f"{count(frame[name].nunique(), 'value')} of {name}"
+        for name in frame.attrs["parameters"]
     ]
     failed = frame[frame["failed"] != ""]
     return _page(

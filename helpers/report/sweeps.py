@@ -181,7 +181,8 @@ def draw(
     if _is_log(levels, numeric):
         ax.set_xscale("log")
     if not numeric or len(levels) <= 6:
-        ax.set_xticks([place[level] for level in levels], [f"{x}" for x in levels])
+        shown = _apart(levels, place, span)
+        ax.set_xticks([place[level] for level in shown], [f"{x}" for x in shown])
         ax.minorticks_off()
     if not numeric:
         ax.margins(x=0.2)
@@ -189,6 +190,15 @@ def draw(
     if bottom < 0 < top:
         ax.axhline(0, color="black", linewidth=0.8)
     ax.set_xlabel(parameter)
+
+
+def _apart(levels: list, place: dict[Any, float], span: float) -> list:
+    """Values whose labels do not touch on an axis; the first one is among them."""
+    shown: list = []
+    for level in levels:
+        if not shown or place[level] - place[shown[-1]] >= 0.12 * span:
+            shown.append(level)
+    return shown
 
 
 def _is_log(levels: list, numeric: bool) -> bool:

@@ -355,6 +355,9 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
     """Publish an execution; the digest of each file that it made, by its path from work."""
     if job["part"]:
         return {}
+    if "@" in job["name"]:
+        for path in staging.glob("tables/*.npz"):
+            path.unlink()  # maps, of which the study's own report has all
     made = publish(staging, from_root(job["reports"]), job["notebook"])
     story = staging / "story" / f"{job['notebook']}.json"
     items = read_json(story) if story.is_file() else []

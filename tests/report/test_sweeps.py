@@ -95,7 +95,7 @@ def test_the_page_compares_all_and_shows_what_failed(folder):
         "table", "class"
     )
     assert "0.20 (-0.50 to 0.50)" in page.text and "ValueError" in page.text
-    assert "4 combinations: 2 of threshold, 2 of method." in page.text
+    assert "4 combinations: 2 values of threshold, 2 values of method." in page.text
     assert "b" not in page.tags and made.HOSTILE in page.text, "a value stays text"
     for source in page.of("img", "src"):
         assert (folder / source).is_file(), source
