@@ -324,7 +324,7 @@ def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
         "data_path": "",
         "class_ids": [f"synthetic_{name}" for name in names],
         "image_size": 32,
-        "images_per_class": 8,
+        "images_per_class": 12,
         "test_images_per_class": 4,
     }
     study["notebooks"]["06_kappa_tradeoff"] |= {
