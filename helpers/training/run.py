@@ -44,6 +44,24 @@ _CHECKPOINT_SECONDS = {
 }  # between two checkpoints; on a GPU writing one may take longer than an epoch
 
 
+def pause_after_checkpoint(device: str, writing: float) -> float:
+    """Seconds from a checkpoint to the next.
+
+    On a GPU many runs may write to one disk, so that at most a twentieth of a run's
+    time goes into it, however slow that is.
+
+    Args:
+        device: "cpu" or "cuda".
+        writing: seconds that the checkpoint took.
+
+    Example:
+        >>> pause_after_checkpoint("cuda", 6.0)
+        120.0
+    """
+    least = _CHECKPOINT_SECONDS[device]
+    return max(least, 20 * writing) if device == "cuda" else least
+
+
 @dataclass(frozen=True)
 class Split:
     """Images that stay on the device for as long as a run takes."""
@@ -416,6 +434,7 @@ def train_run(
         False,
         -math.inf,
     )
+    pause = 0.0
     while not reason:
         started = time.perf_counter()
         epoch = len(history) + 1
@@ -441,9 +460,11 @@ def train_run(
             snapshot = {"snapshot": name, "epoch": epoch, "digest": digest_of(path)}
             snapshots.append(snapshot | _measured(network, train, test))
         history[-1]["seconds"] = time.perf_counter() - started
-        if time.perf_counter() - saved >= _CHECKPOINT_SECONDS[device.type]:
+        began = time.perf_counter()
+        if began - saved >= pause:
             save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
+            pause = pause_after_checkpoint(device.type, saved - began)
     with complete_or_absent(folder / "history.parquet") as temporary:
         pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
     result = {

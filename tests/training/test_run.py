@@ -410,3 +410,9 @@ def test_a_pass_has_batches_of_the_runs_size_in_an_order_of_its_epoch(
     assert shown[False, 1].sum() == pytest.approx(everything.sum().item(), rel=1e-4)
     assert not torch.equal(shown[False, 1], shown[False, 2])
     assert not torch.equal(shown[False, 1], shown[True, 1])
+
+
+def test_checkpoints_of_a_gpu_take_a_twentieth_of_the_time_and_of_a_cpu_each_epoch():
+    pauses = [run.pause_after_checkpoint("cuda", writing) for writing in (0.1, 6.0)]
+    assert pauses == [30.0, 120.0]
+    assert run.pause_after_checkpoint("cpu", 6.0) == 0.0
