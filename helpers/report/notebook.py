@@ -27,7 +27,7 @@ from helpers.files import (
     inside,
     write_json,
 )
-from helpers.parameters import declared, in_force, name_of_values
+from helpers.parameters import StudyError, declared, in_force, name_of_values
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
 from helpers.statistics.claims import check_claims, keep_claims
@@ -164,8 +164,34 @@ def _plain_number(name: str, value: Any) -> Any:
     return number if defined else None
 
 
+def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:
+    """Refuse to run a notebook of one clone with the modules of another.
+
+    A notebook that is opened from a second clone finds the modules that are installed,
+    which would read and write the folders of the first clone.
+
+    Args:
+        folder: where the notebook runs: JupyterLab takes the notebook's own folder.
+        root: of the clone whose modules are imported.
+
+    Raises:
+        StudyError: where the folder lies in another clone.
+    """
+    for parent in (folder.resolve(), *folder.resolve().parents):
+        is_clone = (parent / "helpers/report/notebook.py").is_file()
+        if is_clone and parent != root:
+            raise StudyError(
+                f"this notebook runs in the clone {parent}, and its modules are those of "
+                f"{root}, whose studies it would read and write; activate the environment "
+                f"of {parent}, or install it there: make setup"
+            )
+        if is_clone:
+            return
+
+
 def begin(notebook: str, values: dict[str, Any]) -> Report:
     """Put the parameters in force into ``globals()`` of a notebook (by its name without suffix), open its report and show them."""
+    check_clone(Path.cwd())
     found, origins, content = in_force(notebook, values)
     values.update(found)
     given = {"work_dir": found["work_dir"], "reports_dir": found["reports_dir"]}

@@ -13,7 +13,7 @@ import pytest
 from IPython.display import HTML
 
 from helpers.files import COMBINATION, PROJECT_ROOT, STAGING, WORK
-from helpers.parameters import declared
+from helpers.parameters import StudyError, declared
 from helpers.report import notebook, pages
 from tests.report import made
 
@@ -366,3 +366,22 @@ def test_a_name_with_dollar_signs_is_no_formula_and_stops_no_figure():
         assert name in content
     shown = re.sub(r"<!--.*?-->", "", content)
     assert r"\mathdefault" not in shown
+
+
+def test_a_notebook_of_another_clone_is_refused(tmp_path):
+    """The modules that are installed would write to the folders of their own clone."""
+    for name in ("first", "second"):
+        module = tmp_path / name / "helpers/report/notebook.py"
+        module.parent.mkdir(parents=True)
+        module.write_text("")
+        (tmp_path / name / "notebooks").mkdir()
+    first = tmp_path / "first"
+    notebook.check_clone(first / "notebooks", root=first)
+    notebook.check_clone(tmp_path, root=first)  # of no clone: a study elsewhere
+    with pytest.raises(StudyError) as refused:
+        notebook.check_clone(tmp_path / "second/notebooks", root=first)
+    assert str(refused.value) == (
+        f"this notebook runs in the clone {tmp_path / 'second'}, and its modules are "
+        f"those of {first}, whose studies it would read and write; activate the "
+        f"environment of {tmp_path / 'second'}, or install it there: make setup"
+    )
