@@ -56,6 +56,7 @@ TINY_STUDY = {
             "perturbation_points": 3,
         },
         "08_unlabelled_images": {},
+        "09_looking_experiment": {},
         "07_your_checkpoints": {},
         "05_robustness_ablations": {
             "thresholds": [0.05, 0.3],

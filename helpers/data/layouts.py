@@ -378,8 +378,11 @@ def _ending(name: str) -> str:
 def _described(opened: Iterable[str], names: Sequence[str]) -> str:
     """Files that were read, in words: "24 .xml in Annotations"."""
     top = _shared_top(names)
+    # In the order of names: of as many files the first folder stands first.
     groups = Counter(
-        _group_of(name, top) for name in opened if name.rpartition("/")[2] not in _NAMES
+        _group_of(name, top)
+        for name in sorted(opened)
+        if name.rpartition("/")[2] not in _NAMES
     )
     if len(groups) > _FEW_GROUPS:
         of_ending: Counter[tuple[str, str]] = Counter()

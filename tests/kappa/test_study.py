@@ -85,11 +85,12 @@ def test_sign_errors_and_their_p_values_are_the_published_ones(cells):
     both = published[published["measure"].isin(measures)].merge(
         report.table3(errors), on=keys, suffixes=("", "_again")
     )
-    for name in [
-        "sign_error",
-        "p_value",
-        "n",
-        *(["p_adjusted", "band", "mean_rank"] if whole else []),
-    ]:
+    for name in ["sign_error", "n", *(["band", "mean_rank"] if whole else [])]:
         np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-6)
+    # Published were shares of 4,999 drawn arrangements, and all are enumerated now where
+    # there are few: four standard errors of such a share, and the observed one counted.
+    for name in ["p_value", *(["p_adjusted"] if whole else [])]:
+        exact = both[f"{name}_again"]
+        error = np.sqrt(exact * (1 - exact) / 4999)
+        assert (both[name] - exact).abs().le(4 * error + 1 / 5000 + 1e-6).all()
     assert both["published_p_imagenet"].equals(both["published_p_imagenet_again"])
