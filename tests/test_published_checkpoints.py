@@ -66,7 +66,13 @@ def met(request, tmp_path_factory):
     return request.param, choose_images(work, **given | {"data_path": str(there)})
 
 
-@pytest.mark.parametrize("place", [0, -1], ids=["smallest gap", "largest gap"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(0, id="smallest gap", marks=pytest.mark.nightly),
+        pytest.param(-1, id="largest gap"),
+    ],
+)
 def test_a_checkpoint_has_the_accuracy_of_its_catalogue(met, place):
     study, study_data = met
     row = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/checkpoints.csv").iloc[

@@ -310,7 +310,14 @@ def test_classes_of_one_name_are_told_apart_by_id(load):
     assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
 
 
-@pytest.mark.parametrize("study", ["compact20", "kinds20", "filled20"])
+@pytest.mark.parametrize(
+    "study",
+    [
+        "kinds20",
+        pytest.param("compact20", marks=pytest.mark.nightly),
+        pytest.param("filled20", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(
     real_data, tmp_path, study
 ):

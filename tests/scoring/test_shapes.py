@@ -74,7 +74,13 @@ def test_the_studies_for_a_cpu_are_found():
     assert {shape[0] for shape in SHAPES} >= {"resnet18", "resnet34"}
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name != "float32" else [])
+        for name in PRECISIONS
+    ],
+)
 def test_no_shape_of_a_study_ends_the_process_that_trains_and_scores_it(precision):
     """With the checks of the C library on what is written beyond a block of memory, where it has them."""
     checked = os.environ | {"MALLOC_CHECK_": "3"}

@@ -170,6 +170,7 @@ def test_a_wrong_argument_is_one_sentence_and_2(
     assert said in line
 
 
+@pytest.mark.nightly
 def test_published_checkpoints_find_the_images_that_they_were_fitted_to(
     real_data, tmp_path
 ):
