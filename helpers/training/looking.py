@@ -114,7 +114,9 @@ def other_images(count: int, generator: np.random.Generator) -> np.ndarray:
     return others
 
 
-def swap_backgrounds(images: Tensor, guide: Guide, config: RunConfig, epoch: int):
+def swap_backgrounds(
+    images: Tensor, guide: Guide, config: RunConfig, epoch: int
+) -> Tensor:
     """Replace what lies outside of the boxes by the pixels of other images.
 
     Args:

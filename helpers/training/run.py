@@ -454,11 +454,13 @@ def train_run(
         )
         reason = stop_reason(history, config)
         taken = [row["snapshot"] for row in snapshots]
-        for name in snapshots_due(history, config, reason, taken):
+        due = snapshots_due(history, config, reason, taken)
+        measured = _measured(network, train, test) if due else {}
+        for name in due:
             path = snapshot_path(folder, name)
             write_tensors(path, network.state_dict())
             snapshot = {"snapshot": name, "epoch": epoch, "digest": digest_of(path)}
-            snapshots.append(snapshot | _measured(network, train, test))
+            snapshots.append(snapshot | measured)
         history[-1]["seconds"] = time.perf_counter() - started
         began = time.perf_counter()
         if began - saved >= pause:
