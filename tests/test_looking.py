@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from helpers.sweep import cli
+from tests.conftest import TINY_STUDY
 
 pytestmark = pytest.mark.nightly
 CLAIM = {
@@ -21,12 +22,7 @@ STUDY = {
     "claims": [CLAIM],
     "common": {"minimum_train_accuracy": 0.0, "jobs": 1},
     "notebooks": {
-        "01_data_subset": {
-            "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
-            "image_size": 16,
-            "images_per_class": 14,
-            "test_images_per_class": 5,
-        },
+        "01_data_subset": TINY_STUDY["notebooks"]["01_data_subset"],
         "02_grid_training": {
             "architectures": ["resnet18"],
             "batch_sizes": [8],
