@@ -69,7 +69,17 @@ def configuration(data: Any) -> RunConfig:
 def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
     """Interrupt a run in its third epoch, resume it, and compare with one that went on."""
     run._CHECKPOINT_SECONDS["cuda"] = 0.0
+    train_step = run.train_step
+    timed_kernels = set()
+
+    def observed_step(*arguments):
+        timed_kernels.add(torch.backends.cudnn.benchmark)
+        return train_step(*arguments)
+
+    run.train_step = observed_step
     whole = run.train_run(config, data, folder / "whole", device=DEVICE)
+    run.train_step = train_step
+    timed_after = torch.backends.cudnn.benchmark
     train_epoch = run.train_epoch
 
     def interrupt(network, optimizer, split, config, epoch, *others):
@@ -93,6 +103,7 @@ def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
         "checkpoint": checkpoint,
         "epochs": [whole["epochs"], resumed["epochs"]],
         "equal": equal,
+        "timed_kernels": [*timed_kernels, timed_after],
     }
 
 

@@ -33,8 +33,14 @@ def test_no_tensor_meets_one_of_another_device(on_gpu):
 
 
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(on_gpu):
-    found = on_gpu[0]["interrupted"]
-    assert found == {"checkpoint": True, "epochs": [3, 3], "equal": True}
+    interrupted = on_gpu[0]["interrupted"]
+    assert interrupted["checkpoint"]
+    assert interrupted["epochs"] == [3, 3]
+    assert interrupted["equal"]
+
+
+def test_cudnn_times_its_kernels_in_training_steps_alone(on_gpu):
+    assert on_gpu[0]["interrupted"]["timed_kernels"] == [True, False]
 
 
 def test_every_family_ablation_and_probe_has_values(on_gpu):

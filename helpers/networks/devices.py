@@ -3,6 +3,8 @@
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,6 +68,23 @@ def why_refused(device: str) -> str:
             f"GPU(s) here, counted from cuda:0; set device to cuda"
         )
     return ""
+
+
+@contextmanager
+def fastest_convolutions(device: torch.device) -> Iterator[None]:
+    """Let cuDNN time its kernels for each new shape and keep the fastest, on a GPU.
+
+    That pays where many batches have one shape, as in training.
+
+    Args:
+        device: where the convolutions run; on the CPU nothing changes.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from helpers.files import (
 )
 from helpers.networks import resnet, weights
 from helpers.networks.batches import fitting_batch, halving_batches
+from helpers.networks.devices import fastest_convolutions
 from helpers.networks.hooks import captured_output
 from helpers.training import looking
 from helpers.training.augmentation import Draws, augment, draw
@@ -248,17 +249,18 @@ def train_epoch(
     guide = guide.of(order) if guide else None
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     network.train()
-    for start in range(0, len(order), config.batch_size):
-        part = slice(start, start + config.batch_size)
-        totals += train_step(
-            network,
-            optimizer,
-            split.batch(order[part]),
-            labels[part],
-            draws.of(part) if draws else None,
-            config.precision,
-            guide.of(part) if guide else None,
-        )
+    with fastest_convolutions(device):
+        for start in range(0, len(order), config.batch_size):
+            part = slice(start, start + config.batch_size)
+            totals += train_step(
+                network,
+                optimizer,
+                split.batch(order[part]),
+                labels[part],
+                draws.of(part) if draws else None,
+                config.precision,
+                guide.of(part) if guide else None,
+            )
     return tuple((totals / len(order)).tolist())
 
 

@@ -44,3 +44,13 @@ def test_a_refused_device_is_named_with_the_words_of_torch(
     seen = {"names": ["H100"] * count, "words": words, "torch": "2"}
     monkeypatch.setattr(devices, "usable_gpus", lambda: seen)
     assert re.search(message, devices.why_refused(device))
+
+
+def test_cudnn_times_its_kernels_on_a_gpu_alone():
+    before = torch.backends.cudnn.benchmark
+    with devices.fastest_convolutions(torch.device("cpu")):
+        assert torch.backends.cudnn.benchmark == before
+    with pytest.raises(KeyError), devices.fastest_convolutions(torch.device("cuda")):
+        assert torch.backends.cudnn.benchmark
+        raise KeyError
+    assert torch.backends.cudnn.benchmark == before
