@@ -1,8 +1,10 @@
 """Files that are either complete or absent, and where a number comes from: versions, commit, device."""
 
 import json
+import math
 import os
 import platform
+import struct
 import subprocess
 import warnings
 import zipfile
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # so that a launcher can do without torch
+    import numpy as np
+    import pandas as pd
     from torch import Tensor
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -25,8 +29,7 @@ COMBINATION = "WORKBOOK_COMBINATION"
 SWEEP_LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
 WORK = "WORKBOOK_WORK"  # environment variable: the folder of work of the study that such a kernel belongs to
 
-# What reading a damaged .npz or .parquet raises.
-DAMAGES = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
+CHECKSUM = "checksum"  # in a file: of all else that it holds, see ``checksum``
 RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
 POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
 # In a study's folder of work and in its records: which images notebook 01 chose, and all
@@ -153,35 +156,74 @@ def digest(value: Any) -> str:
     ).hexdigest()
 
 
+def checksum(tensors: Mapping[str, "Tensor"], texts: Mapping[str, str]) -> str:
+    """CRC-32 of named tensors on the CPU and of texts, whatever their order: 8 hex digits.
+
+    A safetensors file has none of its own, so that a flipped bit would be read as another
+    number.
+    """
+    import torch
+
+    crc = 0
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        crc = zlib.crc32(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode(), crc)
+        if tensor.numel():
+            crc = zlib.crc32(tensor.view(-1).view(torch.uint8).numpy(), crc)
+    for name in sorted(texts):
+        crc = zlib.crc32(f"{name}\0{texts[name]}\0".encode(), crc)
+    return f"{crc:08x}"
+
+
 def write_tensors(
-    path: Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, str] | None = None
+    path: Path,
+    tensors: Mapping[str, "Tensor"],
+    header: Mapping[str, str] | None = None,
+    checked: bool = True,
 ) -> None:
-    """Write named tensors, wherever they are, as one safetensors file."""
+    """Write named tensors, wherever they are, as one safetensors file.
+
+    Args:
+        path: of the file.
+        tensors: by name.
+        header: texts.
+        checked: whether a checksum is added to the texts, whose order the library
+            leaves to chance.
+    """
     from safetensors.torch import save_file
 
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
+    }
+    texts = dict(header or {})
+    if checked:
+        texts[CHECKSUM] = checksum(tensors, texts)
     with complete_or_absent(path) as temporary:
-        save_file(
-            {
-                name: tensor.detach().cpu().contiguous()
-                for name, tensor in tensors.items()
-            },
-            temporary,
-            dict(header or {}) or None,
-        )
+        save_file(tensors, temporary, texts or None)
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
-    """Tensors of a file, mapped so that processes share the pages; None where it is not there or damaged, which is said."""
+    """Tensors of a file, mapped so that processes share the pages.
+
+    Returns:
+        None where the file is not there or damaged, which is a warning.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        tensors = load_file(path)
+        texts = read_header(path)
+        written = texts.pop(CHECKSUM, "")  # files of earlier commits have none
+        if not written or written == checksum(tensors, texts):
+            return tensors
+        fault = "its checksum is another"
     except FileNotFoundError:
         return None
-    except SafetensorError as fault:
-        warnings.warn(f"{path} is damaged ({fault}); it is made again", stacklevel=2)
-        return None
+    except SafetensorError as error:
+        fault = str(error)
+    warnings.warn(f"{path} is damaged ({fault}); it is made again", stacklevel=2)
+    return None
 
 
 def read_header(path: Path) -> dict[str, str]:
@@ -195,8 +237,105 @@ def read_header(path: Path) -> dict[str, str]:
         return {}
 
 
-def write_json(path: Path, record: Any) -> None:
-    """Write a record as JSON with sorted keys; NaN is refused, since JSON has none (store None)."""
+@contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    """Make one ValueError that names a file of whatever its reader raises.
+
+    Readers of damaged files raise nearly every kind; an error with a number is of the
+    disk and stays.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as fault:
+        if isinstance(fault, OSError) and fault.errno:
+            raise
+        words = (str(fault).splitlines() or [type(fault).__name__])[0]
+        raise ValueError(f"{path} is damaged ({words})") from fault
+
+
+def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
+    """Arrays of an .npz, all of them read and checked.
+
+    Raises:
+        ValueError: where the file is damaged; it names the file.
+    """
+    import numpy as np
+
+    with _naming_damage(path):
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            file.seek(-_END_OF_ZIP.size, os.SEEK_END)
+            count = _END_OF_ZIP.unpack(file.read())[4]
+        # The library stops without a word where the list of members breaks off.
+        if count not in (len(arrays), _MANY):
+            raise ValueError(f"it lists {len(arrays)} of {count} arrays")
+    return arrays
+
+
+_END_OF_ZIP = struct.Struct("<4s4H2LH")  # the last bytes of a zip without a comment
+_MANY = 0xFFFF  # members that the count has no room for
+
+
+def write_table(path: Path, table: "pd.DataFrame", **options: Any) -> None:
+    """Write a table as parquet with a checksum of its values; ``options`` as pandas."""
+    import pyarrow
+
+    table = table.copy(deep=False)
+    # Of the values as they are read, since parquet turns some kinds into others.
+    read = pyarrow.Table.from_pandas(table).to_pandas()
+    table.attrs = {CHECKSUM: _checksum_of_table(read)}
+    with complete_or_absent(path) as temporary:
+        table.to_parquet(temporary, **options)
+
+
+def read_table(path: Path) -> "pd.DataFrame":
+    """Read a parquet file.
+
+    Raises:
+        ValueError: where it is damaged; it names the file.
+        FileNotFoundError: where it is not there.
+    """
+    import pandas as pd
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there")
+    with _naming_damage(path):
+        table = pd.read_parquet(path)
+        written = table.attrs.pop(CHECKSUM, "")  # files of earlier commits have none
+        if written and written != _checksum_of_table(table):
+            raise ValueError("its checksum is another")
+    return table
+
+
+def _checksum_of_table(table: "pd.DataFrame") -> str:
+    """CRC-32 of the names and values of columns, 8 hex digits."""
+    from pandas.api.types import is_numeric_dtype
+
+    crc = 0
+    for name, column in table.items():
+        if is_numeric_dtype(column):
+            content = column.to_numpy(dtype="float64", na_value=math.nan).tobytes()
+        else:  # the kinds of texts differ between versions of pandas, as does None
+            texts = column.map(str).where(column.notna(), "")
+            content = "\0".join(texts).encode("utf-8", "surrogatepass")
+        crc = zlib.crc32(content, zlib.crc32(f"{name}\0".encode(), crc))
+    return f"{crc:08x}"
+
+
+def write_json(path: Path, record: Any, sealed: bool = False) -> None:
+    """Write a record as JSON with sorted keys.
+
+    Args:
+        path: of the file.
+        record: NaN is refused, since JSON has none (store None).
+        sealed: whether a dict gets a checksum, without which ``read_json`` refuses it.
+    """
+    if sealed:
+        record = json.loads(json.dumps(record))  # with keys as they are read
+        record[CHECKSUM] = digest(record)
     with complete_or_absent(path) as temporary:
         temporary.write_text(
             json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -204,13 +343,24 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; a ValueError names one that is none."""
+    """Read a JSON file, without the checksum of a sealed one.
+
+    Raises:
+        ValueError: where it is no JSON, or was changed; it names the file.
+    """
     try:
-        return json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as fault:
         raise ValueError(
             f"{path} is not readable JSON ({fault}); delete it and run again to make it anew"
         ) from fault
+    written = record.pop(CHECKSUM, None) if isinstance(record, dict) else None
+    if written not in (None, digest(record)):
+        raise ValueError(
+            f"{path} was changed or is damaged: its checksum is another; put the file "
+            "back, or delete its folder and run again to make it anew"
+        )
+    return record
 
 
 def versions(

@@ -3,6 +3,8 @@
 import os
 import zipfile
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -89,6 +91,73 @@ def test_tensors_that_were_written_are_read_and_damaged_ones_are_named(tmp_path)
             UserWarning, match=r"a.safetensors is damaged \(.+\); it is made again"
         ):
             assert files.read_tensors(path) is None
+
+
+def flipped(content, place):
+    """A file's bytes with one bit changed, at a share of its length."""
+    changed = bytearray(content)
+    changed[int(place * (len(content) - 1))] ^= 4
+    return bytes(changed)
+
+
+@pytest.mark.filterwarnings("ignore:.*is damaged")
+@pytest.mark.parametrize("kind", ["npz", "parquet", "safetensors", "json"])
+def test_a_flipped_bit_is_named_and_never_another_value(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    table = pd.DataFrame({"x": [0.5, np.nan] * 9, "y": ["a", None] * 9})
+    record = {"gap": 0.123456789, "seed": 3}
+    if kind == "npz":
+        np.savez_compressed(path, x=np.arange(99.0), y=np.ones(3))
+    elif kind == "parquet":
+        files.write_table(path, table)
+    elif kind == "safetensors":
+        files.write_tensors(path, {"x": torch.arange(99.0)}, {"history": "[1]"})
+    else:
+        write_json(path, record, sealed=True)
+    read = {
+        "npz": lambda: {k: v.tolist() for k, v in files.read_arrays(path).items()},
+        "parquet": lambda: files.read_table(path).to_csv(),
+        "safetensors": lambda: {
+            k: v.tolist() for k, v in files.read_tensors(path).items()
+        },
+        "json": lambda: {k: read_json(path)[k] for k in record},
+    }[kind]
+    whole = path.read_bytes()
+    value = read()
+    refused = 0
+    for place in np.linspace(0, 1, 24):
+        path.write_bytes(flipped(whole, place))
+        try:
+            assert read() == value
+        except ValueError as fault:
+            assert path.name in str(fault)
+            refused += 1
+        except AttributeError:  # None, of tensors that are made again
+            refused += 1
+    assert refused > 12
+
+
+def test_a_number_that_still_is_json_has_another_checksum(tmp_path):
+    write_json(tmp_path / "r.json", {"gap": 0.25, "epochs": {1: 2}}, sealed=True)
+    assert read_json(tmp_path / "r.json") == {"gap": 0.25, "epochs": {"1": 2}}
+    text = (tmp_path / "r.json").read_text()
+    (tmp_path / "r.json").write_text(text.replace("0.25", "0.35"))
+    with pytest.raises(ValueError, match=r"r.json was changed .*put the file back"):
+        read_json(tmp_path / "r.json")
+
+
+def test_an_array_whose_entry_is_lost_is_missed(tmp_path):
+    """A longer comment of the first entry swallows the second in the zip's list."""
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.ones(2), y=np.ones(2))
+    content = bytearray(path.read_bytes())
+    first = content.index(b"PK\x01\x02")
+    content[first + 32] = 255
+    path.write_bytes(bytes(content))
+    with pytest.raises(
+        ValueError, match=r"a.npz is damaged \(it lists 1 of 2 arrays\)"
+    ):
+        files.read_arrays(path)
 
 
 def test_a_digest_is_of_the_values_whatever_their_order():

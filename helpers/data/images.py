@@ -20,11 +20,11 @@ from helpers.data.decode import Decoded, decode_all
 from helpers.data.layouts import Listing, Record
 from helpers.data.selection import NO_TEST_IMAGES, pixel_digest, select
 from helpers.files import (
-    DAMAGES,
     LABELS,
     MANIFEST,
     complete_or_absent,
     from_root,
+    read_arrays,
     read_json,
     read_tensors,
     records_of,
@@ -468,8 +468,9 @@ def without_pixels(path: Path) -> StudyData:
         ValueError: where the file is damaged; the message says what to do.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            tensors = {name: torch.from_numpy(file[name]) for name in file.files}
+        tensors = {
+            name: torch.from_numpy(array) for name, array in read_arrays(path).items()
+        }
         size = int(tensors["size"])
         for split in SPLITS:
             shape = (len(tensors[f"{split}_labels"]), 3, size, size)
@@ -477,7 +478,7 @@ def without_pixels(path: Path) -> StudyData:
                 shape, dtype=torch.uint8, device="meta"
             )
         return _from_cache(tensors)
-    except DAMAGES as fault:
+    except (ValueError, KeyError, RuntimeError) as fault:
         raise ValueError(
             f"{path} is damaged ({fault}); take it from the repository again"
         ) from fault

@@ -6,13 +6,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import digest, inside
+from helpers.files import digest, inside, read_tensors
 from helpers.scoring.models import Model, models_of
 from helpers.training import catalogue, pool, pretraining
 from helpers.training.config import RunConfig
@@ -161,6 +160,12 @@ def made_models(
 def _load(
     path: Path, initial: partial, device: torch.device | str = "cpu"
 ) -> nn.Module:
+    tensors = read_tensors(path)
+    if tensors is None:
+        raise ValueError(
+            f"{path} is missing or damaged; delete the folder {path.parent} and run "
+            "06_kappa_tradeoff again to make it anew"
+        )
     network = initial()
-    network.load_state_dict(safetensors.torch.load_file(path))
+    network.load_state_dict(tensors)
     return network.to(device, memory_format=torch.channels_last).eval()

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from helpers.files import read_header
+from helpers.files import CHECKSUM, checksum, read_header
 from helpers.networks.faults import is_of_machine
 
 State = dict[str, Tensor]
@@ -182,7 +182,9 @@ def _content(path: Path) -> Any:
         )
     try:
         if tensors_only:
-            return safetensors.torch.load_file(path)
+            tensors = safetensors.torch.load_file(path)
+            _check_sum(tensors, read_header(path))
+            return tensors
         with warnings.catch_warnings(), torch.serialization.safe_globals(_plain()):
             # torch warns of what is refused below.
             warnings.simplefilter("ignore")
@@ -204,6 +206,15 @@ def _content(path: Path) -> Any:
             f"{path.name} cannot be read as plain tensors "
             f"({type(fault).__name__}: {lines[0][:160]})"
         ) from fault
+
+
+def _check_sum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Raise ValueError where tensors have another checksum than their header, if any."""
+    of_workbook = _from_json(header.get("workbook", ""))
+    texts = dict(of_workbook if isinstance(of_workbook, Mapping) else header)
+    written = texts.pop(CHECKSUM, "")
+    if written and written != checksum(tensors, texts):
+        raise ValueError("its checksum is another: it is damaged")
 
 
 def _plain() -> list[Any]:

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.files import from_root, read_header, write_tensors
+from helpers.files import (
+    CHECKSUM,
+    checksum,
+    from_root,
+    read_header,
+    write_tensors,
+)
 from helpers.networks import contents, resnet
 from helpers.networks.contents import State
 
@@ -203,8 +209,10 @@ def save_half(
     texts = {name: str(value) for name, value in facts.items()}
     texts[_KEY] = json.dumps(form._asdict())
     # As one text, since the library writes several in any order.
+    halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
+    texts[CHECKSUM] = checksum(halves, texts)
     header = {_TEXTS: json.dumps(texts, sort_keys=True)}
-    write_tensors(path, {name: _half(value) for name, value in state.items()}, header)
+    write_tensors(path, halves, header, checked=False)
 
 
 def _half(value: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from helpers.data.boxes import box_masks, box_shares
 from helpers.data.images import ImageSet
+from helpers.files import read_table
 from helpers.report.cams import draw_boxes
 from helpers.report.style import count
 from helpers.scoring import measuring
@@ -125,7 +126,7 @@ def slope_of_study(reports: Path, study: str) -> float:
     models = pd.read_csv(
         folder / "catalogue.csv", keep_default_na=False, na_values=[""]
     )
-    models = measuring.with_measures(models, pd.read_parquet(folder / "scores.parquet"))
+    models = measuring.with_measures(models, read_table(folder / "scores.parquet"))
     analysed = models["left_out"].fillna("").eq("") & models["area_matched_iou"].notna()
     chosen = models[analysed]
     if len(chosen) < 3:

@@ -25,7 +25,9 @@ from helpers.files import (
     complete_or_absent,
     from_root,
     inside,
+    read_table,
     write_json,
+    write_table,
 )
 from helpers.parameters import StudyError, declared, in_force, name_of_values
 from helpers.report import style, tables
@@ -142,7 +144,7 @@ class Report:
     def names(self) -> dict[str, str]:
         """Short name of each model of the study, by its id, once notebook 02 has left the catalogue."""
         path = self.work / "catalogue.parquet"
-        return tables.model_names(pd.read_parquet(path)) if path.is_file() else {}
+        return tables.model_names(read_table(path)) if path.is_file() else {}
 
 
 def results_file(notebook: str) -> str:
@@ -455,7 +457,5 @@ def show_table(
 
 def keep_table(report: Report, frame: pd.DataFrame, name: str) -> None:
     """Write a table that is too long to be read to ``tables/<name>.parquet``; it is not shown."""
-    with complete_or_absent(
-        inside(report.folder, f"tables/{name}.parquet")
-    ) as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")
+    path = inside(report.folder, f"tables/{name}.parquet")
+    write_table(path, frame, index=False, compression="zstd")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-from helpers.files import STAGING, inside
+from helpers.files import STAGING, inside, read_table
 from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
@@ -146,7 +146,7 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
         return None
     with intact(path):
         if suffix == ".parquet":
-            table = pd.read_parquet(path)
+            table = read_table(path)
         elif not path.read_text(encoding="utf-8").strip():
             return None
         else:

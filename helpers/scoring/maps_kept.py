@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import complete_or_absent
+from helpers.files import complete_or_absent, read_arrays
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept
 
@@ -80,8 +80,7 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
     """What ``publish`` wrote into a report's folder, thumbnails one by one; None where it has no maps."""
     if not (folder / MAPS).is_file():
         return None
-    with np.load(folder / MAPS, allow_pickle=False) as file:
-        found = {name: file[name] for name in file.files}
+    found = read_arrays(folder / MAPS)
     ends, pictures = found.pop("ends").tolist(), found["thumbnails"].tobytes()
     return found | {
         "thumbnails": [

@@ -21,13 +21,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from helpers.files import (
-    DAMAGES,
     LABELS,
     MANIFEST,
     complete_or_absent,
     digest_of,
     inside,
+    read_arrays,
     read_json,
+    read_table,
     write_json,
 )
 
@@ -91,7 +92,10 @@ def publish(
     published = Published(folder)
     _publish_images(work, published, write_labels)
     for name in _run_names(work):
-        _publish_run(work, name, published)
+        try:
+            _publish_run(work, name, published)
+        except ValueError as fault:  # a damaged file, which costs its run alone
+            published.refused.append(str(fault))
     for part in sorted((work / KEPT).glob("*-*")):
         if not part.name.startswith(LEFT_OUT):
             _publish_part(part, work, published)
@@ -140,9 +144,7 @@ def _run_names(work: Path) -> list[str]:
     complete = sorted(path.parent.name for path in work.glob("runs/*/result.json"))
     if not (work / CATALOGUE).is_file():
         return complete
-    import pandas as pd
-
-    planned = set(pd.read_parquet(work / CATALOGUE, columns=["run_id"])["run_id"])
+    planned = set(read_table(work / CATALOGUE)["run_id"])
     newer = (work / CATALOGUE).stat().st_mtime
     return [
         name
@@ -172,7 +174,7 @@ def _publish_run(work: Path, name: str, published: Published) -> None:
         if (source / file).is_file():
             _copy(source / file, target / file, published)
     if not (target / "result.json").is_file():
-        write_json(target / "result.json", result)
+        write_json(target / "result.json", result, sealed=True)
         published.written.append(target / "result.json")
     published.runs.add(name)
 
@@ -193,9 +195,9 @@ def _publish_part(part: Path, work: Path, published: Published) -> None:
             continue
         try:
             arrays = _lean(path, weights)
-        except DAMAGES as fault:
+        except ValueError as fault:
             published.refused.append(
-                f"{path} is damaged ({fault}); run the notebook again, which makes it anew"
+                f"{fault}; run the notebook again, which makes it anew"
             )
             continue
         if arrays is None:
@@ -219,8 +221,7 @@ def _weights(run: Path, model_id: str) -> str:
 
 def _lean(path: Path, weights: str) -> dict[str, NDArray[Any]] | None:
     """Arrays of a file without what is large; None where they are of other weights."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = read_arrays(path)
     of_file = str(arrays.get(WEIGHTS, weights))
     if weights and of_file != weights:
         return None

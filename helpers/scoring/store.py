@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from helpers.files import (
-    DAMAGES,
     complete_or_absent,
     digest,
     inside,
+    read_arrays,
     read_json,
     records_of,
     write_json,
@@ -217,11 +217,11 @@ class Kept:
         """Whether a file can be read and holds values of the model's weights."""
         if not path.is_file():
             return False
+        state = path.stat()
         try:
-            with np.load(path, allow_pickle=False) as file:
-                weights = str(file[WEIGHTS]) if WEIGHTS in file.files else ""
-        except DAMAGES as fault:
-            self._withdraw(path, f"is damaged ({fault})")
+            weights = _weights_in(path, state.st_mtime_ns, state.st_size)
+        except ValueError as fault:
+            self._withdraw(path, f"{fault}".removeprefix(f"{path} "))
             return False
         expected = self.weights.get(model_id, "")
         if weights and expected and weights != expected:
@@ -260,11 +260,8 @@ class Kept:
     def record(self, part: str, model_id: str) -> dict[str, Any]:
         """Arrays and tables of a model; empty where there are none. A damaged file is said and removed, so that it is made anew."""
         for path in self._paths(part, model_id):
-            try:
-                if self._is_of(path, model_id):
-                    return read_record(path)
-            except DAMAGES as fault:
-                self._withdraw(path, f"is damaged ({fault})")
+            if self._is_of(path, model_id):
+                return read_record(path)
         return {}
 
     def records(self, part: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -325,10 +322,26 @@ def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
     return arrays
 
 
+@lru_cache(maxsize=100_000)
+def _weights_in(path: Path, time: int, size: int) -> str:
+    """Digest of the weights that a file's values are of, "" where it names none.
+
+    All of the file is read and checked, once while its time and size are these.
+
+    Raises:
+        ValueError: where it is damaged.
+    """
+    return str(read_arrays(path).get(WEIGHTS, ""))
+
+
 def read_record(path: Path) -> dict[str, Any]:
-    """Arrays and tables of a file as ``to_arrays`` names them; see ``DAMAGES`` for faults."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files if name != WEIGHTS}
+    """Arrays and tables of a file as ``to_arrays`` names them.
+
+    Raises:
+        ValueError: where it is damaged; it names the file.
+    """
+    arrays = read_arrays(path)
+    arrays.pop(WEIGHTS, None)
     record = {name: value for name, value in arrays.items() if "|" not in name}
     tables: dict[str, dict[str, NDArray[Any]]] = {}
     for key, value in arrays.items():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from helpers.files import inside, read_json
+from helpers.files import inside, read_json, read_table
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.prediction import with_fit
@@ -125,7 +125,7 @@ def _read_one(folder: Path) -> Calibration:
         folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)
     )
     catalogue = catalogue.fillna(dict.fromkeys(texts, ""))
-    scores = pd.read_parquet(folder / "tables/scores.parquet")
+    scores = read_table(folder / "tables/scores.parquet")
     models = with_fit(with_candidates(catalogue, scores))
     models[LOG_CLASS_IMAGES] = np.log(class_images(models, folder))
     right_labels = models["label_noise"].eq(0)

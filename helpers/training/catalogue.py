@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers.files import inside, read_json, records_of
+from helpers.files import digest_of, inside, read_json, read_table, records_of
 from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import Form, save_half
 from helpers.training.config import (
@@ -168,7 +168,7 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     """Histories of complete runs: one row per run and epoch, with its ``run_id``."""
     folders = {name: result_folder(work, name) for name in run_ids}
     tables = [
-        pd.read_parquet(folder / "history.parquet").assign(run_id=name)
+        read_table(folder / "history.parquet").assign(run_id=name)
         for name, folder in folders.items()
         if folder
     ]
@@ -204,6 +204,12 @@ def load_network(
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; {remedy}")
     network = Form(*(row[name] for name in Form._fields)).network(classes)
+    expected = weights_digests(work, row["run_id"]).get(row["snapshot"], "")
+    if expected and digest_of(path) != expected:
+        raise ValueError(
+            f"{path} is damaged or of another run (its digest is {digest_of(path)}, and "
+            f"that of its run {expected}); {remedy}"
+        )
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except (SafetensorError, RuntimeError) as fault:
@@ -283,7 +289,7 @@ def models_of_study(
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
     if path.is_file():
-        table = pd.read_parquet(path)
+        table = read_table(path)
     elif (records_of(work) / "runs").is_dir():
         path = records_of(work)
         table = read_catalogue(work)

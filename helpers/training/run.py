@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import (
-    complete_or_absent,
     device_name,
     digest_of,
     read_header,
@@ -26,6 +25,7 @@ from helpers.files import (
     read_tensors,
     versions,
     write_json,
+    write_table,
     write_tensors,
 )
 from helpers.networks import resnet, weights
@@ -368,7 +368,10 @@ def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
 
 def history_so_far(folder: Path) -> list[Epoch]:
     """Epochs of a run that is still training, also in another process; empty before the first, after the last, and for a damaged file."""
-    return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
+    try:
+        return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
+    except json.JSONDecodeError:
+        return []
 
 
 def train_run(
@@ -469,8 +472,8 @@ def train_run(
             save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
             pause = pause_after_checkpoint(device.type, saved - began)
-    with complete_or_absent(folder / "history.parquet") as temporary:
-        pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
+    epochs = pd.DataFrame(history, columns=list(Epoch.__annotations__))
+    write_table(folder / "history.parquet", epochs)
     result = {
         "run_id": run_id(config),
         "status": "diverged" if diverged else "complete",
@@ -484,6 +487,7 @@ def train_run(
     write_json(
         folder / "result.json",
         result | {"device": device_name(device), "versions": versions()},
+        sealed=True,
     )
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return read_json(folder / "result.json")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from helpers.data import images
-from helpers.files import records_of, write_json
+from helpers.files import read_json, records_of, write_json
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import classification, measuring, models, records, scoring_set
 from helpers.scoring.store import NotInRecords, Store
@@ -177,7 +177,7 @@ def test_a_damaged_record_is_named_and_one_of_other_weights_too(published, tmp_p
         classification.correct(kept, data.test.labels)
     shutil.copy(done.folder / path.relative_to(folder), path)
     result = folder / "runs" / chosen[0].facts["run_id"] / "result.json"
-    other = json.loads(result.read_text())
+    other = read_json(result)
     other["snapshots"][0]["digest"] = "0" * 16
     write_json(result, other)
     with pytest.warns(UserWarning, match="is of other weights .*0000000000000000"):
@@ -191,13 +191,27 @@ def test_a_run_that_two_machines_trained_is_refused(published, tmp_path):
     study, *_, done = published
     _, folder = copied(done, tmp_path)
     result = sorted(folder.glob("runs/*/result.json"))[0]
-    write_json(result, json.loads(result.read_text()) | {"device": "a GPU"})
+    write_json(result, read_json(result) | {"device": "a GPU"})
     again = records.publish(study.work, folder)
     assert len(again.refused) == 1
     assert (
         "trained on a GPU" in again.refused[0]
         and result.parent.name in again.refused[0]
     )
+
+
+def test_a_result_with_a_changed_digit_costs_its_own_run_alone(published, tmp_path):
+    study, *_, done = published
+    work, folder = copied(done, tmp_path)
+    first, *others = sorted(folder.glob("runs/*/result.json"))
+    changed = first.read_text().replace('"train_accuracy": ', '"train_accuracy": 1')
+    first.write_text(changed)
+    again = records.publish(study.work, folder)
+    assert again.runs == {path.parent.name for path in others}
+    assert len(again.refused) == 1
+    assert f"{first} was changed or is damaged" in again.refused[0]
+    with pytest.raises(ValueError, match=r"result.json was changed or is damaged"):
+        catalogue.read_catalogue(work)
 
 
 def test_metrics_of_published_models_are_those_of_their_logits(published):

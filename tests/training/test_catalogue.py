@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 import pandas as pd
 import pytest
 
-from helpers.files import write_json, write_tensors
+from helpers.files import digest_of, write_json, write_tensors
 from helpers.networks.weights import Form, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
@@ -103,6 +103,22 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
         )
         == 5
     )
+
+
+def test_weights_of_another_run_are_refused(tmp_path):
+    form = Form("resnet18", "strided", 0.125)
+    config = replace(CONFIG, stem="strided", width=0.125)
+    path = catalogue.snapshot_path(catalogue.run_folder(tmp_path, config), "stop")
+    state = form.network(3).state_dict()
+    write_tensors(path, state)
+    complete(tmp_path, config, [snapshot() | {"digest": digest_of(path)}])
+    row = catalogue.read_catalogue(tmp_path, [config]).iloc[0].to_dict()
+    catalogue.load_network(tmp_path, row, 3)
+    write_tensors(path, state | {"fc.bias": state["fc.bias"] + 1})
+    with pytest.raises(
+        ValueError, match=r"snapshot-stop.safetensors is damaged or of another run .*"
+    ):
+        catalogue.load_network(tmp_path, row, 3)
 
 
 def test_late_changes_by_hand():
