@@ -167,10 +167,9 @@ def losses_of(
             parameter.mul_(1 + off)
     optimizer = run.make_optimizer(network, config, torch.device(device))
     stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
+    batch = run.Batch(torch.arange(len(labels), device=device), labels)
     steps_taken = [
-        run.train_step(stepping, optimizer, pixels, labels, None, config.precision)[
-            0
-        ].clone()
+        run.train_step(stepping, optimizer, pixels, batch, config)[0].clone()
         for _ in range(steps)
     ]
     return torch.stack(steps_taken).cpu() / len(labels)

@@ -106,7 +106,7 @@ noise_generator: blur autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
 [0, 1]: label_noises pixel_mean
-[0, 1): momentum matched_accuracy minimum_train_accuracy accuracy_thresholds unseen_fractions
+[0, 1): momentum matched_accuracy label_smoothings minimum_train_accuracy accuracy_thresholds unseen_fractions
 (0, 1]: accuracy_threshold perturbation_fraction noise_ssim pixel_std
 [1, 100]: pictured_images looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
@@ -117,7 +117,8 @@ _RANGES = """
 0 or [2, inf): scored_images
 [0.0625, 8]: width image_scales
 [16, 1024]: image_size
-[1, 2]: last_stride"""
+[1, 2]: last_stride
+[0, 4]: frozen_stages"""
 _FORMS = {
     **dict.fromkeys(("study", "other_studies"), r"\w[\w .+-]{0,99}"),
     **dict.fromkeys(
@@ -128,6 +129,9 @@ _FORMS = {
     "looking_levels": (
         r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) ([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
         r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
+    ),
+    "strong_augmentations": (
+        r"none|crops(\+erasing)?(\+mixup)?|erasing(\+mixup)?|mixup"
     ),
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",

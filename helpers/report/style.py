@@ -63,6 +63,11 @@ def short_name(model: Mapping[str, Any]) -> str:
     parts += [f"{model['label_noise']:.0%} wrong"] if model["label_noise"] else []
     looking = model.get("looking", "plain")  # catalogues of earlier versions lack it
     parts += [] if looking == "plain" else [looking.replace("_", " ")]
+    strong = model.get("strong_augmentation", "none")
+    parts += [] if strong == "none" else [strong]
+    parts += ["smoothed"] if model.get("label_smoothing") else []
+    frozen = model.get("frozen_stages")
+    parts += [f"{frozen:.0f} frozen"] if frozen else []
     parts += [
         f"{model['optimizer']} {model['learning_rate']:g}".replace(" 0.", " ."),
         f"#{model['run_id'][-4:]}",

@@ -29,7 +29,16 @@ from helpers.statistics.ranking import Question, answers
 
 PAPER_ACCURACY = 0.8  # training accuracy above which Du et al. 2024 keep a model
 SETTING = ["optimizer", "learning_rate", "weight_decay", "batch_size"]
-KIND = ["pretrained", "augmentation", "architecture", "images_per_class", "looking"]
+KIND = [
+    "pretrained",
+    "augmentation",
+    "architecture",
+    "images_per_class",
+    "looking",
+    "strong_augmentation",
+    "label_smoothing",
+    "frozen_stages",
+]
 _START = ["pretrained", "augmentation"]
 WITHIN_SETTINGS = "r_gap_within_settings"
 _POWER = 2.8  # standard errors that are told from 0 with 80 % power: 1.96 + 0.84

@@ -14,8 +14,10 @@ AXIS_PARAMETERS = {
         "augmentation",
         "batch_size",
         "label_noise",
+        "label_smoothing",
         "learning_rate",
         "optimizer",
+        "strong_augmentation",
     )
 }
 AXIS_PARAMETERS |= {
@@ -23,6 +25,7 @@ AXIS_PARAMETERS |= {
     "pretrained": "pretrained_levels",
     "images_per_class": "training_sizes",
     "looking": "looking_levels",
+    "frozen_stages": "frozen_stages",
 }
 
 # The words for what must not be, and when it is so.

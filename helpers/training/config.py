@@ -10,6 +10,7 @@ import pandas as pd
 
 from helpers.files import digest
 from helpers.parameters import LIMITS, outside
+from helpers.training.strong_augmentation import NONE
 
 PLAIN = "plain"  # the level of ``looking`` of a network that is told nothing
 OPTIMIZERS = ("adam", "sgd")
@@ -62,12 +63,25 @@ class RunConfig:
     matched_accuracy: float = (
         0.0  # a snapshot at the first epoch above this training accuracy; 0 takes none
     )
+    label_smoothing: float = 0.0  # share of the target that all classes divide
+    frozen_stages: int = 0  # of a pretrained start: stem and first stages that stay
+    strong_augmentation: str = NONE  # crops, erasing, mixup, joined by +
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have, naming the hyperparameter and what is allowed."""
         for name, limit in _LIMITS.items():
             if fault := outside(limit, getattr(self, name)):
                 raise ValueError(f"{name} {fault}")
+        if self.frozen_stages and not self.pretrained:
+            raise ValueError(
+                f"frozen_stages is {self.frozen_stages} in a run from scratch, which "
+                "would keep random weights; give it to pretrained runs alone, by blocks"
+            )
+        if self.looking != PLAIN and self.strong_augmentation != NONE:
+            raise ValueError(
+                f"looking {self.looking!r} needs boxes that strong_augmentation "
+                f"{self.strong_augmentation!r} would move; take none with it, by blocks"
+            )
 
     def __str__(self) -> str:
         """Its id, as messages name it."""
@@ -77,7 +91,13 @@ class RunConfig:
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
 # Hyperparameters that came later: at these values a run is what it was, and so is its id.
-_LATER = {"looking": PLAIN, "matched_accuracy": 0.0}
+_LATER = {
+    "looking": PLAIN,
+    "matched_accuracy": 0.0,
+    "label_smoothing": 0.0,
+    "frozen_stages": 0,
+    "strong_augmentation": NONE,
+}
 # The limits of a hyperparameter are those of the notebooks' parameter, which is in the plural where it lists the levels of an axis.
 _LIMITS = {
     name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)")
@@ -105,6 +125,12 @@ def cell_name(config: RunConfig) -> str:
     parts += [f"n{config.images_per_class}"] if config.images_per_class else []
     parts += [f"noise{config.label_noise:g}"] if config.label_noise else []
     parts += [] if config.looking == PLAIN else [config.looking.replace(" ", "-")]
+    if config.strong_augmentation != NONE:
+        parts.append(config.strong_augmentation)
+    if config.label_smoothing:
+        parts.append(f"smooth{config.label_smoothing:g}")
+    if config.frozen_stages:
+        parts.append(f"frozen{config.frozen_stages}")
     return "-".join(parts)
 
 
@@ -118,6 +144,12 @@ def kind_name(config: RunConfig) -> str:
     parts += [f"{config.images_per_class} a class"] if config.images_per_class else []
     parts += [f"{config.label_noise:.0%} wrong labels"] if config.label_noise else []
     parts += [] if config.looking == PLAIN else [config.looking.replace("_", " ")]
+    if config.strong_augmentation != NONE:
+        parts.append(config.strong_augmentation.replace("+", " and "))
+    if config.label_smoothing:
+        parts.append(f"labels smoothed by {config.label_smoothing:g}")
+    if config.frozen_stages:
+        parts.append(f"stem and {config.frozen_stages} stages frozen")
     return " ".join(parts)
 
 

@@ -37,6 +37,13 @@ from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
 from helpers.training.config import RunConfig, run_id
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
+from helpers.training.strong_augmentation import (
+    NONE,
+    StrongDraws,
+    change_images,
+    draw_strong,
+    mixed_cross_entropy,
+)
 
 CHECKPOINT = "checkpoint.safetensors"  # of a run that trains
 _CHECKPOINT_SECONDS = {
@@ -161,50 +168,77 @@ def make_optimizer(
     return torch.optim.SGD(network.parameters(), momentum=config.momentum, **given)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Images with all that a step needs of them; an epoch's in order, or a part."""
+
+    indices: Tensor  # (B,) int64, of the run's images
+    labels: Tensor  # (B,) int64
+    draws: Draws | None = None  # of the paper's augmentation
+    strong_draws: StrongDraws | None = None  # of what goes beyond it
+    guide: looking.Guide | None = None  # where the maps are to lie
+
+    def of(self, part: slice) -> "Batch":
+        """A part of the images."""
+        return Batch(
+            self.indices[part],
+            self.labels[part],
+            self.draws.of(part) if self.draws else None,
+            self.strong_draws.of(part) if self.strong_draws else None,
+            self.guide.of(part) if self.guide else None,
+        )
+
+
 def train_step(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     images: Tensor,
-    labels: Tensor,
-    draws: Draws | None,
-    precision: str,
-    guide: looking.Guide | None = None,
+    batch: Batch,
+    config: RunConfig,
 ) -> Tensor:
     """Take one step of the optimizer, without waiting for the device.
 
     Args:
-        network: in train mode; with a ``guide`` a ResNet that is not compiled.
+        network: in train mode; with a guide a ResNet that is not compiled.
         optimizer: of the network's weights.
         images: (B, 3, S, S) uint8.
-        labels: (B,) int64.
-        draws: augmentation of the images; None leaves them.
-        precision: of the products: float32 or bfloat16.
-        guide: where the maps are to lie, in a run with a penalty on them.
+        batch: what the step needs of the B images.
+        config: the run, of which precision and label smoothing are taken.
 
     Returns:
-        (2,) float64: cross-entropy summed over the images, without the penalty, and
-        the number that are classified correctly.
+        (2,) float64: cross-entropy summed over the images, of the labels as they are
+        and without a penalty, and the number that are classified correctly. Where
+        images are mixed, both are of mixed images and the label of the larger share.
     """
     size = images.shape[-1]
-    if draws is not None:
-        images = augment(images, draws)
+    labels = batch.labels
+    if batch.draws is not None:
+        images = augment(images, batch.draws)
+    if batch.strong_draws is not None:
+        images = change_images(images, batch.strong_draws)
     images = resnet.normalise_images(images)
     autocast = torch.autocast(
-        labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"
+        labels.device.type,
+        dtype=torch.bfloat16,
+        enabled=config.precision == "bfloat16",
     )
-    if guide is None:
+    if batch.guide is None:
         with autocast:
-            logits = network(images)
-        loss = cross_entropy(logits.float(), labels)
-        total = loss
+            logits = network(images).float()
+        penalty = 0.0
     else:
         with autocast, captured_output(network.layer4) as features:
-            logits = network(images)
-        loss = cross_entropy(logits.float(), labels)
+            logits = network(images).float()
         maps = looking.class_maps(features[0], network.fc.weight, labels)
-        total = loss + looking.map_penalty(maps, guide, size, draws)
+        penalty = looking.map_penalty(maps, batch.guide, size, batch.draws)
+    loss = cross_entropy(logits, labels)
+    learnt = loss
+    if batch.strong_draws is not None or config.label_smoothing:
+        learnt = mixed_cross_entropy(
+            logits, labels, batch.strong_draws, config.label_smoothing
+        )
     optimizer.zero_grad()
-    total.backward()
+    (learnt + penalty).backward()
     optimizer.step()
     correct = (logits.detach().argmax(1) == labels).sum()
     return torch.stack([loss.detach().double() * len(labels), correct.double()])
@@ -234,34 +268,63 @@ def train_epoch(
         device once.
     """
     device = split.labels.device
-    generator = torch.Generator().manual_seed(_seed(config, epoch))
-    order = torch.randperm(len(split.labels), generator=generator)
-    draws = draw(len(order), generator).to(device) if config.augmentation else None
     if guide and guide.arm in looking.SWAPS:
         pixels = looking.swap_backgrounds(split.pixels, guide, config, epoch)
         split = replace(split, pixels=pixels)
         guide = None
-    # Put in order once, so that a step has little to launch; batch norm is undefined on
-    # a last batch of one image, which is left out.
-    order = (order[:-1] if len(order) % config.batch_size == 1 else order).to(device)
-    labels = split.labels[order]
-    draws = draws.of(order) if draws else None
-    guide = guide.of(order) if guide else None
+    images = _images_of_epoch(split, config, epoch, guide)
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     network.train()
+    for module in frozen_modules(network, config.frozen_stages):
+        module.eval()
     with fastest_convolutions(device):
-        for start in range(0, len(order), config.batch_size):
-            part = slice(start, start + config.batch_size)
-            totals += train_step(
-                network,
-                optimizer,
-                split.batch(order[part]),
-                labels[part],
-                draws.of(part) if draws else None,
-                config.precision,
-                guide.of(part) if guide else None,
-            )
-    return tuple((totals / len(order)).tolist())
+        for start in range(0, len(images.indices), config.batch_size):
+            batch = images.of(slice(start, start + config.batch_size))
+            pixels = split.batch(batch.indices)
+            totals += train_step(network, optimizer, pixels, batch, config)
+    return tuple((totals / len(images.indices)).tolist())
+
+
+def _images_of_epoch(
+    split: Split, config: RunConfig, epoch: int, guide: looking.Guide | None
+) -> Batch:
+    """All images of an epoch, put in order once, so that a step has little to launch.
+
+    Batch norm is undefined on a last batch of one image, which is left out.
+    """
+    device = split.labels.device
+    count = len(split.labels)
+    generator = torch.Generator().manual_seed(_seed(config, epoch))
+    order = torch.randperm(count, generator=generator)
+    draws = draw(count, generator).to(device) if config.augmentation else None
+    strong_draws = None
+    if config.strong_augmentation != NONE:
+        strong_draws = draw_strong(
+            config.strong_augmentation, count, config.seed, config.repeat, epoch
+        ).to(device)
+    if count % config.batch_size == 1:
+        order = order[:-1]
+    order = order.to(device)
+    return Batch(
+        order,
+        split.labels[order],
+        draws.of(order) if draws else None,
+        strong_draws.of(order) if strong_draws else None,
+        guide.of(order) if guide else None,
+    )
+
+
+def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
+    """Stem and first stages of a ResNet, which keep weights and statistics.
+
+    Args:
+        network: of ``resnet.build``; a compiled one gives its modules as well.
+        stages: 0 freezes nothing, 1 to 4 the stem and as many stages.
+    """
+    if not stages:
+        return []
+    names = ["conv1", "bn1", *(f"layer{number}" for number in range(1, stages + 1))]
+    return [network.get_submodule(name) for name in names]
 
 
 def evaluate(
@@ -427,6 +490,8 @@ def train_run(
     test = resident(data.test, device)
     network = network or initial_network(config, len(data.classes), pretrained)
     network = network.to(device, memory_format=torch.channels_last)
+    for module in frozen_modules(network, config.frozen_stages):
+        module.requires_grad_(False)
     optimizer = make_optimizer(network, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
     history, snapshots = restore(folder, network, optimizer)

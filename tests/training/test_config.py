@@ -52,6 +52,8 @@ def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
         "precision": "bfloat16",
         "rule3_split": "test",
         "looking": "map_in_box 0.3",
+        "frozen_stages": 2,
+        "strong_augmentation": "crops",
     }
     changed |= {
         "augmentation": not run.augmentation,

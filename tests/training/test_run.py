@@ -301,19 +301,17 @@ def test_a_compiled_step_is_the_same_step(data, config):
     assert equal(*weights)
 
 
-def test_bfloat16_rounds_products_and_nothing_else(data):
+def test_bfloat16_rounds_products_and_nothing_else(data, config):
     """Of a linear network: the loss of products of rounded operands, 2 ** -8 each; what is summed and learnt is of full precision."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3)).train()
-    given = (
-        network,
-        torch.optim.SGD(network.parameters(), 0.0),
-        data.train.images,
-        data.train.labels,
-        None,
-    )
+    optimizer = torch.optim.SGD(network.parameters(), 0.0)
+    images = data.train.images
+    batch = run.Batch(torch.arange(len(images)), data.train.labels)
     exact, rounded = (
-        run.train_step(*given, "float32"),
-        run.train_step(*given, "bfloat16"),
+        run.train_step(
+            network, optimizer, images, batch, replace(config, precision=precision)
+        )
+        for precision in ("float32", "bfloat16")
     )
     inputs = resnet.normalise_images(data.train.images).flatten(1)
     bound = (

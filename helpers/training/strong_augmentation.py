@@ -1,0 +1,186 @@
+"""Augmentation beyond the paper's: crops, erased rectangles, mixed images.
+
+A level of the hyperparameter ``strong_augmentation`` is ``none``, or names from
+``CHANGES`` joined by ``+``, as ``crops+erasing``. All random numbers of an epoch are
+drawn at once on the CPU, so that every device sees the same.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+NONE = "none"
+CHANGES = ("crops", "erasing", "mixup")
+_STREAM = 5  # sets the random numbers of this module apart from a run's others
+_CROP_AREAS = (0.35, 1.0)  # share of the image
+_CROP_SHAPES = (3 / 4, 4 / 3)  # height by width
+_ERASED_AREAS = (0.02, 0.33)  # share of the image; Zhong et al. 2020
+_ERASED_SHAPES = (0.3, 3.3)
+_MIXUP_ALPHA = 0.2  # of both sides of the Beta distribution; Zhang et al. 2018
+
+
+class StrongDraws(NamedTuple):
+    """One epoch's random numbers, one entry per image; rectangles in shares of the side."""
+
+    crops: Tensor  # (N, 4) top, left, height, width; 0, 0, 1, 1 leaves the image
+    erased: Tensor  # (N, 4) top, left, height, width; height 0 erases nothing
+    colours: Tensor  # (N, 3) of the erased rectangle, in [0, 255]
+    weights: Tensor  # (N,) share of the image itself, in [0.5, 1]; 1 mixes nothing
+
+    def to(self, device: torch.device | str) -> "StrongDraws":
+        """The draws on a device."""
+        return StrongDraws(*(values.to(device) for values in self))
+
+    def of(self, images: Tensor | slice) -> "StrongDraws":
+        """Take the draws of some images (integer indices, or a slice)."""
+        return StrongDraws(*(values[images] for values in self))
+
+
+def draw_strong(
+    level: str, count: int, seed: int, repeat: int, epoch: int
+) -> StrongDraws:
+    """Draw the changes of all images in an epoch.
+
+    Args:
+        level: of the hyperparameter.
+        count: number N of images.
+        seed: of the run.
+        repeat: of the run.
+        epoch: 1 is the first.
+
+    Returns:
+        Draws that change nothing in what the level does not name.
+
+    Example:
+        >>> draw_strong("none", 2, seed=0, repeat=0, epoch=1).weights
+        tensor([1., 1.])
+    """
+    generator = np.random.default_rng([seed, repeat, _STREAM, epoch])
+    crops = _rectangles(generator, count, _CROP_AREAS, _CROP_SHAPES)
+    erased = _rectangles(generator, count, _ERASED_AREAS, _ERASED_SHAPES)
+    erased[generator.random(count) < 0.5] = 0
+    colours = generator.uniform(0, 255, (count, 3))
+    shares = generator.beta(_MIXUP_ALPHA, _MIXUP_ALPHA, count)
+    weights = np.maximum(shares, 1 - shares)
+    named = level.split("+")
+    if "crops" not in named:
+        crops[:] = [0, 0, 1, 1]
+    if "erasing" not in named:
+        erased[:] = 0
+    if "mixup" not in named:
+        weights[:] = 1
+    arrays = (crops, erased, colours, weights)
+    return StrongDraws(*(torch.from_numpy(array).float() for array in arrays))
+
+
+def _rectangles(
+    generator: np.random.Generator,
+    count: int,
+    areas: tuple[float, float],
+    shapes: tuple[float, float],
+) -> np.ndarray:
+    """Rectangles inside the image: area uniform, log of the shape uniform; (N, 4)."""
+    area = generator.uniform(*areas, count)
+    log_shapes = (math.log(shapes[0]), math.log(shapes[1]))
+    shape = np.exp(generator.uniform(*log_shapes, count))
+    height = np.minimum(np.sqrt(area * shape), 1)
+    width = np.minimum(np.sqrt(area / shape), 1)
+    top = generator.random(count) * (1 - height)
+    left = generator.random(count) * (1 - width)
+    return np.stack([top, left, height, width], axis=1)
+
+
+def change_images(images: Tensor, draws: StrongDraws) -> Tensor:
+    """Crop, then erase, then mix each image with the one before it in the batch.
+
+    Args:
+        images: (B, 3, S, S) in [0, 255].
+        draws: of the B images, on their device.
+
+    Returns:
+        (B, 3, S, S) float32 in [0, 255]. Image b is ``w_b x_b + (1 - w_b) x_(b-1)``,
+        with x cropped and erased; the first is mixed with the last.
+    """
+    pixels = crop(images.float(), draws.crops)
+    pixels = erase(pixels, draws.erased, draws.colours)
+    share = draws.weights.view(-1, 1, 1, 1)
+    return share * pixels + (1 - share) * pixels.roll(1, 0)
+
+
+def crop(pixels: Tensor, crops: Tensor) -> Tensor:
+    """Cut a rectangle from each image and enlarge it to the image's size, bilinearly.
+
+    Args:
+        pixels: (B, C, S, S) float32.
+        crops: (B, 4) top, left, height, width in shares of the side.
+
+    Returns:
+        (B, C, S, S); an image whose rectangle is the whole is returned as it is.
+    """
+    size = pixels.shape[-1]
+    centres = (torch.arange(size, device=pixels.device) + 0.5) / size
+    top, left, height, width = crops.unsqueeze(2).unbind(1)  # (B, 1) each
+    rows = 2 * (top + height * centres) - 1  # (B, S), as grid_sample counts
+    columns = 2 * (left + width * centres) - 1
+    grid = torch.stack(
+        [
+            columns.unsqueeze(1).expand(-1, size, size),
+            rows.unsqueeze(2).expand(-1, size, size),
+        ],
+        dim=3,
+    )
+    cropped = grid_sample(
+        pixels, grid, mode="bilinear", padding_mode="border", align_corners=False
+    )
+    whole = (height * width == 1).view(-1, 1, 1, 1)
+    return torch.where(whole, pixels, cropped)
+
+
+def erase(pixels: Tensor, erased: Tensor, colours: Tensor) -> Tensor:
+    """Paint a rectangle of each image in one colour; Zhong et al. 2020.
+
+    Args:
+        pixels: (B, 3, S, S).
+        erased: (B, 4) top, left, height, width in shares of the side; a pixel belongs
+            to the rectangle where its centre does.
+        colours: (B, 3).
+
+    Returns:
+        (B, 3, S, S).
+    """
+    size = pixels.shape[-1]
+    centres = (torch.arange(size, device=pixels.device) + 0.5) / size
+    top, left, height, width = erased.unsqueeze(2).unbind(1)  # (B, 1) each
+    in_rows = (centres >= top) & (centres < top + height)  # (B, S)
+    in_columns = (centres >= left) & (centres < left + width)
+    inside = in_rows.unsqueeze(2) & in_columns.unsqueeze(1)  # (B, S, S)
+    return torch.where(inside.unsqueeze(1), colours[:, :, None, None], pixels)
+
+
+def mixed_cross_entropy(
+    logits: Tensor, labels: Tensor, draws: StrongDraws | None, smoothing: float
+) -> Tensor:
+    """Cross-entropy against the labels of mixed images, smoothed.
+
+    ``w CE(z, y_b) + (1 - w) CE(z, y_(b-1))``, Zhang et al. 2018, with the target
+    ``(1 - s) 1[y] + s / K`` of Szegedy et al. 2016.
+
+    Args:
+        logits: (B, K) float32.
+        labels: (B,) of the images themselves.
+        draws: of the B images; None where none is mixed.
+        smoothing: s in [0, 1).
+
+    Returns:
+        The mean over the images, a scalar.
+    """
+    options = {"reduction": "none", "label_smoothing": smoothing}
+    losses = torch.nn.functional.cross_entropy(logits, labels, **options)
+    if draws is not None:
+        others = torch.nn.functional.cross_entropy(logits, labels.roll(1), **options)
+        losses = draws.weights * losses + (1 - draws.weights) * others
+    return losses.mean()
