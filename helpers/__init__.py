@@ -1,5 +1,27 @@
-"""A thin layer under the notebooks: one room per subject, each knowing only the rooms before it.
+"""What notebooks stand on: studies, reports, and one folder per subject.
 
-In order: ``data``, ``networks``, ``statistics``, ``training``, ``cams``, ``measures``, ``scoring``, ``report``; on them ``ablations``,
-``kappa`` and ``select``, each for one notebook; apart from all ``sweep``, which runs notebooks.
+From the ground up: ``data``, ``networks``, ``statistics``, ``training``, ``cams``,
+``measures``, ``scoring``, ``report``, ``study``; on them ``ablations``, ``kappa`` and
+``select``, each for one notebook; apart from all ``sweep``, which runs notebooks.
+
+Example:
+    >>> from helpers import Report
+    >>> report = Report.begin("03_cam_scoring", globals())  # doctest: +SKIP
 """
+
+from importlib import import_module
+from typing import Any
+
+# Loaded when they are asked for, so that a launcher needs no torch.
+_MODULES = {
+    "Report": "helpers.report.notebook",
+    "forest": "helpers.report.figures",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """A class or function by its name, from the module that has it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'helpers' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

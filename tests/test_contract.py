@@ -57,6 +57,10 @@ REPORTS = [
 CELLS = {path: nbformat.read(path, as_version=4).cells for path in NOTEBOOKS}
 
 
+# Parameters that ``Study.of`` reads.
+BY_STUDY = {"minimum_train_accuracy", "device", "jobs"}
+
+
 def dotted(path):
     """The name below ``helpers``: "files", "measures.norms", and "measures" for a room itself."""
     parts = path.relative_to(PROJECT_ROOT / "helpers").with_suffix("").parts
@@ -155,14 +159,16 @@ def test_parameters_are_typed_literals_with_a_comment_as_papermill_reads_them():
     for path in NOTEBOOKS:
         ours, theirs = declared(path), papermill.inspect_notebook(str(path))
         assert list(theirs) == list(ours)
-        loaded = {
-            node.id
+        read = {
+            node.attr
             for node in ast.walk(ast.parse(source_of(path)))
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            if isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) == "parameters"
         }
-        assert set(ours) <= loaded | {"study", "work_dir", "reports_dir"}, (
+        assert set(ours) - {"study", "work_dir", "reports_dir"} <= read | BY_STUDY, (
             f"{path.stem} does not use what it declares"
         )
+        assert read <= set(ours), path.stem
         for name, parameter in ours.items():
             assert (
                 ast.literal_eval(theirs[name]["default"])
@@ -171,6 +177,29 @@ def test_parameters_are_typed_literals_with_a_comment_as_papermill_reads_them():
             )
             assert theirs[name]["help"] == parameter.comment
             assert len(parameter.comment) > 5, name
+
+
+def test_cells_read_parameters_in_force_and_not_those_of_the_first_cell():
+    """Opened by hand, the study's file may have other values than the first cell."""
+    for path in NOTEBOOKS:
+        names, assigned = set(declared(path)), set()
+        for cell in code(path):
+            if tagged(cell):
+                continue
+            for statement in ast.parse(cell.source).body:
+                nodes = [
+                    node for node in ast.walk(statement) if isinstance(node, ast.Name)
+                ]
+                of_here = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+                read = {node.id for node in nodes if isinstance(node.ctx, ast.Load)}
+                wrong = read & names - assigned - of_here
+                assert not wrong, f"{path.stem}: {ast.unparse(statement)[:80]}"
+                assigned |= {
+                    node.id
+                    for target in getattr(statement, "targets", [])
+                    for node in ast.walk(target)
+                    if isinstance(node, ast.Name)
+                }
 
 
 def test_modules_are_documented_and_one_subject():

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -57,18 +58,155 @@ _SCRAP = "application/scrapbook.scrap.json+json"
 
 @dataclass
 class Report:
-    """One notebook's part of a study's report."""
+    """One notebook's part of a study's report.
 
-    folder: (
-        Path  # where tables and figures are written; a sweep publishes them from there
-    )
+    Example:
+        >>> report = Report.begin("03_cam_scoring", globals())  # doctest: +SKIP
+        >>> report.figure(fig, "iou-against-gap", "Each point is a network.")
+        ... # doctest: +SKIP
+    """
+
+    folder: Path  # where tables and figures are written; a sweep publishes from there
     notebook: str
     work: Path  # work/<study>, of the study that it extends where it extends one
-    story: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # what was shown, in order
-    began: float = field(default_factory=time.perf_counter)
+    parameters: SimpleNamespace = field(default_factory=SimpleNamespace)  # in force
+    story: list[dict[str, Any]] = field(default_factory=list)  # what was shown
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name
+    began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def begin(cls, notebook: str, cells: Mapping[str, Any]) -> "Report":
+        """Open a notebook's report with the parameters in force, and show them.
+
+        Args:
+            notebook: its name without suffix.
+            cells: ``globals()`` of the notebook, which has what its tagged cell and
+                papermill's assigned. It is read, not changed.
+
+        Returns:
+            The report; its ``parameters`` have a value per name: what papermill
+            injected, else what was changed in the first cell, else the study file's.
+
+        Raises:
+            StudyError: if a name or a value is wrong, or the notebook is another
+                clone's.
+        """
+        check_clone(Path.cwd())
+        values, origins, study_file = in_force(notebook, cells)
+        report = open_report(
+            study=values["study"],
+            notebook=notebook,
+            work_dir=values["work_dir"],
+            reports_dir=values["reports_dir"],
+            work_study=study_file["work_study"],
+            changed=study_file["changed"],
+        )
+        report.parameters = SimpleNamespace(**values)
+        report._show_parameters(origins)
+        if not os.environ.get(files.STAGING):
+            keep_claims(report.work, check_claims(study_file.get("claims") or []))
+        report._tell_what_differs(study_file)
+        return report
+
+    def figure(self, figure: Figure | None, name: str, caption: str) -> None:
+        """Write a figure, show it with number, title and caption, and close it.
+
+        Args:
+            figure: goes to ``figures/<notebook>-<name>.png`` and ``.svg``; one that is
+                mostly photographs has no SVG, which would hold the same pixels. None
+                shows the caption alone: what needs no picture is said.
+            name: words joined by hyphens, of which the title is made.
+            caption: what is drawn and what to see, in Markdown.
+
+        Raises:
+            ValueError: if the name would leave the folder.
+        """
+        if figure is None:
+            self.tell(caption)
+            return
+        path = inside(self.folder, f"figures/{self.notebook}-{name}.png")
+        caption = inert(caption)
+        picture = as_file(figure, dpi=_DPI)
+        shown = as_file(figure, dpi=_DPI_SHOWN)
+        vector = as_file(figure, format="svg", dpi=_DPI)
+        plt.close(figure)
+        contents = {path: picture}
+        if not _is_photographs(vector):
+            contents[path.with_suffix(".svg")] = vector
+        for place, content in contents.items():
+            with complete_or_absent(place) as temporary:
+                temporary.write_bytes(content)
+        number = 1 + sum(item["kind"] == "figure" for item in self.story)
+        chapter = int(self.notebook[:2])
+        title = f"Figure {chapter}.{number}. {figure_title(name)}."
+        data = {"image/png": base64.b64encode(shown).decode(), "text/plain": title}
+        display(data, raw=True, metadata={"image/png": {"alt": title}})
+        display(Markdown(f"**{title}** {caption}"))
+        self.record(
+            "figure", name=name, path=f"figures/{path.name}", reading=caption, alt=title
+        )
+
+    def table(
+        self, frame: pd.DataFrame, name: str, caption: str = "", *, rows: int = 20
+    ) -> None:
+        """Write a table to ``tables/<name>.csv`` and show its first rows.
+
+        Args:
+            frame: all rows are written; without rows only the caption is shown.
+            name: of the file.
+            caption: in Markdown; "" for none.
+            rows: number of rows that are shown; JupyterLab lets one see all.
+
+        Raises:
+            ValueError: if the name would leave the folder.
+        """
+        path = inside(self.folder, f"tables/{name}.csv")
+        caption = inert(caption)
+        with complete_or_absent(path) as temporary:
+            frame.to_csv(temporary, index=False, float_format=_DIGITS)
+        if len(frame):
+            self._show_rows(frame, path.name, rows)
+        if caption:
+            display(Markdown(caption))
+        self.record(
+            "table",
+            name=name,
+            path=f"tables/{path.name}",
+            reading=caption,
+            rows=len(frame),
+        )
+
+    def _show_rows(self, frame: pd.DataFrame, file: str, rows: int) -> None:
+        note = f"<code>tables/{file}</code></p>"
+        if rows < len(frame):
+            note = f"{rows} of {len(frame):,} rows; all of them: {note}"
+        shown = tables.sortable(frame, self.names, rows=rows)
+        if isinstance(shown, HTML):
+            display(HTML(f"{shown.data}<p>{note}"))
+        else:
+            display(shown, HTML(f"<p>{note}"))
+
+    def save_table(self, frame: pd.DataFrame, name: str) -> None:
+        """Write a table that is too long to be read to ``tables/<name>.parquet``.
+
+        It is not shown.
+
+        Raises:
+            ValueError: if the name would leave the folder.
+        """
+        path = inside(self.folder, f"tables/{name}.parquet")
+        write_table(path, frame, index=False, compression="zstd")
+
+    def tell(self, text: str, *, answer: bool = False) -> None:
+        """Show and record a sentence with its numbers filled in.
+
+        Args:
+            text: in Markdown.
+            answer: it also stands on the index of a study without networks of its own.
+        """
+        text = inert(text)
+        display(Markdown(text))
+        self.record("text", text=text, answer=answer)
 
     def result(
         self,
@@ -113,10 +251,44 @@ class Report:
         options = {"scrapbook": {"name": name, "data": True, "display": False}}
         display({_SCRAP: scrap}, raw=True, metadata=options)
 
+    def end(self, device: object = "cpu") -> None:
+        """Show the named results, and record what made this report.
+
+        Args:
+            device: that the notebook computed on.
+        """
+        if self.results:
+            rows = [{"result": name, **item} for name, item in self.results.items()]
+            _show_folded("Results by name", pd.DataFrame(rows))
+        facts = {
+            "commit": files.commit(),
+            "device": files.device_name(device),
+            **files.versions(_PACKAGES),
+            "finished (UTC)": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+            "seconds": f"{time.perf_counter() - self.began:.0f}",
+        }
+        frame = pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+        display(HTML(tables.html(frame)))
+        self.record("provenance", facts=facts)
+
     def record(self, kind: str, **content: Any) -> None:
-        """Add an item and write the story, so that it is complete up to where a notebook fails."""
+        """Add an item to the story and write it.
+
+        So the story is complete up to where a notebook fails.
+        """
         self.story.append({"kind": kind, **content})
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
+
+    def made_for_others(self, path: Path) -> None:
+        """Record a file of ``work/<study>`` that other notebooks read.
+
+        A change of it is noticed then.
+
+        Raises:
+            ValueError: if it lies elsewhere.
+        """
+        place = inside(self.work, os.path.relpath(path, self.work))
+        self.record("work_file", path=str(place.relative_to(self.work.resolve())))
 
     @property
     def published(self) -> Path:
@@ -137,14 +309,55 @@ class Report:
         combination = os.environ.get(files.COMBINATION)
         if combination and (Path(combination) / file).is_file():
             return Path(combination)
-        found = [folder for folder in folders if (folder / file).is_file()]
-        return max(found, key=lambda one: (one / file).stat().st_mtime, default=None)
+        holding = [folder for folder in folders if (folder / file).is_file()]
+        return max(holding, key=lambda one: (one / file).stat().st_mtime, default=None)
 
     @property
     def names(self) -> dict[str, str]:
-        """Short name of each model of the study, by its id, once notebook 02 has left the catalogue."""
+        """Short name of each model by its id, once notebook 02 has left the catalogue."""
         path = self.work / "catalogue.parquet"
         return tables.model_names(read_table(path)) if path.is_file() else {}
+
+    def _show_parameters(self, origins: Mapping[str, str]) -> None:
+        declarations = declared(PROJECT_ROOT / "notebooks" / f"{self.notebook}.ipynb")
+        values = {name: str(getattr(self.parameters, name)) for name in declarations}
+        rows = [
+            {
+                "parameter": name,
+                "value": values[name],
+                "from": origins[name],
+                "meaning": item.comment,
+            }
+            for name, item in declarations.items()
+        ]
+        title = "Parameters of this report"
+        counts = Counter(origins[name] for name in declarations)
+        if len(counts) > 1:
+            parts = [f"{number} from {origin}" for origin, number in counts.items()]
+            title += f": {', '.join(parts)}"
+        _show_folded(title, pd.DataFrame(rows))
+        self.record("parameters", values=values)
+
+    def _tell_what_differs(self, study_file: Mapping[str, Any]) -> None:
+        """Say in what a study differs from the one that it extends."""
+        others = study_file.get("extended", {})
+        values = vars(self.parameters)
+        differing = [
+            f"{name} {value!r} ({others[name]!r})"
+            for name, value in values.items()
+            if others.get(name, value) != value
+        ]
+        if differing:
+            self.tell(
+                f"This notebook differs from that of `{study_file['extends']}`: "
+                f"{', '.join(differing)}."
+            )
+
+
+def _show_folded(title: str, frame: pd.DataFrame) -> None:
+    """Show a table that opens by a click on its title."""
+    content = f"<summary>{title}</summary>{tables.html(frame)}"
+    display(HTML(f"<details>{content}</details>"))
 
 
 def results_file(notebook: str) -> str:
@@ -191,73 +404,27 @@ def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:
             return
 
 
-def begin(notebook: str, values: dict[str, Any]) -> Report:
-    """Put the parameters in force into ``globals()`` of a notebook (by its name without suffix), open its report and show them."""
-    check_clone(Path.cwd())
-    found, origins, content = in_force(notebook, values)
-    values.update(found)
-    given = {"work_dir": found["work_dir"], "reports_dir": found["reports_dir"]}
-    report = open_report(
-        study=found["study"],
-        notebook=notebook,
-        work_study=content["work_study"],
-        changed=content["changed"],
-        **given,
-    )
-    _show_parameters(report, found, origins)
-    if not os.environ.get(files.STAGING):
-        keep_claims(report.work, check_claims(content.get("claims") or []))
-    other = content.get("extended", {})
-    if differs := [
-        f"{name} {value!r} ({other[name]!r})"
-        for name, value in found.items()
-        if other.get(name, value) != value
-    ]:
-        tell(
-            report,
-            f"This notebook differs from that of `{content['extends']}`: {', '.join(differs)}.",
-        )
-    return report
-
-
-def end(report: Report, device: object = "cpu") -> None:
-    """Show the named results, and record what made this report: commit, versions, device, time and duration."""
-    if report.results:
-        rows = [{"result": name, **item} for name, item in report.results.items()]
-        shown = tables.html(pd.DataFrame(rows))
-        summary = "<summary>Results by name</summary>"
-        display(HTML(f"<details>{summary}{shown}</details>"))
-    facts = {
-        "commit": files.commit(),
-        "device": files.device_name(device),
-        **files.versions(_PACKAGES),
-    }
-    facts |= {
-        "finished (UTC)": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-        "seconds": f"{time.perf_counter() - report.began:.0f}",
-    }
-    display(
-        HTML(
-            tables.html(
-                pd.DataFrame({"what": list(facts), "value": list(facts.values())})
-            )
-        )
-    )
-    report.record("provenance", facts=facts)
-
-
 def share(items: Any, shard: str) -> Any:
-    """The share of a list or of a table's rows that "2/4" names: every fourth from the second on; "" takes all. Raises ValueError."""
+    """The share of the work that a process of several has.
+
+    Args:
+        items: a list, or a table whose rows are shared out.
+        shard: ``"2/4"`` takes every fourth item from the second on; ``""`` takes all.
+
+    Raises:
+        ValueError: if it is no number of that many.
+
+    Example:
+        >>> share(["a", "b", "c"], "1/2")
+        ['a', 'c']
+    """
     number, count = map(int, (shard or "1/1").split("/"))
     if not 1 <= number <= count:
         raise ValueError(
             f"the shard is {shard!r}; write i/n with i from 1 to n, such as 2/4"
         )
-    return (
-        items.iloc[number - 1 :: count]
-        if isinstance(items, pd.DataFrame)
-        else items[number - 1 :: count]
-    )
+    rows = items.iloc if isinstance(items, pd.DataFrame) else items
+    return rows[number - 1 :: count]
 
 
 def open_report(
@@ -269,34 +436,33 @@ def open_report(
     work_study: str = "",
     changed: Mapping[str, Any] | None = None,
 ) -> Report:
-    """A notebook's report, begun anew; what an earlier execution recorded is forgotten. Figures have the one style from now on.
+    """A notebook's report, begun anew, without what an earlier execution recorded.
 
-    Only a sweep publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
-    ended well. A notebook that is run otherwise writes to ``work/<study>/scratch/<notebook>``, and says so; with values
-    that are not the study's (``changed``) to a folder below it that is named after them.
+    Only a sweep publishes: its kernels write to a folder from which it copies into the
+    study's report when the notebook has ended well. A notebook that is run otherwise
+    writes to ``work/<study>/scratch/<notebook>``, and says so. Figures have the one
+    style from now on.
+
+    Args:
+        study: its name.
+        notebook: its name without suffix.
+        work_dir: folder of all studies' runs and scores.
+        reports_dir: folder of all reports.
+        work_study: name of the study whose folder of work is shared, if another.
+        changed: values that are not the study's; they name a folder of their own.
+
+    Raises:
+        ValueError: if a name would leave its folder.
     """
     style.use()
-    given, staging = os.environ.get(files.WORK, ""), os.environ.get(files.STAGING, "")
-    work = Path(given) if given else inside(from_root(work_dir), work_study or study)
+    work = work_folder(work_study or study, work_dir)
+    staging = os.environ.get(files.STAGING, "")
     scratch = inside(work / "scratch", notebook)
     if changed:
         scratch = inside(scratch, name_of_values(changed))
     report = Report(Path(staging) if staging else scratch, notebook, work)
     if not staging:
-        place = (
-            os.path.relpath(report.folder, PROJECT_ROOT)
-            if report.folder.is_relative_to(PROJECT_ROOT)
-            else report.folder
-        )
-        published, command = (
-            f"{reports_dir}/{study}",
-            f"python -m helpers.sweep {study}",
-        )
-        display(
-            Markdown(
-                f"Tables and figures of this run go to `{place}`; `{published}` is left as it is (`{command}` publishes it)."
-            )
-        )
+        _tell_where_files_go(report.folder, study, reports_dir)
     records = inside(from_root(reports_dir), work.name) / files.RECORDS
     if records != files.records_of(work):
         write_json(work / files.POINTER, {"folder": str(records)})
@@ -305,85 +471,21 @@ def open_report(
     return report
 
 
-def made_for_others(report: Report, path: Path) -> None:
-    """Record a file of ``work/<study>`` that other notebooks read, so that a change of it is noticed; ValueError for one elsewhere."""
-    report.record(
-        "work_file",
-        path=str(
-            inside(report.work, os.path.relpath(path, report.work)).relative_to(
-                report.work.resolve()
-            )
-        ),
-    )
+def work_folder(study: str, work_dir: str) -> Path:
+    """The folder of work of a study; that of the sweep whose kernel this is."""
+    of_sweep = os.environ.get(files.WORK, "")
+    return Path(of_sweep) if of_sweep else inside(from_root(work_dir), study)
 
 
-def _show_parameters(
-    report: Report, values: Mapping[str, Any], origins: Mapping[str, str]
-) -> None:
-    names = declared(PROJECT_ROOT / "notebooks" / f"{report.notebook}.ipynb")
-    rows = [
-        {
-            "parameter": name,
-            "value": str(values[name]),
-            "from": origins[name],
-            "meaning": item.comment,
-        }
-        for name, item in names.items()
-    ]
-    counts = Counter(origins[name] for name in names)
-    said = (
-        f": {', '.join(f'{number} from {origin}' for origin, number in counts.items())}"
-        if len(counts) > 1
-        else ""
-    )
-    shown = tables.html(pd.DataFrame(rows))
+def _tell_where_files_go(folder: Path, study: str, reports_dir: str) -> None:
+    place = folder
+    if folder.is_relative_to(PROJECT_ROOT):
+        place = folder.relative_to(PROJECT_ROOT)
     display(
-        HTML(
-            f"<details><summary>Parameters of this report{said}</summary>{shown}</details>"
+        Markdown(
+            f"Tables and figures of this run go to `{place}`; `{reports_dir}/{study}` "
+            f"is left as it is (`python -m helpers.sweep {study}` publishes it)."
         )
-    )
-    report.record("parameters", values={name: str(values[name]) for name in names})
-
-
-def tell(report: Report, text: str, *, answer: bool = False) -> None:
-    """Show and record a computed sentence (Markdown); an answer also stands on the index of a study without networks of its own."""
-    text = inert(text)
-    display(Markdown(text))
-    report.record("text", text=text, answer=answer)
-
-
-def show_figure(report: Report, figure: Figure | None, name: str, reading: str) -> None:
-    """Write a figure to ``figures/<notebook>-<name>.png`` and ``.svg``, show it with number, title and reading below, and close it.
-
-    One that is mostly photographs has no SVG, which would hold the same pixels. None in place of a figure shows the reading alone:
-    what needs no picture is said.
-    """
-    if figure is None:
-        tell(report, reading)
-        return
-    path, reading = (
-        inside(report.folder, f"figures/{report.notebook}-{name}.png"),
-        inert(reading),
-    )
-    picture, shown, vector = (
-        as_file(figure, **look)
-        for look in ({"dpi": _DPI}, {"dpi": _DPI_SHOWN}, {"format": "svg", "dpi": _DPI})
-    )
-    plt.close(figure)
-    photographs = 2 * sum(
-        map(len, re.findall(rb"data:image/png;base64,[^\"]+", vector))
-    ) > len(vector)
-    for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (
-        not photographs
-    ):
-        with complete_or_absent(place) as temporary:
-            temporary.write_bytes(content)
-    title = f"Figure {int(report.notebook[:2])}.{1 + sum(item['kind'] == 'figure' for item in report.story)}. {figure_title(name)}."
-    data = {"image/png": base64.b64encode(shown).decode(), "text/plain": title}
-    display(data, raw=True, metadata={"image/png": {"alt": title}})
-    display(Markdown(f"**{title}** {reading}"))
-    report.record(
-        "figure", name=name, path=f"figures/{path.name}", reading=reading, alt=title
     )
 
 
@@ -399,63 +501,51 @@ def _show_names_as_written(figure: Figure) -> None:
 
 
 def as_file(figure: Figure, **look: Any) -> bytes:
-    """A figure as a file, small, and the same bytes each time: PNG with 256 colours, or SVG with two decimals and without metadata."""
+    """A figure as a small file, the same bytes each time.
+
+    Args:
+        figure: is not closed.
+        look: options of ``Figure.savefig``, such as dpi and format.
+
+    Returns:
+        PNG with 256 colours, or SVG with two decimals and without metadata.
+    """
     _show_names_as_written(figure)
+    is_vector = look.get("format") == "svg"
     file = io.BytesIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):
-        metadata = {"Date": None} if look.get("format") == "svg" else None
         figure.savefig(
-            file, bbox_inches="tight", facecolor="white", metadata=metadata, **look
+            file,
+            bbox_inches="tight",
+            facecolor="white",
+            metadata={"Date": None} if is_vector else None,
+            **look,
         )
-    if metadata:
-        text = re.sub(rb"<metadata>.*?</metadata>\n", b"", file.getvalue(), flags=re.S)
-        text = re.sub(
-            rb' (?:d|x|y)="[^"]*"',
-            lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]).replace(
-                b" \n", b"\n"
-            ),
-            text,
-        )
-        return re.sub(
-            rb"font-family: [^;\"]*",
-            b"font-family: Arial, 'DejaVu Sans', sans-serif",
-            re.sub(rb"\n +", b"\n", text),
-        )
+    return _short_svg(file.getvalue()) if is_vector else _few_colours(file)
+
+
+def _few_colours(file: io.BytesIO) -> bytes:
+    picture = Image.open(file).convert("RGB")
+    picture = picture.quantize(256, kmeans=4, dither=Image.Dither.NONE)
     small = io.BytesIO()
-    Image.open(file).convert("RGB").quantize(
-        256, kmeans=4, dither=Image.Dither.NONE
-    ).save(small, "png", optimize=True)
+    picture.save(small, "png", optimize=True)
     return small.getvalue()
 
 
-def show_table(
-    report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20
-) -> None:
-    """Write a table to ``tables/<name>.csv`` and show it: its first rows, in JupyterLab all; of a table without rows only the reading."""
-    path, reading = inside(report.folder, f"tables/{name}.csv"), inert(reading)
-    with complete_or_absent(path) as temporary:
-        frame.to_csv(temporary, index=False, float_format=_DIGITS)
-    if len(frame):
-        shown = tables.sortable(frame, report.names, rows=rows)
-        first = (
-            f"{rows} of {len(frame):,} rows; all of them: " if rows < len(frame) else ""
-        )
-        note = f"<p>{first}<code>tables/{path.name}</code></p>"
-        display(
-            *(
-                [HTML(shown.data + note)]
-                if isinstance(shown, HTML)
-                else [shown, HTML(note)]
-            )
-        )
-    if reading:
-        display(Markdown(reading))
-    report.record(
-        "table", name=name, path=f"tables/{path.name}", reading=reading, rows=len(frame)
-    )
+def _short_svg(text: bytes) -> bytes:
+    """An SVG without metadata and indents, with places of two decimals."""
+    text = re.sub(rb"<metadata>.*?</metadata>\n", b"", text, flags=re.S)
+    text = re.sub(rb' (?:d|x|y)="[^"]*"', _two_decimals, text)
+    text = re.sub(rb"\n +", b"\n", text)
+    family = b"font-family: Arial, 'DejaVu Sans', sans-serif"
+    return re.sub(rb"font-family: [^;\"]*", family, text)
 
 
-def keep_table(report: Report, frame: pd.DataFrame, name: str) -> None:
-    """Write a table that is too long to be read to ``tables/<name>.parquet``; it is not shown."""
-    path = inside(report.folder, f"tables/{name}.parquet")
-    write_table(path, frame, index=False, compression="zstd")
+def _two_decimals(attribute: re.Match) -> bytes:
+    return re.sub(rb"(\.\d\d)\d+", rb"\1", attribute[0]).replace(b" \n", b"\n")
+
+
+def _is_photographs(vector: bytes) -> bool:
+    """Whether most of an SVG are embedded pixels."""
+    pixels = re.findall(rb"data:image/png;base64,[^\"]+", vector)
+    return 2 * sum(map(len, pixels)) > len(vector)

@@ -64,21 +64,21 @@ PATIENCE = 20.0  # seconds in which a family of processes must be gone
 
 # Two notebooks that take a second: the numbers of a bootstrap of the catalogue, and of what is claimed of it.
 BOOTSTRAP = """import numpy as np
-from helpers.report import notebook
-story = notebook.begin("03_cam_scoring", globals())
+from helpers import Report
+report = Report.begin("03_cam_scoring", globals())
 import pandas as pd
-gaps = pd.read_parquet(story.work / "catalogue.parquet")["gap"].dropna().to_numpy()
-draws = np.random.default_rng(0).choice(gaps, (bootstrap_resamples, len(gaps))).mean(axis=1)
-frame = pd.DataFrame({"low": [np.quantile(draws, cam_threshold)], "draws": [len(draws)], "n": [len(gaps)]})
+gaps = pd.read_parquet(report.work / "catalogue.parquet")["gap"].dropna().to_numpy()
+draws = np.random.default_rng(0).choice(gaps, (report.parameters.bootstrap_resamples, len(gaps))).mean(axis=1)
+frame = pd.DataFrame({"low": [np.quantile(draws, report.parameters.cam_threshold)], "draws": [len(draws)], "n": [len(gaps)]})
 for number in range(4):
-    notebook.show_table(story, frame + number, f"bootstrap{number}")"""
-CLAIMED = """from helpers.report import notebook
-story = notebook.begin("04_baselines", globals())
+    report.table(frame + number, f"bootstrap{number}")"""
+CLAIMED = """from helpers import Report
+report = Report.begin("04_baselines", globals())
 import pandas as pd
 from helpers.statistics.claims import kept_claims
-catalogue = pd.read_parquet(story.work / "catalogue.parquet")
-rows = [claim | {"models": len(catalogue)} for claim in kept_claims(story.work).claims]
-notebook.show_table(story, pd.DataFrame(rows), "claims")"""
+catalogue = pd.read_parquet(report.work / "catalogue.parquet")
+rows = [claim | {"models": len(catalogue)} for claim in kept_claims(report.work).claims]
+report.table(pd.DataFrame(rows), "claims")"""
 
 
 def project(folder: Path) -> Path:

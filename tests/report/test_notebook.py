@@ -47,8 +47,8 @@ def test_a_table_is_written_whole_and_shown_in_part(report):
     frame = pd.DataFrame(
         {"name": ["<script>x</script>", "b", "c"], "value": [0.123456, np.nan, 2.0]}
     )
-    notebook.show_table(opened, frame, "scores", "**Three** rows.", rows=2)
-    notebook.keep_table(opened, frame, "scores")
+    opened.table(frame, "scores", "**Three** rows.", rows=2)
+    opened.save_table(frame, "scores")
     for kept in (
         pd.read_csv(opened.folder / "tables/scores.csv"),
         pd.read_parquet(opened.folder / "tables/scores.parquet"),
@@ -68,7 +68,7 @@ def test_a_model_has_its_short_name_once_the_catalogue_is_there(report):
     models = made.catalogue()
     opened.work.mkdir(parents=True)
     models.to_parquet(opened.work / "catalogue.parquet")
-    notebook.show_table(opened, models[["model_id", "gap"]], "gaps")
+    opened.table(models[["model_id", "gap"]], "gaps")
     assert (
         f"#{models['run_id'][0][-4:]}" in shown[0][0].data
         and models["model_id"][0] not in shown[0][0].data
@@ -83,7 +83,7 @@ def test_a_figure_is_written_twice_closed_and_numbered_and_captioned_once(report
     opened, shown = report
     for name in ("first", "iou-against-gap"):
         figure = curve()
-        notebook.show_figure(opened, figure, name, 'r is **0.5**, "not" 0')
+        opened.figure(figure, name, 'r is **0.5**, "not" 0')
         assert not plt.fignum_exists(figure.number)
     path = opened.folder / "figures/01_data_subset-iou-against-gap.png"
     assert (
@@ -103,7 +103,7 @@ def test_the_same_figure_is_the_same_files_and_its_vector_picture_is_short_and_s
     opened, _ = report
     contents = []
     for _ in range(2):
-        notebook.show_figure(opened, curve(), "curve", "One.")
+        opened.figure(curve(), "curve", "One.")
         contents.append(
             [
                 (opened.folder / f"figures/01_data_subset-curve.{end}").read_bytes()
@@ -128,8 +128,8 @@ def test_photographs_have_no_vector_picture(report):
         np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8),
         interpolation="none",
     )
-    notebook.show_figure(
-        opened, figure, "photograph", "Its vector picture would hold the same pixels."
+    opened.figure(
+        figure, "photograph", "Its vector picture would hold the same pixels."
     )
     assert [path.name for path in (opened.folder / "figures").iterdir()] == [
         "01_data_subset-photograph.png"
@@ -138,10 +138,8 @@ def test_photographs_have_no_vector_picture(report):
 
 def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):
     opened, shown = report
-    notebook.show_figure(opened, None, "class-counts", "Every class has 10.")
-    notebook.show_table(
-        opened, pd.DataFrame({"fault": []}), "faults", "Nothing is wrong."
-    )
+    opened.figure(None, "class-counts", "Every class has 10.")
+    opened.table(pd.DataFrame({"fault": []}), "faults", "Nothing is wrong.")
     assert [item.data for item, _ in shown] == [
         "Every class has 10.",
         "Nothing is wrong.",
@@ -176,7 +174,7 @@ def test_a_named_result_is_kept_beside_the_notebook_and_found_as_a_scrap(report)
         opened.result("r gap", 1)
     with pytest.raises(ValueError, match=r"result r is \[1\], and must be a number"):
         opened.result("r", [1])
-    notebook.end(opened)
+    opened.end()
     assert "Results by name" in shown[-2][0].data and "cannot tell" in shown[-2][0].data
     notebook.open_report(study="my", notebook="01_data_subset")
     assert not path.exists()  # of the execution before
@@ -202,21 +200,21 @@ def test_what_another_notebook_made_is_that_of_the_same_combination_or_the_newes
 def test_names_stay_inside_the_report(report, tmp_path):
     opened, _ = report
     with pytest.raises(ValueError, match="leaves the folder"):
-        notebook.show_table(opened, pd.DataFrame(), "../../outside")
+        opened.table(pd.DataFrame(), "../../outside")
     with pytest.raises(ValueError, match="outside"):
-        notebook.keep_table(opened, pd.DataFrame(), "../../outside")
+        opened.save_table(pd.DataFrame(), "../../outside")
     with pytest.raises(ValueError, match="leaves the folder"):
         notebook.open_report(study="../outside", notebook="01_data_subset")
-    notebook.made_for_others(opened, tmp_path / "work/my/catalogue.parquet")
+    opened.made_for_others(tmp_path / "work/my/catalogue.parquet")
     assert opened.story[-1] == {"kind": "work_file", "path": "catalogue.parquet"}
     with pytest.raises(ValueError, match="leaves the folder"):
-        notebook.made_for_others(opened, tmp_path / "other.parquet")
+        opened.made_for_others(tmp_path / "other.parquet")
 
 
 def test_the_story_is_complete_up_to_where_a_notebook_fails_and_starts_anew(report):
     opened, _ = report
-    notebook.tell(opened, "One.")
-    notebook.tell(opened, "Two.")
+    opened.tell("One.")
+    opened.tell("Two.")
     path = opened.folder / "story/01_data_subset.json"
     assert [item["text"] for item in json.loads(path.read_text())] == ["One.", "Two."]
     notebook.open_report(study="my", notebook="01_data_subset")
@@ -232,14 +230,15 @@ def test_begin_shows_what_the_notebook_declares_with_the_values_in_force_and_end
         "image_size": 99,
         "unrelated": 1,
     }
-    opened = notebook.begin("01_data_subset", values)
-    notebook.end(opened)
+    opened = notebook.Report.begin("01_data_subset", values)
+    opened.end()
     parameters, facts = (
         item for item in opened.story if item["kind"] in ("parameters", "provenance")
     )
     assert set(parameters["values"]) == set(names) and parameters["values"][
         "image_size"
-    ] == "99" == str(values["image_size"])
+    ] == "99" == str(opened.parameters.image_size)
+    assert not hasattr(opened.parameters, "unrelated")
     assert (
         "unrelated" not in shown[0][0].data and "1 from first cell" in shown[0][0].data
     )
@@ -252,7 +251,7 @@ def test_a_notebook_that_no_sweep_runs_leaves_the_report_alone_and_says_where_it
     report, monkeypatch, tmp_path
 ):
     opened, shown = report
-    notebook.show_table(opened, pd.DataFrame({"x": [1]}), "scores")
+    opened.table(pd.DataFrame({"x": [1]}), "scores")
     monkeypatch.delenv(STAGING)
     shown.clear()
     own = notebook.open_report(study="my", notebook="01_data_subset")
@@ -260,7 +259,7 @@ def test_a_notebook_that_no_sweep_runs_leaves_the_report_alone_and_says_where_it
         "work/my/scratch/01_data_subset" in shown[0][0].data
         and "python -m helpers.sweep my" in shown[0][0].data
     )
-    notebook.show_table(own, pd.DataFrame({"x": [2]}), "scores")
+    own.table(pd.DataFrame({"x": [2]}), "scores")
     assert (
         tmp_path / "work/my/scratch/01_data_subset/tables/scores.csv"
     ).read_text() == "x\n2\n"
@@ -274,7 +273,7 @@ def test_a_run_with_other_values_than_the_studys_writes_beside_no_other(
     names = declared(PROJECT_ROOT / "notebooks/01_data_subset.ipynb")
     values = {name: item.default for name, item in names.items()}
     folders = [
-        notebook.begin("01_data_subset", values | changed).folder
+        notebook.Report.begin("01_data_subset", values | changed).folder
         for changed in ({}, {"data_seed": 1}, {"data_seed": 2}, {"class_ids": ["a b"]})
     ]
     scratch = tmp_path / "work/demo/scratch/01_data_subset"
@@ -312,16 +311,13 @@ NASTY = [
 def test_class_names_from_data_are_text_in_every_page(report):
     opened, shown = report
     for name in NASTY:
-        notebook.tell(
-            opened, f"The class {name} and `{name}` are **easy**.", answer=True
-        )
-        notebook.show_table(
-            opened,
+        opened.tell(f"The class {name} and `{name}` are **easy**.", answer=True)
+        opened.table(
             pd.DataFrame({"class": [name], name: [1]}),
             "classes",
             f"Class {name} has 1.",
         )
-    notebook.show_figure(opened, curve(), "curve", f"Class {' '.join(NASTY)} leads.")
+    opened.figure(curve(), "curve", f"Class {' '.join(NASTY)} leads.")
     outputs = [
         nbformat.v4.new_output(
             "display_data",
