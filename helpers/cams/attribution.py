@@ -1,9 +1,9 @@
-"""Attributions of a logit to the pixels, by Captum: rivals of class activation maps that look through no layer, or through one."""
+"""Attributions of a logit to the pixels by Captum, the rivals of activation maps."""
 
 import copy
 import operator
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,6 +18,7 @@ ATTRIBUTIONS = (
     "occlusion",
     "deep_lift",
 )
+# As functions and as methods of a tensor.
 _RELUS = (
     torch.relu,
     torch.relu_,
@@ -25,9 +26,12 @@ _RELUS = (
     nn.functional.relu_,
     "relu",
     "relu_",
-)  # as functions and as methods of a tensor
+)
 _BATCH = 64  # images of integrated gradients in one pass, at least
 _WINDOWS = 4  # of occlusion, along a side; each is moved by half of its own
+_DEEP_LIFT_TOLERANCE = (
+    0.01  # of the logits' difference, by which its shares may miss it
+)
 
 
 class Attribution(NamedTuple):
@@ -39,9 +43,17 @@ class Attribution(NamedTuple):
 
 
 def with_own_activations(network: nn.Module) -> nn.Module:
-    """Copy of a network, in evaluation mode, in which each ReLU is a module of its own called once and not in place, as Captum needs.
+    """Copy a network so that each ReLU is a module called once, as Captum needs.
 
-    The logits are those of the network; the copy's weights need no gradient. ValueError where the forward pass cannot be traced.
+    Args:
+        network: any.
+
+    Returns:
+        A copy in evaluation mode with the same logits, whose ReLUs are not in place and
+        whose weights need no gradient.
+
+    Raises:
+        ValueError: where the forward pass cannot be traced.
     """
     tracer = fx.Tracer()
     tracer.is_leaf_module = lambda module, name: not any(module.children())
@@ -51,20 +63,16 @@ def with_own_activations(network: nn.Module) -> nn.Module:
         graph = tracer.trace(copied)
     except (fx.proxy.TraceError, TypeError) as fault:
         raise ValueError(
-            f"the forward pass of {type(network).__name__} depends on values and cannot be traced: {fault}"
+            f"the forward pass of {type(network).__name__} depends on values and "
+            f"cannot be traced: {fault}"
         ) from fault
     traced = fx.GraphModule(copied, graph)
     for number, node in enumerate(graph.nodes):
-        called = traced.get_submodule(node.target) if node.op == "call_module" else None
-        if isinstance(called, nn.ReLU) or (
-            node.op in ("call_function", "call_method") and node.target in _RELUS
-        ):
-            node.op, node.target, node.args, node.kwargs = (
-                "call_module",
-                f"relu_{number}",
-                tuple(node.all_input_nodes[:1]),
-                {},
-            )
+        if _is_relu(node, traced):
+            node.op = "call_module"
+            node.target = f"relu_{number}"
+            node.args = tuple(node.all_input_nodes[:1])
+            node.kwargs = {}
             traced.add_submodule(node.target, nn.ReLU())
         elif node.target is operator.iadd:
             node.target = operator.add
@@ -72,75 +80,115 @@ def with_own_activations(network: nn.Module) -> nn.Module:
     return traced.eval()
 
 
+def _is_relu(node: fx.Node, traced: fx.GraphModule) -> bool:
+    if node.op == "call_module":
+        return isinstance(traced.get_submodule(node.target), nn.ReLU)
+    return node.op in ("call_function", "call_method") and node.target in _RELUS
+
+
 def attribution_maps(
     method: str, network: nn.Module, images: Tensor, classes: Tensor, steps: int = 16
 ) -> Attribution:
     """Which pixels speak for a class: the attribution of its logit, by Captum.
 
-    "saliency" (Simonyan et al. 2014) is the largest absolute gradient over the channels; the others are summed over the channels, and what
-    speaks against the class is cut off: "input_x_gradient" (Shrikumar et al. 2016), "integrated_gradients" (Sundararajan et al. 2017) in
-    some steps, "guided_grad_cam" (Selvaraju et al. 2017) of the last maps, "occlusion" (Zeiler and Fergus 2014) by a window of a quarter of
-    the side, and "deep_lift" (Shrikumar et al. 2017, rescale rule), ValueError where its shares miss the logit's difference.
+    - "saliency" (Simonyan et al. 2014): the largest absolute gradient over the
+      channels;
 
-    The baseline is 0, the mean colour for normalised images, (B, 3, S, S). The network is one of ``with_own_activations``.
+    the others are summed over the channels, and what speaks against the class is cut
+    off:
+
+    - "input_x_gradient" (Shrikumar et al. 2016);
+    - "integrated_gradients" (Sundararajan et al. 2017);
+    - "guided_grad_cam" (Selvaraju et al. 2017), of the last maps;
+    - "occlusion" (Zeiler and Fergus 2014), by a window of a quarter of the side;
+    - "deep_lift" (Shrikumar et al. 2017, rescale rule).
+
+    The baseline is 0, the mean colour for normalised images.
+
+    Args:
+        method: one of ``ATTRIBUTIONS``.
+        network: of ``with_own_activations``.
+        images: (B, 3, S, S) input.
+        classes: (B,) int64.
+        steps: of integrated gradients.
+
+    Returns:
+        Maps, and passes per image.
+
+    Raises:
+        ValueError: where DeepLift's shares miss the logit's difference.
     """
-    from captum import (
-        attr,
-    )  # here: its import takes as long as that of pandas, and the closed form does without
+    attribute, options = _captum(method, network, images, steps)
+    passes = {"forward": 0, "backward": 0}
 
-    layer = (
-        hooks.last_maps_layer(network, images[:1])
-        if method == "guided_grad_cam"
-        else None
-    )
-    side, passes = max(2, images.shape[-1] // _WINDOWS), {"forward": 0, "backward": 0}
-    window = {
-        "sliding_window_shapes": (3, side, side),
-        "strides": (3, side // 2, side // 2),
-    }
-    captum, options = {
-        "saliency": (attr.Saliency, {}),
-        "input_x_gradient": (attr.InputXGradient, {}),
-        "integrated_gradients": (
-            attr.IntegratedGradients,
-            {"n_steps": steps, "internal_batch_size": max(_BATCH, len(images))},
-        ),
-        "guided_grad_cam": (
-            lambda model: attr.GuidedGradCam(model, layer),
-            {"interpolate_mode": "bilinear"},
-        ),
-        "occlusion": (attr.Occlusion, window | {"perturbations_per_eval": 4}),
-        "deep_lift": (attr.DeepLift, {"return_convergence_delta": True}),
-    }[method]
+    def count_backward(gradient: Tensor) -> None:
+        passes["backward"] += len(gradient)
 
-    def count(module: nn.Module, given: tuple, output: Tensor) -> None:
+    def count_forward(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         passes["forward"] += len(output)
         if output.requires_grad:
-            output.register_hook(
-                lambda gradient: passes.update(
-                    backward=passes["backward"] + len(gradient)
-                )
-            )
+            output.register_hook(count_backward)
 
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
         warnings.catch_warnings(),
-        network.register_forward_hook(count),
+        network.register_forward_hook(count_forward),
     ):
-        warnings.filterwarnings(
-            "ignore", module="captum"
-        )  # that it sets hooks and removes them
+        # Captum warns that it sets hooks and removes them.
+        warnings.filterwarnings("ignore", module="captum")
         inputs = images.detach().clone().requires_grad_()
-        found = captum(network).attribute(inputs, target=classes.clone(), **options)
+        values = attribute(inputs, target=classes.clone(), **options)
     if method == "deep_lift":
-        found, error = found
-        if not error.abs().max() <= 0.01 * (found.sum((1, 2, 3)) - error).abs().max():
-            raise ValueError(
-                f"DeepLift's shares miss the difference of the logits by up to {float(error.abs().max()):.2g} in this network"
-            )
-    found = found.detach()
-    return Attribution(
-        found.abs().amax(1) if method == "saliency" else found.sum(1).relu(),
-        *(n / len(images) for n in passes.values()),
-    )
+        values, errors = values
+        _check_shares(values, errors)
+    values = values.detach()
+    maps = values.abs().amax(1) if method == "saliency" else values.sum(1).relu()
+    count = len(images)
+    return Attribution(maps, passes["forward"] / count, passes["backward"] / count)
+
+
+def _captum(
+    method: str, network: nn.Module, images: Tensor, steps: int
+) -> tuple[Any, dict[str, Any]]:
+    """Captum's function of a method, and its options."""
+    # Late: its import takes as long as that of pandas, and closed forms do without.
+    from captum import attr
+
+    if method == "saliency":
+        return attr.Saliency(network).attribute, {}
+    if method == "input_x_gradient":
+        return attr.InputXGradient(network).attribute, {}
+    if method == "integrated_gradients":
+        options = {
+            "n_steps": steps,
+            "internal_batch_size": max(_BATCH, len(images)),
+        }
+        return attr.IntegratedGradients(network).attribute, options
+    if method == "guided_grad_cam":
+        layer = hooks.last_maps_layer(network, images[:1])
+        options = {"interpolate_mode": "bilinear"}
+        return attr.GuidedGradCam(network, layer).attribute, options
+    if method == "occlusion":
+        side = max(2, images.shape[-1] // _WINDOWS)
+        options = {
+            "sliding_window_shapes": (3, side, side),
+            "strides": (3, side // 2, side // 2),
+            "perturbations_per_eval": 4,
+        }
+        return attr.Occlusion(network).attribute, options
+    if method == "deep_lift":
+        return attr.DeepLift(network).attribute, {"return_convergence_delta": True}
+    raise ValueError(f"no attribution {method!r}; there are {', '.join(ATTRIBUTIONS)}")
+
+
+def _check_shares(values: Tensor, errors: Tensor) -> None:
+    """Refuse shares of DeepLift that do not add up to the difference of the logits."""
+    errors = errors.detach()
+    error = float(errors.abs().max())
+    difference = float((values.detach().sum((1, 2, 3)) - errors).abs().max())
+    if not error <= _DEEP_LIFT_TOLERANCE * difference:
+        raise ValueError(
+            "DeepLift's shares miss the difference of the logits by up to "
+            f"{error:.2g} in this network"
+        )

@@ -1,4 +1,4 @@
-"""How much better a map fits the boxes of its own image than those of other images: chance, centre bias and area taken away."""
+"""Overlap of maps with boxes, and with boxes of other images: what chance has of it."""
 
 import numpy as np
 import pandas as pd
@@ -7,11 +7,12 @@ from torch import Tensor
 
 from helpers.cams import detection, overlap
 
-SHUFFLES = 8  # boxes of other images that each map is compared with
-LEVELS = 1000  # steps of the map that pixels are ranked by, as in the code of Choe et al. 2020
+SHUFFLES = 8  # other images whose boxes each map is compared with
+LEVELS = 1000  # steps of a map that pixels are ranked by, as Choe et al. 2020 (code)
 SHUFFLED = "_shuffled"  # ends the column of a score with the boxes of other images
 
-# Scores of a map and the boxes of an image, see ``chance_scores``. From four of them their chance is taken off in the measure of that name.
+# Scores of a map and the boxes of an image, see ``chance_scores``. The measures of four
+# of them are less their chance.
 LESS_CHANCE = (
     "energy_in_box",
     "pointing_game",
@@ -19,23 +20,38 @@ LESS_CHANCE = (
     "pixel_average_precision",
 )
 SCORES = ("iou", *LESS_CHANCE)
-ABOVE = "_above_shuffled"  # ends the name of values less their chance, where the measure keeps it
+ABOVE = "_above_shuffled"  # ends the name of a measure that is a score less its chance
 CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
-    """For each image, the K images that lend it their boxes: the next K in one fixed random order; (count, K < count) int64."""
+    """For each image, the other images that lend it their boxes.
+
+    The next K in one fixed random order.
+
+    Args:
+        count: images.
+        shuffles: K; fewer where there are not so many others.
+
+    Returns:
+        (count, K) int64.
+
+    Example:
+        >>> derangements(3, 1).flatten().tolist()
+        [1, 2, 0]
+    """
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
-    turned = (
-        order.argsort().unsqueeze(1)
-        + 1
-        + torch.arange(min(shuffles, max(0, count - 1)))
-    )
-    return order[turned % max(1, count)]
+    places = order.argsort().unsqueeze(1)  # of each image in the order
+    steps = 1 + torch.arange(min(shuffles, max(0, count - 1)))
+    return order[(places + steps) % max(1, count)]
 
 
 def central_map() -> Tensor:
-    """A fixed blob in the middle, which looks at no image: a Gaussian of standard deviation 2, in [0, 1]; (8, 8)."""
+    """A blob in the middle, the same for every image.
+
+    Returns:
+        (8, 8) in [0, 1]: a Gaussian with a standard deviation of 2.
+    """
     place = (torch.arange(8, dtype=torch.float64) - 3.5) / 2
     blob = torch.exp(-(place[:, None] ** 2 + place**2) / 2)
     return ((blob - blob.min()) / (blob.max() - blob.min())).float()
@@ -48,150 +64,214 @@ def chance_scores(
     threshold: float = 0.1,
     device: torch.device | str = "cpu",
 ) -> pd.DataFrame:
-    """Compare every map with the boxes of its image, and with those of other images: the second is its chance.
+    """Compare every map with the boxes of its image, and with those of other images.
 
-    One map for all images has a mean of exactly 0 once its chance is taken off. Maps are (N, h, w) in [0,
-    1], boxes (N, M, 4) integers (see ``overlap.box_masks``; an image has at least one) on images of side S, whose masks lie in memory at
-    once, S^2 bytes an image. One row per image: ``SCORES``, and the mean of each with the boxes of others under its name and ``SHUFFLED``,
-    NaN where a map is not finite:
+    The second is its chance: one map for all images has a mean of exactly 0 once its
+    chance is taken off.
 
-    - iou: of the mask (Du et al. 2024);
-    - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
-    - pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a tolerance);
-    - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
-    - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020).
+    Args:
+        maps_normalised: (N, h, w) in [0, 1].
+        boxes: (N, M, 4) integers, see ``overlap.box_masks``; an image has one at least.
+        size: side S of the images in pixels; S^2 bytes of memory an image are taken.
+        threshold: of the map.
+        device: where it is computed.
 
-    With the own boxes alone: iou_b of the rectangle around the mask (Du et al. 2024), its box_iou with the box that fits best, and
-    box_found, 1 where that reaches 0.5 (Russakovsky et al. 2015). Areas as pixels and shares; the rectangle is half-open, zeros for an
-    empty mask.
+    Returns:
+        A row per image with ``SCORES``, and the mean of each with the boxes of other
+        images under its name and ``SHUFFLED``, NaN where a map is not finite:
+
+        - iou: of the mask (Du et al. 2024);
+        - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020,
+          energy-based pointing game), 0 for a map of zeros;
+        - pointing_game: 1 when the mean place of the map's maxima is in the boxes
+          (Zhang et al. 2018, without a tolerance);
+        - area_matched_iou: IoU at the highest level at which the mask is at least as
+          large as the boxes;
+        - pixel_average_precision: area under precision over recall of the pixels,
+          ranked by the map (PxAP of Choe et al. 2020).
+
+        With its own boxes alone: iou_b of the rectangle around the mask (Du et al.
+        2024), its box_iou with the box that fits best, and box_found, 1 where that
+        reaches 0.5 (Russakovsky et al. 2015). Areas as pixels and shares; the rectangle
+        x0, y0, x1, y1 is half-open, zeros for an empty mask.
+
+    Raises:
+        ValueError: where no image has a box.
     """
-    maps, boxes = maps_normalised.to(device).float(), boxes.to(device)
-    annotation, order = boxed(boxes, size), torch.arange(len(boxes), device=device)
-    others = torch.cat(
-        [order.unsqueeze(1), derangements(len(boxes)).to(device)], 1
-    )  # the image itself, then its partners
-    # A processor's cache holds what is worked out for some images; a GPU takes more at once.
-    step = 128 if torch.device(device).type == "cuda" else max(4, 2**17 // size**2)
-    parts = [
-        _of_batch(maps[part], boxes, annotation, others[part], threshold)
-        for part in order.split(step)
-    ]
-    table = pd.DataFrame(
-        {
-            name: torch.cat([part[name] for part in parts]).cpu().numpy()
-            for name in parts[0]
-        }
-    )
-    return table.astype(
-        {name: float for name, kind in table.dtypes.items() if kind == "float32"}
-    )
+    device = torch.device(device)
+    maps = maps_normalised.to(device).float()
+    boxes = boxes.to(device)
+    in_boxes = boxed(boxes, size)
+    images = torch.arange(len(boxes), device=device)
+    lenders = derangements(len(boxes)).to(device)
+    # A processor's cache holds what some images need; a GPU takes more at once.
+    batch_size = 128 if device.type == "cuda" else max(4, 2**17 // size**2)
+    batches = []
+    for batch in images.split(batch_size):
+        others = torch.cat([batch.unsqueeze(1), lenders[batch]], 1)
+        # (B, 1 + K, S * S): the boxes of the image itself, then of the others.
+        targets = in_boxes[others]
+        batches.append(_scores(maps[batch], targets, boxes[batch], size, threshold))
+    columns = {}
+    for name in batches[0]:
+        values = torch.cat([of_batch[name] for of_batch in batches])
+        if values.dtype == torch.float32:
+            values = values.double()
+        columns[name] = values.cpu().numpy()
+    return pd.DataFrame(columns)
 
 
 def above_shuffled(scores: pd.DataFrame, measure: str) -> pd.Series:
-    """One of ``CORRECTED`` of each image: a score less its mean with the boxes of other images."""
+    """A score of each image less its mean with the boxes of other images.
+
+    Args:
+        scores: see ``chance_scores``.
+        measure: one of ``CORRECTED``.
+    """
     name = measure.removesuffix(ABOVE)
     return scores[name] - scores[name + SHUFFLED]
 
 
 def boxed(boxes: Tensor, size: int) -> Tensor:
-    """Pixels inside the boxes of each image: (N, S * S) bool. ValueError where no image has any, which is a measure's reason."""
+    """Pixels inside the boxes of each image.
+
+    Args:
+        boxes: (N, M, 4), see ``overlap.box_masks``.
+        size: side S of the images in pixels.
+
+    Returns:
+        (N, S * S) bool.
+
+    Raises:
+        ValueError: where no image has a box.
+    """
     masks = overlap.box_masks(boxes, size).flatten(1)
     if not masks.any():
         raise ValueError("these images have no boxes")
     return masks
 
 
-def _of_batch(
-    maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, threshold: float
+def _scores(
+    maps: Tensor, targets: Tensor, boxes: Tensor, size: int, threshold: float
 ) -> dict[str, Tensor]:
-    """Columns of ``chance_scores``, (B,) each; ``others`` (B, 1 + K): the image itself, and those that lend their boxes."""
-    undefined, size = (
-        ~maps.isfinite().flatten(1).all(1),
-        int(annotation.shape[1] ** 0.5),
-    )
+    """Columns of ``chance_scores``, (B,) each.
+
+    Args:
+        maps: (B, h, w), NaN where undefined.
+        targets: (B, 1 + K, S * S) bool, the pixels in the boxes of the image itself and
+            of those that lend it theirs.
+        boxes: (B, M, 4) of the image itself.
+        size: side S of the images.
+        threshold: of the map.
+    """
+    undefined = ~maps.isfinite().flatten(1).all(1)
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
     masks = values >= threshold
-    rectangles = overlap.bounding_rectangles(masks)
-    around = overlap.box_masks(rectangles.unsqueeze(1), size)
-    places = annotation[others]
-    targets = torch.cat(
-        [places, torch.ones_like(places[:, :1])], 1
-    )  # the last is the whole image, and counts what there is
-    parts = [places.shape[1], 1]
-    common, marked = (
-        (masks.flatten(1).unsqueeze(1) & targets)
-        .sum(2, dtype=torch.int32)
-        .split(parts, 1)
-    )
-    inside, area = targets.float(), places.sum(2, dtype=torch.int32)
-    energy, total = (values.flatten(1).unsqueeze(1) * inside).sum(2).split(parts, 1)
-    matched, precision = _by_levels(values.flatten(1), inside, area)
+    areas = targets.sum(2, dtype=torch.int32)  # (B, 1 + K)
+    common = (masks.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32)
+    marked = masks.flatten(1).sum(1, dtype=torch.int32)  # (B,)
+    values = values.flatten(1)
+    shares = targets.float()
+    matched_iou, precision = _by_levels(values, shares, areas)
     scores = {
-        "iou": common / (marked + area - common),
-        "energy_in_box": (energy / total).nan_to_num(0),
-        "pointing_game": places.gather(
-            2,
-            _place_of_maxima(maps, size).view(-1, 1, 1).expand(-1, places.shape[1], 1),
-        ).squeeze(2),
-        "area_matched_iou": matched,
+        "iou": common / (marked.unsqueeze(1) + areas - common),
+        "energy_in_box": _energy(values, shares),
+        "pointing_game": _points_into(maps, targets, size),
+        "area_matched_iou": matched_iou,
         "pixel_average_precision": precision,
     }
-    marked, area, common = marked[:, 0], area[:, 0], common[:, 0]
+    rectangles = overlap.bounding_rectangles(masks)
+    x0, y0, x1, y1 = rectangles.unbind(1)
     columns = {
         "empty_map": marked == 0,
         "map_pixels": marked,
-        "box_pixels": area,
-        "common_pixels": common,
-    }
-    columns |= {
+        "box_pixels": areas[:, 0],
+        "common_pixels": common[:, 0],
         "image_pixels": torch.full_like(marked, size**2),
         "mask_area": marked / size**2,
-        "box_area": area / size**2,
+        "box_area": areas[:, 0] / size**2,
+        "x0": x0,
+        "y0": y0,
+        "x1": x1,
+        "y1": y1,
     }
-    columns |= dict(zip(("x0", "y0", "x1", "y1"), rectangles.T, strict=True))
-    box_iou = detection.best_box_iou(rectangles, boxes[others[:, 0]])
-    alone = {
-        "iou_b": overlap.mask_iou(around.flatten(1), places[:, 0]),
+    in_rectangles = overlap.box_masks(rectangles.unsqueeze(1), size).flatten(1)
+    box_iou = detection.best_box_iou(rectangles, boxes)
+    with_nan = {
+        "iou_b": overlap.mask_iou(in_rectangles, targets[:, 0]),
         "box_iou": box_iou.float(),
         "box_found": (box_iou >= 0.5).float(),
     }
-    columns |= {
-        name: score.masked_fill(undefined, torch.nan) for name, score in alone.items()
-    }
     for name, score in scores.items():
-        own, shuffled = score[:, 0].float(), score[:, 1:].float().nanmean(1)
-        columns[name], columns[name + SHUFFLED] = (
-            part.masked_fill(undefined, torch.nan) for part in (own, shuffled)
-        )
+        with_nan[name] = score[:, 0].float()
+        with_nan[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
+    for name, score in with_nan.items():
+        columns[name] = score.masked_fill(undefined, torch.nan)
     return columns
 
 
-def _place_of_maxima(maps: Tensor, size: int) -> Tensor:
-    """Pixel of the enlarged map, row by row, with the mean place of the maxima: (B, h, w) -> (B,) int64."""
-    # A bilinear map is largest at the centres of its largest cells, so that the place is known without enlarging it.
-    largest, places = (maps == maps.amax((1, 2), keepdim=True)).double(), []
-    for axis, length in ((2, maps.shape[1]), (1, maps.shape[2])):
-        centres = (
-            (torch.arange(length, device=maps.device, dtype=torch.float64) + 0.5)
-            * size
-            / length
-        )
-        mean = (largest.sum(axis) * centres).sum(1) / largest.sum((1, 2))
-        places.append(mean.nan_to_num(0).long().clamp_(0, size - 1))
-    return places[0] * size + places[1]
+def _energy(values: Tensor, targets: Tensor) -> Tensor:
+    """Share of each map (B, P) in its targets (B, 1 + K, P): (B, 1 + K)."""
+    energy = (values.unsqueeze(1) * targets).sum(2)
+    total = values.sum(1, keepdim=True)
+    return (energy / total).nan_to_num(0)
 
 
-def _by_levels(values: Tensor, inside: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """Area-matched IoU and average precision of maps (B, P) for each of their targets: two (B, 1 + K)."""
-    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)  # 0 is the highest
-    gained = torch.zeros(*inside.shape[:2], LEVELS + 1, device=values.device)
-    gained.scatter_add_(2, level.unsqueeze(1).expand_as(inside), inside)
-    shared, marked = gained.cumsum(2).split([inside.shape[1] - 1, 1], 1)
+def _points_into(maps: Tensor, targets: Tensor, size: int) -> Tensor:
+    """Whether the mean place of a map's maxima is in its targets, (B, 1 + K) bool."""
+    # A bilinear map is largest at the centres of its largest cells, so that the place
+    # is known without enlarging it.
+    is_largest = (maps == maps.amax((1, 2), keepdim=True)).double()
+    count = is_largest.sum((1, 2))
+    row = _mean_pixel(is_largest.sum(2), count, size)
+    column = _mean_pixel(is_largest.sum(1), count, size)
+    pixel = (row * size + column).view(-1, 1, 1).expand(-1, targets.shape[1], 1)
+    return targets.gather(2, pixel).squeeze(2)
+
+
+def _mean_pixel(weights: Tensor, count: Tensor, size: int) -> Tensor:
+    """Mean place of cells along one side, in pixels of the image.
+
+    Args:
+        weights: (B, L) maxima in each of the L cells along the side.
+        count: (B,) maxima.
+        size: side of the image in pixels.
+
+    Returns:
+        (B,) int64.
+    """
+    cells = weights.shape[1]
+    cell = torch.arange(cells, device=weights.device, dtype=torch.float64)
+    centres = (cell + 0.5) * size / cells
+    mean = (weights * centres).sum(1) / count
+    return mean.nan_to_num(0).long().clamp_(0, size - 1)
+
+
+def _by_levels(values: Tensor, targets: Tensor, areas: Tensor) -> tuple[Tensor, Tensor]:
+    """Area-matched IoU and average precision of maps, for each of their targets.
+
+    Args:
+        values: (B, P) in [0, 1].
+        targets: (B, 1 + K, P), 1 in the target and 0 outside.
+        areas: (B, 1 + K), pixels of each target.
+
+    Returns:
+        Two (B, 1 + K).
+    """
+    # Level 0 is the highest. Pixels of a target, and of the image, at each level, and
+    # at this level or a higher one.
+    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)  # (B, P)
+    at_level = torch.zeros(*targets.shape[:2], LEVELS + 1, device=values.device)
+    at_level.scatter_add_(2, level.unsqueeze(1).expand_as(targets), targets)
+    common = at_level.cumsum(2)
+    marked = torch.zeros(len(values), LEVELS + 1, device=values.device)
+    marked.scatter_add_(1, level, torch.ones_like(values))
+    marked = marked.cumsum(1)  # (B, LEVELS + 1)
     # Levels above the largest value hold nothing: no gain.
-    precision = (gained[:, :-1] * shared / marked.clamp(min=1)).sum(2) / area
-    first = torch.searchsorted(marked.squeeze(1).contiguous(), area.float())
-    shared, marked = (
-        shared.gather(2, first.unsqueeze(2)).squeeze(2),
-        marked.squeeze(1).gather(1, first),
-    )
-    return shared / (marked + area - shared), precision
+    gain = at_level * common / marked.unsqueeze(1).clamp(min=1)
+    precision = gain.sum(2) / areas
+    # The highest level at which the mask is as large as the target.
+    matched = torch.searchsorted(marked, areas.float())
+    common = common.gather(2, matched.unsqueeze(2)).squeeze(2)
+    marked = marked.gather(1, matched)
+    return common / (marked + areas - common), precision

@@ -1,4 +1,4 @@
-"""Overlap of kept maps with boxes at many thresholds, for all models of a study at once."""
+"""Overlap of kept maps with boxes at many thresholds, for all models of a study."""
 
 import os
 from collections.abc import Sequence
@@ -19,9 +19,10 @@ THRESHOLDS = (0.05, PAPER, *(round(0.05 * step, 2) for step in range(3, 20)))
 
 @dataclass(frozen=True)
 class Cuts:
-    """Overlaps of M models on N images at T thresholds; NaN for a map that is undefined.
+    """Overlaps of M models on N images at T thresholds; NaN for an undefined map.
 
-    ``overlaps_at`` says how each is computed. Shapes are (M, N, T) float32 unless noted.
+    ``overlaps_at`` says how each is computed. Shapes are (M, N, T) float32 unless
+    noted.
     """
 
     iou: NDArray[np.float32]  # of the mask and the boxes, in [0, 1]
@@ -40,15 +41,16 @@ def overlaps_at(
     thresholds: Sequence[float],
     workers: int = 0,
 ) -> Cuts:
-    """Overlap of masks with boxes at several thresholds; Du et al. 2024, equations 2 to 6.
+    """Overlap of masks with boxes at several thresholds; Du et al. 2024, (2) to (6).
 
     The mask of a map is where its bilinear enlargement is at least the threshold. The
     values are those of ``chance.chance_scores`` at each threshold.
 
     Args:
-        maps: (M, N, h, w) integers as ``maps.to_integers`` makes them, or normalised maps
-            in [0, 1].
-        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        maps: (M, N, h, w) integers of ``maps.to_integers``, or normalised maps in [0,
+            1].
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
+            padding.
         size: side of the images in pixels.
         thresholds: T of them, in (0, 1].
         workers: threads that work on images side by side; 0 takes one per core.
@@ -69,22 +71,20 @@ def overlaps_at(
     if wrong:
         raise ValueError(f"thresholds must be in (0, 1], and {wrong[0]} is not")
     boxes = torch.as_tensor(np.asarray(boxes)).long()
-    annotation = chance.boxed(boxes, size)
-    own = torch.arange(len(boxes)).unsqueeze(1)
-    lenders = torch.cat([own, chance.derangements(len(boxes))], 1)
+    in_boxes = chance.boxed(boxes, size)
+    images = torch.arange(len(boxes)).unsqueeze(1)
+    lenders = torch.cat([images, chance.derangements(len(boxes))], 1)
     levels, order = torch.tensor(thresholds, dtype=torch.float32).sort()
 
     def of_image(image: int) -> dict[str, Tensor]:
         values = maps[:, image]
         if not isinstance(values, Tensor):
             values = from_integers(values)
-        columns = _of_image(values, annotation[lenders[image]], size, levels)
-        rectangles = columns.pop("rectangles")
-        box_iou = detection.best_box_iou(
-            rectangles, boxes[image].expand(*rectangles.shape[:2], -1, -1)
-        )
-        iou_b = _rectangle_iou(rectangles, annotation[image].view(size, size))
-        columns |= {"iou_b": iou_b, "box_iou": box_iou}
+        columns = _of_image(values, in_boxes[lenders[image]], size, levels)
+        rectangles = columns.pop("rectangles")  # (M, T, 4)
+        of_image = boxes[image].expand(*rectangles.shape[:2], -1, -1)
+        columns["box_iou"] = detection.best_box_iou(rectangles, of_image)
+        columns["iou_b"] = _rectangle_iou(rectangles, in_boxes[image].view(size, size))
         undefined = ~values.isfinite().flatten(1).all(1)
         for name in ("iou", "iou_shuffled", "iou_b", "box_iou"):
             columns[name][undefined] = torch.nan
@@ -98,7 +98,7 @@ def overlaps_at(
         for image, columns in enumerate(pool.map(of_image, range(len(boxes)))):
             for name, array in arrays.items():
                 array[:, image] = columns[name][:, place].numpy()
-    return Cuts(**arrays, box_pixels=annotation.sum(1).float().numpy())
+    return Cuts(**arrays, box_pixels=in_boxes.sum(1).float().numpy())
 
 
 def _of_image(
@@ -119,7 +119,7 @@ def _of_image(
     # Pixels that lie in the same of the boxes form a region, some dozens of an image.
     # Counting pixels by region and by the number of thresholds that they reach replaces
     #     [((values >= level) & target).sum() for level in levels for target in targets]
-    powers = 2 ** torch.arange(len(targets)).unsqueeze(1)
+    powers = 2 ** torch.arange(len(targets)).unsqueeze(1)  # a bit for each target
     codes, region = (targets * powers).sum(0).unique(return_inverse=True)
     members = (codes & powers) > 0  # (1 + K, regions)
     regions = len(codes)
@@ -153,19 +153,31 @@ def _rectangles(values: Tensor, levels: Tensor) -> Tensor:
 
     A row is in the rectangle where its largest value reaches the threshold.
     """
-    edges = []
-    for axis in (1, 2):
-        reaches = values.amax(axis).unsqueeze(1) >= levels.view(1, -1, 1)
-        occupied = reaches.view(torch.uint8)
-        last = occupied.shape[2] - occupied.flip(2).argmax(2)
-        edges += [occupied.argmax(2), torch.where(occupied.amax(2) > 0, last, 0)]
-    return torch.stack([edges[0], edges[2], edges[1], edges[3]], 2)
+    x0, x1 = _ends(values.amax(1), levels)
+    y0, y1 = _ends(values.amax(2), levels)
+    return torch.stack([x0, y0, x1, y1], 2)
 
 
-def _rectangle_iou(rectangles: Tensor, annotation: Tensor) -> Tensor:
-    """IoU of rectangles (..., 4) with a mask (S, S), by its summed-area table: (...,)."""
-    table = torch.nn.functional.pad(annotation.int().cumsum(0).cumsum(1), (1, 0, 1, 0))
+def _ends(largest: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    """First place that reaches a level, and the one after the last, zeros for none.
+
+    Args:
+        largest: (M, S), largest value of each row or column.
+        levels: (T,).
+
+    Returns:
+        Two (M, T).
+    """
+    occupied = largest.unsqueeze(1) >= levels.view(1, -1, 1)  # (M, T, S)
+    occupied = occupied.view(torch.uint8)
+    end = occupied.shape[2] - occupied.flip(2).argmax(2)
+    return occupied.argmax(2), torch.where(occupied.amax(2) > 0, end, 0)
+
+
+def _rectangle_iou(rectangles: Tensor, mask: Tensor) -> Tensor:
+    """IoU of rectangles (..., 4) with a mask (S, S) by its summed-area table."""
+    table = torch.nn.functional.pad(mask.int().cumsum(0).cumsum(1), (1, 0, 1, 0))
     x0, y0, x1, y1 = rectangles.unbind(-1)
     common = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
     area = (x1 - x0) * (y1 - y0)
-    return common / (area + annotation.sum() - common)
+    return common / (area + mask.sum() - common)

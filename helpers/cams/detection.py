@@ -1,4 +1,4 @@
-"""Maps as detectors and as segmentations: the box that a rectangle finds, average precision, and masks against masks by pixel."""
+"""Maps as detections and as segmentations: box IoU, average precision, mask metrics."""
 
 import numpy as np
 import torch
@@ -7,33 +7,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def _exists(boxes: Tensor) -> Tensor:
-    """Whether a row is a box and no padding, which has no area: (..., 4) -> (...,) bool."""
+def _is_box(boxes: Tensor) -> Tensor:
+    """Whether a row has an area and is no padding: (..., 4) -> (...,) bool."""
     return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 
 def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
-    """Intersection over union of each rectangle with the box of its image that it matches best.
+    """IoU of each rectangle with the box of its image that it matches best.
 
-    (..., 4) and (..., M, 4) x0, y0, x1, y1 in pixels, half-open, zeros for an empty map or padding -> (...,) float64 in [0, 1], 0 for an
-    empty rectangle, NaN for an image without any box.
+    Args:
+        rectangles: (..., 4) x0, y0, x1, y1 in pixels, half-open, zeros for an empty
+            map.
+        boxes: (..., M, 4), zeros for padding.
+
+    Returns:
+        (...,) float64 in [0, 1], 0 for an empty rectangle; NaN for an image without any
+        box.
+
+    Example:
+        >>> best_box_iou(torch.tensor([0, 0, 2, 2]), torch.tensor([[0, 0, 2, 4]]))
+        tensor(0.5000, dtype=torch.float64)
     """
-    # In double, where the areas of pixel boxes are exact, so that a ratio of just the threshold reaches it.
-    one, other = rectangles.unsqueeze(-2).double(), boxes.double()
-    shared = (
-        (
-            torch.minimum(one[..., 2:], other[..., 2:])
-            - torch.maximum(one[..., :2], other[..., :2])
-        )
-        .clamp(min=0)
-        .prod(-1)
-    )
-    both = sum((part[..., 2:] - part[..., :2]).prod(-1) for part in (one, other))
-    exists = _exists(boxes).expand(shared.shape)
-    iou = (shared / (both - shared)).masked_fill(~exists, 0)
-    return (
-        F.pad(iou, (0, 1)).amax(-1).masked_fill(~exists.any(-1), torch.nan)
-    )  # padded, so that the maximum is defined where M = 0
+    # In double, where the areas of pixel boxes are exact, so that a ratio of just the
+    # threshold reaches it.
+    one = rectangles.unsqueeze(-2).double()
+    other = boxes.double()
+    upper_left = torch.maximum(one[..., :2], other[..., :2])
+    lower_right = torch.minimum(one[..., 2:], other[..., 2:])
+    common = (lower_right - upper_left).clamp(min=0).prod(-1)
+    iou = common / (_area(one) + _area(other) - common)
+    is_box = _is_box(boxes).expand(iou.shape)
+    iou = iou.masked_fill(~is_box, 0)
+    best = F.pad(iou, (0, 1)).amax(-1)  # padded, so that it is defined for M = 0
+    return best.masked_fill(~is_box.any(-1), torch.nan)
+
+
+def _area(boxes: Tensor) -> Tensor:
+    return (boxes[..., 2:] - boxes[..., :2]).prod(-1)
 
 
 def average_precisions(
@@ -45,53 +55,88 @@ def average_precisions(
     classes: int,
     threshold: float = 0.5,
 ) -> NDArray[np.float64]:
-    """Average precision of the rectangles as detections, one per image; Everingham et al. 2015 (Pascal VOC, all points).
+    """Average precision of rectangles as detections; Everingham et al. 2015.
 
-    A detection is of the predicted class, and right when the label is that too and ``best_box_iou >= threshold``. Recall divides by all
-    boxes of the images of the class, so that it ends at images / boxes. (N, 4), (N, M, 4), labels, predicted classes and confidences (N,)
-    -> (classes,) in [0, 1], NaN for a class without a box.
+    Pascal VOC, all points. The one detection of an image is of its predicted class, and
+    right when the label is that too and ``best_box_iou >= threshold``. Recall divides
+    by all boxes of the images of the class, so that it ends at images / boxes.
+
+    Args:
+        rectangles: (N, 4) x0, y0, x1, y1 in pixels, half-open.
+        boxes: (N, M, 4), zeros for padding.
+        labels: (N,).
+        predicted: (N,) classes.
+        scores: (N,) confidences.
+        classes: number of classes.
+        threshold: IoU at which a box is detected.
+
+    Returns:
+        (classes,) in [0, 1]; NaN for a class without a box.
+
+    Raises:
+        ValueError: if a score is not finite.
     """
     if not scores.isfinite().all():
         raise ValueError(
             f"{(~scores.isfinite()).sum()} of {len(scores)} scores are not finite"
         )
-    from sklearn.metrics import (
-        precision_recall_curve,
-    )  # here: its import takes a second, and most kernels never come here
-
-    iou, counts = best_box_iou(rectangles, boxes), _exists(boxes).sum(1)
-    detected = (counts > 0) & _exists(rectangles)
-    found = np.full(classes, np.nan)
-    for number in range(classes):
-        called, there = (
-            detected & (predicted == number),
-            int(counts[labels == number].sum()),
-        )
-        hits = ((iou >= threshold)[called] & (labels[called] == number)).cpu().numpy()
-        if there:
-            found[number] = 0
-        if hits.any():
-            precision, share, _ = precision_recall_curve(
-                hits, scores[called].cpu().numpy()
+    box_counts = _is_box(boxes).sum(1)
+    is_detection = (box_counts > 0) & _is_box(rectangles)
+    is_hit = (best_box_iou(rectangles, boxes) >= threshold) & (predicted == labels)
+    precisions = np.full(classes, np.nan)
+    for label in range(classes):
+        box_count = int(box_counts[labels == label].sum())
+        if box_count:
+            of_class = is_detection & (predicted == label)
+            precisions[label] = _average_precision(
+                is_hit[of_class].cpu().numpy(),
+                scores[of_class].cpu().numpy(),
+                box_count,
             )
-            recall = share * hits.sum() / there
-            found[number] = -np.diff(recall) @ np.maximum.accumulate(precision[:-1])
-    return found
+    return precisions
 
 
-def mask_metrics(called: int, there: int, both: int, total: int) -> dict[str, float]:
-    """Score masks by pixel, background and object; Long, Shelhamer and Darrell 2015, section 5. In [0, 1], larger is better.
+def _average_precision(
+    hits: NDArray[np.bool_], scores: NDArray[np.floating], box_count: int
+) -> float:
+    """Area under the highest precision at each recall or a larger one."""
+    # Late: its import takes a second, and most kernels do without.
+    from sklearn.metrics import precision_recall_curve
 
-    Of the numbers of pixels in the masks, in the true ones, in both, and in all images together. What divides 0 by 0 is NaN, and so is a
-    mean with it; a kind without pixels is left out of frequency_weighted_iou.
+    if not hits.any():
+        return 0.0
+    precision, share_of_hits, _ = precision_recall_curve(hits, scores)
+    recall = share_of_hits * hits.sum() / box_count
+    return float(-np.diff(recall) @ np.maximum.accumulate(precision[:-1]))
+
+
+def mask_metrics(
+    marked: int, annotated: int, common: int, total: int
+) -> dict[str, float]:
+    """Segmentation metrics; Long, Shelhamer and Darrell 2015, section 5.
+
+    Args:
+        marked: pixels in the masks.
+        annotated: pixels in the true masks.
+        common: pixels in both.
+        total: pixels of all images together.
+
+    Returns:
+        By name, in [0, 1], larger is better; and the number of pixels. What divides 0
+        by 0 is NaN, and so is a mean with it; a kind without pixels is left out of
+        frequency_weighted_iou.
     """
+    background = total - marked - annotated + common
+    # Rows: annotated as background, as object; columns: marked as background, as
+    # object.
     counts = torch.tensor(
-        [[total - called - there + both, called - both], [there - both, both]],
+        [[background, marked - common], [annotated - common, common]],
         dtype=torch.float64,
     )
-    right, true = counts.diag(), counts.sum(1)
+    right = counts.diag()
+    true = counts.sum(1)
     iou = right / (true + counts.sum(0) - right)
-    values = {
+    metrics = {
         "pixel_accuracy": right.sum() / total,
         "mean_pixel_accuracy": (right / true).mean(),
         "iou_background": iou[0],
@@ -100,4 +145,5 @@ def mask_metrics(called: int, there: int, both: int, total: int) -> dict[str, fl
         "frequency_weighted_iou": torch.where(true > 0, true * iou, 0).sum() / total,
         "object_fraction": true[1] / total,
     }
-    return {name: float(value) for name, value in values.items()} | {"pixels": total}
+    values = {name: float(value) for name, value in metrics.items()}
+    return values | {"pixels": total}

@@ -1,4 +1,4 @@
-"""Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
+"""Masks of salient objects made by a machine, and how good they are."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import pandas as pd
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from helpers.cams import detection, overlap
 from helpers.data.decode import FORMATS
 from helpers.files import from_root
 
+# Names of OpenCV's detectors.
 _OPENCV = {
     "spectral_residual_opencv": "SpectralResidual",
     "fine_grained": "FineGrained",
@@ -24,18 +26,31 @@ _OPENCV = {
 }
 MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder")
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
+_RESIDUAL_SIDE = 64  # pixels that the spectral residual is computed at
+_GRAB_CUT_ROUNDS = 5
+_COLOUR_GAUSSIANS = 5  # by which GrabCut describes the object, and so the ground
 
 
 def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
-    """Mark the salient object of every image: (N, S, S) bool on the CPU; a mask may be empty.
+    """Mark the salient object of every image.
 
-    By one of ``MASK_PROVIDERS``: "folder" reads masks that another program made, whose path is from the project's root.
-    Raises ValueError for images without pixels.
+    Args:
+        provider: one of ``MASK_PROVIDERS``; "folder" reads masks that another program
+            made.
+        images: N images.
+        path: of the folder, from the project's root.
+
+    Returns:
+        (N, S, S) bool on the CPU; a mask may be empty.
+
+    Raises:
+        ValueError: for images without pixels.
     """
     if images.images.device.type == "meta":
         raise ValueError(
-            "masks of objects are made of pixels, which records do not have: put the images "
-            "where notebook 01 reads them (data_path) and run this notebook again"
+            "masks of objects are made of pixels, which records do not have: put the "
+            "images where notebook 01 reads them (data_path) and run this notebook "
+            "again"
         )
     if provider == "folder":
         return masks_from_folder(path, images.names, images.images.shape[-1])
@@ -45,186 +60,272 @@ def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
 
 
 def otsu_thresholds(maps: Tensor) -> Tensor:
-    """Split the values of each map (N, ...) in two groups as far apart as can be; Otsu 1979: (N,) float64, NaN for a constant map.
+    """Split the values of each map in two groups as far apart as can be; Otsu 1979.
 
-    The largest value of the lower group maximises ``w0 w1 (m0 - m1)^2``, shares and means of both groups; every split is tried.
+    Maximises ``w0 w1 (m0 - m1)^2``, shares and means of both groups; every split is
+    tried.
+
+    Args:
+        maps: (N, ...).
+
+    Returns:
+        (N,) float64, the largest value of the lower group; NaN for a constant map.
+
+    Example:
+        >>> otsu_thresholds(torch.tensor([[0.0, 1.0, 8.0, 9.0]]))
+        tensor([1.], dtype=torch.float64)
     """
     values = maps.flatten(1).double().sort(1).values
     total = values.shape[1]
-    below = torch.arange(1, total, device=values.device)
-    lower = values.cumsum(1)[:, :-1]
-    difference = lower / below - (values.sum(1, keepdim=True) - lower) / (total - below)
+    below = torch.arange(1, total, device=values.device)  # values in the lower group
+    lower_sum = values.cumsum(1)[:, :-1]
+    upper_sum = values.sum(1, keepdim=True) - lower_sum
+    difference = lower_sum / below - upper_sum / (total - below)
+    between = below * (total - below) * difference**2
     # Equal values cannot be parted, and nothing lies above the last.
-    between = torch.where(
-        values[:, 1:] > values[:, :-1], below * (total - below) * difference**2, -1
-    )
-    best, place = F.pad(between, (0, 1), value=-1).max(1)
-    return (
-        values.gather(1, place.unsqueeze(1)).squeeze(1).masked_fill(best < 0, torch.nan)
-    )
+    can_part = values[:, 1:] > values[:, :-1]
+    between = F.pad(torch.where(can_part, between, -1), (0, 1), value=-1)
+    best, place = between.max(1)
+    thresholds = values.gather(1, place.unsqueeze(1)).squeeze(1)
+    return thresholds.masked_fill(best < 0, torch.nan)
 
 
 def spectral_residual(images: Tensor) -> Tensor:
-    """How much each place stands out, without weights: the spectral residual; Hou and Zhang 2007.
+    """How much each place stands out; Hou and Zhang 2007.
 
-    ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2`` of amplitude A and phase P of the grey image at 64 pixels (S where that is less), a 3
-    x 3 mean h, and a Gaussian g of 2.5 pixels. (N, 3, S, S) uint8 -> (N, S, S) float64, at least 0; zeros for an image of one colour.
+    ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2`` of amplitude A and phase P of the
+    grey image at 64 pixels (S where that is less), a 3 x 3 mean h, and a Gaussian g of
+    2.5 pixels.
+
+    Args:
+        images: (N, 3, S, S) uint8.
+
+    Returns:
+        (N, S, S) float64, at least 0; zeros for an image of one colour.
     """
-    grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
-    flat = grey.amax((1, 2, 3)) - grey.amin((1, 2, 3)) < 1e-6
-    # An enlarged image would have nothing at the high frequencies, whose logarithms would then rule.
-    side = min(64, images.shape[2])
-    small = (
-        F.interpolate(
-            grey,
-            size=(side, side),
-            mode="bilinear",
-            antialias=True,
-            align_corners=False,
-        )
-        .squeeze(1)
-        .numpy()
-    )
-    spectrum = np.fft.fft2(small)
+    grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA)
+    has_one_colour = grey.amax((1, 2)) - grey.amin((1, 2)) < 1e-6
+    spectrum = np.fft.fft2(_shrunk(grey).numpy())
     amplitude = np.abs(spectrum)
-    # A frequency that is missing up to rounding has no logarithm; it is set to the rounding error of the largest.
-    logarithm = np.log(
-        np.maximum(
-            amplitude,
-            1e-15 * amplitude.max((1, 2), keepdims=True) + np.finfo(float).tiny,
-        )
-    )
-    residual = logarithm - scipy.ndimage.uniform_filter(
-        logarithm, (1, 3, 3), mode="nearest"
-    )
-    salient = np.abs(np.fft.ifft2(np.exp(residual + 1j * np.angle(spectrum)))) ** 2
-    blurred = torch.from_numpy(
-        scipy.ndimage.gaussian_filter(salient, (0, 2.5, 2.5), mode="nearest")
-    )
-    return overlap.upsample(
-        blurred.masked_fill(flat.view(-1, 1, 1), 0), images.shape[2]
-    )
+    # A frequency that is missing up to rounding has no logarithm; it is set to the
+    # rounding error of the largest.
+    largest = amplitude.max((1, 2), keepdims=True)
+    smallest = 1e-15 * largest + np.finfo(float).tiny
+    logarithm = np.log(np.maximum(amplitude, smallest))
+    mean = scipy.ndimage.uniform_filter(logarithm, (1, 3, 3), mode="nearest")
+    residual = logarithm - mean
+    phase = np.angle(spectrum)
+    salient = np.abs(np.fft.ifft2(np.exp(residual + 1j * phase))) ** 2
+    blurred = scipy.ndimage.gaussian_filter(salient, (0, 2.5, 2.5), mode="nearest")
+    maps = torch.from_numpy(blurred)
+    maps = maps.masked_fill(has_one_colour.view(-1, 1, 1), 0)
+    return overlap.upsample(maps, images.shape[2])
+
+
+def _shrunk(grey: Tensor) -> Tensor:
+    """Grey images (N, S, S) at the side of the spectral residual at most.
+
+    An enlarged image would have nothing at the high frequencies, whose logarithms would
+    then rule.
+    """
+    side = min(_RESIDUAL_SIDE, grey.shape[1])
+    return F.interpolate(
+        grey.unsqueeze(1),
+        size=(side, side),
+        mode="bilinear",
+        antialias=True,
+        align_corners=False,
+    ).squeeze(1)
 
 
 def spectral_residual_masks(images: Tensor) -> Tensor:
-    """Mark where the ``spectral_residual`` is above its Otsu threshold: (N, S, S) bool on the CPU, empty for an image of one colour."""
-    maps = (spectral_residual(batch) for batch in images.split(256))
-    return torch.cat(
-        [salient > otsu_thresholds(salient).view(-1, 1, 1) for salient in maps]
-    )
+    """Mark where the ``spectral_residual`` is above its Otsu threshold.
+
+    Args:
+        images: (N, 3, S, S) uint8.
+
+    Returns:
+        (N, S, S) bool on the CPU, empty for an image of one colour.
+    """
+    masks = []
+    for batch in images.split(256):
+        salient = spectral_residual(batch)
+        masks.append(salient > otsu_thresholds(salient).view(-1, 1, 1))
+    return torch.cat(masks)
 
 
 def opencv_masks(provider: str, images: Tensor) -> Tensor:
-    """Masks of the salient object by OpenCV, without weights: (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
+    """Mark salient objects by OpenCV, without weights.
 
-    "spectral_residual_opencv" (Hou and Zhang 2007) or "fine_grained" (Montabone and Soto 2010) above its Otsu threshold; "grab_cut": the
-    last one refined by the colours of object and ground (Rother et al. 2004), 5 rounds.
+    Args:
+        provider: "spectral_residual_opencv" (Hou and Zhang 2007) or "fine_grained"
+            (Montabone and Soto 2010), above its Otsu threshold; "grab_cut", the last
+            one refined by the colours of object and ground (Rother et al. 2004).
+        images: (N, 3, S, S) uint8.
+
+    Returns:
+        (N, S, S) bool on the CPU.
+
+    Raises:
+        ValueError: where OpenCV is not installed.
     """
     try:
-        import cv2
         from cv2 import saliency
     except ImportError as fault:
-        wanted = "OpenCV with its contributed modules, which are not installed: pip install 'generalization-workbook[saliency]'"
         raise ValueError(
-            f"saliency provider {provider!r} needs {wanted}, or choose spectral_residual, which needs nothing"
+            f"saliency provider {provider!r} needs OpenCV with its contributed "
+            "modules, which are not installed: pip install 'generalization-workbook[saliency]', "
+            "or choose spectral_residual, which needs nothing"
         ) from fault
     detector = getattr(saliency, f"StaticSaliency{_OPENCV[provider]}_create")()
     masks = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool)
-    for mask, image in zip(
-        masks, images.permute(0, 2, 3, 1).flip(3).cpu().numpy(), strict=True
-    ):  # OpenCV takes blue first
-        salient = torch.from_numpy(
-            detector.computeSaliency(np.ascontiguousarray(image))[1]
-        )
-        mask |= salient > otsu_thresholds(salient.unsqueeze(0)).item()
-        if (
-            provider == "grab_cut" and 5 <= mask.sum() <= mask.numel() - 5
-        ):  # by so many Gaussians of colour it describes each
-            cv2.setRNGSeed(0)  # so that no mask depends on those before it
-            labels, colours = (
-                np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8),
-                np.zeros((2, 1, 65)),
-            )
-            cv2.grabCut(
-                np.ascontiguousarray(image),
-                labels,
-                None,
-                *colours,
-                5,
-                cv2.GC_INIT_WITH_MASK,
-            )
-            mask.copy_(torch.from_numpy(labels == cv2.GC_PR_FGD))
+    in_bgr = images.permute(0, 2, 3, 1).flip(3).cpu().numpy()
+    for number, image in enumerate(in_bgr):
+        image = np.ascontiguousarray(image)
+        _, salient = detector.computeSaliency(image)
+        threshold = otsu_thresholds(torch.from_numpy(salient).unsqueeze(0)).item()
+        mask = salient > threshold
+        if provider == "grab_cut":
+            mask = _refined(mask, image)
+        masks[number] = torch.from_numpy(mask)
     return masks
 
 
-def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
-    """Read the masks that another program made, one image file for each image, of any size and any format that Pillow reads.
+def _refined(mask: NDArray[np.bool_], image: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """A mask refined by GrabCut, where object and ground have enough pixels for it."""
+    import cv2
 
-    Its path below the folder is the name of the image, without endings. It is squashed to (S, S) by the nearest pixel; object is what is
-    not 0 in any channel but transparency, or not index 0 of a palette.
+    if not _COLOUR_GAUSSIANS <= mask.sum() <= mask.size - _COLOUR_GAUSSIANS:
+        return mask
+    cv2.setRNGSeed(0)  # so that no mask depends on those before it
+    labels = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
+    background = np.zeros((1, 65))
+    foreground = np.zeros((1, 65))
+    cv2.grabCut(
+        image,
+        labels,
+        None,
+        background,
+        foreground,
+        _GRAB_CUT_ROUNDS,
+        cv2.GC_INIT_WITH_MASK,
+    )
+    return labels == cv2.GC_PR_FGD
+
+
+def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
+    """Read the masks that another program made, one image file for each image.
+
+    The path of a mask below the folder is the name of the image, without endings. It
+    is squashed to (S, S) by the nearest pixel; object is what is not 0 in any channel
+    but transparency, or not index 0 of a palette.
+
+    Args:
+        folder: of masks, of any size and any format that Pillow reads.
+        names: of the N images.
+        size: side S of the images in pixels.
+
+    Returns:
+        (N, S, S) bool.
+
+    Raises:
+        FileNotFoundError: if the folder or a mask is missing.
+        ValueError: if several masks fit an image, or one is damaged.
     """
     root = from_root(folder)
     if not root.is_dir():
         raise FileNotFoundError(
-            f"the folder of masks {root} does not exist; set it to the folder that holds one mask for each image"
+            f"the folder of masks {root} does not exist; set it to the folder that "
+            "holds one mask for each image"
         )
-    known = defaultdict(list)
-    for file in (path for path in sorted(root.rglob("*")) if path.is_file()):
-        known[file.relative_to(root).with_suffix("").as_posix()].append(file)
-    found = {
-        name: known.get(Path(name).with_suffix("").as_posix(), []) for name in names
-    }
-    if missing := [name for name, files in found.items() if not files]:
+    files_by_name = defaultdict(list)
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            files_by_name[_without_ending(path.relative_to(root))].append(path)
+    files = [files_by_name.get(_without_ending(Path(name)), []) for name in names]
+    missing = [name for name, masks in zip(names, files, strict=True) if not masks]
+    if missing:
         raise FileNotFoundError(
-            f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}"
+            f"{len(missing)} of {len(names)} images have no mask in {root}, first "
+            f"{', '.join(missing[:3])}"
         )
-    if several := [files for files in found.values() if len(files) > 1]:
+    several = [candidates for candidates in files if len(candidates) > 1]
+    if several:
         raise ValueError(
-            f"{len(several[0])} masks fit one image, such as {several[0][0]} and {several[0][1]}"
+            f"{len(several[0])} masks fit one image, such as {several[0][0]} and "
+            f"{several[0][1]}"
         )
-    masks = [_read_mask(found[name][0], size) for name in names]
+    masks = [_read_mask(candidates[0], size) for candidates in files]
     return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
 
 
-def _read_mask(file: Path, size: int) -> np.ndarray:
+def _without_ending(path: Path) -> str:
+    return path.with_suffix("").as_posix()
+
+
+def _read_mask(file: Path, size: int) -> NDArray[np.bool_]:
     try:
         with Image.open(file, formats=FORMATS) as image:
-            pixels = np.asarray(
-                image.convert("RGB") if image.mode in ("LA", "PA") else image
-            )
+            if image.mode in ("LA", "PA"):
+                image = image.convert("RGB")
+            pixels = np.asarray(image)
     except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(
             f"the mask {file} is no readable image ({type(fault).__name__}: {fault})"
         ) from fault
-    inside = Image.fromarray(
-        ((pixels if pixels.ndim == 2 else pixels[..., :3].any(2)) != 0).astype(np.uint8)
-    )
-    return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
+    if pixels.ndim == 3:
+        pixels = pixels[..., :3].any(2)
+    mask = Image.fromarray((pixels != 0).astype(np.uint8))
+    return np.asarray(mask.resize((size, size), Image.Resampling.NEAREST)) > 0
 
 
 def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
-    """Each mask (N, S, S) bool and the union of the boxes of its image: iou, NaN where both are empty, and floor, the share that is box."""
-    truth = overlap.box_masks(images.boxes, images.images.shape[-1])
+    """Compare each mask with the boxes of its image.
+
+    Args:
+        masks: (N, S, S) bool.
+        images: N images with boxes.
+
+    Returns:
+        A row per image: iou with the union of its boxes, NaN where both are empty, and
+        floor, the share of the image that is box.
+    """
+    in_boxes = overlap.box_masks(images.boxes, images.images.shape[-1])
     return pd.DataFrame(
         {
-            "iou": overlap.mask_iou(masks, truth).double().numpy(),
-            "floor": truth.flatten(1).double().mean(1).numpy(),
+            "iou": overlap.mask_iou(masks, in_boxes).double().numpy(),
+            "floor": in_boxes.flatten(1).double().mean(1).numpy(),
         }
     )
 
 
 def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
-    """``detection.mask_metrics`` over all images whose mask is not empty, images (N), dropped (empty masks), box_iou and whole_image_floor.
+    """Quality of the masks of one provider; Du et al. 2024, Table 7.
 
-    The last two are means of ``image_quality`` over the images with a box; below the floor a provider is worse than marking every pixel.
+    Args:
+        masks: (N, S, S) bool.
+        images: N images with boxes.
+
+    Returns:
+        ``detection.mask_metrics`` over all images whose mask is not empty; images (N),
+        dropped (empty masks); box_iou and whole_image_floor, means of
+        ``image_quality`` over the images with a box. Below the floor a provider is
+        worse than marking every pixel.
     """
-    kept = masks.flatten(1).any(1)
-    truth = overlap.box_masks(images.boxes, images.images.shape[-1])
-    counts = (int(part[kept].sum()) for part in (masks, truth, masks & truth))
-    metrics = detection.mask_metrics(*counts, masks[kept].numel())
-    boxed = image_quality(masks, images).query("floor > 0")
-    means = {
-        "box_iou": float(boxed["iou"].mean()),
-        "whole_image_floor": float(boxed["floor"].mean()),
+    has_mask = masks.flatten(1).any(1)
+    marked = masks[has_mask]
+    in_boxes = overlap.box_masks(images.boxes, images.images.shape[-1])[has_mask]
+    metrics = detection.mask_metrics(
+        int(marked.sum()),
+        int(in_boxes.sum()),
+        int((marked & in_boxes).sum()),
+        marked.numel(),
+    )
+    quality = image_quality(masks, images)
+    with_box = quality[quality["floor"] > 0]
+    return metrics | {
+        "images": len(masks),
+        "dropped": int((~has_mask).sum()),
+        "box_iou": float(with_box["iou"].mean()),
+        "whole_image_floor": float(with_box["floor"].mean()),
     }
-    return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means

@@ -1,4 +1,4 @@
-"""What can be known of one network and its training images: each thing worked out when first asked for, once, and timed."""
+"""What measures need of a network and its training images: each computed once."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -10,25 +10,25 @@ import numpy as np
 import pandas as pd
 
 import helpers.measures.registry as registry
-from helpers.measures.registry import Measure
+from helpers.measures.registry import Measure, Value
 from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import evaluation_mode
 
-# What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as it was
-# before training, which may be None. For the family "unlabelled": logits of images without labels (target) and of images with labels that
-# were not fitted to (holdout), None where there are none.
-GIVEN = (
-    "network",
-    "images",
-    "normalise",
-    "initial_network",
+# What the caller has of a network; what is not there is None.
+INPUTS = (
+    "network",  # in evaluation mode, on its device
+    "images",  # an ImageSet: the training images
+    "normalise",  # turns uint8 images into the network's input
+    "initial_network",  # the network before training
     "device",
-    "target_logits",
-    "holdout_logits",
+    "target_logits",  # of images without labels; for the family "unlabelled"
+    "holdout_logits",  # of labelled images that the network was not fitted to
     "holdout_labels",
 )
+# Functions that compute what measures ask for, by the name of what they compute.
 PROVIDERS: dict[str, Callable[..., Any]] = {}
+_TOO_LARGE = "larger than any number of the computer"  # no table can rank by infinity
 
 
 @dataclass(frozen=True)
@@ -42,69 +42,83 @@ class MeasureSettings:
     transform_ranges: str = "cifar10"  # one of transforms.RANGES
     flatness_images: int = 2000  # training images at most, for noise on the weights
     flatness_draws: int = 10  # noisy copies of the weights per magnitude
-    flatness_halvings: int = (
-        15  # magnitudes that a search tries at most, for noise and for sharpness
-    )
+    flatness_halvings: int = 15  # magnitudes tried at most, for noise and sharpness
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
-    batch_size: int = 0  # images per pass, 0 as many as memory takes (see passes.fitting); no value depends on it beyond rounding
-    seed: int = 0  # of everything that is drawn
+    batch_size: int = 0  # images a pass, 0 as many as fit; changes rounding alone
+    seed: int = 0  # of all random numbers
 
 
 def provides(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Enter a function into what measures can ask for, under its name; its arguments name what it needs in turn."""
+    """Enter a function into what measures can ask for, under its name.
+
+    Args:
+        function: its arguments name what it needs in turn.
+
+    Returns:
+        The function.
+    """
     PROVIDERS[function.__name__] = function
     return function
 
 
 class Evidence:
-    """What is known of one network so far; it lives as long as the network is scored."""
+    """What was computed of one network so far, for as long as it is scored."""
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        inputs: Mapping[str, Any],
         settings: MeasureSettings,
         sources: "Mapping[str, Source] | None" = None,
     ) -> None:
-        """Take what the caller has, and what works out the rest.
+        """Take what the caller has, and the functions that compute the rest.
 
         Args:
-            given: see ``GIVEN``; what could be worked out is taken as it is given.
+            inputs: see ``INPUTS``; what a function would compute may be among them.
             settings: of the measures.
             sources: see ``sources_by_name``; without them those of this process.
         """
         self._sources = sources_by_name() if sources is None else sources
-        self._known = dict.fromkeys(GIVEN) | dict(given) | asdict(settings)
+        self._values = dict.fromkeys(INPUTS) | dict(inputs) | asdict(settings)
         if settings.batch_size:
-            self._known["batch_size"] = fitting_batch(settings.batch_size)
+            self._values["batch_size"] = fitting_batch(settings.batch_size)
         else:
-            del self._known["batch_size"]  # so that it is worked out
+            del self._values["batch_size"]  # so that it is computed
         self._seconds: dict[str, float] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """A thing by its name, worked out once. Raises ValueError with the reason why it cannot be had."""
-        if name not in self._known:
-            function, needs = self._sources[name]
-            arguments = {need: self[need] for need in needs}
-            started = time.perf_counter()
-            try:
-                self._known[name] = function(**arguments)
-            except Exception as fault:
-                self._known[name] = as_reason(fault)
-            self._seconds[name] = time.perf_counter() - started
-        if isinstance(found := self._known[name], ValueError):
-            raise found
-        return found
+        """A value by its name, computed at the first call.
 
-    def seconds(self, names: Iterable[str]) -> float:
-        """Seconds that some things took with all that they needed, each counted once."""
-        needed = closure(names, self._sources)
-        return sum(self._seconds.get(name, 0.0) for name in needed)
+        Raises:
+            ValueError: says why it cannot be had.
+        """
+        if name not in self._values:
+            self._values[name] = self._compute(name)
+        value = self._values[name]
+        if isinstance(value, ValueError):
+            raise value
+        return value
+
+    def _compute(self, name: str) -> Any:
+        source = self._sources[name]
+        arguments = {need: self[need] for need in source.needs}
+        started = time.perf_counter()
+        try:
+            value = source.function(**arguments)
+        except Exception as fault:
+            value = as_reason(fault)
+        self._seconds[name] = time.perf_counter() - started
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Seconds that a value took with all that it needed, each counted once."""
+        needed = closure([name], self._sources)
+        return sum(self._seconds.get(need, 0.0) for need in needed)
 
 
 class Source(NamedTuple):
-    """What works out one thing."""
+    """The function that computes a value."""
 
     function: Callable[..., Any]
     needs: tuple[str, ...]  # names of its arguments
@@ -114,14 +128,14 @@ def sources_by_name(
     measures: Iterable[Measure] = (),
     from_outside: Mapping[str, Source] | None = None,
 ) -> dict[str, Source]:
-    """What works out everything that can be asked for.
+    """The function behind every value that can be asked for.
 
     Args:
         measures: that stand before those of the same name in the registry.
         from_outside: see ``sources_from_outside``; another process does not have them.
 
     Returns:
-        A source by the name of what it works out.
+        Sources by the name of the value.
     """
     items = [*registry.MEASURES.values(), *measures]
     sources = {item.name: Source(item.function, item.needs) for item in items}
@@ -131,7 +145,7 @@ def sources_by_name(
 
 
 def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
-    """What some measures need of notebook cells and users' modules.
+    """Functions of notebook cells and users' modules that some measures need.
 
     Args:
         names: of measures or of what they need.
@@ -166,10 +180,10 @@ def closure(
 
     Args:
         names: of measures or of what they need.
-        sources: what works things out, by name; without it those of this process.
+        sources: see ``sources_by_name``; without them those of this process.
 
     Returns:
-        Names, also of what is given and of settings.
+        Names, also of inputs and of settings.
     """
     sources = sources_by_name() if sources is None else sources
     needed: set[str] = set()
@@ -184,69 +198,77 @@ def closure(
 
 def score(
     measures: Iterable[Measure],
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     settings: MeasureSettings,
-    kept: Iterable[str] = (),
+    image_values: Iterable[str] = (),
     from_outside: Mapping[str, Source] | None = None,
 ) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
     """Compute measures of one network, sharing what several of them need.
 
     Args:
         measures: to be computed, in this order.
-        given: what the caller has, see ``GIVEN``.
+        inputs: what the caller has, see ``INPUTS``.
         settings: of the measures.
-        kept: names of what is wanted of single images.
+        image_values: names of providers of values of single images.
         from_outside: see ``sources_from_outside``, where measures were entered in
             another process.
 
     Returns:
         A row per measure and variant: measure, variant, value (NaN where undefined),
         seconds (as if nothing were shared), reason (why there is no value, in one
-        line). And what was wanted of single images, by name; what cannot be had is
-        left out.
+        line). And the values of single images by their provider, without those that
+        cannot be had.
     """
     measures = list(measures)
-    sources = sources_by_name(measures, from_outside)
-    evidence, images = Evidence(given, settings, sources), {}
-    with evaluation_mode(given["network"]):
-        rows = [row for item in measures for row in _rows(item, evidence)]
-        for name in kept:
+    evidence = Evidence(inputs, settings, sources_by_name(measures, from_outside))
+    rows = []
+    images = {}
+    with evaluation_mode(inputs["network"]):
+        for item in measures:
+            rows += _rows(item, evidence)
+        for name in image_values:
             with suppress(ValueError):
                 images[name] = evidence[name]
-    return pd.DataFrame(
-        rows, columns=["measure", "variant", "value", "seconds", "reason"]
-    ), images
+    columns = ["measure", "variant", "value", "seconds", "reason"]
+    return pd.DataFrame(rows, columns=columns), images
 
 
 def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
-    try:
-        value = evidence[item.name]
-    except ValueError as fault:
-        value = dict.fromkeys(
-            item.variants or ("",),
-            (str(fault).splitlines() or [type(fault).__name__])[0],
-        )
-    values = (
-        value
-        if isinstance(value, Mapping)
-        else dict.fromkeys(item.variants[:1] or ("",), value)
-    )
+    """A row per variant of a measure, at least one."""
+    values = _values_by_variant(item, evidence)
+    seconds = evidence.seconds(item.name)
     rows = []
-    # Every measure has a row: an empty mapping says that nothing could be computed.
-    values = dict(values) or dict.fromkeys(item.variants or ("",), np.nan)
-    for variant, number in (dict.fromkeys(item.variants, np.nan) | values).items():
-        if isinstance(number, str):
-            reason = number or "undefined"
-        elif np.isnan(number):
-            reason = "undefined"
-        else:
-            reason = (
-                "" if np.isfinite(number) else "larger than any number of the computer"
-            )  # no table can rank by infinity
+    for variant, value in values.items():
+        reason = _reason(value)
         row = {
             "measure": item.name,
             "variant": variant,
-            "value": np.nan if reason else float(number),
+            "value": np.nan if reason else float(value),
+            "seconds": seconds,
+            "reason": reason,
         }
-        rows.append(row | {"seconds": evidence.seconds([item.name]), "reason": reason})
+        rows.append(row)
     return rows
+
+
+def _values_by_variant(item: Measure, evidence: Evidence) -> dict[str, float | str]:
+    """Numbers of a measure's variants, or the reasons why there are none."""
+    variants = item.variants or ("",)
+    try:
+        value: Value = evidence[item.name]
+    except ValueError as fault:
+        lines = str(fault).splitlines() or [type(fault).__name__]
+        return dict.fromkeys(variants, lines[0])
+    values = dict.fromkeys(item.variants, np.nan)
+    if not isinstance(value, Mapping):
+        return values | {variants[0]: value}
+    return values | dict(value) or {"": np.nan}
+
+
+def _reason(value: float | str) -> str:
+    """Why a value is no number, "" where it is one."""
+    if isinstance(value, str):
+        return value or "undefined"
+    if np.isnan(value):
+        return "undefined"
+    return "" if np.isfinite(value) else _TOO_LARGE

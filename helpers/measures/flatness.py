@@ -1,8 +1,7 @@
-"""What random noise and the worst change of a network's weights cost: PAC-Bayes measures and sharpness (Jiang et al. 2020)."""
+"""PAC-Bayes measures and sharpness: accuracy under changes of the weights."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -10,67 +9,115 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.evidence import PROVIDERS, provides
-from helpers.measures.norms import Array, complexities
+from helpers.measures.complexity import complexity
+from helpers.measures.evidence import provides
 from helpers.measures.passes import Sample
+from helpers.statistics.correlations import Array
 
-Drop = Callable[
-    [bool, float], float
-]  # drop of accuracy by whether a change of the weights is magnitude-aware, and its magnitude
-DROP, TOLERANCE = (
-    0.1,
-    0.01,
-)  # of the accuracy, which defines a magnitude, and by how much it may miss that
+# Drop of accuracy by a change of the weights: whether the change is magnitude-aware,
+# that is in units of each weight, and its magnitude.
+Drop = Callable[[bool, float], float]
+Weights = dict[str, Tensor]  # by the names of a network's parameters
+
+DROP = 0.1  # of the accuracy, which defines a magnitude
+TOLERANCE = 0.01  # by which the drop may miss it
 HIGHEST = 2.0  # magnitude that is tried at most
-BRACKET = 1.1  # ratio of a magnitude that costs too much to one that costs too little, at which a search ends
-EPSILON = 1e-3  # standard deviation of the noise on a weight of 0, in the magnitude-aware version
-_TRAVEL = 2.5  # half-widths of the box that all steps of an ascent add up to, so that it can cross the box from any start and come back
+# A search ends at this ratio of a magnitude that costs too much to one that costs too
+# little.
+BRACKET = 1.1
+EPSILON = 1e-3  # standard deviation of magnitude-aware noise on a weight of 0
+# Half-widths of the box that all steps of an ascent add up to: it can cross the box
+# from any start and come back.
+_TRAVEL = 2.5
 
 
 def search(
     drop_at: Callable[[float], float], first: float, tries: int, name: str
 ) -> float:
-    """Find the magnitude at which accuracy drops by ``DROP``, within ``TOLERANCE``, or between two magnitudes within ``BRACKET``.
+    """Find the magnitude of a change that costs a tenth of the accuracy.
 
-    Drops grow about with the square of a small magnitude, which gives each step; between two the next is where the line through their
-    logarithms crosses. ValueError where all were too small, up to ``HIGHEST``, or too large.
+    Drops grow about with the square of a small magnitude, which gives each step.
+    Between a magnitude that costs too little and one that costs too much, the next is
+    where the line through their logarithms crosses.
+
+    Args:
+        drop_at: drop of accuracy at a magnitude.
+        first: magnitude that is tried first.
+        tries: magnitudes that are tried at most.
+        name: of the magnitude, for messages.
+
+    Returns:
+        A magnitude whose drop is ``DROP`` within ``TOLERANCE``, or that lies between
+        two within ``BRACKET``.
+
+    Raises:
+        ValueError: where all magnitudes were too small, up to ``HIGHEST``, or too
+            large.
+
+    Example:
+        >>> round(search(lambda size: 10 * size**2, 0.01, 15, "sigma"), 2)
+        0.1
     """
-    low = high = (
-        None  # logarithms of magnitude and of drop / DROP: the largest that costs too little, the smallest that costs too much
-    )
+    # Logarithms of magnitude and of drop / DROP.
+    too_little: tuple[float, float] | None = None
+    too_much: tuple[float, float] | None = None
     magnitude = math.log(first)
     for _ in range(tries):
         drop = drop_at(math.exp(magnitude))
         if abs(drop - DROP) < TOLERANCE:
             return math.exp(magnitude)
-        point = magnitude, math.log(max(drop / DROP, 0.1))
-        low, high = (point, high) if drop < DROP else (low, point)
-        if low and high:
-            share = low[1] / (low[1] - high[1])
-            magnitude = low[0] + (high[0] - low[0]) * min(max(share, 0.25), 0.75)
-            if high[0] - low[0] < math.log(BRACKET):
-                break
-        elif magnitude >= math.log(HIGHEST):
-            break
+        excess = math.log(max(drop / DROP, 0.1))
+        if drop < DROP:
+            too_little = (magnitude, excess)
         else:
-            step = max(abs(point[1]) / 2, math.log(1.5))
-            magnitude = (
-                min(magnitude + step, math.log(HIGHEST)) if low else magnitude - step
-            )
-    if low and high:
+            too_much = (magnitude, excess)
+        if too_little and too_much:
+            magnitude = _crossing(too_little, too_much)
+            if too_much[0] - too_little[0] < math.log(BRACKET):
+                break
+            continue
+        if magnitude >= math.log(HIGHEST):
+            break
+        step = max(abs(excess) / 2, math.log(1.5))
+        if too_little:
+            magnitude = min(magnitude + step, math.log(HIGHEST))
+        else:
+            magnitude -= step
+    if too_little and too_much:
         return math.exp(magnitude)
-    if low:
+    if too_little:
+        largest = math.exp(too_little[0])
         raise ValueError(
-            f"accuracy never dropped by {DROP:g} up to {name} = {math.exp(low[0]):.3g}"
+            f"accuracy never dropped by {DROP:g} up to {name} = {largest:.3g}"
         )
+    smallest = math.exp(too_much[0])
     raise ValueError(
-        f"accuracy drops by more than {DROP:g} at every {name} down to {math.exp(high[0]):.1g}"
+        f"accuracy drops by more than {DROP:g} at every {name} down to {smallest:.1g}"
     )
 
 
-def right(logits: Tensor, labels: Tensor) -> int:
-    """Count the images that are classified correctly; one with a NaN among its logits is not."""
-    return int(((logits.argmax(1) == labels) & ~logits.isnan().any(1)).sum())
+def _crossing(low: tuple[float, float], high: tuple[float, float]) -> float:
+    """Where the line through two points is 0, not close to either of them."""
+    share = low[1] / (low[1] - high[1])
+    return low[0] + (high[0] - low[0]) * min(max(share, 0.25), 0.75)
+
+
+def correct_count(logits: Tensor, labels: Tensor) -> int:
+    """Count the images that are classified correctly.
+
+    Args:
+        logits: (B, K); an image with a NaN among them is not correct.
+        labels: (B,).
+    """
+    correct = (logits.argmax(1) == labels) & ~logits.isnan().any(1)
+    return int(correct.sum())
+
+
+def _batches(sample: Sample, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of a sample, in batches."""
+    inputs = sample.inputs.split(batch_size)
+    labels = sample.labels.split(batch_size)
+    return zip(inputs, labels, strict=True)
 
 
 @torch.inference_mode()
@@ -80,21 +127,34 @@ def accuracy(
     batch_size: int,
     weights: Mapping[str, Tensor] | None = None,
 ) -> float:
-    """Fraction of a sample that a network classifies correctly, with other weights in place of its own where they are given."""
-    batches = zip(
-        sample.inputs.split(batch_size), sample.labels.split(batch_size), strict=True
-    )
-    return sum(
-        right(functional_call(network, weights or {}, (inputs,)), labels)
-        for inputs, labels in batches
-    ) / len(sample.labels)
+    """Accuracy of a network on a sample, also with other weights than its own.
+
+    Args:
+        network: in evaluation mode.
+        sample: images with labels.
+        batch_size: images at a time.
+        weights: by the names of parameters; those that are absent stay as they are.
+
+    Returns:
+        In [0, 1].
+    """
+    correct = 0
+    for inputs, labels in _batches(sample, batch_size):
+        logits = functional_call(network, weights or {}, (inputs,))
+        correct += correct_count(logits, labels)
+    return correct / len(sample.labels)
 
 
 def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
     """Accuracy on a sample; ValueError where it is too low to drop by ``DROP``."""
-    if (found := accuracy(network, sample, batch_size)) < DROP:
-        raise ValueError(f"the accuracy of {found:.3g} cannot drop by {DROP:g}")
-    return found
+    clean = accuracy(network, sample, batch_size)
+    if clean < DROP:
+        raise ValueError(f"the accuracy of {clean:.3g} cannot drop by {DROP:g}")
+    return clean
+
+
+def _weights_of(network: nn.Module) -> Weights:
+    return {name: value.detach() for name, value in network.named_parameters()}
 
 
 @provides
@@ -105,85 +165,110 @@ def noise_drop(
     batch_size: int,
     seed: int,
 ) -> Drop:
-    """Mean drop of accuracy by Gaussian noise on all parameters over noisy copies, by whether it is aware of theirs and its magnitude.
+    """Mean drop of accuracy by Gaussian noise on all parameters, over noisy copies.
 
-    All magnitudes share their draws, alike on all devices. A drop that is certain to be outside ``DROP`` plus or minus ``TOLERANCE`` is
-    that of the images seen so far.
+    All magnitudes share their random numbers, which are alike on all devices. A drop
+    that is certain to be outside of ``DROP`` plus or minus ``TOLERANCE`` is that of the
+    images seen so far.
+
+    Args:
+        flat_network: without batch normalisation, in evaluation mode.
+        flatness_sample: images whose accuracy drops.
+        flatness_draws: noisy copies.
+        batch_size: images at a time.
+        seed: of the noise.
+
+    Returns:
+        The drop, of an accuracy in [0, 1].
+
+    Raises:
+        ValueError: where the accuracy is too low to drop.
     """
-    generator, total = (
-        torch.Generator().manual_seed(seed),
-        flatness_draws * len(flatness_sample.labels),
-    )
-    weights = {name: value.detach() for name, value in flat_network.named_parameters()}
-    draws = [
-        {
-            name: torch.randn(p.shape, generator=generator).to(p)
-            for name, p in weights.items()
-        }
-        for _ in range(flatness_draws)
+    weights = _weights_of(flat_network)
+    generator = torch.Generator().manual_seed(seed)
+    noises = [
+        _noise_like(weights, torch.randn, generator) for _ in range(flatness_draws)
     ]
     clean = accuracy_to_lose(flat_network, flatness_sample, batch_size)
-    batches = list(
-        zip(
-            flatness_sample.inputs.split(batch_size),
-            flatness_sample.labels.split(batch_size),
-            strict=True,
-        )
-    )
+    batches = list(_batches(flatness_sample, batch_size))
+    total = flatness_draws * len(flatness_sample.labels)
 
     @torch.inference_mode()
     def drop_at(magnitude_aware: bool, magnitude: float) -> float:
-        hits = seen = 0
-        spreads = dict.fromkeys(weights, magnitude)
-        if magnitude_aware:  # sqrt(sigma'^2 w_j^2 + eps^2), Jiang et al.
-            spreads = {
-                name: (magnitude**2 * value.square() + EPSILON**2).sqrt()
-                for name, value in weights.items()
-            }
-        for draw in draws:
+        spreads = _spreads(weights, magnitude_aware, magnitude)
+        correct = 0
+        seen = 0
+        for noise in noises:
             noisy = {
-                name: value + spreads[name] * draw[name]
+                name: value + spreads[name] * noise[name]
                 for name, value in weights.items()
             }
             for inputs, labels in batches:
-                hits, seen = (
-                    hits
-                    + right(functional_call(flat_network, noisy, (inputs,)), labels),
-                    seen + len(labels),
-                )
-                least, most = (
-                    clean - (hits + total - seen) / total,
-                    clean - hits / total,
-                )
-                if least > DROP + TOLERANCE or most < DROP - TOLERANCE:
-                    return clean - hits / seen
-        return clean - hits / total
+                logits = functional_call(flat_network, noisy, (inputs,))
+                correct += correct_count(logits, labels)
+                seen += len(labels)
+                smallest_drop = clean - (correct + total - seen) / total
+                largest_drop = clean - correct / total
+                if smallest_drop > DROP + TOLERANCE or largest_drop < DROP - TOLERANCE:
+                    return clean - correct / seen
+        return clean - correct / total
 
     return drop_at
 
 
+def _noise_like(
+    weights: Weights, draw: Callable[..., Tensor], generator: torch.Generator
+) -> Weights:
+    """Random numbers of a CPU's generator for every weight."""
+    return {
+        name: draw(value.shape, generator=generator).to(value)
+        for name, value in weights.items()
+    }
+
+
+def _spreads(
+    weights: Weights, magnitude_aware: bool, magnitude: float
+) -> dict[str, float | Tensor]:
+    """Standard deviation of the noise on each weight."""
+    if not magnitude_aware:
+        return dict.fromkeys(weights, magnitude)
+    # sqrt(sigma'^2 w_j^2 + eps^2), Jiang et al. 2020.
+    return {
+        name: (magnitude**2 * value.square() + EPSILON**2).sqrt()
+        for name, value in weights.items()
+    }
+
+
 def slope(
-    network: nn.Module, weights: dict[str, Tensor], sample: Sample, batch_size: int
-) -> tuple[dict[str, Tensor], float]:
-    """Gradient of a sample's mean cross-entropy (nats) by weights, 0 for an unused one, and the accuracy."""
-    weights = {name: value.detach().requires_grad_() for name, value in weights.items()}
-    total, hits = [torch.zeros_like(value) for value in weights.values()], 0
-    for inputs, labels in zip(
-        sample.inputs.split(batch_size), sample.labels.split(batch_size), strict=True
-    ):
+    network: nn.Module, weights: Weights, sample: Sample, batch_size: int
+) -> tuple[Weights, float]:
+    """Gradient of a sample's mean cross-entropy by the weights, and the accuracy.
+
+    Args:
+        network: in evaluation mode.
+        weights: in place of the network's own, by the names of its parameters.
+        sample: images with labels.
+        batch_size: images at a time.
+
+    Returns:
+        Gradient of each weight, nats, 0 of one without use; accuracy in [0, 1].
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
+    gradients = {name: torch.zeros_like(value) for name, value in leaves.items()}
+    correct = 0
+    for inputs, labels in _batches(sample, batch_size):
         with torch.enable_grad():
-            logits = functional_call(network, weights, (inputs,))
-            # In float64 the slope of an image survives a margin of 36 in logits, in float32 only one of 17.
-            loss = cross_entropy(logits.double(), labels, reduction="sum") / len(
-                sample.labels
-            )
-        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-        total = [
-            old if new is None else old + new
-            for old, new in zip(total, gradients, strict=True)
-        ]
-        hits += right(logits, labels)
-    return dict(zip(weights, total, strict=True)), hits / len(sample.labels)
+            logits = functional_call(network, leaves, (inputs,))
+            # In float64 the slope of an image survives a margin of 36 in logits, in
+            # float32 only one of 17.
+            total = cross_entropy(logits.double(), labels, reduction="sum")
+            loss = total / len(sample.labels)
+        of_batch = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        for name, gradient in zip(leaves, of_batch, strict=True):
+            if gradient is not None:
+                gradients[name] += gradient
+        correct += correct_count(logits, labels)
+    return gradients, correct / len(sample.labels)
 
 
 @provides
@@ -194,161 +279,232 @@ def ascent_drop(
     gradient_batch_size: int,
     seed: int,
 ) -> Drop:
-    """Largest drop of accuracy that gradient ascent finds in a box around the weights, by whether it is aware of theirs and its half-width.
+    """Largest drop of accuracy by gradient ascent in a box around the weights.
 
-    The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``; Jiang et al. 2020, equations 51 to 62. As in public
-    re-implementations, each step from a random start in half the box moves every weight by ``2.5 / steps`` of its half-width up the loss.
+    The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``;
+    Jiang et al. 2020, equations 51 to 62. As in public re-implementations, each step
+    from a random start in half the box moves every weight by ``2.5 / steps`` of its
+    half-width up the loss.
+
+    Args:
+        flat_network: without batch normalisation, in evaluation mode.
+        sharpness_sample: images whose accuracy drops.
+        sharpness_steps: of the ascent.
+        gradient_batch_size: images at a time.
+        seed: of the start.
+
+    Returns:
+        The drop, of an accuracy in [0, 1], by the half-width.
+
+    Raises:
+        ValueError: where the accuracy is too low to drop.
     """
-    weights, generator = (
-        {name: value.detach() for name, value in flat_network.named_parameters()},
-        torch.Generator().manual_seed(seed),
-    )
-    starts = {
-        name: torch.rand(value.shape, generator=generator).to(value) - 0.5
-        for name, value in weights.items()
-    }
+    weights = _weights_of(flat_network)
+    generator = torch.Generator().manual_seed(seed)
+    starts = _noise_like(weights, torch.rand, generator)
     clean = accuracy_to_lose(flat_network, sharpness_sample, gradient_batch_size)
 
     def drop_at(magnitude_aware: bool, radius: float) -> float:
-        widths = {
-            name: radius
-            * (value.abs() + 1 if magnitude_aware else torch.ones_like(value))
+        widths = _half_widths(weights, magnitude_aware, radius)
+        shifted = {
+            name: value + widths[name] * (starts[name] - 0.5)
             for name, value in weights.items()
         }
-        shifted, lowest = (
-            {
-                name: value + widths[name] * starts[name]
-                for name, value in weights.items()
-            },
-            math.inf,
-        )
+        lowest = math.inf
         for _ in range(sharpness_steps):
-            gradients, found = slope(
+            gradients, reached = slope(
                 flat_network, shifted, sharpness_sample, gradient_batch_size
             )
-            lowest = min(lowest, found)
+            lowest = min(lowest, reached)
             if clean - lowest > DROP + TOLERANCE:
                 return clean - lowest
-            for (
-                name,
-                width,
-            ) in (
-                widths.items()
-            ):  # a weight whose gradient is no number stays where it is
-                moved = (
-                    shifted[name]
-                    + _TRAVEL
-                    / sharpness_steps
-                    * width
-                    * gradients[name].nan_to_num().sign()
-                )
-                shifted[name] = moved.clamp(
-                    weights[name] - width, weights[name] + width
-                )
-        return clean - min(
-            lowest,
-            accuracy(flat_network, sharpness_sample, gradient_batch_size, shifted),
-        )
+            for name, width in widths.items():
+                # A weight whose gradient is no number stays where it is.
+                direction = gradients[name].nan_to_num().sign()
+                moved = shifted[name] + _TRAVEL / sharpness_steps * width * direction
+                smallest = weights[name] - width
+                shifted[name] = moved.clamp(smallest, weights[name] + width)
+        reached = accuracy(flat_network, sharpness_sample, gradient_batch_size, shifted)
+        return clean - min(lowest, reached)
 
     return drop_at
 
 
-# What costs a tenth of the accuracy: the standard deviation of the noise, the same on every weight or in units of each; and the half-width
-# of the box by its worst point, the same on every weight or in units of ``|w_j| + 1``.
-PROVIDERS |= {
-    "sigma": lambda noise_drop, flatness_halvings: search(
-        partial(noise_drop, False), 2.0**-7, flatness_halvings, "sigma"
-    ),
-    "relative_sigma": lambda noise_drop, flatness_halvings: search(
-        partial(noise_drop, True), 2.0**-4, flatness_halvings, "sigma'"
-    ),
-    "alpha": lambda ascent_drop, flatness_halvings: search(
-        partial(ascent_drop, False), 2.0**-14, flatness_halvings, "alpha"
-    ),
-    "relative_alpha": lambda ascent_drop, flatness_halvings, alpha: search(
-        partial(ascent_drop, True), alpha, flatness_halvings, "alpha'"
-    ),
-}
+def _half_widths(weights: Weights, magnitude_aware: bool, radius: float) -> Weights:
+    """Half-width of the box along each weight."""
+    if magnitude_aware:
+        return {name: radius * (value.abs() + 1) for name, value in weights.items()}
+    return {name: radius * torch.ones_like(value) for name, value in weights.items()}
+
+
+@provides
+def sigma(noise_drop: Drop, flatness_halvings: int) -> float:
+    """Standard deviation of noise, the same on every weight, that costs a tenth."""
+    return search(
+        lambda size: noise_drop(False, size), 2.0**-7, flatness_halvings, "sigma"
+    )
+
+
+@provides
+def relative_sigma(noise_drop: Drop, flatness_halvings: int) -> float:
+    """Standard deviation of noise in units of each weight that costs a tenth."""
+    return search(
+        lambda size: noise_drop(True, size), 2.0**-4, flatness_halvings, "sigma'"
+    )
+
+
+@provides
+def alpha(ascent_drop: Drop, flatness_halvings: int) -> float:
+    """Half-width of a box around the weights whose worst point costs a tenth."""
+    return search(
+        lambda size: ascent_drop(False, size), 2.0**-14, flatness_halvings, "alpha"
+    )
+
+
+@provides
+def relative_alpha(ascent_drop: Drop, flatness_halvings: int, alpha: float) -> float:
+    """Half-width of such a box in units of ``|w_j| + 1``."""
+    return search(
+        lambda size: ascent_drop(True, size), alpha, flatness_halvings, "alpha'"
+    )
 
 
 def bound(divergence: float, sigma: float, images: int) -> float:
-    """PAC-Bayes bound up to constants, ``divergence + ln(m / sigma) + 10``; Jiang et al. 2020, from equation 48 on."""
+    """PAC-Bayes bound up to constants; Jiang et al. 2020, from equation 48 on.
+
+    ``divergence + ln(m / sigma) + 10``.
+
+    Args:
+        divergence: of the noisy weights from those before training.
+        sigma: standard deviation of the noise.
+        images: number m of training images.
+
+    Example:
+        >>> round(bound(2.0, 0.5, 100), 3)
+        17.298
+    """
     return divergence + math.log(images / sigma) + 10
 
 
 def aware_bound(norms: Array, changes: Array, sigma: float, images: int) -> float:
-    """``bound`` of ``1/4 sum_j ln([eps^2 + (sigma'^2 + 1) |v|^2 / omega] / [eps^2 + sigma'^2 (w_j - w0_j)^2])``.
+    """Magnitude-aware PAC-Bayes bound; Jiang et al. 2020, equations 56 and 57.
 
-    Jiang et al. 2020, equations 56 and 57: v is ``w - w0`` or ``w``; the denominator has ``w - w0`` in both, as printed.
+    ``bound`` of ``1/4 sum_j ln([eps^2 + (sigma'^2 + 1) |v|^2 / omega] /
+    [eps^2 + sigma'^2 (w_j - w0_j)^2])``. The denominator has ``w - w0`` whether v is
+    ``w - w0`` or ``w``, as printed.
+
+    Args:
+        norms: (d,) Frobenius norms of v by layer.
+        changes: (omega,) changes ``w - w0`` of all weights.
+        sigma: standard deviation sigma' of the noise, in units of each weight.
+        images: number of training images.
     """
     above = EPSILON**2 + (sigma**2 + 1) * (norms**2).sum() / len(changes)
-    return bound(
-        float(np.log(above / (EPSILON**2 + sigma**2 * changes**2)).sum()) / 4,
-        sigma,
-        images,
-    )
+    below = EPSILON**2 + sigma**2 * changes**2
+    return bound(float(np.log(above / below).sum()) / 4, sigma, images)
 
 
 def box_bound(
     norms: Array, sizes: Array, alpha: float, sigma: float, images: int
 ) -> float:
-    """``bound`` of ``|v|^2 ln(2 omega) / (4 alpha^2)``, v given by the norms of its layers; sigma is that of the noise."""
-    return bound(
-        (norms**2).sum() * math.log(2 * sizes.sum()) / (4 * alpha**2), sigma, images
+    """Sharpness bound; Jiang et al. 2020, equations 51 and 52.
+
+    ``bound`` of ``|v|^2 ln(2 omega) / (4 alpha^2)``.
+
+    Args:
+        norms: (d,) Frobenius norms of v by layer.
+        sizes: (d,) numbers of weights, omega together.
+        alpha: half-width of the box.
+        sigma: standard deviation of the noise.
+        images: number of training images.
+    """
+    divergence = (norms**2).sum() * math.log(2 * sizes.sum()) / (4 * alpha**2)
+    return bound(divergence, sigma, images)
+
+
+@complexity("flatness", "48", "PAC-Bayes bound (from the start)")
+def pacbayes_init(
+    frobenius_distances: Array, sigma: float, training_images: int
+) -> float:
+    """PAC-Bayes bound of the change from the initial weights."""
+    divergence = (frobenius_distances**2).sum() / (4 * sigma**2)
+    return bound(divergence, sigma, training_images)
+
+
+@complexity("flatness", "49", "PAC-Bayes bound (from the origin)")
+def pacbayes_orig(frobenius_norms: Array, sigma: float, training_images: int) -> float:
+    """PAC-Bayes bound of the weights."""
+    divergence = (frobenius_norms**2).sum() / (4 * sigma**2)
+    return bound(divergence, sigma, training_images)
+
+
+@complexity("flatness", "53", "PAC-Bayes flatness")
+def pacbayes_flatness(sigma: float) -> float:
+    """Inverse variance of the noise that costs a tenth of the accuracy."""
+    return 1 / sigma**2
+
+
+@complexity("flatness", "56", "magnitude-aware PAC-Bayes bound (from the start)")
+def pacbayes_mag_init(
+    frobenius_distances: Array,
+    weight_changes: Array,
+    relative_sigma: float,
+    training_images: int,
+) -> float:
+    """Magnitude-aware PAC-Bayes bound of the change from the initial weights."""
+    return aware_bound(
+        frobenius_distances, weight_changes, relative_sigma, training_images
     )
 
 
-_AWARE = "magnitude-aware PAC-Bayes"
-complexities(
-    "flatness",
-    (
-        "pacbayes_init",
-        "48",
-        "PAC-Bayes bound (from the start)",
-        lambda df, sigma, m: bound((df**2).sum() / (4 * sigma**2), sigma, m),
-    ),
-    (
-        "pacbayes_orig",
-        "49",
-        "PAC-Bayes bound (from the origin)",
-        lambda f, sigma, m: bound((f**2).sum() / (4 * sigma**2), sigma, m),
-    ),
-    ("pacbayes_flatness", "53", "PAC-Bayes flatness", lambda sigma: 1 / sigma**2),
-    (
-        "pacbayes_mag_init",
-        "56",
-        f"{_AWARE} bound (from the start)",
-        lambda df, dw, sigma_w, m: aware_bound(df, dw, sigma_w, m),
-    ),
-    (
-        "pacbayes_mag_orig",
-        "57",
-        f"{_AWARE} bound (from the origin)",
-        lambda f, dw, sigma_w, m: aware_bound(f, dw, sigma_w, m),
-    ),
-    (
-        "pacbayes_mag_flatness",
-        "61",
-        f"{_AWARE} flatness",
-        lambda sigma_w: 1 / sigma_w**2,
-    ),
-    (
-        "sharpness_init",
-        "51",
-        "sharpness bound (from the start)",
-        lambda df, size, alpha, sigma, m: box_bound(df, size, alpha, sigma, m),
-    ),
-    (
-        "sharpness_orig",
-        "52",
-        "sharpness bound (from the origin)",
-        lambda f, size, alpha, sigma, m: box_bound(f, size, alpha, sigma, m),
-    ),
-    ("sharpness_flatness", "54", "sharpness", lambda alpha: 1 / alpha**2),
-    (
-        "sharpness_mag_flatness",
-        "62",
-        "magnitude-aware sharpness",
-        lambda alpha_w: 1 / alpha_w**2,
-    ),
-)
+@complexity("flatness", "57", "magnitude-aware PAC-Bayes bound (from the origin)")
+def pacbayes_mag_orig(
+    frobenius_norms: Array,
+    weight_changes: Array,
+    relative_sigma: float,
+    training_images: int,
+) -> float:
+    """Magnitude-aware PAC-Bayes bound of the weights."""
+    return aware_bound(frobenius_norms, weight_changes, relative_sigma, training_images)
+
+
+@complexity("flatness", "61", "magnitude-aware PAC-Bayes flatness")
+def pacbayes_mag_flatness(relative_sigma: float) -> float:
+    """Inverse variance of the noise, in units of each weight, that costs a tenth."""
+    return 1 / relative_sigma**2
+
+
+@complexity("flatness", "51", "sharpness bound (from the start)")
+def sharpness_init(
+    frobenius_distances: Array,
+    layer_sizes: Array,
+    alpha: float,
+    sigma: float,
+    training_images: int,
+) -> float:
+    """Sharpness bound of the change from the initial weights."""
+    return box_bound(frobenius_distances, layer_sizes, alpha, sigma, training_images)
+
+
+@complexity("flatness", "52", "sharpness bound (from the origin)")
+def sharpness_orig(
+    frobenius_norms: Array,
+    layer_sizes: Array,
+    alpha: float,
+    sigma: float,
+    training_images: int,
+) -> float:
+    """Sharpness bound of the weights."""
+    return box_bound(frobenius_norms, layer_sizes, alpha, sigma, training_images)
+
+
+@complexity("flatness", "54", "sharpness")
+def sharpness_flatness(alpha: float) -> float:
+    """Inverse square of the half-width of a box whose worst point costs a tenth."""
+    return 1 / alpha**2
+
+
+@complexity("flatness", "62", "magnitude-aware sharpness")
+def sharpness_mag_flatness(relative_alpha: float) -> float:
+    """Inverse square of that half-width, in units of ``|w_j| + 1``."""
+    return 1 / relative_alpha**2

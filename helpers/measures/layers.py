@@ -1,4 +1,4 @@
-"""The layers of any network as the norms see them: kernels in the order they are applied, with batch normalisation folded in."""
+"""Kernels of a network in the order of their calls, batch normalisation folded in."""
 
 import copy
 from collections.abc import Callable
@@ -11,11 +11,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode
 
-from helpers.measures.evidence import PROVIDERS, provides
+from helpers.measures.evidence import provides
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import observe
 
-# Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
+# Functions that apply a matrix, also one of no nn.Linear that is called, such as the
+# projections of an attention.
 _MATRIX_PRODUCTS = {
     "linear",
     "matmul",
@@ -28,35 +29,50 @@ _MATRIX_PRODUCTS = {
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution or linear layer; what is a tensor is a float64 copy on the CPU."""
+    """One convolution or linear layer; its weight is a float64 copy on the CPU."""
 
-    weight: Tensor  # (c_out, c_in / groups, kh, kw) or (out, in), batch normalisation folded in
+    weight: (
+        Tensor  # (c_out, c_in / groups, kh, kw) or (out, in), normalisation folded in
+    )
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
-    input_size: tuple[int, int] = (
-        1,
-        1,
-    )  # height and width; of a linear layer one pixel
+    input_size: tuple[int, int] = (1, 1)  # height and width; (1, 1) of a linear layer
 
 
 @dataclass
 class _Use:
-    """What a pass does with a weight, and for a convolution what follows."""
+    """A weight that a pass applies, and for a convolution what follows it."""
 
     kernel: Tensor  # which a parametrisation may have computed
-    module: nn.Conv2d | None = None
-    options: tuple = ()  # stride, dilation, groups, input size
+    convolution: nn.Conv2d | None = None
+    input_size: tuple[int, int] = (1, 1)
     output: Tensor | None = None
     norm: nn.Module | None = None
 
+    def layer(self) -> Layer:
+        """The layer, with its normalisation folded in."""
+        if self.norm is None:
+            weight = _copy(self.kernel, torch.float64)
+        else:
+            weight, _ = folded(self.kernel, self.convolution.bias, self.norm)
+        if self.convolution is None:
+            return Layer(weight)
+        return Layer(
+            weight,
+            self.convolution.stride,
+            self.convolution.dilation,
+            self.convolution.groups,
+            self.input_size,
+        )
+
 
 class _Trace(TorchFunctionMode):
-    """What one forward pass does, while the context is open and ``called`` sees each module."""
+    """Uses of weights in one forward pass, while the context is open."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.found: dict[Any, _Use] = {}  # by convolution, or by the number of a matrix
+        self.uses: dict[Any, _Use] = {}  # by convolution, or by the id of a matrix
         self._matrices = {
             id(value) for value in network.parameters() if value.ndim == 2
         }
@@ -69,68 +85,66 @@ class _Trace(TorchFunctionMode):
         args: tuple = (),
         kwargs: dict | None = None,
     ) -> Any:
-        name, tensors = (
-            getattr(function, "__name__", ""),
-            [*args, *(kwargs or {}).values()],
-        )
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        values = [*args, *kwargs.values()]
         if name == "conv2d":
-            self._kernel = tensors[1]
-        elif name in _MATRIX_PRODUCTS:
-            for place, value in enumerate(tensors):
-                if id(value) in self._matrices or (name == "linear" and place == 1):
-                    self.found.setdefault(id(value), _Use(value))
-        return function(*args, **(kwargs or {}))
+            self._kernel = values[1]
+        if name == "linear":  # the second argument is the weight
+            self.uses.setdefault(id(values[1]), _Use(values[1]))
+        if name in _MATRIX_PRODUCTS:
+            for value in values:
+                if id(value) in self._matrices:
+                    self.uses.setdefault(id(value), _Use(value))
+        return function(*args, **kwargs)
 
-    def called(self, module: nn.Module, given: tuple, output: Any) -> None:
+    def see_module(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+        """Note a convolution that was called, or the normalisation of its output."""
         if isinstance(module, nn.Conv2d):
             kernel = module.weight if self._kernel is None else self._kernel
-            options = (
-                module.stride,
-                module.dilation,
-                module.groups,
-                tuple(given[0].shape[-2:]),
-            )
-            self.found.setdefault(module, _Use(kernel, module, options, output))
+            height, width = inputs[0].shape[-2:]
+            use = _Use(kernel, module, (height, width), output)
+            self.uses.setdefault(module, use)
             self._kernel = None
-        elif (
-            isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm))
-            and module.running_mean is not None
-        ):
-            for use in self.found.values():
-                if use.output is given[0] and use.norm is None:
+        elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)):
+            if module.running_mean is None:
+                return
+            for use in self.uses.values():
+                if use.output is inputs[0] and use.norm is None:
                     use.norm = module
 
 
 @torch.no_grad()
-def _traced(network: nn.Module, example: Tensor) -> tuple[dict[Any, _Use], Tensor]:
+def _traced(network: nn.Module, example: Tensor) -> tuple[list[_Use], Tensor]:
+    """Uses of weights in the order of their first calls, and the logits."""
     with _Trace(network) as trace:
-        logits = observe(network, example, trace.called)
-    return trace.found, logits
+        logits = observe(network, example, trace.see_module)
+    return list(trace.uses.values()), logits
 
 
 def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
-    """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
+    """List the convolutions and linear layers in the order of their first calls.
 
-    A matrix that is applied without a call of a module is one too. The batch normalisation that takes the very tensor that a convolution
-    gives is folded into it.
+    A matrix that is applied without a call of its module counts too. A batch
+    normalisation is folded into the convolution whose very output it takes.
+
+    Args:
+        network: in evaluation mode.
+        example: (1, 3, S, S) input.
+
+    Raises:
+        ValueError: where the network has none.
     """
-    found, _ = _traced(network, example)
-    if not found:
+    uses, _ = _traced(network, example)
+    if not uses:
         raise ValueError(
-            "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken"
+            "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose "
+            "norms could be taken"
         )
-    layers = []
-    for use in found.values():
-        weight = (
-            _copy(use.kernel)
-            if use.norm is None
-            else folded(use.kernel, use.module.bias, use.norm)[0]
-        )
-        layers.append(Layer(weight, *use.options))
-    return layers
+    return [use.layer() for use in uses]
 
 
-def _copy(values: Tensor, precision: torch.dtype = torch.float64) -> Tensor:
+def _copy(values: Tensor, precision: torch.dtype) -> Tensor:
     return values.detach().to("cpu", precision, copy=True)
 
 
@@ -140,21 +154,29 @@ def folded(
     norm: nn.Module,
     precision: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
-    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, on the CPU."""
-    values = (
-        kernel,
-        bias,
-        norm.running_mean,
-        norm.running_var,
-        norm.eps,
-        norm.weight,
-        norm.bias,
-    )
+    """Fold a batch normalisation in evaluation mode into the convolution before it.
+
+    Args:
+        kernel: (c_out, c_in / groups, kh, kw).
+        bias: (c_out,).
+        norm: with running statistics.
+        precision: in which it is computed.
+
+    Returns:
+        Kernel and bias of the one convolution that does the same, on the CPU.
+    """
+
+    def copied(values: Tensor | None) -> Tensor | None:
+        return None if values is None else _copy(values, precision)
+
     weight, offset = fuse_conv_bn_weights(
-        *(
-            _copy(value, precision) if isinstance(value, Tensor) else value
-            for value in values
-        )
+        copied(kernel),
+        copied(bias),
+        copied(norm.running_mean),
+        copied(norm.running_var),
+        norm.eps,
+        copied(norm.weight),
+        copied(norm.bias),
     )
     return weight.detach(), offset.detach()
 
@@ -166,71 +188,102 @@ def folded_copy(
     precision: torch.dtype = torch.float64,
     tolerance: float = 1e-3,
 ) -> nn.Module:
-    """Copy a network with every batch normalisation folded into the convolution before it, or else as the scale and shift that it applies.
+    """Copy a network without batch normalisation, which is folded into convolutions.
 
-    A kernel that is computed from others takes nothing in. ValueError where a logit of the example differs by more than a tolerance, as a
-    fraction of the largest.
+    A normalisation that no convolution takes in becomes the scale and the shift that
+    it applies. A kernel that is computed from others takes nothing in.
+
+    Args:
+        network: in evaluation mode.
+        example: (1, 3, S, S) input.
+        precision: in which it is folded.
+        tolerance: by which logits of the example may differ, as a fraction of the
+            largest.
+
+    Raises:
+        ValueError: where they differ by more.
     """
-    made = copy.deepcopy(network).eval()
-    uses, expected = _traced(made, example)
-    before = {
-        use.norm: use.module
-        for use in uses.values()
-        if use.norm is not None and use.kernel is use.module.weight
+    copied = copy.deepcopy(network).eval()
+    uses, expected = _traced(copied, example)
+    convolutions = {
+        use.norm: use.convolution
+        for use in uses
+        if use.norm is not None and use.kernel is use.convolution.weight
     }
-    for name, norm in [
-        item
-        for item in made.named_modules()
-        if isinstance(item[1], _NormBase) and item[1].running_mean is not None
-    ]:
-        if (layer := before.get(norm)) is not None:
-            layer.weight, layer.bias = (
-                nn.Parameter(value.to(layer.weight))
-                for value in folded(layer.weight, layer.bias, norm, precision)
-            )
-            norm.weight = norm.bias = None
+    for name, norm in list(copied.named_modules()):
+        if not isinstance(norm, _NormBase) or norm.running_mean is None:
+            continue
+        convolution = convolutions.get(norm)
+        if convolution is None:
+            _keep_scale_and_shift(norm)
         else:
-            scale, shift = folded(torch.ones(norm.num_features, 1), None, norm)
-            norm.weight, norm.bias = (
-                nn.Parameter(scale[:, 0].to(norm.running_var)),
-                nn.Parameter(shift.to(norm.running_var)),
-            )
-        norm.running_mean, norm.running_var, norm.eps = (
-            torch.zeros_like(norm.running_mean),
-            torch.ones_like(norm.running_var),
-            0.0,
-        )
-        if layer is not None and type(norm) is nn.BatchNorm2d:
-            made.set_submodule(name, nn.Identity())
-    if not torch.allclose(
-        made(example), expected, rtol=0, atol=tolerance * float(expected.abs().max())
-    ):
+            _fold_into(convolution, norm, precision)
+            if type(norm) is nn.BatchNorm2d:
+                copied.set_submodule(name, nn.Identity())
+    largest = float(expected.abs().max())
+    if not torch.allclose(copied(example), expected, rtol=0, atol=tolerance * largest):
         raise ValueError(
-            "batch normalisation cannot be folded into the convolutions: the network would give other logits"
+            "batch normalisation cannot be folded into the convolutions: the network "
+            "would give other logits"
         )
-    return made
+    return copied
+
+
+def _fold_into(convolution: nn.Conv2d, norm: nn.Module, precision: torch.dtype) -> None:
+    """Let a convolution do what its normalisation does, and that nothing."""
+    weight, bias = folded(convolution.weight, convolution.bias, norm, precision)
+    convolution.weight = nn.Parameter(weight.to(convolution.weight))
+    convolution.bias = nn.Parameter(bias.to(convolution.weight))
+    norm.weight = None
+    norm.bias = None
+    _forget_statistics(norm)
+
+
+def _keep_scale_and_shift(norm: nn.Module) -> None:
+    """Put what a normalisation does to its input into its weight and bias alone."""
+    ones = torch.ones(norm.num_features, 1)
+    scale, shift = folded(ones, None, norm)
+    norm.weight = nn.Parameter(scale[:, 0].to(norm.running_var))
+    norm.bias = nn.Parameter(shift.to(norm.running_var))
+    _forget_statistics(norm)
+
+
+def _forget_statistics(norm: nn.Module) -> None:
+    norm.running_mean = torch.zeros_like(norm.running_mean)
+    norm.running_var = torch.ones_like(norm.running_var)
+    norm.eps = 0.0
 
 
 @provides
 def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
-    """What images are passed through, in less time: a ``folded_copy`` with the same logits, or the network itself where there is none."""
+    """The network that images pass through, in less time and with the same logits.
+
+    Args:
+        network: in evaluation mode.
+        example: (1, 3, S, S) input.
+
+    Returns:
+        A ``folded_copy``; the network itself where it cannot be copied, or reads its
+        normalisations otherwise than by calling them.
+    """
     try:
         return folded_copy(network, example, example.dtype, 1e-5)
-    except (
-        AttributeError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as fault:  # it cannot be copied, or reads its norms otherwise than by calling them
+    except (AttributeError, RuntimeError, TypeError, ValueError) as fault:
         if is_of_machine(fault):
             raise
         return network
 
 
-PROVIDERS |= {
-    "layers": trace_layers,
-    "flat_network": lambda network, example: folded_copy(network, example),
-}
+@provides
+def flat_network(network: nn.Module, example: Tensor) -> nn.Module:
+    """The network whose weights are changed: without batch normalisation."""
+    return folded_copy(network, example)
+
+
+@provides
+def layers(network: nn.Module, example: Tensor) -> list[Layer]:
+    """Layers of the network."""
+    return trace_layers(network, example)
 
 
 @provides
@@ -240,7 +293,6 @@ def initial_layers(initial_network: nn.Module | None, example: Tensor) -> list[L
         raise ValueError(
             "no initial weights were given, so there is no distance from them"
         )
-    device = next(
-        (value.device for value in initial_network.parameters()), example.device
-    )
+    parameters = initial_network.parameters()
+    device = next((value.device for value in parameters), example.device)
     return trace_layers(initial_network, example.to(device))

@@ -1,6 +1,6 @@
-"""Measures of where a network looks: the overlap of its class activation maps with the annotated boxes, and what chance has of it."""
+"""Overlap of class activation maps with annotated boxes, and what chance has of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,148 +12,178 @@ from torch import Tensor, nn
 
 from helpers.cams import chance, cuts, detection
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures.evidence import PROVIDERS, MeasureSettings, provides, score
-from helpers.measures.registry import MEASURES, measure, measures, of_families
+from helpers.measures.evidence import MeasureSettings, provides, score
+from helpers.measures.registry import MEASURES, measure, of_families
 
 # Names of arrays in a record of a model.
-MAPS, PREDICTED, CONFIDENCE = "maps_16", "predicted", "confidence"
+MAPS = "maps_16"
+PREDICTED = "predicted"
+CONFIDENCE = "confidence"
 BOX_FOUND = 0.5  # IoU at which a box is found
 
-_FOUND, _SOURCE = (
-    ("GT-known", "top-1", "box IoU"),
-    "Russakovsky et al. 2015, section 4.2; Choe et al. 2020",
-)
-_MASKS = {
-    "mean IoU": "mean_iou",
-    "IoU of the object": "iou_object",
-    "pixel accuracy": "pixel_accuracy",
-}
-_MASKS |= {
-    "mean pixel accuracy": "mean_pixel_accuracy",
-    "frequency-weighted IoU": "frequency_weighted_iou",
+_BOX_VARIANTS = ("GT-known", "top-1", "box IoU")
+# Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
+_MASK_METRICS = {
+    "mean_iou": "mean IoU",
+    "iou_object": "IoU of the object",
+    "pixel_accuracy": "pixel accuracy",
+    "mean_pixel_accuracy": "mean pixel accuracy",
+    "frequency_weighted_iou": "frequency-weighted IoU",
 }
 
-PROVIDERS |= {
-    # (N, h, w) uint16: all of the following is computed from maps as they are kept.
-    "kept_maps": lambda maps: to_integers(maps, 16),
-    # A row per training image, see ``chance.chance_scores``.
-    "image_overlaps": lambda kept_maps, images, cam_threshold, device: (
-        chance.chance_scores(
-            from_integers(kept_maps),
-            images.boxes,
-            images.images.shape[-1],
-            cam_threshold,
-            device=device,
-        )
-    ),
-    "predicted_classes": lambda logits: logits.argmax(1),  # (N,) int64
-    # (N,) float64: probability of the predicted class
-    "confidence": lambda logits: logits.double().softmax(1).amax(1),
-    "rightly_classified": lambda predicted_classes, labels: (
-        predicted_classes == labels
-    ).numpy(),  # (N,) bool
-}
 
-# Means over the images of a column of ``chance.chance_scores``, where it is defined: name, title, source, summary. All are of the map
-# of the predicted class, so that no label is used; an empty map scores 0, and by those in ``chance.CORRECTED`` one map for all images does.
-_MEANS = (
-    (
-        "iou",
-        "IoU",
-        "Du et al. 2024, equations 2 to 6",
-        "Overlap of the map's mask with the boxes by pixel, |A and B| / |A or B|",
-    ),
-    (
-        "iou_b",
-        "IoU-B",
-        "Du et al. 2024, section 3.2",
-        "IoU of the smallest upright rectangle around the mask",
-    ),
-    (
-        "iou_above_shuffled",
-        "IoU above shuffled boxes",
-        "Du et al. 2024, against boxes of other images",
-        "IoU",
-    ),
-    (
-        "energy_in_box",
-        "energy in the box, above chance",
-        "Wang et al. 2020, energy-based pointing game",
-        "Share of the map in the box",
-    ),
-    (
-        "pointing_game",
-        "pointing game, above chance",
-        "Zhang et al. 2018, without tolerance",
-        "Share of maps whose maximum is in the box",
-    ),
-    (
-        "area_matched_iou",
-        "area-matched IoU, above chance",
-        "after Choe et al. 2020, on thresholds",
-        "IoU of masks as large as the box",
-    ),
-    (
-        "pixel_average_precision",
-        "pixel average precision, above chance",
-        "Choe et al. 2020, PxAP, of single images",
-        "Pixels by the map",
-    ),
-)
+@provides
+def kept_maps(maps: Tensor) -> NDArray[np.uint16]:
+    """Maps as they are kept, (N, h, w) uint16: all overlaps are computed from them."""
+    return to_integers(maps, 16)
 
 
-def _mean(name: str) -> Callable[[pd.DataFrame], float]:
-    if name in chance.CORRECTED:
-        return lambda image_overlaps: chance.above_shuffled(image_overlaps, name).mean()
-    return lambda image_overlaps: image_overlaps[name].mean()
-
-
-for _name, *_texts, _summary in _MEANS:
-    _summary += (
-        ", less the same with the boxes of 8 other images; in [-1, 1]"
-        if _name in chance.CORRECTED
-        else "; in [0, 1]"
+@provides
+def image_overlaps(
+    kept_maps: NDArray[np.unsignedinteger],
+    images: Any,
+    cam_threshold: float,
+    device: Any,
+) -> pd.DataFrame:
+    """Overlap of each map with the boxes, a row per image, see ``chance_scores``."""
+    return chance.chance_scores(
+        from_integers(kept_maps),
+        images.boxes,
+        images.images.shape[-1],
+        cam_threshold,
+        device=device,
     )
-    measures("localization", 1, (_name, *_texts, _summary, _mean(_name)))
-_FLOOR, _AREA = (
-    "Share of images that boxes cover: the IoU of a map of ones",
-    "Median share of an image that its mask covers",
-)
-measures(
+
+
+@provides
+def predicted_classes(logits: Tensor) -> Tensor:
+    """Predicted class of each training image, (N,) int64."""
+    return logits.argmax(1)
+
+
+@provides
+def confidence(logits: Tensor) -> Tensor:
+    """Probability of the predicted class, (N,) float64 in [0, 1]."""
+    return logits.double().softmax(1).amax(1)
+
+
+@provides
+def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+    """Whether each image is classified as labelled, (N,)."""
+    return (predicted_classes == labels).numpy()
+
+
+# All measures are of the map of the predicted class, so that no label is used. An empty
+# map scores 0; by those of ``chance.CORRECTED`` one map for all images does as well.
+# Images where a score is undefined are left out of its mean.
+
+
+@measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
+def iou(image_overlaps: pd.DataFrame) -> float:
+    """Overlap of the map's mask with the boxes, |A and B| / |A or B|, in [0, 1]."""
+    return image_overlaps["iou"].mean()
+
+
+@measure("localization", 1, "Du et al. 2024, section 3.2", title="IoU-B")
+def iou_b(image_overlaps: pd.DataFrame) -> float:
+    """IoU of the smallest upright rectangle around the mask, in [0, 1]."""
+    return image_overlaps["iou_b"].mean()
+
+
+@measure(
     "localization",
-    0,
-    (
-        "whole_image_floor",
-        "whole-image floor",
-        "count",
-        _FLOOR,
-        lambda image_overlaps: image_overlaps["box_area"].mean(),
-    ),
-    (
-        "mask_area",
-        "",
-        "count",
-        _AREA,
-        lambda image_overlaps: image_overlaps["mask_area"].median(),
-    ),
+    1,
+    "Du et al. 2024, against boxes of other images",
+    title="IoU above shuffled boxes",
 )
+def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
+    """IoU less that with the boxes of 8 other images, in [-1, 1]."""
+    return chance.above_shuffled(image_overlaps, "iou_above_shuffled").mean()
 
 
-@measure("localization", 1, _SOURCE, title="box found (GT-known)", variants=_FOUND)
+@measure(
+    "localization",
+    1,
+    "Wang et al. 2020, energy-based pointing game",
+    title="energy in the box, above chance",
+)
+def energy_in_box(image_overlaps: pd.DataFrame) -> float:
+    """Share of the map in the box, less that in boxes of 8 other images, in [-1, 1]."""
+    return chance.above_shuffled(image_overlaps, "energy_in_box").mean()
+
+
+@measure(
+    "localization",
+    1,
+    "Zhang et al. 2018, without tolerance",
+    title="pointing game, above chance",
+)
+def pointing_game(image_overlaps: pd.DataFrame) -> float:
+    """Share of maps with the maximum in the box, less the same with 8 other boxes.
+
+    In [-1, 1].
+    """
+    return chance.above_shuffled(image_overlaps, "pointing_game").mean()
+
+
+@measure(
+    "localization",
+    1,
+    "after Choe et al. 2020, on thresholds",
+    title="area-matched IoU, above chance",
+)
+def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
+    """IoU of masks as large as the box, less that with 8 other boxes, in [-1, 1]."""
+    return chance.above_shuffled(image_overlaps, "area_matched_iou").mean()
+
+
+@measure(
+    "localization",
+    1,
+    "Choe et al. 2020, PxAP, of single images",
+    title="pixel average precision, above chance",
+)
+def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
+    """Average precision of pixels ranked by the map, less that with 8 other boxes.
+
+    In [-1, 1].
+    """
+    return chance.above_shuffled(image_overlaps, "pixel_average_precision").mean()
+
+
+@measure("localization", 0, "count", title="whole-image floor")
+def whole_image_floor(image_overlaps: pd.DataFrame) -> float:
+    """Share of images that boxes cover: the IoU of a map of ones, in [0, 1]."""
+    return image_overlaps["box_area"].mean()
+
+
+@measure("localization", 0, "count")
+def mask_area(image_overlaps: pd.DataFrame) -> float:
+    """Median share of an image that its mask covers, in [0, 1]."""
+    return image_overlaps["mask_area"].median()
+
+
+@measure(
+    "localization",
+    1,
+    "Russakovsky et al. 2015, section 4.2; Choe et al. 2020",
+    title="box found (GT-known)",
+    variants=_BOX_VARIANTS,
+)
 def box_found(
     image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]
 ) -> Mapping[str, float]:
-    """Fraction of images whose box the rectangle around the map finds at IoU >= 0.5, in [0, 1].
+    """Fraction of images whose box the rectangle around the map finds, in [0, 1].
 
-    GT-known: whatever class is predicted; top-1: the class must be right too; box IoU: mean of the IoU with the box that it matches best.
+    GT-known: at IoU >= 0.5, whatever class is predicted; top-1: the class must be right
+    too; box IoU: mean of the IoU with the box that it matches best.
     """
-    found = image_overlaps["box_found"]
-    right = found.where(rightly_classified, 0).where(found.notna())
+    is_found = image_overlaps["box_found"]
+    with_right_class = is_found.where(rightly_classified, 0).where(is_found.notna())
     return {
-        name: float(part.mean())
-        for name, part in zip(
-            _FOUND, (found, right, image_overlaps["box_iou"]), strict=True
-        )
+        "GT-known": float(is_found.mean()),
+        "top-1": float(with_right_class.mean()),
+        "box IoU": float(image_overlaps["box_iou"].mean()),
     }
 
 
@@ -170,9 +200,13 @@ def box_average_precision(
     predicted_classes: Tensor,
     confidence: Tensor,
 ) -> float:
-    """Mean over the classes of the average precision of the rectangle around the map as a detection, ranked by confidence; in [0, 1]."""
+    """Mean over classes of the average precision of boxes around maps, in [0, 1].
+
+    The rectangle around a map is a detection, ranked by confidence.
+    """
+    rectangles = image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy()
     precisions = detection.average_precisions(
-        torch.from_numpy(image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy()),
+        torch.tensor(rectangles),
         images.boxes,
         labels,
         predicted_classes,
@@ -187,48 +221,38 @@ def box_average_precision(
     1,
     "Long, Shelhamer and Darrell 2015, section 5",
     title="mean IoU of the masks",
-    variants=tuple(_MASKS),
+    variants=tuple(_MASK_METRICS.values()),
 )
 def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
-    """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
-    values = detection.mask_metrics(
-        *(
-            int(image_overlaps[f"{name}_pixels"].sum())
-            for name in ("map", "box", "common", "image")
-        )
+    """Segmentation metrics of the map's mask against the box's, each in [0, 1].
+
+    Over the pixels of all images together.
+    """
+    metrics = detection.mask_metrics(
+        int(image_overlaps["map_pixels"].sum()),
+        int(image_overlaps["box_pixels"].sum()),
+        int(image_overlaps["common_pixels"].sum()),
+        int(image_overlaps["image_pixels"].sum()),
     )
-    return {name: values[key] for name, key in _MASKS.items()}
+    return {variant: metrics[name] for name, variant in _MASK_METRICS.items()}
 
 
-_NEITHER, _EMPTY = (
-    "Images with neither map nor box, or a map that is not finite",
-    "Images whose mask is empty; their IoU is 0",
-)
-measures(
-    "localization",
-    0,
-    (
-        "images_scored",
-        "",
-        "count",
-        "Images of the pass",
-        lambda image_overlaps: len(image_overlaps),
-    ),
-    (
-        "images_without_overlap",
-        "",
-        "count",
-        _NEITHER,
-        lambda image_overlaps: image_overlaps["iou"].isna().sum(),
-    ),
-    (
-        "images_with_empty_map",
-        "",
-        "count",
-        _EMPTY,
-        lambda image_overlaps: image_overlaps["empty_map"].sum(),
-    ),
-)
+@measure("localization", 0, "count")
+def images_scored(image_overlaps: pd.DataFrame) -> int:
+    """Number of images of the pass."""
+    return len(image_overlaps)
+
+
+@measure("localization", 0, "count")
+def images_without_overlap(image_overlaps: pd.DataFrame) -> int:
+    """Number of images with neither map nor box, or a map that is not finite."""
+    return image_overlaps["iou"].isna().sum()
+
+
+@measure("localization", 0, "count")
+def images_with_empty_map(image_overlaps: pd.DataFrame) -> int:
+    """Number of images whose mask is empty; their IoU is 0."""
+    return image_overlaps["empty_map"].sum()
 
 
 @provides
@@ -245,24 +269,20 @@ def localization_values(
         kept_maps: (N, h, w) uint16, or uint8 where they were published.
 
     Returns:
-        (N,) float16 each, of which the measures are means; correct, bool; maps (N, h, w)
-        uint8, which are published, and maps_16, where they are known to 16 bits.
+        (N,) float16 each, of which the measures are means; correct, bool; maps (N, h,
+        w) uint8, which are published, and maps_16, where they are known to 16 bits.
     """
-    values = {
-        name: image_overlaps[name]
-        for name in ("iou", "iou_b", "mask_area", "box_found")
-    }
-    values |= {
-        name: chance.above_shuffled(image_overlaps, name) for name in chance.CORRECTED
-    }
-    single = {name: column.to_numpy(np.float16) for name, column in values.items()}
-    single |= {
-        "correct": rightly_classified,
-        "maps": to_integers(from_integers(kept_maps)),
-    }
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in ("iou", "iou_b", "mask_area", "box_found"):
+        arrays[name] = image_overlaps[name].to_numpy(np.float16)
+    for name in chance.CORRECTED:
+        above = chance.above_shuffled(image_overlaps, name)
+        arrays[name] = above.to_numpy(np.float16)
+    arrays["correct"] = rightly_classified
+    arrays["maps"] = to_integers(from_integers(kept_maps))
     if kept_maps.dtype == np.uint16:
-        single[MAPS] = kept_maps
-    return single
+        arrays[MAPS] = kept_maps
+    return arrays
 
 
 @provides
@@ -298,7 +318,8 @@ def of_kept_maps(
     Args:
         record: of ``localization_values``, or of a report: ``maps_16`` or ``maps``
             (N, h, w), and where they are kept ``predicted`` and ``confidence`` (N,).
-        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
+            padding.
         labels: (N,).
         size: side of the images in pixels.
         threshold: of the normalised map, in (0, 1].
@@ -313,38 +334,43 @@ def of_kept_maps(
         boxes=torch.as_tensor(boxes).long(),
         labels=torch.as_tensor(labels).long(),
     )
-    given = of_record(record) | {"images": images}
+    inputs = of_record(record) | {"images": images}
     settings = MeasureSettings(cam_threshold=threshold)
-    scores, _ = score(of_families(["localization"]), given, settings)
+    scores, _ = score(of_families(["localization"]), inputs, settings)
     return scores.drop(columns="seconds")
 
 
 def of_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """What measures of localization need of a network, from what was kept of it.
+    """Inputs of localization measures of a model, from its record.
 
     Args:
         record: see ``of_kept_maps``.
 
     Returns:
         kept_maps, predicted_classes and confidence by name, as ``evidence.score`` takes
-        them, in place of a network; for what was not kept the reason of the measures that
-        need it.
+        them, in place of a network; for what the record lacks the reason of the
+        measures that need it.
     """
-    given: dict[str, Any] = {
+    maps = record[MAPS] if MAPS in record else record["maps"]
+    inputs: dict[str, Any] = {
         "network": nn.Identity(),
         "device": "cpu",
-        "kept_maps": record[MAPS if MAPS in record else "maps"],
+        "kept_maps": maps,
+        "predicted_classes": _not_kept("predicted classes"),
+        "confidence": _not_kept("confidence"),
     }
-    for name, kept in (("predicted_classes", PREDICTED), ("confidence", CONFIDENCE)):
-        words = name.replace("_", " ")
-        given[name] = ValueError(f"the {words} of single images were not kept")
-        if kept in record:
-            given[name] = torch.from_numpy(np.asarray(record[kept]))
+    if CONFIDENCE in record:
+        inputs["confidence"] = torch.from_numpy(np.asarray(record[CONFIDENCE]))
     if PREDICTED in record:
-        given["predicted_classes"] = given["predicted_classes"].long()
+        predicted = torch.from_numpy(np.asarray(record[PREDICTED]))
+        inputs["predicted_classes"] = predicted.long()
     elif "correct" in record:
-        given["rightly_classified"] = np.asarray(record["correct"]) > 0
-    return given
+        inputs["rightly_classified"] = np.asarray(record["correct"]) > 0
+    return inputs
+
+
+def _not_kept(words: str) -> ValueError:
+    return ValueError(f"the {words} of single images were not kept")
 
 
 def at_thresholds(
@@ -359,17 +385,18 @@ def at_thresholds(
 
     Args:
         maps: (M, N, h, w) uint8 or uint16, see ``maps.to_integers``.
-        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
+            padding.
         size: side of the images in pixels.
         thresholds: of the normalised map, in (0, 1].
-        right: (M, N), whether the predicted class is right; without it the top-1 rate of
-            boxes that are found is left out.
+        right: (M, N), whether the predicted class is right; without it the top-1 rate
+            of boxes that are found is left out.
         workers: threads; 0 takes one per core.
 
     Returns:
-        A row per model and threshold: model (its place among the maps), threshold, and the
-        measures that depend on it by the name of their column, as ``of_kept_maps`` has them
-        one model and threshold at a time. NaN where no image defines a value.
+        A row per model and threshold: model (its place among the maps), threshold, and
+        the measures that depend on it by the name of their column, as ``of_kept_maps``
+        has them one model and threshold at a time. NaN where no image defines a value.
 
     Raises:
         ValueError: if a threshold is outside of (0, 1], or no image has a box.
@@ -380,26 +407,33 @@ def at_thresholds(
         >>> at_thresholds(maps, boxes, 4, [0.5, 1.0])["iou"].round(2).tolist()
         [1.0, 0.5]
     """
-    found = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
-    hits = np.where(np.isnan(found.box_iou), np.nan, found.box_iou >= BOX_FOUND)
+    overlaps = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
+    has_box = ~np.isnan(overlaps.box_iou)
+    hits = np.where(has_box, overlaps.box_iou >= BOX_FOUND, np.nan)
     columns = {
-        "iou": _mean_of_images(found.iou),
-        "iou_b": _mean_of_images(found.iou_b),
-        "iou_above_shuffled": _mean_of_images(found.iou - found.iou_shuffled),
-        "mask_area": np.median(found.map_pixels / size**2, axis=1),
+        "iou": _mean_of_images(overlaps.iou),
+        "iou_b": _mean_of_images(overlaps.iou_b),
+        "iou_above_shuffled": _mean_of_images(overlaps.iou - overlaps.iou_shuffled),
+        "mask_area": np.median(overlaps.map_pixels / size**2, axis=1),
         "box_found": _mean_of_images(hits),
-        "box_found (box IoU)": _mean_of_images(found.box_iou),
-        "images_with_empty_map": (found.map_pixels == 0).sum(1),
+        "box_found (box IoU)": _mean_of_images(overlaps.box_iou),
+        "images_with_empty_map": (overlaps.map_pixels == 0).sum(1),
     }
     if right is not None:
-        of_right = np.where(np.isnan(hits), np.nan, hits * right[:, :, None])
-        columns["box_found (top-1)"] = _mean_of_images(of_right)
-    columns |= _agreement(found, len(boxes) * size**2)
-    places = np.indices(columns["iou"].shape)
-    table = {"model": places[0], "threshold": np.asarray(thresholds)[places[1]]}
-    return pd.DataFrame(
-        {name: values.ravel() for name, values in (table | columns).items()}
+        with_right_class = np.where(has_box, hits * right[:, :, None], np.nan)
+        columns["box_found (top-1)"] = _mean_of_images(with_right_class)
+    columns |= _agreement(overlaps, len(boxes) * size**2)
+    # (models, thresholds) each -> a row per model and threshold
+    models, places = np.indices(columns["iou"].shape)
+    table = pd.DataFrame(
+        {
+            "model": models.ravel(),
+            "threshold": np.asarray(thresholds)[places].ravel(),
+        }
     )
+    for name, values in columns.items():
+        table[name] = values.ravel()
+    return table
 
 
 def _mean_of_images(values: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -410,41 +444,46 @@ def _mean_of_images(values: NDArray[np.floating]) -> NDArray[np.float64]:
         return total / defined.sum(1)
 
 
-def _agreement(found: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64]]:
+def _agreement(overlaps: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64]]:
     """Columns of ``mask_agreement``, (M T,) each, of pixels of all images together."""
-    marked = found.map_pixels.sum(1, dtype=np.int64)
-    common = found.common_pixels.sum(1, dtype=np.int64)
-    boxed = int(found.box_pixels.sum())
+    marked = overlaps.map_pixels.sum(1, dtype=np.int64).ravel()
+    common = overlaps.common_pixels.sum(1, dtype=np.int64).ravel()
+    boxed = int(overlaps.box_pixels.sum())
     metrics = [
-        detection.mask_metrics(int(one), boxed, int(both), pixels)
-        for one, both in zip(marked.ravel(), common.ravel(), strict=True)
+        detection.mask_metrics(int(in_map), boxed, int(in_both), pixels)
+        for in_map, in_both in zip(marked, common, strict=True)
     ]
     item = MEASURES["mask_agreement"]
-    return {
-        item.column(variant): np.array([one[key] for one in metrics])
-        for variant, key in _MASKS.items()
-    }
+    columns = {}
+    for name, variant in _MASK_METRICS.items():
+        values = [of_model[name] for of_model in metrics]
+        columns[item.column(variant)] = np.array(values)
+    return columns
 
 
 def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
-    """Score of one fixed ``chance.central_map`` by each measure, which a network's maps should exceed; 0 for ``chance.CORRECTED``."""
-    images = chance.chance_scores(
-        chance.central_map().expand(len(boxes), -1, -1), boxes, size, threshold
-    )
-    known = {
-        "image_overlaps": images,
-        "rightly_classified": np.ones(len(images), dtype=bool),
+    """Localization of one ``chance.central_map`` for all images.
+
+    The maps of a network should exceed it.
+
+    Args:
+        boxes: (N, K, 4) integers in pixels, half-open, zeros for padding.
+        size: side of the images in pixels.
+        threshold: of the map.
+
+    Returns:
+        The first variant of each measure with a direction; 0 for ``chance.CORRECTED``.
+    """
+    maps = chance.central_map().expand(len(boxes), -1, -1)
+    inputs = {
+        "image_overlaps": chance.chance_scores(maps, boxes, size, threshold),
+        "rightly_classified": np.ones(len(boxes), dtype=bool),
     }
-    items = [
-        item
-        for item in of_families(["localization"])
-        if item.direction and set(item.needs) <= set(known)
-    ]
-    values = {
-        item.name: item.function(**{need: known[need] for need in item.needs})
-        for item in items
-    }
-    return {
-        name: float(next(iter(value.values())) if isinstance(value, Mapping) else value)
-        for name, value in values.items()
-    }
+    scores = {}
+    for item in of_families(["localization"]):
+        if item.direction and set(item.needs) <= set(inputs):
+            value = item.function(**{need: inputs[need] for need in item.needs})
+            if isinstance(value, Mapping):
+                value = value[item.variants[0]]
+            scores[item.name] = float(value)
+    return scores

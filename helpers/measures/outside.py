@@ -13,7 +13,7 @@ _PLAIN = (bool, int, float, str, bytes, tuple, list, dict, type(None))
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """Source of a function, of the functions of its module that it calls, and constants.
+    """Source of a function, with the functions and constants of its module.
 
     Args:
         function: of a notebook cell or a user's module.

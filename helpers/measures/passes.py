@@ -1,7 +1,7 @@
-"""The one pass over the training images that most measures live on, as many images at once as memory takes."""
+"""The forward pass over the training images that most measures share."""
 
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -13,48 +13,57 @@ from helpers.cams.maps import (
     layer_maps,
     normalise_maps,
 )
-from helpers.measures.evidence import PROVIDERS, provides
+from helpers.measures.evidence import provides
 from helpers.networks import hooks
 from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import is_of_machine
 
-_MOST = {
-    "cpu": 64,
-    "cuda": 256,
-}  # images per pass: beyond, a processor's maps leave its cache, and a GPU gains nothing
-_FORWARD, _BACKWARD = (
-    2**28,
-    2**31,
-)  # bytes of a pass on a processor, without and with gradients; on a GPU half of what is free
+# Images a pass: with more, a processor's maps leave its cache, and a GPU gains nothing.
+_MOST_IMAGES = {"cpu": 64, "cuda": 256}
+# Bytes of a pass on a processor; on a GPU it may take half of what is free.
+_FORWARD = 2**28
+_WITH_GRADIENTS = 2**31
+_CHECKED_IMAGES = 8  # of which the closed form of maps must give the logits
 
 
 class Sample(NamedTuple):
-    """The first training images, whose order was drawn, on the network's device."""
+    """The first n training images, in random order, on the network's device."""
 
     pixels: Tensor  # (n, 3, S, S) uint8
-    inputs: Tensor  # (n, 3, S, S) float32 as the network expects them, channels last
+    inputs: Tensor  # (n, 3, S, S) float32, normalised, channels last
     labels: Tensor  # (n,) int64
 
 
-def sample_of(images: Any, normalise: Any, device: Any, at_most: int) -> Sample:
-    """Take the first of the images, or all if there are no more."""
-    pixels, labels = (
-        tensor[:at_most].to(device) for tensor in (images.images, images.labels)
-    )
-    return Sample(pixels, hooks.prepared(pixels, normalise, device), labels)
+def sample_of(images: Any, normalise: Any, device: Any, count: int) -> Sample:
+    """The first images, all where there are fewer than ``count``."""
+    pixels = images.images[:count].to(device)
+    inputs = hooks.prepared(pixels, normalise, device)
+    return Sample(pixels, inputs, images.labels[:count].to(device))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What one forward pass over N training images gives; everything on the CPU, in the order of the images."""
+    """Results of a forward pass over N images, on the CPU, in their order."""
 
     logits: Tensor  # (N, K) float32
-    features: (
-        Tensor | None
-    )  # (N, D) float32, what the linear layer that gives the logits is given; None where there is none
-    maps: (
-        Tensor | None
-    )  # (N, h, w) normalised maps of the predicted class; None where they have no closed form
+    features: Tensor | None  # (N, D) float32, input of a linear layer giving the logits
+    maps: Tensor | None  # (N, h, w), of the predicted class; None without closed form
+
+
+@dataclass
+class _Batches:
+    """Results of the batches of a pass."""
+
+    logits: list[Tensor] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+    maps: list[Tensor] = field(default_factory=list)
+
+    def together(self) -> Pass:
+        return Pass(_joined(self.logits), _joined(self.features), _joined(self.maps))
+
+
+def _joined(batches: list[Tensor]) -> Tensor | None:
+    return torch.cat(batches) if batches else None
 
 
 @provides
@@ -68,48 +77,92 @@ def forward_pass(
     cam_method: str,
     batch_size: int,
 ) -> Pass:
-    """Run the training images through the network once."""
+    """Run the training images through the network once.
+
+    Args:
+        fused_network: in evaluation mode.
+        images: the N training images.
+        normalise: turns uint8 images into the network's input.
+        device: of the network.
+        example: (1, 3, S, S) input.
+        cam_method: of ``maps.CLOSED_FORM_METHODS``.
+        batch_size: images at a time.
+
+    Returns:
+        Logits; features where a linear layer gives the logits; normalised maps of the
+        predicted class where they have a closed form.
+
+    Raises:
+        ValueError: where the network is no classifier.
+    """
     layer, linear = hooks.last_called(fused_network, example)
-    classifier, given = None, []
-    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
-    with (
-        linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
-        if linear is not None
-        else nullcontext()
-    ):
+    classifier = _classifier_of_maps(fused_network, layer, images, normalise, device)
+    batches = _Batches()
+    linear_inputs: list[Tensor] = []
+    with _captured_input(linear, linear_inputs):
         for pixels in images.images.split(batch_size):
-            # Of the first images both, to see whether the closed form holds.
-            closed = layer is not None and (
-                not kept["logits"] or classifier is not None
-            )
             inputs = hooks.prepared(pixels, normalise, device)
-            maps, logits = (
-                hooks.features_and_logits(fused_network, layer, inputs)
-                if closed
-                else (None, fused_network(inputs))
-            )
-            if logits.ndim != 2:
-                raise ValueError(
-                    f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits"
-                )
-            kept["logits"].append(logits.float().cpu())
-            if (
-                given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]
-            ):  # the check below calls the layer too
-                kept["features"].append(given[-1].float().cpu())
-            if closed and classifier is None:
-                with suppress(
-                    ValueError
-                ):  # there is no closed form of this network's maps
-                    classifier = closed_form_classifier(fused_network, maps, logits)
-            if classifier is not None:
+            if classifier is None:
+                maps = None
+                logits = fused_network(inputs)
+            else:
+                maps, logits = hooks.features_and_logits(fused_network, layer, inputs)
+            _check_logits(logits)
+            batches.logits.append(logits.float().cpu())
+            if _gives_logits(linear, linear_inputs, logits):
+                batches.features.append(linear_inputs[-1].float().cpu())
+            linear_inputs.clear()
+            if maps is not None:
                 weighted = closed_form_cam(
                     cam_method, maps, classifier.weight, logits.argmax(1)
                 )
-                kept["maps"].append(normalise_maps(weighted).float().cpu())
-    return Pass(
-        **{name: torch.cat(parts) if parts else None for name, parts in kept.items()}
+                batches.maps.append(normalise_maps(weighted).float().cpu())
+    return batches.together()
+
+
+def _check_logits(logits: Tensor) -> None:
+    if logits.ndim != 2:
+        raise ValueError(
+            f"the network puts out shape {tuple(logits.shape)}; a classifier puts out "
+            "(B, K) logits"
+        )
+
+
+def _captured_input(linear: nn.Linear | None, inputs: list[Tensor]) -> Any:
+    """Collect the inputs of a linear layer while the context is open."""
+    if linear is None:
+        return nullcontext()
+    return linear.register_forward_pre_hook(lambda _, values: inputs.append(values[0]))
+
+
+def _gives_logits(
+    linear: nn.Linear | None, inputs: list[Tensor], logits: Tensor
+) -> bool:
+    """Whether a linear layer was called on features (B, D), with K outputs."""
+    return (
+        linear is not None
+        and bool(inputs)
+        and inputs[-1].ndim == 2
+        and linear.out_features == logits.shape[1]
     )
+
+
+def _classifier_of_maps(
+    network: nn.Module,
+    layer: nn.Module | None,
+    images: Any,
+    normalise: Any,
+    device: Any,
+) -> nn.Linear | None:
+    """The linear layer of the maps' closed form, None where they have none."""
+    if layer is None:
+        return None
+    inputs = hooks.prepared(images.images[:_CHECKED_IMAGES], normalise, device)
+    maps, logits = hooks.features_and_logits(network, layer, inputs)
+    try:
+        return closed_form_classifier(network, maps, logits)
+    except ValueError:
+        return None
 
 
 @provides
@@ -122,87 +175,137 @@ def maps(
     cam_method: str,
     batch_size: int,
 ) -> Tensor:
-    """(N, h, w) normalised class activation maps of the predicted class: in closed form, or else by differentiation."""
+    """Normalised class activation maps of the predicted class.
+
+    Args:
+        forward_pass: its maps are taken where they have a closed form.
+        fused_network: is differentiated where they have none.
+        images: the N training images.
+        normalise: turns uint8 images into the network's input.
+        example: (1, 3, S, S) input.
+        cam_method: of ``maps.GRADIENT_METHODS``, or "cam".
+        batch_size: images at a time.
+
+    Returns:
+        (N, h, w) in [0, 1).
+
+    Raises:
+        ValueError: where the network has no such maps.
+    """
     if forward_pass.maps is not None:
         return forward_pass.maps
-    layer, method, parts = (
-        hooks.last_maps_layer(fused_network, example),
-        "grad_cam" if cam_method == "cam" else cam_method,
-        [],
-    )
-    for pixels, logits in zip(
-        images.images.split(batch_size),
-        forward_pass.logits.split(batch_size),
-        strict=True,
+    layer = hooks.last_maps_layer(fused_network, example)
+    method = "grad_cam" if cam_method == "cam" else cam_method
+    predicted = forward_pass.logits.argmax(1)
+    batches = []
+    for pixels, classes in zip(
+        images.images.split(batch_size), predicted.split(batch_size), strict=True
     ):
         inputs = hooks.prepared(pixels, normalise, example.device)
         try:
             weighted = layer_maps(
-                method,
-                fused_network,
-                layer,
-                inputs,
-                logits.argmax(1).to(example.device),
+                method, fused_network, layer, inputs, classes.to(example.device)
             )
         except (ValueError, RuntimeError) as fault:
             if is_of_machine(fault):
                 raise
-            raise ValueError(
-                f"there is no class activation map: {str(fault).splitlines()[0]}"
-            ) from fault
-        parts.append(normalise_maps(weighted).float().cpu())
-    return torch.cat(parts)
+            reason = str(fault).splitlines()[0]
+            raise ValueError(f"there is no class activation map: {reason}") from fault
+        batches.append(normalise_maps(weighted).float().cpu())
+    return torch.cat(batches)
 
 
-PROVIDERS |= {
-    "example": lambda images, normalise, device: (
-        sample_of(images, normalise, device, 1).inputs
-    ),  # the first image, (1, 3, S, S)
-    "logits": lambda forward_pass: forward_pass.logits,  # (N, K) float32
-    "labels": lambda images: (
-        images.labels.cpu()
-    ),  # (N,) int64, the data set's, wrong labels of a run or not
-    "training_images": lambda images: len(images),
-    "flatness_sample": lambda images, normalise, device, flatness_images: sample_of(
-        images, normalise, device, flatness_images
-    ),
-    "sharpness_sample": lambda images, normalise, device, sharpness_images: sample_of(
-        images, normalise, device, sharpness_images
-    ),
-    "perturbed_sample": lambda images, normalise, device, response_sample: sample_of(
-        images, normalise, device, response_sample
-    ),
-}
+@provides
+def example(images: Any, normalise: Any, device: Any) -> Tensor:
+    """The first image as input of the network, (1, 3, S, S)."""
+    return sample_of(images, normalise, device, 1).inputs
+
+
+@provides
+def logits(forward_pass: Pass) -> Tensor:
+    """Logits of the training images, (N, K) float32."""
+    return forward_pass.logits
+
+
+@provides
+def labels(images: Any) -> Tensor:
+    """Labels of the data set, (N,) int64, also where a run was given wrong ones."""
+    return images.labels.cpu()
+
+
+@provides
+def training_images(images: Any) -> int:
+    """Number of images that a network was trained on, where no other is given."""
+    return len(images)
+
+
+@provides
+def flatness_sample(
+    images: Any, normalise: Any, device: Any, flatness_images: int
+) -> Sample:
+    """Images whose accuracy noise on the weights lowers."""
+    return sample_of(images, normalise, device, flatness_images)
+
+
+@provides
+def sharpness_sample(
+    images: Any, normalise: Any, device: Any, sharpness_images: int
+) -> Sample:
+    """Images whose accuracy the worst change of the weights lowers."""
+    return sample_of(images, normalise, device, sharpness_images)
+
+
+@provides
+def perturbed_sample(
+    images: Any, normalise: Any, device: Any, response_sample: int
+) -> Sample:
+    """Images that are mixed and transformed."""
+    return sample_of(images, normalise, device, response_sample)
 
 
 @provides
 @torch.inference_mode()
 def output_bytes(network: nn.Module, example: Tensor) -> list[int]:
-    """Bytes that each layer without layers of its own puts out for an example of one image."""
-    found: list[int] = []
+    """Bytes that each innermost layer puts out for one image.
 
-    def note(module: nn.Module, given: Any, output: Any) -> None:
+    Args:
+        network: whose layers are observed.
+        example: (1, 3, S, S) input.
+    """
+    sizes: list[int] = []
+
+    def note_size(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor) and not list(module.children()):
-            found.append(output.nbytes)
+            sizes.append(output.nbytes)
 
-    hooks.observe(network, example, note)
-    return found
-
-
-def fitting(image: int, device: Any, processor: int) -> int:
-    """Number of images of so many bytes each that a pass takes, at least 1."""
-    place = torch.device(device)
-    free = torch.cuda.mem_get_info(place)[0] // 2 if place.type == "cuda" else processor
-    most = min(_MOST.get(place.type, 64), free // max(1, image))
-    return fitting_batch(max(1, most))
+    hooks.observe(network, example, note_size)
+    return sizes
 
 
-# A layer reads and writes a few maps of its size at a time; a pass with gradients keeps what every layer puts out.
-PROVIDERS |= {
-    "batch_size": lambda output_bytes, device: fitting(
-        4 * max(output_bytes, default=0), device, _FORWARD
-    ),
-    "gradient_batch_size": lambda output_bytes, device, batch_size: min(
-        batch_size, fitting(2 * sum(output_bytes), device, _BACKWARD)
-    ),
-}
+def images_that_fit(image_bytes: int, device: Any, processor_bytes: int) -> int:
+    """Number of images of a pass, at least 1.
+
+    Args:
+        image_bytes: that one image takes.
+        device: of the network; of a GPU half of the free memory may be used.
+        processor_bytes: that a pass may take on a processor.
+    """
+    device = torch.device(device)
+    free = processor_bytes
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0] // 2
+    count = min(_MOST_IMAGES.get(device.type, 64), free // max(1, image_bytes))
+    return fitting_batch(max(1, count))
+
+
+@provides
+def batch_size(output_bytes: list[int], device: Any) -> int:
+    """Images of a pass, of which a layer holds a few maps of its size at a time."""
+    return images_that_fit(4 * max(output_bytes, default=0), device, _FORWARD)
+
+
+@provides
+def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
+    """Images of a pass with gradients, which holds the outputs of all layers."""
+    fitting = images_that_fit(2 * sum(output_bytes), device, _WITH_GRADIENTS)
+    return min(batch_size, fitting)

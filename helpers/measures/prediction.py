@@ -1,4 +1,4 @@
-"""Measures of what a network says about its own training images: confidence, margins, dispersion, invariance."""
+"""Confidence, margins, dispersion and invariance of predictions on training images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.evidence import PROVIDERS, provides
+from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
 from helpers.networks.hooks import prepared
 from helpers.statistics.correlations import Array
@@ -25,31 +25,57 @@ _MARGINS = (
     "skewness",
     "kurtosis",
 )
-PROVIDERS["probabilities"] = lambda logits: logits.double().softmax(1)  # (N, K) float64
+
+
+@provides
+def probabilities(logits: Tensor) -> Tensor:
+    """Softmax of the logits, (N, K) float64."""
+    return logits.double().softmax(1)
 
 
 @provides
 def margins(logits: Tensor, labels: Tensor) -> Array:
-    """(N,) margins of the training images: ``z_y - max over k != y of z_k``, negative for a misclassified image."""
+    """Margins of the training images: ``z_y - max over k != y of z_k``.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+
+    Returns:
+        (N,) float64, negative for a misclassified image.
+
+    Raises:
+        ValueError: for a network with one output.
+    """
     if logits.shape[1] < 2:
         raise ValueError(
             f"the network has {logits.shape[1]} output; a margin needs two classes"
         )
     scores = logits.double()
-    own, others = (
-        scores.gather(1, labels[:, None]),
-        scores.scatter(1, labels[:, None], -torch.inf),
-    )
-    return (own[:, 0] - others.amax(1)).numpy()
+    true_class = labels[:, None]
+    of_label = scores.gather(1, true_class)[:, 0]
+    of_others = scores.scatter(1, true_class, -torch.inf).amax(1)
+    return (of_label - of_others).numpy()
 
 
 @provides
 def margin(margins: Array) -> float:
-    """The margin that norms are divided by: the absolute value of the k-th smallest, k = floor(N / 10); Jiang et al. 2020. NaN for 0."""
+    """The margin that norms are divided by; Jiang et al. 2020.
+
+    Args:
+        margins: (N,).
+
+    Returns:
+        The absolute value of the k-th smallest, k = floor(N / 10); NaN for 0.
+
+    Raises:
+        ValueError: for fewer than 10 images.
+    """
     k = len(margins) // 10
     if not k:
         raise ValueError(
-            f"{len(margins)} training images; the 10th percentile of the margin needs at least 10"
+            f"{len(margins)} training images; the 10th percentile of the margin needs "
+            "at least 10"
         )
     return abs(float(np.partition(margins, k - 1)[k - 1])) or np.nan
 
@@ -59,15 +85,26 @@ def margin(margins: Array) -> float:
 def rotated_probabilities(
     fused_network: nn.Module, images: Any, normalise: Any, device: Any, batch_size: int
 ) -> Tensor:
-    """(3, N, K) float64 softmax of the training images turned by 90, 180 and 270 degrees: three passes; the turn is exact."""
-    batches, turned = images.images.split(batch_size), []
-    for turns in (1, 2, 3):
-        given = (
-            prepared(pixels.rot90(turns, (2, 3)), normalise, device)
-            for pixels in batches
-        )
-        turned.append(torch.cat([fused_network(pixels).cpu() for pixels in given]))
-    return torch.stack(turned).double().softmax(2)
+    """Softmax of the training images turned by 90, 180 and 270 degrees.
+
+    Args:
+        fused_network: in evaluation mode.
+        images: N training images; the turn is exact.
+        normalise: turns uint8 images into the network's input.
+        device: of the network.
+        batch_size: images at a time.
+
+    Returns:
+        (3, N, K) float64.
+    """
+    logits = []
+    for quarter_turns in (1, 2, 3):
+        batches = []
+        for pixels in images.images.split(batch_size):
+            turned = pixels.rot90(quarter_turns, (2, 3))
+            batches.append(fused_network(prepared(turned, normalise, device)).cpu())
+        logits.append(torch.cat(batches))
+    return torch.stack(logits).double().softmax(2)
 
 
 @measure(
@@ -78,25 +115,32 @@ def rotated_probabilities(
     variants=_NUCLEAR,
 )
 def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
-    """Nuclear norm of the (N, K) prediction matrix: confident and spread over the classes is large.
+    """Nuclear norm of the (N, K) prediction matrix, large for confident and spread.
 
-    scaled: ``||P||_* / sqrt(min(N, K) N)`` in (0, 1]; raw: ``||P||_*``; as printed in Du: the scaled one over N, in the same order.
+    scaled: ``||P||_* / sqrt(min(N, K) N)`` in (0, 1]; raw: ``||P||_*``; as printed in
+    Du: the scaled one over N, in the same order.
     """
     n, k = probabilities.shape
     raw = float(torch.linalg.svdvals(probabilities).sum())
     scaled = raw / (min(n, k) * n) ** 0.5
-    return dict(zip(_NUCLEAR, (scaled, raw, scaled / n), strict=True))
+    return {"scaled": scaled, "raw": raw, "as printed in Du": scaled / n}
 
 
 def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
-    """Effective Invariance of each image under one transform: ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``.
+    """Effective Invariance of each image under one transform; Deng et al. 2022.
 
-    (N, K) probabilities -> (N,) in [0, 1], 0 where the predicted class changes; the first is never below the second.
+    Args:
+        clean: (N, K) probabilities p.
+        turned: (N, K) probabilities p_t of the transformed images.
+
+    Returns:
+        ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``, (N,) in [0, 1], 0 where the
+        predicted class changes; the first is never below the second.
     """
-    same = clean.argmax(1) == turned.argmax(1)
-    return (clean * turned).sum(1).sqrt() * same, (
-        clean.amax(1) * turned.amax(1)
-    ).sqrt() * same
+    same_class = clean.argmax(1) == turned.argmax(1)
+    vector = (clean * turned).sum(1).sqrt()
+    top_confidence = (clean.amax(1) * turned.amax(1)).sqrt()
+    return vector * same_class, top_confidence * same_class
 
 
 @measure(
@@ -108,17 +152,20 @@ def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
 def effective_invariance(
     probabilities: Tensor, rotated_probabilities: Tensor
 ) -> Mapping[str, float]:
-    """Agreement of the prediction with that of the image turned by 90, 180 and 270 degrees, in [0, 1]: mean over images and turns.
+    """Agreement of the prediction with that of the turned image, in [0, 1].
 
-    Vector: Du et al.'s text and code; top confidence: Deng et al.; see ``invariance_of``.
+    Mean over images and turns by 90, 180 and 270 degrees. Vector: Du et al.'s text and
+    code; top confidence: Deng et al.; see ``invariance_of``.
     """
-    forms = zip(
-        *(invariance_of(probabilities, turned) for turned in rotated_probabilities),
-        strict=True,
-    )
+    vector = []
+    top_confidence = []
+    for turned in rotated_probabilities:
+        of_vector, of_top = invariance_of(probabilities, turned)
+        vector.append(of_vector)
+        top_confidence.append(of_top)
     return {
-        name: float(torch.stack(form).mean())
-        for name, form in zip(_INVARIANCE, forms, strict=True)
+        "vector": float(torch.stack(vector).mean()),
+        "top confidence": float(torch.stack(top_confidence).mean()),
     }
 
 
@@ -130,19 +177,21 @@ def effective_invariance(
     variants=_MARGINS,
 )
 def output_margin(margins: Array) -> Mapping[str, float]:
-    """Margin of the training images in logits: its 10th and 5th percentile (linear interpolation) and its moments."""
+    """Margin of the training images in logits: percentiles and moments.
+
+    Percentiles by linear interpolation; skewness and kurtosis are NaN where all margins
+    are equal.
+    """
     varies = bool(np.ptp(margins) > 1e-12 * np.abs(margins).max())
-    shape = [
-        form(margins) if varies else np.nan
-        for form in (scipy.stats.skew, scipy.stats.kurtosis)
-    ]
-    return dict(
-        zip(
-            _MARGINS,
-            (*np.percentile(margins, [10, 5]), margins.mean(), margins.std(), *shape),
-            strict=True,
-        )
-    )
+    tenth, fifth = np.percentile(margins, [10, 5])
+    return {
+        "10th percentile": tenth,
+        "5th percentile": fifth,
+        "mean": margins.mean(),
+        "standard deviation": margins.std(),
+        "skewness": scipy.stats.skew(margins) if varies else np.nan,
+        "kurtosis": scipy.stats.kurtosis(margins) if varies else np.nan,
+    }
 
 
 @measure("prediction", -1, "cross-entropy of the training set")
@@ -153,8 +202,12 @@ def training_loss(logits: Tensor, labels: Tensor) -> float:
 
 @measure("prediction", 1, "accuracy on the training set")
 def training_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Fraction of the training images classified correctly, in eval mode; it is one half of the gap itself."""
-    if wrong := int((~logits.isfinite().all(1)).sum()):
+    """Fraction of the training images classified correctly: one half of the gap.
+
+    In evaluation mode, in [0, 1].
+    """
+    wrong = int((~logits.isfinite().all(1)).sum())
+    if wrong:
         raise ValueError(
             f"{wrong} of {len(logits)} training images have logits that are not finite"
         )
@@ -171,15 +224,27 @@ def prediction_entropy(probabilities: Tensor) -> float:
 def prediction_values(
     logits: Tensor, labels: Tensor, probabilities: Tensor, rotated_probabilities: Tensor
 ) -> dict[str, NDArray[Any]]:
-    """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right."""
-    invariance = torch.stack(
-        [invariance_of(probabilities, turned)[0] for turned in rotated_probabilities]
-    ).mean(0)
-    values = {
-        "training_loss": cross_entropy(logits.double(), labels, reduction="none"),
-        "effective_invariance": invariance,
-    }
-    values["prediction_entropy"] = torch.special.entr(probabilities).sum(1)
+    """Values of single images, of which measures are means.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+        probabilities: (N, K).
+        rotated_probabilities: (3, N, K).
+
+    Returns:
+        (N,) float16 by the name of the measure, and ``correct``, (N,) bool.
+    """
+    invariance = [
+        invariance_of(probabilities, turned)[0] for turned in rotated_probabilities
+    ]
+    losses = cross_entropy(logits.double(), labels, reduction="none")
+    entropies = torch.special.entr(probabilities).sum(1)
     return {
-        name: value.numpy().astype(np.float16) for name, value in values.items()
-    } | {"correct": (logits.argmax(1) == labels).numpy()}
+        "training_loss": losses.numpy().astype(np.float16),
+        "effective_invariance": (
+            torch.stack(invariance).mean(0).numpy().astype(np.float16)
+        ),
+        "prediction_entropy": entropies.numpy().astype(np.float16),
+        "correct": (logits.argmax(1) == labels).numpy(),
+    }

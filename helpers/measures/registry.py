@@ -1,4 +1,4 @@
-"""The one list of measures: what each is called, where it comes from, which way it points, and what it needs."""
+"""The one list of measures: name, source, direction and needs of each."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,8 @@ FAMILIES = (
     "reliance",
 )
 MEASURES: dict[str, "Measure"] = {}
-VALUES_VERSIONS = {
-    "reliance": 2
-}  # by family, else 1: raised with every change of its values, so that what was kept is computed anew
+# By family, else 1: raised with a change of its values, so that they are computed anew.
+VALUES_VERSIONS = {"reliance": 2}
 # Measures whose values lie in one file a family and model: those of the first studies,
 # whose files are found by this list. Another measure has files of its own.
 KEPT_TOGETHER = frozenset(
@@ -46,34 +45,38 @@ KEPT_TOGETHER = frozenset(
     object_reliance box_only_accuracy images_without_reliance
     """.split()  # noqa: SIM905
 )
-Value = (
-    float | Mapping[str, float | str]
-)  # what a measure returns: one number, or one per variant, or why there is none
+# What a measure returns: a number, or one per variant; a text says why there is none.
+Value = float | Mapping[str, float | str]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One claim to predict the generalization gap, as a function of a network and its training images."""
+    """A claim to predict the generalization gap from a network and its images."""
 
     name: str  # as a column of tables
     title: str  # as a label of figures
     family: str  # one of FAMILIES
-    direction: int  # +1 when a larger value promises a smaller gap, -1 when a larger one; 0 for a count that promises nothing
+    direction: int  # +1: a larger value promises a smaller gap; -1: a larger; 0: none
     source: str  # paper and equation
-    variants: tuple[
-        str, ...
-    ]  # ways to compute it; the first is the one that is ranked, and () is one way only
+    variants: tuple[str, ...]  # ways to compute it, the first is ranked; () is one way
     summary: str  # one line
-    needs: tuple[str, ...]  # names of what the function is given, see ``evidence``
+    needs: tuple[str, ...]  # names of the function's arguments, see ``evidence``
     function: Callable[..., Value]
 
     def column(self, variant: str = "") -> str:
-        """Column of a table that holds a variant: the first has the measure's own name."""
-        return (
-            self.name
-            if variant in ("", *self.variants[:1])
-            else f"{self.name} ({variant})"
-        )
+        """Column of tables that holds a variant; the first has the measure's name."""
+        if self._is_first(variant):
+            return self.name
+        return f"{self.name} ({variant})"
+
+    def label(self, variant: str = "") -> str:
+        """Label of a variant in figures; the first has the measure's title."""
+        if self._is_first(variant):
+            return self.title
+        return f"{self.title}, {variant}"
+
+    def _is_first(self, variant: str) -> bool:
+        return variant in ("", *self.variants[:1])
 
 
 @cache
@@ -105,7 +108,7 @@ def enter(item: Measure) -> None:
 
 
 def is_from_outside(function: Callable[..., Any]) -> bool:
-    """Whether a function is from a notebook cell or a user's module, not of the workbook.
+    """Whether a function is from a notebook cell or a user's module.
 
     Args:
         function: of a measure, or of what measures need.
@@ -126,81 +129,74 @@ def measure(
     title: str = "",
     variants: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
-    """Enter a function into the list of measures; it is then scored, tabled, drawn and ranked wherever measures are.
+    """Enter a function into the list of measures.
 
-    Its arguments name what it needs: of ``evidence.PROVIDERS``, ``MeasureSettings`` or ``GIVEN``. It returns a ``Value``; NaN where it is
-    undefined, and a ``ValueError`` says why it cannot be had. An empty title is the name in words.
+    It is then scored, tabled, drawn and ranked wherever measures are. Its arguments
+    name what it needs: of ``evidence.PROVIDERS``, ``evidence.INPUTS``,
+    ``MeasureSettings`` or other measures. It returns a ``Value``, NaN where it is
+    undefined; its ``ValueError`` is the reason why there is no value. The first line of
+    its docstring is the summary.
+
+    Args:
+        family: one of ``FAMILIES``.
+        direction: +1 where a larger value promises a smaller gap, -1 where it promises
+            a larger one, 0 for a count.
+        source: paper and equation.
+        title: a label for figures; the name in words where it is empty.
+        variants: names of the values where it returns several; the first is ranked.
+
+    Returns:
+        The decorator, which leaves the function as it is.
     """
 
-    def entered(function: Callable[..., Value]) -> Callable[..., Value]:
-        summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        measures(
-            family,
-            direction,
-            (function.__name__, title, source, summary, function),
-            variants=variants,
+    def decorate(function: Callable[..., Value]) -> Callable[..., Value]:
+        enter(
+            Measure(
+                name=function.__name__,
+                title=title or function.__name__.replace("_", " "),
+                family=family,
+                direction=direction,
+                source=source,
+                variants=variants,
+                summary=(inspect.getdoc(function) or "").partition("\n")[0],
+                needs=needs(function),
+                function=function,
+            )
         )
         return function
 
-    return entered
-
-
-def measures(
-    family: str,
-    direction: int,
-    *rows: tuple[str, str, str, str, Callable[..., Value]],
-    variants: tuple[str, ...] = (),
-) -> None:
-    """Enter measures of one row each: name, title (empty: the name in words), source, summary, and the function, see ``measure``."""
-    for name, title, source, summary, function in rows:
-        enter(
-            Measure(
-                name,
-                title or name.replace("_", " "),
-                family,
-                direction,
-                source,
-                variants,
-                summary,
-                needs(function),
-                function,
-            )
-        )
+    return decorate
 
 
 def of_families(families: Sequence[str]) -> list[Measure]:
     """The measures of some families, in their order."""
-    return [
-        item
-        for family in families
-        for item in MEASURES.values()
-        if item.family == family
-    ]
+    measures = []
+    for family in families:
+        measures += [item for item in MEASURES.values() if item.family == family]
+    return measures
 
 
 def ranked() -> dict[str, Measure]:
-    """The columns that claim something, with their measure: the first variant of each that has a direction."""
+    """Measures with a direction, by the column of their first variant."""
     return {item.column(): item for item in MEASURES.values() if item.direction}
 
 
 def columns() -> pd.DataFrame:
-    """Every column that scores can have, with what is known of its measure; direction 0 is a count."""
+    """All columns that scores can have.
+
+    Returns:
+        A row per measure and variant: column, measure, variant, title, family,
+        direction (0 is a count), source, needs, summary.
+    """
     rows = []
     for item in MEASURES.values():
         for variant in item.variants or ("",):
-            title = (
-                item.title
-                if variant in ("", *item.variants[:1])
-                else f"{item.title}, {variant}"
-            )
             row = {
                 "column": item.column(variant),
                 "measure": item.name,
                 "variant": variant,
-                "title": title,
+                "title": item.label(variant),
                 "family": item.family,
-            }
-            row |= {
                 "direction": item.direction,
                 "source": item.source,
                 "needs": ", ".join(item.needs),

@@ -1,4 +1,4 @@
-"""Does a network need the object: its accuracy with the inside of the box greyed, another place greyed, or all but the box."""
+"""Accuracy with the object greyed, another place greyed, or all but the object."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helpers.cams import chance
 from helpers.measures.evidence import provides
-from helpers.measures.registry import measure, measures
+from helpers.measures.registry import measure
 from helpers.networks.hooks import prepared
 
 _SOURCE = "ours; intervention on the image"
@@ -26,57 +26,65 @@ def greyed_hits(
     labels: Tensor,
     batch_size: int,
 ) -> pd.DataFrame:
-    """Whether the class is right when a part of the image takes the image's mean colour, one row per training image, 0 or 1.
+    """Whether the class is right when a part of the image takes its mean colour.
 
-    box: the inside of the boxes (their union); control: the boxes of another image (``chance.derangements``), too small a change where they
-    overlap the object; outside: everything else. NaN for an image without a box, or box from edge to edge; ValueError for fewer than two.
+    Args:
+        fused_network: in evaluation mode.
+        images: N training images.
+        normalise: turns uint8 images into the network's input.
+        device: of the network.
+        labels: (N,).
+        batch_size: images at a time.
+
+    Returns:
+        A row per image, 0 or 1. box: the inside of the boxes (their union) is grey;
+        control: the boxes of another image (``chance.derangements``), too small a
+            change
+        where they overlap the object; outside: everything else. NaN for an image
+        without a box, or with a box from edge to edge.
+
+    Raises:
+        ValueError: for fewer than two images with a box and room around it.
     """
-    masks = chance.boxed(images.boxes, images.images.shape[-1]).view(
-        len(images), 1, *images.images.shape[2:]
-    )
-    rows = (masks.flatten(1).any(1) & ~masks.flatten(1).all(1)).nonzero().squeeze(1)
+    size = images.images.shape[-1]
+    in_boxes = chance.boxed(images.boxes, size)  # (N, size * size)
+    masks = in_boxes.view(len(images), 1, size, size)
+    rows = (in_boxes.any(1) & ~in_boxes.all(1)).nonzero().squeeze(1)
     if len(rows) < 2:
         raise ValueError(
-            f"{len(rows)} of {len(images)} images have a box that leaves room around it; two are needed"
+            f"{len(rows)} of {len(images)} images have a box that leaves room around "
+            "it; two are needed"
         )
     others = rows[chance.derangements(len(rows), 1)[:, 0]]
-    found = {
+    hits = {
         name: np.full(len(images), np.nan) for name in ("box", "control", "outside")
     }
     for row, other in zip(
         rows.split(batch_size), others.split(batch_size), strict=True
     ):
         pixels = images.images[row]
-        colour = pixels.float().mean((2, 3), keepdim=True).round().byte()
-        for name, greyed in (
-            ("box", masks[row]),
-            ("control", masks[other]),
-            ("outside", ~masks[row]),
-        ):
-            predicted = (
-                fused_network(
-                    prepared(torch.where(greyed, colour, pixels), normalise, device)
-                )
-                .argmax(1)
-                .cpu()
-            )
-            found[name][row.numpy()] = predicted == labels[row]
-    return pd.DataFrame(found)
+        mean_colour = pixels.float().mean((2, 3), keepdim=True).round().byte()
+        greyed = {"box": masks[row], "control": masks[other], "outside": ~masks[row]}
+        for name, mask in greyed.items():
+            changed = torch.where(mask, mean_colour, pixels)
+            logits = fused_network(prepared(changed, normalise, device))
+            hits[name][row.numpy()] = logits.argmax(1).cpu() == labels[row]
+    return pd.DataFrame(hits)
 
 
 @provides
 def reliance_values(greyed_hits: pd.DataFrame) -> dict[str, NDArray[np.float16]]:
-    """Values of single images, (N,), of which object_reliance is the mean; NaN without."""
-    return {
-        "object_reliance": (greyed_hits["control"] - greyed_hits["box"]).to_numpy(
-            np.float16
-        )
-    }
+    """Values of single images, (N,), of which object_reliance is the mean."""
+    reliance = greyed_hits["control"] - greyed_hits["box"]
+    return {"object_reliance": reliance.to_numpy(np.float16)}
 
 
 @measure("reliance", 1, _SOURCE, title="reliance on the object")
 def object_reliance(greyed_hits: pd.DataFrame) -> float:
-    """Accuracy with another image's box greyed less that with the object's own box greyed, in [-1, 1]; 0 where the object is not needed."""
+    """Accuracy with another image's box greyed less that with the object's greyed.
+
+    In [-1, 1]; 0 where the object is not needed.
+    """
     return float((greyed_hits["control"] - greyed_hits["box"]).mean())
 
 
@@ -84,21 +92,16 @@ def object_reliance(greyed_hits: pd.DataFrame) -> float:
 def box_only_accuracy(
     greyed_hits: pd.DataFrame, rightly_classified: NDArray[np.bool_]
 ) -> float:
-    """Accuracy with everything but the box greyed, over that on the same images as they are; at least 0, NaN for an accuracy of 0."""
-    scored = greyed_hits["outside"].notna()
-    accuracy = rightly_classified[scored].mean()
+    """Accuracy with all but the box greyed, over that on the same images as they are.
+
+    At least 0; NaN for an accuracy of 0.
+    """
+    has_box = greyed_hits["outside"].notna()
+    accuracy = rightly_classified[has_box].mean()
     return float(greyed_hits["outside"].mean() / accuracy) if accuracy else np.nan
 
 
-_WITHOUT = "Count the images that have no box, or are nothing but box"
-measures(
-    "reliance",
-    0,
-    (
-        "images_without_reliance",
-        "",
-        "count",
-        _WITHOUT,
-        lambda greyed_hits: float(greyed_hits["outside"].isna().sum()),
-    ),
-)
+@measure("reliance", 0, "count")
+def images_without_reliance(greyed_hits: pd.DataFrame) -> float:
+    """Number of images that have no box, or are nothing but box."""
+    return float(greyed_hits["outside"].isna().sum())

@@ -1,4 +1,4 @@
-"""How accuracy falls as images, or what the first layer makes of them, are mixed more and more (Schiff et al. 2021)."""
+"""Accuracy of mixed images, or of mixed outputs of the first layer, and its curves."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -21,107 +21,162 @@ _WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
 
 
 class FirstLayer(NamedTuple):
-    """The end of a network's first layer, and what it puts out."""
+    """The end of a network's first layer, and its outputs."""
 
     module: nn.Module  # whose first call in a pass is meant
     activations: Tensor  # (N, ...) for N images, on the network's device
 
 
 def _areas(alphas: ArrayLike, accuracies: ArrayLike) -> tuple[Array, Array]:
-    """Magnitudes rescaled to [0, 1], and the area under a curve up to each of them, by trapezoids."""
+    """Magnitudes rescaled to [0, 1], and the area under a curve up to each of them."""
     x = np.asarray(alphas, dtype=float)
     x = (x - x[0]) / (x[-1] - x[0])
     return x, cumulative_trapezoid(accuracies, x, initial=0)
 
 
 def gi_of_curve(alphas: ArrayLike, accuracies: ArrayLike) -> float:
-    """Deficit of a response curve, after Gini: ``Gi = 2 * integral of (alpha - t(alpha))``; Schiff et al. 2021, Algorithm 2.
+    """Deficit of a response curve, after Gini; Schiff et al. 2021, Algorithm 2.
 
-    t is the area under the curve up to alpha. In [0, 1], small is better: ``1 - a`` for a constant; NaN when an accuracy is.
+    ``Gi = 2 * integral of (alpha - t(alpha))``, with t the area under the curve up to
+    alpha.
+
+    Args:
+        alphas: (n,) magnitudes, ascending.
+        accuracies: (n,) in [0, 1].
+
+    Returns:
+        In [0, 1], small is better: ``1 - a`` for a constant a. NaN when an accuracy is.
+
+    Example:
+        >>> gi_of_curve([0, 0.5, 1], [0.75, 0.75, 0.75])
+        0.25
     """
-    x, t = _areas(alphas, accuracies)
-    return float(2 * trapezoid(x - t, x))
+    x, areas = _areas(alphas, accuracies)
+    return float(2 * trapezoid(x - areas, x))
 
 
 def pal_of_curve(
     alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bottom: float = 0.1
 ) -> float:
-    """Ratio of areas, after Palma; a WORKING DEFINITION, because Algorithm 4 of Schiff et al. 2021 was not at hand.
+    """Ratio of areas of a response curve, after Palma; a WORKING DEFINITION.
 
-    ``Pal = integral of t over [1 - top, 1] / integral of t over [0, bottom]``, t as in ``gi_of_curve``, linear between points. Large is
-    better; a factor on all accuracies does not change it; NaN for 0 / 0.
+    Algorithm 4 of Schiff et al. 2021 was not at hand. ``Pal = integral of t over
+    [1 - top, 1] / integral of t over [0, bottom]``, with t as in ``gi_of_curve``,
+    linear between points. A factor on all accuracies does not change it.
+
+    Args:
+        alphas: (n,) magnitudes, ascending.
+        accuracies: (n,) in [0, 1].
+        top: share of the largest magnitudes.
+        bottom: share of the smallest magnitudes.
+
+    Returns:
+        At least 0, large is better; NaN for 0 / 0.
     """
-    x, t = _areas(alphas, accuracies)
-    parts = [
-        np.concatenate([[start], x[(x > start) & (x < stop)], [stop]])
-        for start, stop in ((0, bottom), (1 - top, 1))
-    ]
-    lower, upper = (float(trapezoid(np.interp(part, x, t), part)) for part in parts)
+    x, areas = _areas(alphas, accuracies)
+
+    def integral(start: float, stop: float) -> float:
+        points = [start, *x[(x > start) & (x < stop)], stop]
+        return float(trapezoid(np.interp(points, x, areas), points))
+
+    lower = integral(0, bottom)
+    upper = integral(1 - top, 1)
     return upper / lower if lower > 0 else np.nan
 
 
 def mixup_partners(labels: Tensor, kind: str, seed: int) -> Pairs:
-    """Draw a partner j != i for every image i that can have one, uniformly, of its class ("intra") or of another ("inter")."""
-    values, generator, found = (
-        labels.cpu().numpy(),
-        np.random.default_rng((seed, 1)),
-        np.full(len(labels), -1),
-    )
-    for label in np.unique(values):
-        own = np.flatnonzero(values == label)
-        pool = own if kind == "intra" else np.flatnonzero(values != label)
-        if others := len(pool) - (kind == "intra"):
-            drawn = generator.integers(others, size=len(own))
-            found[own] = pool[
-                drawn + (drawn >= np.arange(len(own)) if kind == "intra" else 0)
-            ]  # step over oneself
-    return torch.from_numpy(np.flatnonzero(found >= 0)), torch.from_numpy(
-        found[found >= 0]
-    )
+    """Draw a partner for every image that can have one, uniformly.
+
+    Args:
+        labels: (N,).
+        kind: "intra", a partner of the same class, or "inter", of another.
+        seed: of the draw.
+
+    Returns:
+        Images i, ascending, and their partners j != i.
+    """
+    classes = labels.cpu().numpy()
+    generator = np.random.default_rng((seed, 1))
+    partners = np.full(len(classes), -1)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        if kind == "inter":
+            others = np.flatnonzero(classes != label)
+            if len(others):
+                partners[members] = others[
+                    generator.integers(len(others), size=len(members))
+                ]
+        elif len(members) > 1:
+            places = generator.integers(len(members) - 1, size=len(members))
+            places += places >= np.arange(len(members))  # step over oneself
+            partners[members] = members[places]
+    images = np.flatnonzero(partners >= 0)
+    return torch.from_numpy(images), torch.from_numpy(partners[images])
 
 
 def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
-    """List the unordered pairs i > j of one class: all, or ``limit`` different ones drawn at random where a class has more."""
-    values, generator, pairs = (
-        labels.cpu().numpy(),
-        np.random.default_rng((seed, 3)),
-        [],
-    )
-    for label in np.unique(values):
-        every = np.flatnonzero(values == label)[
-            np.stack(np.tril_indices((values == label).sum(), -1))
-        ]
-        pairs.append(
-            every[:, generator.choice(every.shape[1], limit, replace=False)]
-            if every.shape[1] > limit
-            else every
-        )
-    return tuple(torch.from_numpy(np.concatenate(pairs, axis=1)))
+    """List unordered pairs of images of one class.
+
+    Args:
+        labels: (N,).
+        limit: pairs of a class at most; of more, so many are drawn.
+        seed: of the draw.
+
+    Returns:
+        Images i, and images j < i of the same class.
+    """
+    classes = labels.cpu().numpy()
+    generator = np.random.default_rng((seed, 3))
+    pairs = []
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        below_diagonal = np.stack(np.tril_indices(len(members), -1))
+        of_class = members[below_diagonal]  # (2, pairs)
+        count = of_class.shape[1]
+        if count > limit:
+            of_class = of_class[:, generator.choice(count, limit, replace=False)]
+        pairs.append(of_class)
+    first, second = np.concatenate(pairs, axis=1)
+    return torch.from_numpy(first), torch.from_numpy(second)
 
 
-def replaced_output(layer: nn.Module, waiting: list[Tensor]) -> AbstractContextManager:
-    """Let calls of a layer put out what is waiting, until nothing is, while the context is open."""
+def replaced_output(layer: nn.Module, outputs: list[Tensor]) -> AbstractContextManager:
+    """Let calls of a layer put out other tensors while the context is open.
+
+    Args:
+        layer: whose output is replaced.
+        outputs: of the next calls, the last one first; after them the layer's own.
+    """
     return layer.register_forward_hook(
-        lambda module, given, output: waiting.pop() if waiting else None
+        lambda module, inputs, output: outputs.pop() if outputs else None
     )
 
 
 @torch.no_grad()
 def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the end of a network's first layer by a trace: the last module called before the second convolution or linear layer.
+    """Find the end of a network's first layer.
 
-    All that is known of the image must pass through it, which is tested by the logits of a few images, not all zero; else an earlier is
-    taken. ValueError where there is none.
+    The last module called before the second convolution or linear layer, if all
+    information on the image passes through it, else an earlier one. That is tested by
+    the logits of a few images, not all zero.
+
+    Args:
+        network: in evaluation mode.
+        example: (B, 3, S, S) input.
+
+    Raises:
+        ValueError: where there is none.
     """
-    name, calls = type(network).__name__, []
+    name = type(network).__name__
+    calls: list[nn.Module] = []
 
-    def seen(module: nn.Module, given: Any, output: Any) -> None:
-        if isinstance(module, nn.MultiheadAttention) or not any(
-            module.children()
-        ):  # attention uses its parts without a call
+    def note_call(module: nn.Module, inputs: Any, output: Any) -> None:
+        # Attention uses its layers without a call of them.
+        is_innermost = not any(module.children())
+        if is_innermost or isinstance(module, nn.MultiheadAttention):
             calls.append(module)
 
-    observe(network, example, seen)
+    observe(network, example, note_call)
     weighted = [
         position
         for position, module in enumerate(calls)
@@ -129,21 +184,26 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
     ]
     if len(weighted) < 2:
         raise ValueError(
-            f"{name} calls {len(weighted)} convolution or linear layers; the end of the first needs a second one"
+            f"{name} calls {len(weighted)} convolution or linear layers; the end of "
+            "the first needs a second one"
         )
-    for position in reversed(range(*weighted[:2])):
+    for position in reversed(range(weighted[0], weighted[1])):
         module = calls[position]
-        if calls.index(module) == position and _carries_everything(
-            network, module, example
-        ):
+        is_first_call = calls.index(module) == position
+        if is_first_call and _carries_everything(network, module, example):
             return module
     raise ValueError(
-        f"no one module of {name} carries all of the image between the first and the second convolution or linear layer"
+        f"no one module of {name} carries all of the image between the first and the "
+        "second convolution or linear layer"
     )
 
 
 def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) -> bool:
-    """Put a module's output in place of its output for other images: do the logits become the first ones?"""
+    """Whether the output of a module alone decides the logits.
+
+    Its output for the example replaces that for other images: then the logits must
+    become those of the example.
+    """
     with captured_output(module) as outputs:
         logits = network(example)
     if not isinstance(outputs[0], Tensor) or outputs[0].shape[:1] != example.shape[:1]:
@@ -152,33 +212,53 @@ def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) 
     with replaced_output(module, outputs[:1]):
         replayed = network(-example)
     # Only rounding differs where nothing went around the module.
-    spread, size = (
-        float(values.nan_to_num(0, 0, 0).abs().max())
-        for values in (logits - others, logits)
-    )
-    return torch.allclose(
-        replayed, logits, rtol=0, atol=0.01 * spread + 1e-6 * size, equal_nan=True
-    )
+    tolerance = 0.01 * _largest(logits - others) + 1e-6 * _largest(logits)
+    return torch.allclose(replayed, logits, rtol=0, atol=tolerance, equal_nan=True)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.nan_to_num(0, 0, 0).abs().max())
 
 
 @torch.no_grad()
 def first_layer(
     network: nn.Module, inputs: Tensor, batch_size: int = 256
 ) -> FirstLayer:
-    """What the first layer puts out for all (N, 3, H, W) inputs; ValueError where no module is its end."""
-    module, parts = first_layer_end(network, inputs[:2]), []
+    """Find the first layer, and compute its outputs.
+
+    Args:
+        network: in evaluation mode.
+        inputs: (N, 3, H, W).
+        batch_size: images at a time.
+
+    Raises:
+        ValueError: where no module is its end.
+    """
+    module = first_layer_end(network, inputs[:2])
+    activations = []
     for batch in inputs.split(batch_size):
         with captured_output(module) as outputs:
             network(batch)
-        parts.append(outputs[0])
-    return FirstLayer(module, torch.cat(parts))
+        activations.append(outputs[0])
+    return FirstLayer(module, torch.cat(activations))
 
 
 @torch.no_grad()
 def hits(network: nn.Module, batches: Iterable[Tensor], labels: Tensor) -> Tensor:
-    """Whether a network in evaluation mode classifies each image of some batches as its label, (N,) bool on the CPU."""
-    predicted = [network(batch).argmax(1).cpu() for batch in batches]
-    return torch.cat([torch.zeros(0, dtype=torch.int64), *predicted]) == labels.cpu()
+    """Whether a network classifies each image correctly.
+
+    Args:
+        network: in evaluation mode.
+        batches: of inputs, N together.
+        labels: (N,).
+
+    Returns:
+        (N,) bool on the CPU.
+    """
+    predicted = [torch.zeros(0, dtype=torch.int64)]
+    for batch in batches:
+        predicted.append(network(batch).argmax(1).cpu())
+    return torch.cat(predicted) == labels.cpu()
 
 
 def mixed_hits(
@@ -189,18 +269,36 @@ def mixed_hits(
     batch_size: int,
     alpha: float,
 ) -> Tensor:
-    """Classify ``(1 - alpha) h_i + alpha h_j``: is it the class of i? h are inputs, or what the first layer makes of them; (P,) bool."""
-    waiting: list[Tensor] = []
+    """Whether mixtures ``(1 - alpha) h_i + alpha h_j`` are classified as image i.
+
+    Args:
+        network: in evaluation mode.
+        sample: images.
+        pairs: P indices i, and P indices j.
+        layer: whose outputs h are mixed; None mixes inputs.
+        batch_size: pairs at a time.
+        alpha: share of j, in [0, 1].
+
+    Returns:
+        (P,) bool.
+    """
+    values = sample.inputs if layer is None else layer.activations
+    first = pairs[0].to(values.device).split(batch_size)
+    second = pairs[1].to(values.device).split(batch_size)
+    outputs: list[Tensor] = []  # of the first layer, in the next pass
 
     def batches() -> Iterator[Tensor]:
-        for first, second in zip(
-            *(index.to(sample.inputs.device).split(batch_size) for index in pairs),
-            strict=True,
-        ):
-            values = sample.inputs if layer is None else layer.activations
-            mixed = torch.lerp(values[first], values[second], alpha)
-            waiting[:] = [mixed]
-            yield mixed if layer is None else sample.inputs[first]
+        for i, j in zip(first, second, strict=True):
+            mixed = torch.lerp(values[i], values[j], alpha)
+            if layer is None:
+                yield mixed
+            else:
+                outputs[:] = [mixed]
+                yield sample.inputs[i]
 
-    with nullcontext() if layer is None else replaced_output(layer.module, waiting):
-        return hits(network, batches(), sample.labels.cpu()[pairs[0]])
+    labels = sample.labels.cpu()[pairs[0]]
+    replacing = (
+        nullcontext() if layer is None else replaced_output(layer.module, outputs)
+    )
+    with replacing:
+        return hits(network, batches(), labels)

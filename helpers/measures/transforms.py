@@ -1,4 +1,4 @@
-"""Transforms of images with a magnitude: rotation, translation, colour jitter, and what accuracy they leave."""
+"""Rotation, translation and colour jitter by a magnitude, and accuracy under them."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,31 +15,46 @@ from helpers.networks.hooks import prepared
 
 
 class Transform(NamedTuple):
-    """A change of images with a magnitude, and the range that the magnitude is taken from."""
+    """A change of images with a magnitude, in the transform's own unit."""
 
-    low: float  # smallest magnitude, in the transform's own unit
+    low: float  # smallest magnitude
     high: float  # largest magnitude
-    apply: Callable[
-        [Tensor, float], Tensor
-    ]  # (B, 3, H, W) uint8 images and a magnitude -> as many images of the same size and type
+    # (B, 3, H, W) uint8 images and a magnitude -> images of the same size and type.
+    apply: Callable[[Tensor, float], Tensor]
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Turn uint8 images (B, C, H, W) about their centre, counter-clockwise, on black; a turn by 90 degrees of a square is exact."""
-    angle, (height, width) = math.radians(np.float32(degrees)), images.shape[-2:]
-    cos, sin = math.cos(angle), math.sin(angle)
-    return _resampled(
-        images, [[cos, -sin * height / width, 0], [sin * width / height, cos, 0]]
-    )
+    """Turn images about their centre, on black.
+
+    Args:
+        images: (B, C, H, W) uint8.
+        degrees: counter-clockwise; a turn of a square by 90 degrees is exact.
+    """
+    angle = math.radians(np.float32(degrees))
+    height, width = images.shape[-2:]
+    cos = math.cos(angle)
+    sin = math.sin(angle)
+    x_row = [cos, -sin * height / width, 0]
+    y_row = [sin * width / height, cos, 0]
+    return _resampled(images, [x_row, y_row])
 
 
 def translate(images: Tensor, right: float, down: float) -> Tensor:
-    """Move uint8 images (B, C, H, W) by fractions of their width and height, on black."""
+    """Move images, on black.
+
+    Args:
+        images: (B, C, H, W) uint8.
+        right: fraction of the width.
+        down: fraction of the height.
+    """
     return _resampled(images, [[1, 0, -2 * right], [0, 1, -2 * down]])
 
 
 def _resampled(images: Tensor, theta: list[list[float]]) -> Tensor:
-    """Colours at ``theta`` (x, y, 1), x and y from -1 to 1 over the image's edges; bilinear, black outside."""
+    """Colours at ``theta (x, y, 1)``, bilinear, black outside.
+
+    x and y run from -1 to 1 between the image's edges.
+    """
     grid = affine_grid(
         torch.tensor([theta], device=images.device),
         [1, *images.shape[1:]],
@@ -56,35 +71,41 @@ def _resampled(images: Tensor, theta: list[list[float]]) -> Tensor:
 
 
 def jitter_colour(images: Tensor, alpha: float) -> Tensor:
-    """Change brightness, contrast and saturation of uint8 images, in this order, each by the factor ``f = 1 + alpha``, alpha at least -1.
+    """Change brightness, contrast and saturation of images, in this order.
 
-    The operations of torchvision's ``ColorJitter``. Schiff et al. name neither factors nor order: that one alpha drives all three is a
-    choice made here.
+    The operations of torchvision's ``ColorJitter``. Schiff et al. name neither factors
+    nor order: that one alpha drives all three is a choice made here.
+
+    Args:
+        images: (B, 3, H, W) uint8.
+        alpha: at least -1; each is changed by the factor ``1 + alpha``.
     """
-    from torchvision.transforms.v2.functional import (
-        rgb_to_grayscale,
-    )  # here: its import takes two seconds
+    # Late: its import takes two seconds.
+    from torchvision.transforms.v2.functional import rgb_to_grayscale
 
     factor = 1 + torch.tensor(alpha, dtype=torch.float32)
-    pixels = (factor * images.float()).clamp(0, 255)
-    pixels = (
-        factor * pixels
-        + (1 - factor) * rgb_to_grayscale(pixels).mean((1, 2, 3), keepdim=True)
-    ).clamp(0, 255)
-    return (
-        (factor * pixels + (1 - factor) * rgb_to_grayscale(pixels))
-        .clamp(0, 255)
-        .round()
-        .to(torch.uint8)
-    )
+
+    def away_from(reference: Tensor | float, pixels: Tensor) -> Tensor:
+        return (factor * pixels + (1 - factor) * reference).clamp(0, 255)
+
+    pixels = away_from(0.0, images.float())
+    mean_grey = rgb_to_grayscale(pixels).mean((1, 2, 3), keepdim=True)
+    pixels = away_from(mean_grey, pixels)
+    pixels = away_from(rgb_to_grayscale(pixels), pixels)
+    return pixels.round().to(torch.uint8)
 
 
-# Degrees of rotation, of the slides of Schiff et al. 2021, by data set; the unit of translation and jitter is not printed there.
+# Degrees of rotation by data set, of the slides of Schiff et al. 2021; the unit of
+# translation and jitter is not printed there.
 RANGES = {"cifar10": (-180, 179), "svhn": (-90, 90)}
 
 
 def transforms_of(ranges: str = "cifar10") -> dict[str, Transform]:
-    """The transforms by name, over the ranges of a data set of Schiff et al. 2021, one of ``RANGES``."""
+    """The transforms by name.
+
+    Args:
+        ranges: of magnitudes, one of ``RANGES``.
+    """
     return {
         "rotation": Transform(*RANGES[ranges], rotate),
         "horizontal translation": Transform(
@@ -109,20 +130,32 @@ def transformed_hits(
     transform: Transform,
     magnitudes: ArrayLike,
 ) -> Tensor:
-    """Whether a network is right on images, (N, 3, H, W) uint8 on its device, transformed by magnitudes, (N,) or one for all: (N,) bool."""
+    """Whether a network is correct on transformed images.
+
+    Args:
+        network: in evaluation mode.
+        pixels: (N, 3, H, W) uint8 on its device.
+        labels: (N,).
+        normalise: turns uint8 images into the network's input.
+        batch_size: images at a time.
+        transform: of the images.
+        magnitudes: (N,), or one for all images.
+
+    Returns:
+        (N,) bool.
+    """
 
     def batches() -> Iterator[Tensor]:
         for rows in torch.arange(len(pixels)).split(batch_size):
             if np.ndim(magnitudes):
-                images = torch.cat(
-                    [
-                        transform.apply(pixels[row : row + 1], float(magnitudes[row]))
-                        for row in rows.tolist()
-                    ]
-                )
+                images = [
+                    transform.apply(pixels[row : row + 1], float(magnitudes[row]))
+                    for row in rows.tolist()
+                ]
+                batch = torch.cat(images)
             else:
-                images = transform.apply(pixels[rows], float(magnitudes))
-            yield prepared(images, normalise, pixels.device)
+                batch = transform.apply(pixels[rows], float(magnitudes))
+            yield prepared(batch, normalise, pixels.device)
 
     return hits(network, batches(), labels)
 
@@ -136,13 +169,26 @@ def drawn_accuracies(
     seed: int,
     batch_size: int = 64,
 ) -> dict[str, float]:
-    """Accuracy under each transform with a magnitude of its own for every image, uniform over its range, alike for all networks."""
-    share, given = (
-        np.random.default_rng((seed, 2)).random(len(pixels)),
-        (network, pixels, labels, normalise, batch_size),
-    )
-    found = {
-        name: transformed_hits(*given, item, item.low + share * (item.high - item.low))
-        for name, item in transforms.items()
-    }
-    return {name: float(right.double().mean()) for name, right in found.items()}
+    """Accuracy under each transform with a random magnitude for every image.
+
+    Args:
+        network: in evaluation mode.
+        pixels: (N, 3, H, W) uint8 on its device.
+        labels: (N,).
+        normalise: turns uint8 images into the network's input.
+        transforms: by name.
+        seed: of the magnitudes, uniform over the range, alike for all networks.
+        batch_size: images at a time.
+
+    Returns:
+        In [0, 1] by the name of the transform.
+    """
+    shares = np.random.default_rng((seed, 2)).random(len(pixels))
+    accuracies = {}
+    for name, transform in transforms.items():
+        magnitudes = transform.low + shares * (transform.high - transform.low)
+        correct = transformed_hits(
+            network, pixels, labels, normalise, batch_size, transform, magnitudes
+        )
+        accuracies[name] = float(correct.double().mean())
+    return accuracies

@@ -129,7 +129,7 @@ def test_mask_metrics_by_hand():
         "object_fraction": 0.4,
         "pixels": 10,
     }
-    found = detection.mask_metrics(called=5, there=4, both=3, total=10)
+    found = detection.mask_metrics(marked=5, annotated=4, common=3, total=10)
     assert found == pytest.approx(expected)
     assert list(found) == list(expected)
 

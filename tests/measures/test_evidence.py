@@ -121,7 +121,7 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
 
 def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
     known = {
-        *evidence.GIVEN,
+        *evidence.INPUTS,
         *evidence.PROVIDERS,
         *MEASURES,
         *evidence.MeasureSettings.__dataclass_fields__,

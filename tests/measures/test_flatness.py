@@ -126,7 +126,7 @@ def test_logits_that_are_no_numbers_are_wrong():
     logits = torch.tensor(
         [[torch.nan, torch.nan], [2.0, 1.0], [torch.inf, 0.0], [0.0, 1.0]]
     )
-    assert flatness.right(logits, torch.zeros(4, dtype=torch.int64)) == 2
+    assert flatness.correct_count(logits, torch.zeros(4, dtype=torch.int64)) == 2
 
 
 @pytest.fixture(scope="module")

@@ -149,7 +149,7 @@ def evidence_of(network, initial, size=8, images=40):
         "margins": margins,
         "training_images": images,
     }
-    known._known |= given | {"margin": abs(float(np.sort(margins)[images // 10 - 1]))}
+    known._values |= given | {"margin": abs(float(np.sort(margins)[images // 10 - 1]))}
     return known
 
 
@@ -249,7 +249,7 @@ def test_the_spectral_norm_of_du_is_the_unscaled_bound_and_its_logarithm_does_no
     assert found["spectral_norm (raw)"] == pytest.approx(
         math.exp(found["spectral_norm"])
     )
-    known._known |= {
+    known._values |= {
         "spectral_norms": {"operator": np.full(2000, 1e3)},
         "frobenius_norms": np.full(2000, 1e3),
     }

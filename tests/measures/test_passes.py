@@ -28,7 +28,7 @@ def test_a_batch_is_as_large_as_fits(monkeypatch):
     largest, together = 4096, 4096 + 64 + 64 + 20
     monkeypatch.setattr(passes, "_FORWARD", 10 * 4 * largest + 1)
     assert PROVIDERS["batch_size"](sizes, "cpu") == 10
-    monkeypatch.setattr(passes, "_BACKWARD", 7 * 2 * together + 1)
+    monkeypatch.setattr(passes, "_WITH_GRADIENTS", 7 * 2 * together + 1)
     assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 10) == 7
     assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 5) == 5
     monkeypatch.setattr(passes, "_FORWARD", 1)

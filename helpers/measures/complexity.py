@@ -1,0 +1,100 @@
+"""Complexities of Jiang et al. 2020: functions of norms, scaled by training images."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from helpers.measures.registry import Measure, enter, needs
+
+# Of a spectral norm: the layer as the map that it is, at its input size; its weight as
+# one matrix; its kernel at the network's input size.
+NORM_VARIANTS = ("operator", "reshaped", "fft")
+# Arguments that hold a value for each of NORM_VARIANTS.
+_OF_VARIANTS = {"spectral_norms", "spectral_distances"}
+
+
+def complexity(family: str, source: str, title: str) -> Callable[..., Any]:
+    """Enter a complexity into the list of measures; larger promises a larger gap.
+
+    The function gives the raw value ``v``, or its logarithm where its name begins with
+    "log"; the measure is ``reported``. One that takes spectral norms is computed for
+    each of ``NORM_VARIANTS``.
+
+    Args:
+        family: of ``registry.FAMILIES``.
+        source: equation of Jiang et al. 2020, as a number, or name in the code of
+            Dziugaite et al. 2020.
+        title: label for figures.
+
+    Returns:
+        The decorator, which turns the function into the measure.
+    """
+    paper = "Dziugaite et al. 2020 (code), "
+    if source.isdigit():
+        paper = "Jiang et al. 2020, equation "
+
+    def decorate(raw: Callable[..., float]) -> Callable[..., Any]:
+        is_logarithm = raw.__name__.startswith("log")
+        variants = NORM_VARIANTS if _OF_VARIANTS & set(needs(raw)) else ()
+
+        @wraps(raw)
+        def scaled(training_images: int, **values: Any) -> Any:
+            if "training_images" in needs(raw):
+                values["training_images"] = training_images
+            if not variants:
+                return reported(float(raw(**values)), training_images, is_logarithm)
+            return {
+                variant: reported(
+                    float(raw(**_of_variant(values, variant))),
+                    training_images,
+                    is_logarithm,
+                )
+                for variant in variants
+            }
+
+        enter(
+            Measure(
+                name=raw.__name__,
+                title=title,
+                family=family,
+                direction=-1,
+                source=paper + source,
+                variants=variants,
+                summary=(inspect.getdoc(raw) or "").partition("\n")[0],
+                needs=tuple(dict.fromkeys([*needs(raw), "training_images"])),
+                function=scaled,
+            )
+        )
+        return scaled
+
+    return decorate
+
+
+def _of_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
+    """Arguments of a complexity, with the spectral norms of one variant."""
+    return {
+        name: value[variant] if name in _OF_VARIANTS else value
+        for name, value in values.items()
+    }
+
+
+def reported(value: float, images: int, is_logarithm: bool = False) -> float:
+    """Scale a complexity as Dziugaite et al. 2020 (code) report it.
+
+    Args:
+        value: ``v``, or ``ln v``.
+        images: number m of training images.
+        is_logarithm: whether the value is ``ln v``.
+
+    Returns:
+        ``sqrt(v / m)``, NaN for a negative v; of a logarithm ``ln sqrt(v / m)``.
+
+    Example:
+        >>> reported(400.0, 100)
+        2.0
+    """
+    if is_logarithm:
+        return float(0.5 * (value - math.log(images)))
+    return math.sqrt(value / images) if value >= 0 else math.nan
