@@ -29,7 +29,9 @@ def test_a_batch_is_halved_twice_at_most_and_stays_small():
     with pytest.warns(UserWarning, match=r"^m1: .* 1/2 of the images in a pass$"):
         assert batches.halving_batches(in_memory(256, sizes), "m1") == "values"
     assert sizes == [512, 256]
-    assert images_that_fit(0, "cpu", 2**28) == 32  # instead of 64, in all that is scored
+    assert (
+        images_that_fit(0, "cpu", 2**28) == 32
+    )  # instead of 64, in all that is scored
     with (
         pytest.warns(UserWarning, match=r"^m2: .* 1/4 of"),
         pytest.raises(torch.OutOfMemoryError),
