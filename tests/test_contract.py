@@ -322,7 +322,9 @@ def test_nothing_is_called_by_tests_alone():
                 node, ast.FunctionDef | ast.ClassDef
             ) and not node.name.startswith(("__", "_render", "_ipython", "_repr")):
                 entered = any(
-                    ast.unparse(item).startswith(("measure(", "provides"))
+                    ast.unparse(item).startswith(
+                        ("measure(", "complexity(", "provides")
+                    )
                     for item in node.decorator_list
                 )
                 if not entered and calls[node.name] == mentioned(node)[node.name]:
