@@ -14,7 +14,7 @@ STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_ext
 STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint size strip format clean
+.PHONY: help setup report sweep status findings pages picture share test test-elsewhere nightly quick browser faults lab lint size strip format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,9 @@ findings: setup ## check every number of a study's FINDINGS.md against its table
 
 pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=kinds20
 	@$(RUN) -m helpers.report pages $(STUDY)
+
+picture: setup ## draw the picture that opens a study from its published maps: make picture STUDY=kinds20
+	@$(RUN) -m helpers.report picture $(STUDY)
 
 share: setup ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=kinds20
 	@$(RUN) -m helpers.report share $(STUDY) $(SET)

@@ -1,4 +1,4 @@
-"""Pages and findings of a report, and its records: ``python -m helpers.report pages STUDY``."""
+"""Pages, findings, picture and records of a report: ``python -m helpers.report``."""
 
 import argparse
 import sys
@@ -7,16 +7,40 @@ from pathlib import Path
 
 from helpers.files import PROJECT_ROOT, RECORDS, inside
 from helpers.parameters import read_blocks
-from helpers.report import findings, pages
+from helpers.report import findings, opening, pages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked with a study's report; 1 where a number in FINDINGS.md is not what the tables give, 2 without a report."""
+    """Do what the command line asks of a study's report.
+
+    Returns:
+        0; 1 where FINDINGS.md is not what the tables give, or records are refused; 2
+        where there is no such report, or it is damaged.
+    """
+    options = _parser().parse_args(arguments)
+    folder = Path(options.study)
+    try:
+        folder = inside(options.reports, options.study)
+        if options.what != "records" and not (folder / "story").is_dir():
+            raise FileNotFoundError(f"{folder} holds no report; run the study first")
+        return _ACTIONS[options.what](folder, options)
+    except (OSError, ValueError) as fault:
+        print(fault, file=sys.stderr)
+    except (AttributeError, KeyError, TypeError) as fault:
+        print(
+            f"a table or story of {folder} lacks what its pages say ({fault!r}); take "
+            f"it from the repository again",
+            file=sys.stderr,
+        )
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m helpers.report",
-        description="Pages, findings and records of a study's report.",
+        description="Pages, findings, picture and records of a study's report.",
     )
-    parser.add_argument("what", choices=["pages", "findings", "share", "records"])
+    parser.add_argument("what", choices=list(_ACTIONS))
     parser.add_argument("study")
     parser.add_argument(
         "--write",
@@ -30,63 +54,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--work", type=Path, default=PROJECT_ROOT / "work", help="records: their source"
     )
-    given, differing = parser.parse_args(arguments), []
-    try:
-        folder = inside(given.reports, given.study)
-        if given.what == "records":
-            return _publish_records(given.work, given.reports, given.study)
-        if not (folder / "story").is_dir():
-            raise FileNotFoundError(f"{folder} holds no report; run the study first")
-        if given.what == "pages":
-            told = f"wrote {pages.write(folder)} and the pages that it links to"
-        elif given.what == "share":
-            packed = pages.share(
-                folder,
-                PROJECT_ROOT / "work/share" / f"{folder.name}.zip",
-                checkpoints=given.checkpoints,
-            )
-            told = f"{packed}, {packed.stat().st_size / 1e6:.1f} MB: unpack it anywhere and open {folder.name}/index.html"
-        elif "catalogue" not in findings.read(folder):
-            told = f"the study {folder.name} trains no networks, so it has no {findings.PAGE}; its answer is that of its index.html"
-        elif given.write:
-            told = f"wrote {findings.write(folder)}"
-        elif not (folder / findings.PAGE).is_file():
-            told = f"the study {folder.name} has no {findings.PAGE}; --write makes it"
-        else:
-            differing = findings.differences(folder)
-            told = (
-                "\n".join(differing)
-                or f"every number in {findings.PAGE} of {folder.name} is what the tables give"
-            )
-        print(told)
-        return int(bool(differing))
-    except (OSError, ValueError) as fault:
-        print(fault, file=sys.stderr)
-    except (AttributeError, KeyError, TypeError) as fault:
-        print(
-            f"a table or story of {folder} lacks what its pages say ({fault!r}); take it from the repository again",
-            file=sys.stderr,
+    return parser
+
+
+def _pages(folder: Path, options: argparse.Namespace) -> int:
+    print(f"wrote {pages.write(folder)} and the pages that it links to")
+    return 0
+
+
+def _picture(folder: Path, options: argparse.Namespace) -> int:
+    message = f"{folder} has no maps and scores to draw its picture from"
+    if opening.write(folder):
+        message = f"{folder / opening.WIDE} and {opening.NARROW} show its maps"
+    print(message)
+    return 0
+
+
+def _share(folder: Path, options: argparse.Namespace) -> int:
+    target = PROJECT_ROOT / "work/share" / f"{folder.name}.zip"
+    packed = pages.share(folder, target, checkpoints=options.checkpoints)
+    size = packed.stat().st_size / 1e6
+    print(
+        f"{packed}, {size:.1f} MB: unpack it anywhere and open {folder.name}/index.html"
+    )
+    return 0
+
+
+def _findings(folder: Path, options: argparse.Namespace) -> int:
+    differences = []
+    if "catalogue" not in findings.read(folder):
+        message = (
+            f"the study {folder.name} trains no networks, so it has no "
+            f"{findings.PAGE}; its answer is that of its index.html"
         )
-    return 2
+    elif options.write:
+        message = f"wrote {findings.write(folder)}"
+    elif not (folder / findings.PAGE).is_file():
+        message = f"the study {folder.name} has no {findings.PAGE}; --write makes it"
+    else:
+        differences = findings.differences(folder)
+        message = "\n".join(differences) or (
+            f"every number in {findings.PAGE} of {folder.name} is what the tables give"
+        )
+    print(message)
+    return int(bool(differences))
 
 
-def _publish_records(work: Path, reports: Path, study: str) -> int:
+def _records(folder: Path, options: argparse.Namespace) -> int:
     """Publish what lies in a study's folder of work; 1 where something is refused."""
     from helpers.data import images
     from helpers.scoring import records
 
+    study = options.study
     path = PROJECT_ROOT / "params" / f"{study}.yaml"
     if path.is_file():  # a study may share the runs of the one that it extends
         study = read_blocks(path)["work_study"]
-    source = inside(work, study)
+    source = inside(options.work, study)
     published = records.publish(
         source,
-        inside(reports, study) / RECORDS,
+        inside(options.reports, study) / RECORDS,
         lambda place: images.write_labels(place, images.of_study(source)),
     )
     print("\n".join([str(published), *published.refused]))
     return int(bool(published.refused))
 
+
+_ACTIONS = {
+    "pages": _pages,
+    "findings": _findings,
+    "share": _share,
+    "records": _records,
+    "picture": _picture,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

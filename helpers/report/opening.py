@@ -1,0 +1,377 @@
+"""The picture that opens a study: where two of its networks look, and how it goes on.
+
+It is drawn from what a report publishes (maps, boxes and small pictures of
+``tables/maps.npz``, the catalogue and the scores), so a clone draws it without images.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec, GridSpecFromSubplotSpec
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from PIL import Image
+
+from helpers.cams import overlap
+from helpers.files import complete_or_absent
+from helpers.measures import localization
+from helpers.report import cams, style, tables
+from helpers.report.markup import in_words
+from helpers.report.studies import published_models
+from helpers.scoring.maps_kept import read_maps
+from helpers.statistics.baselines import START
+
+WIDE = "figures/opening.png"
+NARROW = "figures/opening-narrow.png"
+CAPTION = (
+    "Left: the network with the smallest and the one with the largest gap, on the same "
+    "four photographs; bright is where a network looks, yellow is the object's box, and white surrounds as many of the brightest pixels. "
+    "The photographs are spread over the difference of the two in overlap, from the "
+    "first eighth to the last. Below: why the published overlap fails, and what the "
+    "corrected one cuts. Right: every network of the study."
+)
+PUBLISHED = "iou"
+CORRECTED = "area_matched_iou"
+_THRESHOLD = 0.1  # of the published measure
+_PHOTOGRAPHS = 4
+_DPI = 100
+_MOST_KINDS = 8
+_DIM = 0.3  # brightness where a network does not look at all
+_STARTS = {True: "pretrained", False: "from scratch"}
+_PALETTES = {"pretrained": "Blues", "from scratch": "Oranges"}
+_TITLES = {PUBLISHED: "Published overlap", CORRECTED: "Corrected overlap"}
+_AXES = {PUBLISHED: "IoU", CORRECTED: "IoU above chance"}
+Colour = tuple[float, float, float]
+
+
+@dataclass
+class Look:
+    """Where one network looks on all pictured photographs."""
+
+    name: str
+    gap: float  # training minus test accuracy
+    maps: NDArray[np.float32]  # (photographs, side, side) in [0, 1]
+
+
+@dataclass
+class Scene:
+    """What the picture shows.
+
+    Attributes:
+        photographs: (4, side, side, 3) uint8.
+        boxes: (4, K, 4) half-open, rows of zeros are padding.
+        labels: names of the four objects.
+        looks: the networks with the smallest and the largest gap.
+        networks: a row per network of the primary analysis, with its measures.
+        start_r: correlation of the start alone with the gap; NaN where all are alike.
+        central: what one fixed central map scores, by measure.
+    """
+
+    photographs: NDArray[np.uint8]
+    boxes: NDArray[np.int16]
+    labels: list[str]
+    looks: tuple[Look, Look]
+    networks: pd.DataFrame
+    start_r: float
+    central: Mapping[str, float]
+
+
+def scene_of(report: Path) -> Scene | None:
+    """Choose networks and photographs by rule, from a report.
+
+    Args:
+        report: folder of a study's report.
+
+    Returns:
+        None where the report has no maps, no small pictures, or under two networks.
+    """
+    published = read_maps(report)
+    if published is None or len(published["thumbnails"]) < _PHOTOGRAPHS:
+        return None
+    networks = published_models(report.parent, report.name)
+    networks = networks[networks["model_id"].isin(published["model_ids"])]
+    if len(networks) < 2 or not {PUBLISHED, CORRECTED} <= {*networks.columns}:
+        return None
+    extremes = networks.sort_values("gap", kind="stable").iloc[[0, -1]]
+    size = int(published["image_size"])
+    pictured = len(published["thumbnails"])
+    boxes = published["boxes"][:pictured]
+    inside = overlap.box_masks(torch.as_tensor(boxes).long(), size)
+    looks = [_look(row, published, pictured, size) for _, row in extremes.iterrows()]
+    overlaps = [_overlap(area_mask(look.maps, inside), inside) for look in looks]
+    chosen = spread(overlaps[0] - overlaps[1], inside, _PHOTOGRAPHS)
+    for look in looks:
+        look.maps = look.maps[chosen]
+    primary = tables.read(report, "primary")
+    start = primary[primary["measure"].eq(START)] if primary is not None else ()
+    fixed = localization.of_fixed_map(
+        torch.as_tensor(published["boxes"]).long(), size, _THRESHOLD
+    )
+    return Scene(
+        photographs=np.stack([_decoded(published, row, size) for row in chosen]),
+        boxes=boxes[chosen],
+        labels=[
+            str(published["class_names"][published["labels"][row]]) for row in chosen
+        ],
+        looks=(looks[0], looks[1]),
+        networks=networks,
+        start_r=float(start["r_gap"].iloc[0]) if len(start) else np.nan,
+        central=fixed,
+    )
+
+
+def _look(
+    row: pd.Series, published: Mapping[str, Any], pictured: int, size: int
+) -> Look:
+    place = published["model_ids"].tolist().index(row["model_id"])
+    maps = published["maps"][place, :pictured].astype(np.float32) / 255
+    enlarged = overlap.upsample(torch.from_numpy(maps), size).numpy()
+    return Look(kind_words(row), float(row["gap"]), enlarged)
+
+
+def _decoded(published: Mapping[str, Any], row: int, size: int) -> NDArray[np.uint8]:
+    picture = Image.open(io.BytesIO(published["thumbnails"][row])).convert("RGB")
+    return np.asarray(picture.resize((size, size)))
+
+
+def kind_words(row: Mapping[str, Any]) -> str:
+    """The kind of training of a network in words, without its architecture.
+
+    Example:
+        >>> kind_words({"kind": "resnet18 pretrained plain 125 a class"})
+        'pretrained, 125 a class'
+    """
+    _, start, *rest = in_words(row["kind"]).split(" ")
+    start = "from scratch" if start == "scratch" else start
+    what = " ".join(word for word in rest if word != "plain")
+    return f"{start}, {what}" if what else start
+
+
+def area_mask(maps: NDArray[np.float32], inside: torch.Tensor) -> torch.Tensor:
+    """Masks of the highest pixels of each map, as large as the object's box.
+
+    Args:
+        maps: (n, side, side).
+        inside: (n, side, side), pixels of the boxes.
+
+    Returns:
+        (n, side, side) of bool; of equal pixels at the limit all are taken.
+    """
+    flat = torch.from_numpy(maps).flatten(1)
+    ordered = flat.sort(1, descending=True).values
+    last = inside.flatten(1).sum(1).clamp(min=1) - 1
+    limits = ordered.gather(1, last.unsqueeze(1))
+    return (flat >= limits).view(inside.shape)
+
+
+def _overlap(masks: torch.Tensor, inside: torch.Tensor) -> NDArray[np.float64]:
+    return overlap.mask_iou(masks, inside).double().numpy()
+
+
+def spread(
+    differences: NDArray[np.float64], inside: torch.Tensor, count: int
+) -> list[int]:
+    """Places of photographs spread evenly over the differences, the largest first.
+
+    Args:
+        differences: (n,), what the first network overlaps more than the second.
+        inside: (n, side, side), pixels of the boxes; images without box are passed over.
+        count: how many.
+
+    Returns:
+        Of ``count`` equal parts of the ordered photographs the middle one each.
+    """
+    usable = inside.flatten(1).any(1).numpy() & np.isfinite(differences)
+    places = np.flatnonzero(usable)
+    ordered = places[np.argsort(-differences[places], kind="stable")]
+    middles = (np.arange(count) + 0.5) / count * len(ordered)
+    return ordered[middles.astype(int)].tolist()
+
+
+def draw(scene: Scene, *, narrow: bool = False) -> Figure:
+    """Draw the picture.
+
+    Args:
+        scene: see ``scene_of``.
+        narrow: for a phone, 600 pixels wide and one below the other, in place of 1,200.
+    """
+    style.use()
+    look = {"figure.constrained_layout.use": False, "text.hinting": "none"}
+    with plt.rc_context(look):
+        figure = plt.figure(figsize=(6, 11.4) if narrow else (12, 6), dpi=_DPI)
+        if narrow:
+            tiles = GridSpec(1, 1, figure, 0.02, 0.48, 0.98, 0.965)
+            plots = GridSpec(1, 2, figure, 0.13, 0.205, 0.97, 0.395, wspace=0.12)
+            legend = (0.02, 0.0)
+        else:
+            tiles = GridSpec(1, 1, figure, 0.008, 0.012, 0.53, 0.945)
+            plots = GridSpec(1, 2, figure, 0.6, 0.37, 0.985, 0.87, wspace=0.12)
+            legend = (0.555, 0.0)
+        _draw_tiles(
+            tiles[0].subgridspec(3, _PHOTOGRAPHS, wspace=0.05, hspace=0.2), scene
+        )
+        axes = plots.subplots(sharey=True)
+        colours = _draw_networks(axes, scene)
+        _draw_legend(figure, colours, scene, legend)
+    return figure
+
+
+def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
+    """Three rows of four: both networks, and how each of the two measures cuts."""
+    axes = places.subplots()
+    side = scene.photographs.shape[1]
+    inside = overlap.box_masks(torch.as_tensor(scene.boxes).long(), side)
+    for row, look in enumerate(scene.looks):
+        masks = area_mask(look.maps, inside)
+        size = "Smallest" if row == 0 else "Largest"
+        _head(axes[row, 0], f"{size} gap, {100 * look.gap:.0f} points:", look.name)
+        for column, ax in enumerate(axes[row]):
+            _tile(ax, scene, column, _DIM + (1 - _DIM) * look.maps[column])
+            ax.contour(masks[column], [0.5], colors="white", linewidths=1.5)
+    _head(axes[2, 0], "Published cut:", "0.1 of the peak")
+    _head(axes[2, 2], "Corrected:", "the box's area")
+    cut = [torch.from_numpy(look.maps[:1] >= _THRESHOLD) for look in scene.looks]
+    cut += [area_mask(look.maps[:1], inside[:1]) for look in scene.looks]
+    for ax, mask, size in zip(axes[2], cut, 2 * ["small", "large"], strict=True):
+        _tile(ax, scene, 0, np.where(mask[0], 1.0, _DIM))
+        iou = _overlap(mask, inside[:1])[0]
+        label = ax.text(0.03, 0.04, f"{size} gap: {iou:.2f}", transform=ax.transAxes)
+        label.set(fontsize=12.5, color="white")
+        label.set_bbox({"facecolor": "black", "linewidth": 0, "pad": 1.5})
+
+
+def _head(ax: Axes, bold: str, rest: str) -> None:
+    """A line above a tile: what it is, in bold, and more of it."""
+    title = ax.text(0, 1.04, bold, transform=ax.transAxes, fontsize=12.5)
+    title.set_fontweight("bold")
+    ax.annotate(f" {rest}", (1, 0), xycoords=title, va="bottom", fontsize=12.5)
+
+
+def _tile(ax: Axes, scene: Scene, column: int, brightness: NDArray[Any]) -> None:
+    pixels = scene.photographs[column] / 255 * brightness[:, :, None]
+    ax.imshow(pixels, interpolation="bilinear")
+    ax.set_axis_off()
+    cams.draw_boxes(ax, torch.as_tensor(scene.boxes[column]))
+
+
+def _draw_networks(axes: Sequence[Axes], scene: Scene) -> dict[str, Colour]:
+    """Both measures against the gap; the colour of each kind of training."""
+    networks = scene.networks
+    points = 100 * networks["gap"]
+    kinds = pd.Series([kind_words(row) for _, row in networks.iterrows()])
+    starts = networks["pretrained"].astype(bool).map(_STARTS).reset_index(drop=True)
+    if kinds.nunique() > _MOST_KINDS:
+        kinds = starts
+    colours: dict[str, Colour] = {}
+    for start, palette in _PALETTES.items():
+        names = sorted(
+            kinds[starts == start].unique(), key=lambda name: (len(name), name)
+        )
+        shades = seaborn.color_palette(palette, len(names) + 1)[1:]
+        colours |= dict(zip(names, shades, strict=True))
+    for ax, measure in zip(axes, (PUBLISHED, CORRECTED), strict=True):
+        values = networks[measure].reset_index(drop=True)
+        shades = kinds.map(colours).tolist()
+        ax.scatter(values, points, s=58, c=shades, edgecolor="white", linewidth=0.7)
+        ax.axvline(scene.central[measure], color="black", linewidth=1.2, linestyle="--")
+        r = f"r = {values.corr(points.reset_index(drop=True)):.2f}".replace("-", "−")
+        ax.set_title(f"{_TITLES[measure]}\n{r}", loc="left", fontsize=13, weight="bold")
+        ax.set_xlabel(_AXES[measure], fontsize=11.5)
+        ax.tick_params(labelsize=11.5)
+        ax.locator_params("x", nbins=3)
+    axes[0].set_ylabel("gap (percentage points)", fontsize=12.5)
+    return colours
+
+
+def _draw_legend(
+    figure: Figure,
+    colours: Mapping[str, Colour],
+    scene: Scene,
+    place: tuple[float, float],
+) -> None:
+    heads = ["Dashed: the same central map for every photograph."]
+    if np.isfinite(scene.start_r):
+        r = f"{scene.start_r:.2f}".replace("-", "−")
+        heads.insert(0, f"Pretrained or not, alone: r = {r}.")
+    dots = [
+        Line2D([], [], marker="o", linestyle="", markersize=8, color=colour)
+        for colour in colours.values()
+    ]
+    legend = figure.legend(
+        dots,
+        colours,
+        loc="lower left",
+        bbox_to_anchor=place,
+        ncols=2,
+        fontsize=11.5,
+        title="\n".join(heads),
+        handletextpad=0.1,
+        columnspacing=0.8,
+    )
+    legend.set_alignment("left")
+    legend.get_title().set(fontsize=12, multialignment="left")
+
+
+def digest(scene: Scene) -> str:
+    """A digest of all that the picture shows, which its file holds too."""
+    shown = blake2b(digest_size=16)
+    for look in scene.looks:
+        shown.update(f"{look.name} {look.gap:.6f}".encode())
+        shown.update((255 * look.maps).round().astype(np.uint8).tobytes())
+    shown.update(scene.photographs.tobytes())
+    shown.update(scene.boxes.tobytes())
+    points = scene.networks[["gap", PUBLISHED, CORRECTED]].to_numpy(dtype=float)
+    numbers = [
+        *points.ravel(),
+        scene.start_r,
+        *map(scene.central.get, (PUBLISHED, CORRECTED)),
+    ]
+    shown.update(" ".join(f"{number:.6f}" for number in numbers).encode())
+    return shown.hexdigest()
+
+
+def write(report: Path) -> bool:
+    """Write the picture of a report, wide and narrow.
+
+    Files that show what they would show again stay as they are.
+
+    Args:
+        report: folder of a study's report.
+
+    Returns:
+        False where it cannot be drawn.
+    """
+    scene = scene_of(report)
+    if scene is None:
+        return False
+    source = digest(scene)
+    for name, narrow in ((WIDE, False), (NARROW, True)):
+        if source_of(report / name) == source:
+            continue
+        figure = draw(scene, narrow=narrow)
+        (report / name).parent.mkdir(exist_ok=True)
+        with complete_or_absent(report / name) as temporary:
+            figure.savefig(
+                temporary, format="png", facecolor="white", metadata={"Source": source}
+            )
+        plt.close(figure)
+    return True
+
+
+def source_of(picture: Path) -> str:
+    """The digest of what a written picture shows; "" of one that is absent."""
+    if not picture.is_file():
+        return ""
+    with Image.open(picture) as image:
+        return str(image.info.get("Source", ""))
