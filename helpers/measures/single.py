@@ -1,0 +1,58 @@
+"""Measures of one network that a caller holds, without a study."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from helpers.data.images import ImageSet
+from helpers.measures import evidence, registry
+from helpers.networks.resnet import normalise_images
+
+
+def score_network(
+    network: nn.Module,
+    images: ImageSet,
+    families: Sequence[str] = ("localization", "prediction"),
+    *,
+    normalise: Callable[[Tensor], Tensor] = normalise_images,
+    device: str | torch.device = "cpu",
+    **settings: Any,
+) -> pd.DataFrame:
+    """Measures of a network on images, each with its reason where it has no value.
+
+    Args:
+        network: one whose last stage has maps, such as torchvision's ResNets.
+        images: its training images, see ``load_study_data``; outputs of the network
+            stand in the order of their labels.
+        families: of ``registry.FAMILIES``, such as "localization" and "norms".
+        normalise: turns uint8 images (N, 3, H, W) into the network's input; that of
+            ImageNet by default.
+        device: of the network.
+        settings: of ``evidence.MeasureSettings``, such as ``cam_threshold=0.2``.
+
+    Returns:
+        A row per measure and variant: measure, variant, value (NaN where undefined),
+        seconds and reason.
+
+    Raises:
+        TypeError: if a setting has no such name.
+    """
+    what_is_there = {
+        "network": network.to(device),
+        "images": images,
+        "normalise": normalise,
+        "initial_network": None,
+        "device": torch.device(device),
+        "target_logits": None,
+        "holdout_logits": None,
+        "holdout_labels": None,
+    }
+    table, _ = evidence.score(
+        registry.of_families(families),
+        what_is_there,
+        evidence.MeasureSettings(**settings),
+    )
+    return table
