@@ -274,7 +274,7 @@ def test_imports_run_one_way():
 
 # Called by no line of the project: with what calls it.
 CALLED_FROM_OUTSIDE = {
-    "score_network",  # README: a network that a reader holds
+    "score_network": "the lines of Python in README",
     "withdraw_changed": "the Snakefile",
     "of_kept_maps": "cells that read published maps, see docs/measures.md",
     **dict.fromkeys(
