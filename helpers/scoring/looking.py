@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams import chance
-from helpers.cams.maps import closed_form_cam, normalise_maps
+from helpers.cams.maps import closed_form_cam, normalise_maps, to_integers
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet, StudyData
 from helpers.networks.batches import fitting_batch
@@ -26,7 +26,11 @@ from helpers.scoring.store import Kept, Store
 
 PART = "looking"
 LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
-_VERSION = 1  # raised when the meaning of what is kept changes
+TRAINING = "train_"  # begins the name of a value over training images
+PUBLISHED = "iou"  # Du et al. 2024, at threshold 0.1 and with chance in it
+# Measures over training images, as the study's other notebooks have them.
+MEASURES = tuple(TRAINING + name for name in (PUBLISHED, *LOCALIZATION))
+_VERSION = 2  # raised when the meaning of what is kept changes
 
 
 def boxed_test_images(data: StudyData, count: int) -> NDArray[np.int64]:
@@ -63,8 +67,8 @@ def look_at_images(
     Returns:
         The part ``PART`` of each model, arrays over the test images: those of
         ``LOCALIZATION`` less what other images' boxes give, float32, of the map of the
-        predicted class; ``right``, and ``right_swapped``, with the background of
-        another test image, bool. And ``train_area_matched_iou`` over the training
+        predicted class; ``maps``, uint8; ``right``, and ``right_swapped``, with the
+        background of another test image, bool. And ``MEASURES`` over the training
         images.
 
     Raises:
@@ -94,11 +98,13 @@ def _look(
     images = data.test.subset(rows)
     network = model.load(device)
     maps, logits = maps_and_logits(network, model, images, device)
-    record = above_chance(maps, images)
+    record = scores_of_maps(maps, images)
+    del record[PUBLISHED]
+    record["maps"] = to_integers(maps)
     fitted = data.train.subset(training)
     fitted_maps, _ = maps_and_logits(network, model, fitted, device)
-    name = "area_matched_iou"
-    record[f"train_{name}"] = above_chance(fitted_maps, fitted)[name]
+    for name, values in scores_of_maps(fitted_maps, fitted).items():
+        record[TRAINING + name] = values
     swapped = with_other_backgrounds(images)
     swapped_logits = logits_of(network, swapped, device, model.normalise)
     record["right"] = (logits.argmax(1) == images.labels).numpy()
@@ -106,13 +112,22 @@ def _look(
     return {PART: record}
 
 
-def above_chance(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float32]]:
-    """Values of single images less what the boxes of other images give: (N,) each."""
-    scores = chance.chance_scores(maps, images.boxes, images.images.shape[-1])
-    return {
-        name: chance.above_shuffled(scores, name).to_numpy(np.float32)
-        for name in LOCALIZATION
-    }
+def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float32]]:
+    """Where maps lie in their images, by several measures.
+
+    Args:
+        maps: (N, h, w) in [0, 1], normalised.
+        images: the N images, with boxes.
+
+    Returns:
+        (N,) each: ``PUBLISHED``, and ``LOCALIZATION`` less what the boxes of other
+        images give.
+    """
+    table = chance.chance_scores(maps, images.boxes, images.images.shape[-1])
+    scores = {PUBLISHED: table[PUBLISHED].to_numpy(np.float32)}
+    for name in LOCALIZATION:
+        scores[name] = chance.above_shuffled(table, name).to_numpy(np.float32)
+    return scores
 
 
 @torch.inference_mode()
@@ -155,13 +170,13 @@ def with_other_backgrounds(images: ImageSet) -> Tensor:
 
 
 def means_of_models(kept: Kept) -> pd.DataFrame:
-    """Means over the test images, one row per model.
+    """Means over the images, one row per model.
 
     Returns:
-        model_id, ``LOCALIZATION`` and ``train_area_matched_iou`` (in [-1, 1], 0 is
-        chance), ``accuracy`` and ``accuracy_swapped`` on the same images, fractions.
+        model_id, ``LOCALIZATION`` of test images and ``MEASURES`` of training images,
+        ``accuracy`` and ``accuracy_swapped`` on the test images, fractions.
     """
-    localization = [*LOCALIZATION, "train_area_matched_iou"]
+    localization = [*LOCALIZATION, *MEASURES]
     rows = []
     for model_id, record in kept.records(PART):
         row = {name: float(np.nanmean(record[name])) for name in localization}
