@@ -10,12 +10,14 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
+from helpers.statistics.correlations import design, partial_correlation
 from helpers.statistics.permutation import holm, sign_flip_p
 from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, SUPPORTED
 
 LEVEL = 0.95
 CHECK = "area_matched_iou"  # by which an arm is seen to look elsewhere than its control
 NOT_CHANGED = "looking was not changed"
+_FEWEST = 4  # networks of which a correlation is shown
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,40 @@ def _by_pair(
             "a pair is one network of each arm"
         )
     return arm
+
+
+def correlations_by_arm(
+    models: pd.DataFrame, measures: Sequence[str], target: str, plain: str
+) -> pd.DataFrame:
+    """Does a measure predict the gap still, where training pushed it?
+
+    Args:
+        models: one row per network, with "looking", "pretrained", the measures and the
+            target.
+        measures: columns.
+        target: column, such as "gap".
+        plain: the level of "looking" of networks that were told nothing.
+
+    Returns:
+        One row per measure: networks, r and r_given_start (whether pretrained) over
+        all networks; plain_networks, plain_r and plain_r_given_start over those that
+        were told nothing. NaN where fewer than 4 networks are left, or all are alike.
+    """
+    groups = {"": models, "plain_": models[models["looking"] == plain]}
+    rows = []
+    for measure in measures:
+        row = {"measure": measure}
+        for prefix, group in groups.items():
+            enough = len(group) >= _FEWEST
+            start = design(group, ["pretrained"])
+            values = group[measure].to_numpy()
+            r = partial_correlation(values, group[target])[0]
+            given_start = partial_correlation(values, group[target], start)[0]
+            row[f"{prefix}networks"] = len(group)
+            row[f"{prefix}r"] = float(r) if enough else np.nan
+            row[f"{prefix}r_given_start"] = float(given_start) if enough else np.nan
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def paired_claims(

@@ -6,7 +6,12 @@ import pytest
 import scipy.stats
 
 from helpers.statistics import pairs
-from helpers.statistics.pairs import paired_claims, paired_difference, paired_table
+from helpers.statistics.pairs import (
+    correlations_by_arm,
+    paired_claims,
+    paired_difference,
+    paired_table,
+)
 
 GENERATOR = np.random.default_rng(0)
 
@@ -142,3 +147,23 @@ def test_primary_claims_are_a_family_of_their_own():
     p = judged["p"].iloc[0]
     assert judged["p_adjusted"].tolist() == pytest.approx([2 * p, 2 * p, p])
     assert pairs.paired_claims([], table)["verdict"].tolist() == []
+
+
+def test_correlations_of_all_networks_and_of_those_told_nothing():
+    """By hand: among plain ones the measure is minus the gap; a push breaks that."""
+    plain = pd.DataFrame({"gap": [1.0, 2, 3, 4], "iou": [4.0, 3, 2, 1]})
+    plain = plain.assign(looking="plain", pretrained=[True, True, False, False])
+    pushed = plain.assign(looking="map_in_box 1", iou=[8.0, 9, 10, 11])
+    models = pd.concat([plain, pushed], ignore_index=True)
+    (row,) = correlations_by_arm(models, ["iou"], "gap", "plain").to_dict("records")
+    assert row["networks"] == 8
+    assert row["plain_networks"] == 4
+    assert row["plain_r"] == pytest.approx(-1)
+    assert row["plain_r_given_start"] == pytest.approx(-1)
+    assert row["r"] == pytest.approx(np.corrcoef(models["iou"], models["gap"])[0, 1])
+    within = models.groupby("pretrained")[["iou", "gap"]].transform("mean")
+    left = models[["iou", "gap"]] - within
+    expected = np.corrcoef(left["iou"], left["gap"])[0, 1]
+    assert row["r_given_start"] == pytest.approx(expected)
+    few = correlations_by_arm(models[:3], ["iou"], "gap", "plain")
+    assert few[["r", "plain_r"]].isna().all(axis=None)
