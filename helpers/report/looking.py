@@ -153,6 +153,9 @@ def answer(judged: pd.DataFrame, networks: int) -> str:
         if row.pairs == 0:
             sentences.append(f"{where}; no pair of networks is trained yet.")
             continue
+        if row.pairs == 1:
+            sentences.append(f"{where}; one pair of networks has no interval.")
+            continue
         sentences.append(
             f"{where}. The difference is {row.difference:+.1f} points "
             f"({row.low:.1f} to {row.high:.1f}) over {count(row.pairs, 'pair')}."

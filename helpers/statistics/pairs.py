@@ -187,7 +187,8 @@ def paired_claims(
     Returns:
         One row per claim, primary ones first: claim, primary, arm, control, measure,
         side, pairs, difference, low, high, p, p_adjusted (Holm's, over primary claims,
-        and over the others), looking_changed ("yes" or "no"), verdict.
+        and over the others), looking_changed ("yes", "no", or "not known" with fewer
+        than two pairs), verdict.
     """
     rows = []
     asked = [claim for claim in claims if claim["question"] == PAIRED]
@@ -199,13 +200,14 @@ def paired_claims(
         row["primary"] = bool(claim.get("primary", False))
         row["side"] = claim["side"]
         row |= outcome[["pairs", "difference", "low", "high", "p"]].to_dict()
-        row["looking_changed"] = "yes" if excludes_zero(check) else "no"
+        row["looking_changed"] = _was_changed(check)
         rows.append(row)
     columns = (
         "claim primary arm control measure side pairs difference low high p "
         "looking_changed"
     )
     table = pd.DataFrame(rows, columns=columns.split())
+    table["pairs"] = table["pairs"].astype(int)
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
     verdicts = [paired_verdict(row) for row in table.to_dict("records")]
     return table.assign(verdict=verdicts)
@@ -213,12 +215,19 @@ def paired_claims(
 
 def paired_verdict(row: Mapping[str, Any]) -> str:
     """Verdict on one row of ``paired_claims``."""
-    if row["looking_changed"] != "yes":
+    if row["looking_changed"] == "no":
         return NOT_CHANGED
     if not (row["p_adjusted"] < 1 - LEVEL and excludes_zero(row)):
         return CANNOT_TELL
     above = row["difference"] > 0
     return SUPPORTED if above == (SIDES[row["side"]] > 0) else CONTRADICTED
+
+
+def _was_changed(check: pd.Series) -> str:
+    """Whether the networks of an arm look elsewhere than those of its control."""
+    if check["pairs"] < 2:
+        return "not known"
+    return "yes" if excludes_zero(check) else "no"
 
 
 def excludes_zero(row: Mapping[str, Any] | pd.Series) -> bool:

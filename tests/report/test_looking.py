@@ -117,6 +117,7 @@ def test_the_answer_gives_each_primary_claim_its_verdict_and_numbers():
         "**96 networks.** *the gap falls*: **cannot tell**. The difference is -0.4 "
         "points (-1.2 to 0.4) over 16 pairs."
     )
+    assert "one pair of networks has no" in looking.answer(claims_table(pairs=1), 4)
     assert "no pair of networks" in looking.answer(claims_table(pairs=0), 3)
     unchanged = looking.answer(claims_table(verdict="looking was not changed"), 96)
     assert unchanged.endswith("the gap says nothing about looking.")

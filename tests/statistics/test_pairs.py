@@ -126,7 +126,7 @@ def test_two_networks_of_one_arm_and_seed_are_refused():
         (networks(), "above", "contradicted"),
         (networks(effect=0.0), "below", "cannot tell"),
         (networks(moved=0.0), "below", "looking was not changed"),
-        (networks()[:0].copy(), "below", "looking was not changed"),
+        (networks()[:0].copy(), "below", "cannot tell"),
     ],
 )
 def test_verdicts(models, side, verdict):
@@ -137,6 +137,14 @@ def test_verdicts(models, side, verdict):
         "records"
     )
     assert row["verdict"] == verdict
+
+
+def test_with_one_pair_nobody_knows_whether_looking_changed():
+    models = networks()
+    one = models[models[["pretrained", "repeat"]].eq([True, 0]).all(axis=1)]
+    (row,) = paired_claims([CLAIM], table_of(one)).to_dict("records")
+    assert (row["pairs"], row["looking_changed"]) == (1, "not known")
+    assert row["verdict"] == "cannot tell"
 
 
 def test_primary_claims_are_a_family_of_their_own():
