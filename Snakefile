@@ -5,11 +5,12 @@ import sys
 
 sys.path.insert(0, workflow.basedir)
 from helpers.sweep.shares import with_shares
-from helpers.sweep.study import load_study
+from helpers.sweep.study import from_records, load_study
 
 study = load_study(
     config.get("study", "demo"), config.get("set", []), variations=config.get("vary", [])
 )
+study = from_records(study)
 study = with_shares(study, int(config.get("shares", 0)))
 wholes = [execution.name for execution in study.executions if not execution.part]
 study.work.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.ablations import attributions
@@ -247,10 +248,11 @@ def closed_form(given: Given) -> ClosedForm:
 
 def closed_form_scores(
     given: Given, masks: Mapping[str, Tensor], settings: AblationSettings
-) -> dict[str, pd.DataFrame]:
+) -> dict[str, Any]:
     """Tables "scores" and "corrected" of all that one pass gives; masks (N, S, S) are bool, and an empty one drops its image."""
     found, size = closed_form(given), given.images.images.shape[-1]
     right, scores, corrected = found.predicted.cpu() == given.images.labels, [], []
+    single = {}
     inside = {BOXES: overlap.box_masks(given.images.boxes, size), **masks}
     for (method, formula, used), maps in found.maps.items():
         keys = {
@@ -275,10 +277,30 @@ def closed_form_scores(
         corrected.append(
             corrected_row(maps, given, settings.threshold, **keys, annotation=BOXES)
         )
-    return {
+        if used == PREDICTED:
+            name = name_of_images(method, formula)
+            single[name] = iou_of_images(maps, inside[BOXES], settings.threshold)
+    return single | {
         "scores": pd.concat(scores, ignore_index=True),
         "corrected": pd.concat(corrected, ignore_index=True),
     }
+
+
+def name_of_images(method: str, formula: str) -> str:
+    """Name of the array with the IoU of single images by a CAM method."""
+    return f"iou, {method}, {formula}"
+
+
+def iou_of_images(
+    maps: Tensor, inside: Tensor, threshold: float
+) -> NDArray[np.float16]:
+    """IoU of each map (N, h, w) in [0, 1] with its boxes (N, S, S) bool: (N,) float16.
+
+    NaN where an image has no box, or a map is not finite.
+    """
+    (iou,) = overlap.overlaps(maps, inside, [threshold]).cpu()
+    iou[~inside.flatten(1).any(1)] = torch.nan
+    return iou.numpy().astype(np.float16)
 
 
 def overlap_rows(
@@ -318,12 +340,12 @@ def corrected_row(
 
 
 @torch.no_grad()
-def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.DataFrame]:
+def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, Any]:
     """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes."""
     closed, size = closed_form(given), given.images.images.shape[-1]
     right = closed.predicted.cpu() == given.images.labels
     boxes = overlap.box_masks(given.images.boxes, size)
-    scores, corrected = [], []
+    scores, corrected, single = [], [], {}
     for keys, maps_of in _jobs(given, closed.stage, settings, size):
         batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
         made = [
@@ -333,7 +355,10 @@ def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.Dat
         maps = normalise_maps(torch.cat(made))
         scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys))
         corrected.append(corrected_row(maps, given, settings.threshold, **keys))
-    return {
+        if keys["layer"] == closed.stage.name and keys["image_size"] == size:
+            name = name_of_images(keys["method"], keys["formula"])
+            single[name] = iou_of_images(maps, boxes, settings.threshold)
+    return single | {
         "scores": pd.concat(scores, ignore_index=True),
         "corrected": pd.concat(corrected, ignore_index=True),
     }

@@ -1,9 +1,11 @@
 """Tables of the ablations: how the correlation of the overlap with the gap changes with each choice, with n and interval."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from helpers.ablations.attributions import COSTS
 from helpers.ablations.compute import (
@@ -26,6 +28,7 @@ from helpers.statistics.reliability import reliability
 from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
+_TESTED = ("test_accuracy",)  # values of single test images
 PAPER_THRESHOLD, PAPER_NETWORKS = (
     0.1,
     50,
@@ -36,11 +39,21 @@ AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not t
 
 
 def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
-    """A table of both parts, "scores" or "corrected", with its part, and of_paper: Grad-CAM of the predicted class on all images."""
-    table = pd.concat(
-        [kept.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)],
-        ignore_index=True,
-    )
+    """A table of both parts, "scores" or "corrected", as ``marked`` has it."""
+    parts = [kept.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)]
+    return marked(pd.concat(parts, ignore_index=True), threshold)
+
+
+def marked(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Mark the rows of the paper's choice.
+
+    Args:
+        table: "scores" or "corrected", with its part.
+        threshold: of the map.
+
+    Returns:
+        The table with of_paper: Grad-CAM of the predicted class on all images.
+    """
     fixed = {
         "method": CLOSED_FORMS[0][0],
         "formula": CORRECT,
@@ -48,48 +61,54 @@ def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
         "annotation": BOXES,
         "part": CLOSED,
     }
-    fixed |= {"subset": ALL_IMAGES, "threshold": threshold} if name == "scores" else {}
+    fixed |= {"subset": ALL_IMAGES, "threshold": threshold} if "subset" in table else {}
     return table.assign(of_paper=(table[list(fixed)] == pd.Series(fixed)).all(axis=1))
 
 
 def each_choice(
-    draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
+    draws: Draws,
+    scores: pd.DataFrame,
+    keys: Sequence[str],
+    value: str = "iou",
+    single: Mapping[tuple[Any, ...], ArrayLike] | None = None,
 ) -> tuple[Draws, pd.DataFrame]:
-    """One column of the models for every combination of keys, and of each (measure) the keys, images (median of the models) and mean.
+    """One column of the models for every combination of keys.
 
-    A value of fewer than ``FEWEST_IMAGES`` images, such as those a network gets wrong, is none. Test images are drawn alone: of the scored
-    ones there are values for notebook 03's choice only, and its interval would be the only one to hold their noise.
+    Args:
+        draws: of the models.
+        scores: a row per model and choice, with n, its images.
+        keys: columns that name a choice.
+        value: the column that is scored.
+        single: (models, images) values by choice, where they are kept: scored images are
+            drawn for these, test images for all.
+
+    Returns:
+        The draws with a column per choice, and of each (measure) the keys, images
+        (median of the models) and mean. A value of fewer than ``FEWEST_IMAGES`` images,
+        such as those that a network gets wrong, is none.
     """
-    columns, facts, images = (
-        {},
-        [],
-        {
-            name: values
-            for name, values in draws.images.items()
-            if name == "test_accuracy"
-        },
-    )
-    for number, (key, part) in enumerate(
-        scores.groupby(list(keys), sort=False, dropna=False)
-    ):
-        name, own = (
-            f"choice {number}",
-            part.set_index("model_id").reindex(draws.models["model_id"]),
-        )
-        columns[name] = (
-            own[value].where(own["n"] >= FEWEST_IMAGES).to_numpy(dtype=float)
-        )
-        facts.append([name, *key, own["n"].median(), own[value].mean()])
+    images = {name: draws.images[name] for name in _TESTED if name in draws.images}
+    columns, facts = {}, []
+    choices = scores.groupby(list(keys), sort=False, dropna=False)
+    for number, (key, part) in enumerate(choices):
+        name = f"choice {number}"
+        rows = part.set_index("model_id").reindex(draws.models["model_id"])
+        enough = rows[value].where(rows["n"] >= FEWEST_IMAGES)
+        columns[name] = enough.to_numpy(dtype=float)
+        facts.append([name, *key, rows["n"].median(), rows[value].mean()])
+        if single and key in single:
+            images[name] = single[key]
     models = draws.models.join(pd.DataFrame(columns, index=draws.models.index))
-    return Draws(models, images, draws=draws.draws, seed=draws.seed), pd.DataFrame(
-        facts, columns=["measure", *keys, "images", "mean"]
-    )
+    table = pd.DataFrame(facts, columns=["measure", *keys, "images", "mean"])
+    return Draws(models, images, draws=draws.draws, seed=draws.seed), table
 
 
 def correlations(
     draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
 ) -> pd.DataFrame:
     """Correlate a score with the gap for every choice: keys, images, mean and ``CORRELATION``."""
+    if scores.empty:
+        return pd.DataFrame(columns=[*keys, "images", "mean", *CORRELATION])
     own, facts = each_choice(draws, scores, keys, value)
     return facts.drop(columns="measure").join(
         own.correlations(facts["measure"], tau=False)[CORRELATION]
@@ -126,9 +145,10 @@ def _by_architecture(
     keys: Sequence[str],
     accuracies: Collection[float],
     theirs: pd.DataFrame,
+    single: Mapping[tuple[Any, ...], ArrayLike] | None = None,
 ) -> pd.DataFrame:
     """Each choice per architecture, and last of all, above each training accuracy (threshold), beside the paper's r of the method."""
-    own, facts = each_choice(draws, scores, keys)
+    own, facts = each_choice(draws, scores, keys, single=single)
     table = correlation_table(own, facts["measure"], accuracies, tau=False).merge(
         facts, on="measure"
     )
@@ -138,12 +158,52 @@ def _by_architecture(
     return beside_published(table, theirs).rename(columns={"measure": "method"})
 
 
-def cam_methods(
-    draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]
-) -> pd.DataFrame:
-    """The CAM methods on the same images, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
+def values_of_images(
+    kept: Kept, models: Sequence[str]
+) -> dict[tuple[str, str, str], ArrayLike]:
+    """IoU of single images by each CAM method, part by part.
 
-    Grad-CAM stands first, and last on all images.
+    Args:
+        kept: records of the ablations.
+        models: ids in the order of the rows.
+
+    Returns:
+        (models, images) by method, formula and part; without those that earlier versions
+        of the workbook did not keep.
+    """
+    places = [kept.model_ids.index(name) for name in models]
+    single = {}
+    for part in (CLOSED, SAMPLED):
+        for name, values in kept.stacked(part).items():
+            prefix, _, way = name.partition(", ")
+            if prefix == "iou":
+                method, formula = way.split(", ")
+                single[method, formula, part] = values[places]
+    return single
+
+
+def cam_methods(
+    draws: Draws,
+    scores: pd.DataFrame,
+    threshold: float,
+    accuracies: Collection[float],
+    single: Mapping[tuple[Any, ...], ArrayLike] | None = None,
+) -> pd.DataFrame:
+    """The CAM methods at the paper's threshold, correct and as torchcam computes them.
+
+    Du et al. 2024, Table 6. What has a closed form is scored on all images, the others
+    on some; Grad-CAM stands first, and again on these images where they are fewer.
+
+    Args:
+        draws: of the models.
+        scores: see ``marked``.
+        threshold: of the map.
+        accuracies: training accuracies above which models are taken.
+        single: see ``values_of_images``; intervals draw the scored images with it.
+
+    Returns:
+        A row per architecture, training accuracy and method: see ``correlations``, beside
+        the paper's r.
     """
     chosen = at_last_stage(scores)
     chosen = chosen[
@@ -151,13 +211,21 @@ def cam_methods(
         & (chosen["class_used"] != TRUE)
         & (chosen["annotation"] == BOXES)
     ]
-    sampled, paper = chosen[chosen["part"] == SAMPLED], chosen[chosen["of_paper"]]
-    first = sampled["method"] == CLOSED_FORMS[0][0]
-    more = [paper] if paper["n"].max() > sampled["n"].max() else []
-    ordered = pd.concat([sampled[first], sampled[~first], *more])
-    columns = ["method", "formula", "part"]
+    closed = chosen[chosen["part"] == CLOSED]
+    sampled = chosen[chosen["part"] == SAMPLED]
+    ways = pd.Series(
+        zip(sampled["method"], sampled["formula"], strict=True), index=sampled.index
+    )
+    fewer = len(sampled) and sampled["n"].max() < closed["n"].max()
+    again = sampled[ways.isin(CLOSED_FORMS[:1])] if fewer else sampled[:0]
+    ordered = pd.concat([closed, again, sampled[~ways.isin(CLOSED_FORMS)]])
     return _by_architecture(
-        draws, ordered, columns, accuracies, published_table("du2024_table6")
+        draws,
+        ordered,
+        ["method", "formula", "part"],
+        accuracies,
+        published_table("du2024_table6"),
+        single,
     ).drop(columns="part")
 
 

@@ -13,6 +13,7 @@ from sklearn import metrics
 from torch import Tensor, nn
 
 from helpers.data.images import StudyData
+from helpers.files import digest
 from helpers.networks import resnet
 from helpers.networks.batches import fitting_batch
 from helpers.networks.hooks import prepared
@@ -23,6 +24,11 @@ _RANKED = (
     "average_precision_step",
     "average_precision_eleven_point",
     "average_precision_all_point",
+)
+# What is said of models whose predictions of test images are not recorded.
+AS_IF_INDEPENDENT = (
+    "Which test images each network gets right is not recorded. Intervals draw them as if "
+    "the networks erred independently, so they are somewhat too wide, not too narrow."
 )
 _COUNTS = ("n", "classes_absent", "classes_never_predicted")
 
@@ -227,18 +233,29 @@ def correct(
     return right
 
 
-def of_test_images(kept: Kept, labels: Tensor) -> dict[str, NDArray[np.float32]]:
+def of_test_images(
+    kept: Kept, labels: Tensor, accuracies: Mapping[str, float] | None = None
+) -> dict[str, NDArray[np.float32]]:
     """Values of single test images for ``Draws``.
 
     Args:
         kept: of ``test_logits``.
         labels: (T,) of the test images.
+        accuracies: test accuracy by model, for models whose predictions are not
+            recorded. Which images these are right on is drawn for each by itself, so
+            that an interval of a correlation is as wide as for independent images, and
+            at least as wide as for the same ones.
 
     Returns:
-        ``test_accuracy`` (models, T) of 0 and 1; nothing where a model has no record, so
-        that no interval draws test images.
+        ``test_accuracy`` (models, T) of 0 and 1; nothing where a model has neither a
+        record nor an accuracy, so that no interval draws test images.
     """
     right = correct(kept, labels)
+    for row, model_id in zip(right, kept.model_ids, strict=True):
+        accuracy = (accuracies or {}).get(model_id, np.nan)
+        if np.isnan(row).any() and np.isfinite(accuracy):
+            random = np.random.default_rng(int(digest(model_id), 16))
+            row[:] = random.permutation(len(row)) < round(accuracy * len(row))
     return {"test_accuracy": right} if np.isfinite(right).all() else {}
 
 

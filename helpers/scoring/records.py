@@ -39,7 +39,7 @@ WEIGHTS = ".weights"  # array of a file: digest of the weights that its values a
 OF_RUN = ("config.json", "history.parquet", "result.json")  # the result comes last
 # Of the trade-off study: features of images, from which no table is made anew.
 LEFT_OUT = ("features-", "probes-")
-OF_NO_RUN = "untrained-"  # parts of networks that belong to no run
+OF_NO_RUN = ("untrained-", "masks-")  # parts of what belongs to no run
 LARGE = ("maps_16",)  # arrays: maps in 16 bits, of which those in 8 bits stay
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same values are the same bytes at any time
 

@@ -23,6 +23,7 @@ from helpers.sweep.gpus import Card, ask_torch, numbering_fault, visible_cards
 from helpers.sweep.shares import with_shares
 from helpers.sweep.study import (
     CheckedStudy,
+    from_records,
     further_faults,
     load_study,
     record_of,
@@ -148,7 +149,9 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
     Returns:
         The exit status of the command.
     """
-    study = load_study(given.study, given.set, variations=given.vary)
+    study = from_records(load_study(given.study, given.set, variations=given.vary))
+    if study.standing:
+        print(_without_images(study))
     remote = any(
         word.startswith(("-e", "--executor", "--profile", "--workflow-profile"))
         for word in handed
@@ -181,6 +184,17 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
         raise StudyError(
             f"another sweep works on {study.work}; wait until it ends, or end it"
         ) from None
+
+
+def _without_images(study: CheckedStudy) -> str:
+    """What runs of a study whose images are not here, in a sentence."""
+    path = study.standing[0].parameters["data_path"]
+    names = ", ".join(item.notebook for item in study.standing)
+    return (
+        f"{path} is not here, so {names} stand as they were published, and the rest runs "
+        f"from the records of {study.work_study}; to run all of it, put the images there "
+        "or name their place by --set data_path=..."
+    )
 
 
 def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:

@@ -10,7 +10,16 @@ from typing import Any
 
 import yaml
 
-from helpers.files import PROJECT_ROOT, digest, digest_of, inside, read_json, stamp_of
+from helpers.files import (
+    MANIFEST,
+    PROJECT_ROOT,
+    RECORDS,
+    digest,
+    digest_of,
+    inside,
+    read_json,
+    stamp_of,
+)
 from helpers.parameters import (
     Parameter,
     StudyError,
@@ -37,6 +46,8 @@ AFTER = {
     "07": "08",
 }
 JUDGING = "04"  # from this notebook on the claims are read
+# Notebooks that need images, pixels or weights, which records do not hold.
+_OF_IMAGES = ("01", "02", "06")
 _BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "run", "work_study")
 # What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
 _FREE = (
@@ -82,6 +93,8 @@ class CheckedStudy:
     claims: list[dict[str, Any]]
     executions: list[Execution]
     sweeps: tuple[Sweep, ...] = ()  # over parameters
+    # Notebooks that stand as they were published, see ``from_records``.
+    standing: tuple[Execution, ...] = ()
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -115,6 +128,7 @@ class CheckedStudy:
         if execution is None:
             wholes = [one for one in self.executions if not one.part]
             own = [one for one in wholes if not one.combination]
+            own = sorted((*self.standing, *own), key=_order)
             given |= {
                 "reports": os.path.relpath(self.reports, self.root),
                 "parameters": {one.notebook: one.parameters for one in own},
@@ -173,6 +187,39 @@ class CheckedStudy:
                 sound = False
             if not sound:
                 record.unlink()
+
+
+def _order(execution: Execution) -> int:
+    """Place of an execution's notebook among all."""
+    return [*AFTER, execution.notebook[:2]].index(execution.notebook[:2])
+
+
+def from_records(study: CheckedStudy) -> CheckedStudy:
+    """A study whose images are not here, as its published records can run it.
+
+    Args:
+        study: any.
+
+    Returns:
+        The study without the notebooks that need images, which stand as they were
+        published; the study itself where its images are here or it has no records.
+    """
+    chooses = [item for item in study.executions if item.notebook[:2] == "01"]
+    path = chooses[0].parameters.get("data_path", "") if chooses else ""
+    published = study.reports.parent / study.work_study / RECORDS / MANIFEST
+    if not path or (study.root / Path(path).expanduser()).exists():
+        return study
+    standing = [item for item in study.executions if item.notebook[:2] in _OF_IMAGES]
+    names = {item.name for item in standing}
+    if not published.is_file() or len(names) == len(study.executions):
+        return study
+    executions = [
+        replace(item, after=tuple(name for name in item.after if name not in names))
+        for item in study.executions
+        if item.name not in names
+    ]
+    wholes = tuple(item for item in standing if not item.part)
+    return replace(study, executions=executions, standing=wholes)
 
 
 def record_of(work: Path, study: str, name: str) -> Path:

@@ -186,11 +186,13 @@ def test_a_mean_of_a_handful_of_images_is_none(draws, scores):
 def test_table6_compares_on_the_same_images_beside_the_paper(models, draws, scores):
     table = tables.cam_methods(draws, scores, 0.1, [0.95, 0.8])
     ways = table.drop_duplicates(["method", "formula", "images"])
-    assert ways["images"].tolist() == [9] * 6 + [100]
-    assert (ways["method"].iloc[-1], ways["formula"].iloc[-1]) == (
-        "grad_cam",
-        "correct",
-    )
+    # Closed forms on all images, then the others, beside Grad-CAM on the same few.
+    assert ways["images"].tolist() == [100] * 3 + [9] * 4
+    assert ways["method"].tolist() == [
+        *("grad_cam", "grad_cam_plus_plus", "grad_cam_plus_plus", "grad_cam"),
+        *["smooth_grad_cam_plus_plus"] * 2,
+        "eigen_cam",
+    ]
     assert len(table) == len(ways) * 3 * 2
     theirs = published_table("du2024_table6").set_index(["method", "threshold"])[
         "pearson_r"
@@ -211,6 +213,24 @@ def test_table6_compares_on_the_same_images_beside_the_paper(models, draws, scor
     assert row["pearson_r"] == pytest.approx(
         pearson(iou_of(models, scores, **PAPER, threshold=0.1), models["gap"])
     )
+
+
+def test_intervals_of_table6_draw_the_scored_images_where_they_are_kept(
+    models, draws, scores
+):
+    paper = {**PAPER, "threshold": 0.1}
+    iou = iou_of(models, scores, **paper)
+    noise = np.random.default_rng(1).normal(0, 0.3, (len(models), 40))
+    single = iou[:, None] + noise - noise.mean(1, keepdims=True)
+    first = ("grad_cam", "correct", "closed")
+    with_images = tables.cam_methods(draws, scores, 0.1, [0.8], {first: single})
+    without = tables.cam_methods(draws, scores, 0.1, [0.8])
+    width = [
+        (table["ci_high"] - table["ci_low"]).iloc[0] for table in (with_images, without)
+    ]
+    assert width[0] > 1.2 * width[1]
+    other = (without["method"] != "grad_cam") | (without["images"] < 100)
+    pd.testing.assert_frame_equal(with_images[other], without[other])
 
 
 def test_table7_stands_beside_the_paper(models, draws, scores):

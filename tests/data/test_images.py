@@ -310,21 +310,47 @@ def test_classes_of_one_name_are_told_apart_by_id(load):
     assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
 
 
+def test_classes_of_the_public_archive_give_the_images_of_an_archive_of_these_alone(
+    load,
+):
+    asked = ["n02", "n04"]
+    public = tiny_imagenet(classes=("n01", "n02", "n03", "n04"), train=12, val=4)
+    alone = {
+        name: content
+        for name, content in public.items()
+        if "n02" in name or "n04" in name or name.startswith(("val_", "words"))
+    }
+    annotations = public["val/val_annotations.txt"].decode().splitlines()
+    of_asked = [line for line in annotations if line.split("\t")[1] in asked]
+    alone["val/val_annotations.txt"] = "\n".join(of_asked).encode()
+    for line in of_asked:
+        name = f"val/images/{line.split()[0]}"
+        alone[name] = public[name]
+    # The public archive has test images without labels, and a folder around all.
+    public["test/images/test_0.JPEG"] = public["val/images/val_0_0.JPEG"]
+    chosen = {"images_per_class": 5, "test_images_per_class": 0, "data_seed": 1}
+    archive = {f"tiny-imagenet-200/{name}": public[name] for name in public}
+    whole = load(archive, "tiny_imagenet", place="whole", class_ids=asked, **chosen)
+    part = load(alone, "tiny_imagenet", place="part", **chosen)
+    assert whole.fingerprint == part.fingerprint
+    assert whole.classes["class_id"].tolist() == asked
+    assert len(whole.train) == 10 and len(whole.test) > 8
+
+
 @pytest.mark.parametrize(
-    "study",
+    ("study", "classes"),
     [
-        "kinds20",
-        pytest.param("compact20", marks=pytest.mark.nightly),
-        pytest.param("filled20", marks=pytest.mark.nightly),
+        ("kinds20", "compact-20"),
+        pytest.param("filled20", "20", marks=pytest.mark.nightly),
     ],
 )
 def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(
-    real_data, tmp_path, study
+    real_data, tmp_path, study, classes
 ):
     given = yaml.safe_load((PROJECT_ROOT / f"params/{study}.yaml").read_text())[
         "notebooks"
     ]["01_data_subset"]
-    path = real_data / given["data_path"].rsplit("/", 1)[1]
+    path = real_data / f"tiny-imagenet-{classes}.zip"  # a part of the public archive
     assert len(open_source(path, tmp_path, ["n01443537"]).images) >= 1000
     data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
     images, models = (

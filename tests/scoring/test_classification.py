@@ -7,6 +7,7 @@ from sklearn import metrics
 
 from helpers.scoring import classification
 from helpers.scoring.store import Kept
+from helpers.statistics.draws import Draws
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
 FORMS = [
@@ -233,3 +234,36 @@ def test_break_even_by_hand_at_ties_and_by_counting(scene):
         assert classification.break_even_point(positive, score) == pytest.approx(
             positive[np.argsort(-score)][: positive.sum()].mean()
         )
+
+
+def test_test_images_of_unrecorded_networks_make_no_interval_narrower(tmp_path):
+    rng = np.random.default_rng(0)
+    ability, images = rng.normal(0, 0.6, 24), rng.normal(0, 1, 300)
+    noise = rng.normal(0, 0.5, (24, 300))
+    right = ability[:, None] + images + noise > 0  # networks err on the same images
+    test_accuracy = right.mean(1)
+    names = [f"m{number}" for number in range(24)]
+    models = pd.DataFrame(
+        {
+            "model_id": names,
+            "cell": range(24),
+            "gap": 1 - test_accuracy,
+            "test_accuracy": test_accuracy,
+            "measure": test_accuracy + rng.normal(0, 0.03, 24),
+        }
+    )
+    kept = Kept({"test_logits": tmp_path / "test_logits-0"}, ())
+    kept.model_ids = names
+    labels = torch.zeros(300)
+    accuracies = dict(zip(names, test_accuracy, strict=True))
+    drawn = classification.of_test_images(kept, labels, accuracies)
+    again = classification.of_test_images(kept, labels, accuracies)
+    np.testing.assert_array_equal(drawn["test_accuracy"], again["test_accuracy"])
+    np.testing.assert_allclose(drawn["test_accuracy"].mean(1), test_accuracy)
+    assert classification.of_test_images(kept, labels) == {}
+    single = ({}, {"test_accuracy": right.astype(np.float32)}, drawn)
+    widths = []
+    for one in single:
+        estimate = Draws(models, one, draws=500).estimate(["measure"])
+        widths.append(float(estimate.high[0] - estimate.low[0]))
+    assert widths[0] < widths[1] < widths[2]

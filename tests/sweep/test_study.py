@@ -21,6 +21,7 @@ from helpers.sweep.study import (
     CheckedStudy,
     Execution,
     digest_of,
+    from_records,
     further_faults,
     load_study,
 )
@@ -339,6 +340,22 @@ def test_files_that_are_not_on_this_machine_are_told(project):
     assert further_faults(study) == [
         "data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."
     ]
+
+
+def test_a_published_study_without_its_images_runs_what_its_records_can(project):
+    for stem, cell in (("01_one", TWO), ("04_four", TWO)):
+        write_notebook(project.root / f"notebooks/{stem}.ipynb", cell, stem)
+    study = project({"notebooks": EACH}, "data_path=nowhere.zip")
+    assert from_records(study) is study  # nothing is published
+    (project.root / "reports/mine/records").mkdir(parents=True)
+    write_json(project.root / "reports/mine/records/data.json", {})
+    alone = from_records(study)
+    assert [(item.name, item.after) for item in alone.executions] == [("04_four", ())]
+    assert [item.name for item in alone.standing] == ["01_one", "02_two"]
+    # The pages still list all notebooks.
+    assert [*json.loads(alone.job())["parameters"]] == ["01_one", "02_two", "04_four"]
+    (project.root / "nowhere.zip").touch()
+    assert from_records(study) is study
 
 
 DEMO = {
