@@ -24,6 +24,9 @@ Pair = tuple[int, int]
 _CORNERS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
 _BATCH = 2**22  # complex numbers in the transforms of one batch
 _ROUGH = 1e-4  # by which eigenvalues in single precision, which decide where to look in double, are off at most, relative
+_EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
+_SQUARES = 16  # that are cut further where a matrix has more rows
+_STEPS = 64  # of a Lanczos iteration at most
 
 
 def operator_norm(
@@ -62,14 +65,15 @@ def operator_norm(
         -(-max(size, taps) // step) if taps > step else 1
         for size, taps, step in zip(input_size, spread, stride, strict=True)
     ]
-    return scale * math.sqrt(
-        _largest(
-            kernels
-            if kernels.shape[1] <= kernels.shape[2]
-            else kernels.transpose(1, 2),
-            grid,
-        )
-    )
+    if kernels.shape[1] > kernels.shape[2]:
+        kernels = kernels.transpose(1, 2)
+    if kernels.shape[1] <= _EXACT:
+        return scale * math.sqrt(_largest(kernels, grid))
+    if grid == [1, 1]:
+        matrices = kernels[..., 0, 0]
+        squared = torch.linalg.eigvalsh(matrices @ matrices.mT)[:, -1].amax()
+        return scale * math.sqrt(max(0, float(squared)))
+    return scale * math.sqrt(max(_by_iteration(group, grid) for group in kernels))
 
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
@@ -111,6 +115,141 @@ def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
     )
 
 
+def _by_iteration(kernels: Tensor, grid: Sequence[int]) -> float:
+    """``_largest`` of one group with many rows, kernels (n, c, kh, kw).
+
+    Squares are cut as in ``_largest``, but only those with the highest corners, and the
+    eigenvalues of corners are those of Lanczos iterations in single precision, which
+    begin with the vector of a corner before. What comes out is the largest eigenvalue,
+    in double precision, at a frequency of the grid that has none higher beside it.
+    """
+    if not kernels.any():
+        return 0.0
+    sizes = torch.tensor(grid)
+    unit = 2 * math.pi / sizes.double()
+    bend = float(((torch.tensor(kernels.shape[2:]) - 1) * unit).square().sum()) / 16
+    cuts = max(0, math.floor(math.log2(min(max(grid), math.sqrt(0.35 / bend)))))
+    side = 2**cuts
+    squares = torch.cartesian_prod(
+        torch.arange(0, grid[0], side), torch.arange(0, grid[1] // 2 + 1, side)
+    )
+    seen = _Corners(kernels, grid)
+    while side > 1:
+        corners = (squares[:, None] + side * _CORNERS) % sizes  # (squares, 4, 2)
+        seen.add(corners.flatten(0, 1), side, bend * side**2 / 20)
+        heights = seen.values[*corners.permute(2, 0, 1)].amax(1)
+        squares = squares[heights.argsort(descending=True)[:_SQUARES]]
+        side //= 2
+        squares = (squares[:, None] + side * _CORNERS).flatten(0, 1) % sizes
+    seen.add(squares, 1, 0)
+    neighbours = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
+    best = -math.inf
+    while float(seen.values.max()) > best:
+        best = float(seen.values.max())
+        top = (seen.values == best).nonzero()[0]
+        seen.add((top + neighbours) % sizes, 1, 0)
+    return seen.highest()
+
+
+class _Corners:
+    """Largest eigenvalues of ``W(t) W(t)'`` at frequencies of a grid, and their vectors."""
+
+    def __init__(self, kernels: Tensor, grid: Sequence[int]) -> None:
+        """Begin without any; kernels (n, c, kh, kw)."""
+        self.values = torch.full(tuple(grid), -torch.inf)  # where none is known
+        self._vectors: dict[tuple[int, ...], Tensor] = {}
+        self._rows = kernels.shape[0]
+        # (taps rows, c): W(t) is the sum of its blocks, each with its wave.
+        matrix = kernels.permute(2, 3, 0, 1).flatten(0, 2).contiguous()
+        self._matrices = {torch.complex64: matrix.float(), torch.complex128: matrix}
+        taps = [torch.arange(size, dtype=torch.float64) for size in kernels.shape[2:]]
+        self._taps = torch.cartesian_prod(*taps).view(-1, 2)
+        self._unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
+        self._random = torch.Generator().manual_seed(0)
+
+    def add(self, places: Tensor, side: int, tolerance: float) -> None:
+        """Add those of places (P, 2) that are not known.
+
+        Args:
+            places: integers, the frequency's number along each axis.
+            side: of the squares whose corners they are.
+            tolerance: relative error at most, as far as the iteration shows it.
+        """
+        places = places.unique(dim=0)
+        places = places[self.values[*places.T].isinf()]
+        for part in places.split(128):
+            start = torch.randn(
+                len(part), self._rows, dtype=torch.complex64, generator=self._random
+            )
+            start /= torch.linalg.vector_norm(start, dim=1, keepdim=True)
+            before = (part // (2 * side) * (2 * side)).tolist()
+            for row, place in enumerate(before):
+                if tuple(place) in self._vectors:
+                    start[row] = self._vectors[tuple(place)] + 0.1 * start[row]
+            values, vectors = self._lanczos(part, start, max(_ROUGH / 2, tolerance))
+            self.values[*part.T] = values.float()
+            self._vectors |= zip(map(tuple, part.tolist()), vectors, strict=True)
+
+    def highest(self) -> float:
+        """The largest of all, of those that are close to it in double precision."""
+        highest = self.values.flatten().topk(min(8, self.values.numel()))
+        close = highest.values >= highest.values[0] * (1 - 5 * _ROUGH)
+        columns = self.values.shape[1]
+        numbers = highest.indices[close]
+        places = torch.stack([numbers // columns, numbers % columns], 1)
+        start = torch.stack([self._vectors[tuple(place)] for place in places.tolist()])
+        values, _ = self._lanczos(places, start.to(torch.complex128), 1e-9)
+        return float(values.max())
+
+    def _lanczos(
+        self, places: Tensor, start: Tensor, tolerance: float
+    ) -> tuple[Tensor, Tensor]:
+        """Largest Ritz values (P,) and their vectors (P, n), from vectors to start with."""
+        angles = places * self._unit @ self._taps.T
+        waves = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)[
+            ..., None
+        ]
+        count = min(_STEPS, self._rows)
+        basis = start.new_zeros(len(start), count + 1, self._rows)
+        projected = start.new_zeros(len(start), count, count)
+        basis[:, 0] = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
+        rounding = 100 * torch.finfo(start.dtype).eps
+        values = torch.full((len(start),), -torch.inf, dtype=torch.float64)
+        for step in range(count):
+            image = self._product(basis[:, step], waves)
+            size = torch.linalg.vector_norm(image, dim=1)
+            known = basis[:, : step + 1]
+            for repeat in range(2):  # once more for what rounding leaves
+                overlaps = torch.bmm(known.conj(), image[..., None])
+                image = image - torch.bmm(known.mT, overlaps)[..., 0]
+                if not repeat:
+                    projected[:, : step + 1, step] = overlaps[..., 0]
+            length = torch.linalg.vector_norm(image, dim=1)
+            # Rounding alone is left where all eigenvectors of the start are there.
+            length[length < rounding * size] = 0
+            basis[:, step + 1] = (
+                image / torch.where(length > 0, length, torch.inf)[:, None]
+            )
+            last = step + 1 == count
+            if step % 4 == 3 or last:
+                block = projected[:, : step + 1, : step + 1]
+                ritz_values, combinations = torch.linalg.eigh(block, UPLO="U")
+                before = values
+                values = ritz_values[:, -1].double()
+                if last or (values - before < tolerance * values).all():
+                    break
+            projected[:, step + 1, step] = length
+        return values, torch.bmm(known.mT, combinations[..., -1:])[..., 0]
+
+    def _product(self, vectors: Tensor, waves: Tensor) -> Tensor:
+        """``W(t) W(t)' x`` of vectors (P, n), by two products of real matrices."""
+        spread = (waves * vectors[:, None]).flatten(1)  # (P, taps n)
+        matrix = self._matrices[vectors.dtype]
+        middle = torch.cat([spread.real, spread.imag]) @ matrix
+        real, imaginary = (middle @ matrix.T).unflatten(1, (-1, self._rows)).chunk(2)
+        return (torch.complex(real, imaginary) * waves.conj()).sum(1)
+
+
 def _eigenvalues(
     kernels: Tensor, frequencies: Tensor, precision: torch.dtype
 ) -> Tensor:
@@ -150,12 +289,16 @@ def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
 @provides
 def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]:
     """Spectral norms of the folded weights, (d,) by variant."""
-    return {
-        name: np.array(
-            [layer_norm(layer, name, tuple(example.shape[-2:])) for layer in layers]
-        )
-        for name in NORM_VARIANTS
-    }
+    rows = [_norms_of(layer, tuple(example.shape[-2:])) for layer in layers]
+    return {name: np.array([row[name] for row in rows]) for name in NORM_VARIANTS}
+
+
+def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
+    """Spectral norms of a layer by variant, which are one for a kernel of one pixel."""
+    pointwise = layer.weight.shape[2:] in ((), (1, 1)) and layer.groups == 1
+    if pointwise:
+        return dict.fromkeys(NORM_VARIANTS, layer_norm(layer, "reshaped", size))
+    return {name: layer_norm(layer, name, size) for name in NORM_VARIANTS}
 
 
 PROVIDERS["spectral_distances"] = lambda distances, example: spectral_norms(

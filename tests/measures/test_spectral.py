@@ -103,23 +103,52 @@ def test_no_frequency_is_dropped_that_holds_the_largest(taps, size, seed):
     )
 
 
+@pytest.mark.parametrize("size", [(5, 4), (24, 18)])
 @pytest.mark.parametrize(
     "kind", ["random", "nearly constant", "one direction", "one peak among equals"]
 )
-def test_matrices_of_many_rows_have_the_largest_singular_value_of_any_frequency(kind):
-    """Close and equal eigenvalues, and one that stands out at a single frequency."""
-    weight = random_kernel(100, 120, 3, 3) * (1e-6 if kind == "nearly constant" else 1)
+def test_matrices_of_many_rows_are_iterated_to_a_millionth(monkeypatch, kind, size):
+    """Above a number of rows, here 8, no matrix is taken apart."""
+    monkeypatch.setattr(spectral, "_EXACT", 8)
+    weight = random_kernel(12, 15, 3, 3) * (1e-6 if kind == "nearly constant" else 1)
     if kind == "nearly constant":
-        weight[:, :, 1, 1] += torch.eye(100, 120)
+        weight[:, :, 1, 1] += torch.eye(12, 15)
     if kind == "one direction":
-        weight = random_kernel(100, 1, 1, 1) * random_kernel(1, 120, 3, 3, seed=1)
+        weight = random_kernel(12, 1, 1, 1) * random_kernel(1, 15, 3, 3, seed=1)
     if kind == "one peak among equals":
-        weight = torch.zeros(100, 120, 3, 3, dtype=torch.float64)
-        weight[:, :, 0, 0] = torch.eye(100, 120)
+        weight = torch.zeros(12, 15, 3, 3, dtype=torch.float64)
+        weight[:, :, 0, 0] = torch.eye(12, 15)
         weight[7, 7] = torch.ones(3, 3) / 9 * 1.001
-    assert fft(weight, (24, 18)) == pytest.approx(
-        largest_by_frequency(weight, (24, 18)), rel=1e-10
-    )
+    expected = largest_by_frequency(weight, size)
+    assert fft(weight, size) == pytest.approx(expected, rel=1e-6)
+    assert fft(torch.zeros_like(weight), size) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_iterated_norms_of_many_frequencies_are_those_of_all_squares(monkeypatch, seed):
+    weight = random_kernel(24, 32, 3, 3, seed=seed)
+    weight *= torch.rand(3, 3, generator=torch.Generator().manual_seed(seed))
+    every_square = fft(weight, (224, 224))
+    monkeypatch.setattr(spectral, "_EXACT", 8)
+    assert fft(weight, (224, 224)) == pytest.approx(every_square, rel=1e-6)
+
+
+def test_matrices_of_many_rows_in_groups_of_one_pixel(monkeypatch):
+    monkeypatch.setattr(spectral, "_EXACT", 2)
+    weight = random_kernel(8, 5, 1, 1)
+    halves = [np.linalg.norm(half[..., 0, 0], 2) for half in weight.split(4)]
+    norm = spectral.operator_norm(weight, (9, 9), groups=2)
+    assert norm == pytest.approx(max(halves), rel=1e-12)
+
+
+def test_a_kernel_of_one_pixel_has_one_norm():
+    layers = [Layer(random_kernel(4, 3, 1, 1), (2, 2), input_size=(9, 9))]
+    layers.append(Layer(random_kernel(4, 3, 1, 1, seed=1), groups=2, input_size=(9, 9)))
+    norms = spectral.spectral_norms(layers, torch.zeros(1, 3, 8, 8))
+    for variant, values in norms.items():
+        expected = [spectral.layer_norm(layer, variant, (8, 8)) for layer in layers]
+        assert values == pytest.approx(expected, rel=1e-12)
+    assert norms["reshaped"][1] > norms["operator"][1]
 
 
 def test_fft_norm_ignores_the_stride_and_a_linear_layer_the_size():
