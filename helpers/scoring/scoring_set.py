@@ -1,6 +1,7 @@
 """The images that every model of a study is scored on: those that all runs were fitted to, in one order, the same for all."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.training.config import config_from
+from helpers.training.config import RunConfig, config_from
 from helpers.training.run import rows_of_run
 
 OF_A_CLASS = 10  # images of a class that all runs must share
@@ -39,35 +40,60 @@ def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
     return np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")
 
 
+def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int64]:
+    """Training images that all runs are fitted to.
+
+    Args:
+        runs: of one study, before or after they are trained.
+        data: the study's images.
+
+    Returns:
+        Ascending rows of the training images; all of them for no runs.
+
+    Raises:
+        ValueError: for fewer than ``OF_A_CLASS`` such images of a class.
+    """
+    runs = {tuple(getattr(run, name) for name in _DECISIVE): run for run in runs}
+    shared = np.arange(len(data.train))
+    for run in runs.values():
+        shared = np.intersect1d(shared, rows_of_run(data, run)[0])
+    labels = data.train.labels.numpy()[shared]
+    counts = np.bincount(labels, minlength=len(data.classes))
+    if counts.min(initial=len(data.train)) < OF_A_CLASS:
+        fewest = data.classes["class_id"].iloc[int(counts.argmin())]
+        raise ValueError(
+            f"all runs of this study together are fitted to {counts.min()} images of "
+            f"the class {fewest}; at least {OF_A_CLASS} of every class are needed. Give "
+            "the runs more (images_per_class of 01, training_sizes of 02), or leave out "
+            "such classes (minimum_images_per_class of 01)"
+        )
+    return shared
+
+
 def scoring_set(
     catalogue: pd.DataFrame, data: StudyData, images: int = 0
 ) -> ScoringSet:
-    """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or with 0 all.
+    """Images that all runs of a catalogue were fitted to, class by class in turn.
 
-    Classes stand in turn. The catalogue has all models of the study; ValueError for fewer than 10 shared images of a class.
+    Args:
+        catalogue: all models of the study.
+        data: the study's images, for which the order was drawn once.
+        images: the first few of that order; 0 takes all.
+
+    Returns:
+        The images, see ``ScoringSet``.
+
+    Raises:
+        ValueError: for too few ``images``, and as ``shared_images`` does.
     """
-    runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
-    fitted = [
-        set(rows_of_run(data, config_from(row))[0].tolist())
-        for row in runs.to_dict("records")
-    ]
-    shared = np.array(
-        sorted(set.intersection(*fitted)) if fitted else range(len(data.train)),
-        dtype=np.int64,
-    )
-    labels = data.train.labels.numpy()
     if 0 < images < len(data.classes):
         raise ValueError(
             f"scored_images is {images}, and the study has {len(data.classes)} classes; "
             f"take at least one image of each, or 0 for all that are shared"
         )
-    counts = np.bincount(labels[shared], minlength=len(data.classes))
-    if counts.min(initial=len(data.train)) < OF_A_CLASS:
-        fewest = data.classes["class_id"].iloc[int(counts.argmin())]
-        told = f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} of every"
-        raise ValueError(
-            f"{told} class are needed. Give the runs more (images_per_class of 01, training_sizes of 02), or leave out some"
-        )
+    rows = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
+    shared = shared_images(map(config_from, rows.to_dict("records")), data)
+    labels = data.train.labels.numpy()
     drawn = np.random.default_rng(
         int.from_bytes(_digest(data.fingerprint))
     ).permutation(len(data.train))

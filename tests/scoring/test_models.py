@@ -184,7 +184,7 @@ def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are
 def test_runs_that_share_too_few_images_are_refused(study):
     with pytest.raises(
         ValueError,
-        match=r"^all runs of this study together were fitted to \d images of the class synthetic_\w+",
+        match=r"^all runs of this study together are fitted to \d images of the class synthetic_\w+",
     ):
         scoring_set(study.table.assign(images_per_class=5), study.data)
 
