@@ -69,7 +69,7 @@ def test_choices_are_those_of_the_modules_that_take_them(name, known):
 def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
     assert not value_fault(
         EVERY["kappa_families"],
-        [*networks._CLIP, "model set", "tf_efficientnet_b3", "resnet18 w0.25"],
+        [*networks.CLIP, "model set", "tf_efficientnet_b3", "resnet18 w0.25"],
     )
     for name in (
         "resnet19 w0.25",

@@ -1,4 +1,4 @@
-"""Networks made on the spot: ResNets and EfficientNet-like ones of any size, trained on the seen classes by the rules of 02, and kept."""
+"""Networks of any size, trained on the seen classes by the rules of 02, and kept."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,20 @@ from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.data.images import StudyData, of_study
 from helpers.files import digest, inside, read_tensors
+from helpers.networks import resnet
 from helpers.scoring.models import Model, models_of
 from helpers.training import catalogue, pool, pretraining
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
 
-FOLDER = "made"  # below the study's: a model set with images of its own, those of the seen classes
+# Below the study's folder: a model set with images of its own, of the seen classes.
+FOLDER = "made"
 _NAME = re.compile(
     r"(?P<kind>resnet\d+|efficientnet-like) w(?P<width>[\d.]+)(?: d(?P<depth>[\d.]+))?"
 )
-# Tan and Le 2019, Table 1: expansion, kernel, stride, input and output channels, and layers of each stage. Of the strides of B0, which
-# is for 224 px, the last is 1 here, so that small images keep a map of more than four places.
+# Tan and Le 2019, Table 1: expansion, kernel, stride, input and output channels, and
+# layers of each stage. Of the strides of B0, which is for 224 px, the last is 1 here, so
+# that small images keep a map of more than four places.
 _STAGES = (
     (1, 3, 1, 32, 16, 1),
     (6, 3, 2, 16, 24, 2),
@@ -35,35 +38,66 @@ _STAGES = (
 
 
 def family_made(name: str) -> str:
-    """Family of a network to be made, such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5"; "" for any other name."""
-    found = _NAME.fullmatch(name)
-    return found["kind"].rstrip("0123456789") if found else ""
+    """Family of a network to be made; "" for any other name.
+
+    Args:
+        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
+    """
+    match = _NAME.fullmatch(name)
+    return match["kind"].rstrip("0123456789") if match else ""
+
+
+def _stem(side: int) -> str:
+    """First layer of a ResNet, so that its first stage sees about 32 places a side."""
+    if side <= 32:
+        return "small"
+    return "strided" if side <= 64 else "imagenet"
 
 
 def recipe(name: str, data: StudyData, epochs: int, seed: int) -> RunConfig:
-    """The run that makes a network, as 02 makes pretrained starts; an EfficientNet-like one has all of it but the architecture."""
-    side, found = data.train.images.shape[-1], _NAME.fullmatch(name)
-    # So that a ResNet's first stage sees about 32 places a side.
+    """The run that makes a network, as 02 makes pretrained starts.
+
+    That of an EfficientNet-like network stands for everything but its architecture.
+    """
+    match = _NAME.fullmatch(name)
+    architecture = match["kind"] if family_made(name) == "resnet" else "resnet18"
     fixed = {
-        "stem": "small" if side <= 32 else "strided" if side <= 64 else "imagenet",
-        "width": float(found["width"]),
+        "stem": _stem(data.train.images.shape[-1]),
+        "width": float(match["width"]),
+        "max_epochs": epochs,
+        "seed": seed,
     }
-    architecture = found["kind"] if family_made(name) == "resnet" else "resnet18"
-    return pretraining.recipes(
-        [architecture], data.fingerprint, fixed | {"max_epochs": epochs, "seed": seed}
-    )[0]
+    return pretraining.recipes([architecture], data.fingerprint, fixed)[0]
 
 
 def efficientnet_like(name: str, classes: int, seed: int) -> nn.Module:
-    """An untrained classifier: "w0.5 d0.5" has half of EfficientNet-B0's channels (multiples of 8) and layers per stage (rounded up)."""
-    found = _NAME.fullmatch(name)
-    factors = {"width_mult": float(found["width"]), "depth_mult": float(found["depth"])}
+    """An untrained EfficientNet for small images.
+
+    "w0.5 d0.5" has half of the channels of EfficientNet-B0, as multiples of 8, and half
+    of the layers of each stage, rounded up.
+    """
+    match = _NAME.fullmatch(name)
+    factors = {"width_mult": float(match["width"]), "depth_mult": float(match["depth"])}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         stages = [MBConvConfig(*stage, **factors) for stage in _STAGES]
         return EfficientNet(
             stages, dropout=0.0, stochastic_depth_prob=0.0, num_classes=classes
         )
+
+
+def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
+    """A network to be made, before its training, for images of ``side`` pixels."""
+    if family_made(name) != "resnet":
+        return efficientnet_like(name, classes, seed)
+    match = _NAME.fullmatch(name)
+    return resnet.build(
+        match["kind"],
+        classes,
+        stem=_stem(side),
+        width=float(match["width"]),
+        seed=seed,
+    )
 
 
 def make(
@@ -76,74 +110,79 @@ def make(
     device: str,
     jobs: int,
 ) -> Iterator[str]:
-    """Train on the seen classes what is not kept yet, by the stop rules of 02, and say what is done; other names are passed over."""
+    """Train what is not there yet, by the stop rules of 02.
+
+    Args:
+        names: of networks; those that are not made are passed over.
+        work: folder of the study.
+        data: images of the seen classes.
+        epochs: at most.
+        seed: of weights and order.
+        device: "cpu" or "cuda".
+        jobs: networks trained side by side; 0 takes one per core or GPU.
+
+    Yields:
+        What is done.
+    """
     recipes = {
         name: recipe(name, data, epochs, seed) for name in filter(family_made, names)
     }
-    runs = [found for name, found in recipes.items() if family_made(name) == "resnet"]
-    yield from (
-        result["run_id"]
-        for result in pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs)
+    runs, others = [], []
+    for name, config in recipes.items():
+        if family_made(name) == "resnet":
+            runs.append(config)
+            continue
+        folder = _folder(work, name, config)
+        if not (folder / "result.json").is_file():
+            others.append((name, config, folder))
+    for result in pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs):
+        yield result["run_id"]
+    training = pool.side_by_side(
+        partial(_train, device=device),
+        others,
+        shared=partial(of_study, work / FOLDER),
+        device=device,
+        jobs=jobs,
     )
-    others = [
-        (name, found, _folder(work, name, found))
-        for name, found in recipes.items()
-        if family_made(name) != "resnet"
-    ]
-    todo = [item for item in others if not (item[2] / "result.json").is_file()]
-    images = partial(of_study, work / FOLDER)
-    yield from (
-        item[0]
-        for item, _ in pool.side_by_side(
-            partial(_train, device=device),
-            todo,
-            shared=images,
-            device=device,
-            jobs=jobs,
-        )
-    )
+    for (name, _, _), _ in training:
+        yield name
 
 
 def _folder(work: Path, name: str, config: RunConfig) -> Path:
-    return inside(
-        work / FOLDER / "networks",
-        f"{name.replace(' ', '-')}-{digest([name, asdict(config)])}",
-    )
+    identity = digest([name, asdict(config)])
+    return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{identity}")
 
 
 def _train(item: tuple[str, RunConfig, Path], data: StudyData, *, device: str) -> None:
     name, config, folder = item
-    train_run(
-        config,
-        data,
-        folder,
-        network=efficientnet_like(name, len(data.classes), config.seed),
-        device=device,
-    )
+    network = efficientnet_like(name, len(data.classes), config.seed)
+    train_run(config, data, folder, network=network, device=device)
 
 
 def made_models(
     names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed: int
 ) -> list[Model]:
-    """The made networks with their heads, in the order of their names; ``facts`` has model, epochs, stop_reason, losses and accuracies."""
+    """The made networks with their heads, in the order of their names.
+
+    Args:
+        names: of networks; those that are not made are passed over.
+        work: folder of the study.
+        data: images of the seen classes.
+        epochs: as they were made with.
+        seed: as they were made with.
+
+    Returns:
+        Models whose ``facts`` have family, model, epochs, stop_reason, losses and
+        accuracies.
+
+    Raises:
+        ValueError: where a network diverged.
+    """
     models = []
     for name in filter(family_made, names):
-        config, classes = recipe(name, data, epochs, seed), len(data.classes)
-        if family_made(name) == "resnet":
-            rows = catalogue.read_catalogue(work / FOLDER, [config])
-            found = models_of(work / FOLDER, rows[rows["snapshot"] == "stop"], data)
-        else:
-            folder, initial = (
-                _folder(work, name, config),
-                partial(efficientnet_like, name, classes, seed),
-            )
-            load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
-            found = [
-                Model(folder.name, load, row, initial)
-                for row in catalogue.rows_of(folder)
-                if row["snapshot"] == "stop"
-            ]
-        if not found:
+        config = recipe(name, data, epochs, seed)
+        stopped = _stopped(name, config, work, data)
+        if not stopped:
             raise ValueError(
                 f"{name} diverged when it was made (run {config}); leave it out, or take more images"
             )
@@ -151,10 +190,25 @@ def made_models(
             "model": name,
             "family": family_made(name),
             "architecture": name,
-            "origin": f"made on {classes} classes",
+            "origin": f"made on {len(data.classes)} classes",
         }
-        models.append(replace(found[0], facts={**found[0].facts, **facts}))
+        models.append(replace(stopped[0], facts=stopped[0].facts | facts))
     return models
+
+
+def _stopped(name: str, config: RunConfig, work: Path, data: StudyData) -> list[Model]:
+    """A made network at its stop; none where it diverged."""
+    if family_made(name) == "resnet":
+        rows = catalogue.read_catalogue(work / FOLDER, [config])
+        return models_of(work / FOLDER, rows[rows["snapshot"] == "stop"], data)
+    folder = _folder(work, name, config)
+    initial = partial(efficientnet_like, name, len(data.classes), config.seed)
+    load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
+    return [
+        Model(folder.name, load, row, initial)
+        for row in catalogue.rows_of(folder)
+        if row["snapshot"] == "stop"
+    ]
 
 
 def _load(

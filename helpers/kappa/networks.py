@@ -22,7 +22,7 @@ from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
 # CLIP's image encoders, as timm calls them.
-_CLIP = {
+CLIP = {
     name: f"resnet{name[2:]}_clip"
     for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")
 }
@@ -93,19 +93,19 @@ def backbone(model: Model) -> Model:
     return replace(model, load=load, initial=initial, training_images=None)
 
 
+def without_head(network: nn.Module) -> nn.Module:
+    """Put the identity in place of the last linear layer of a network."""
+    layers = network.named_modules()
+    linear = [name for name, layer in layers if isinstance(layer, nn.Linear)]
+    network.set_submodule(linear[-1], nn.Identity())
+    return network
+
+
 def _without_head(
     make: Callable[..., nn.Module | None], *device: str
 ) -> nn.Module | None:
-    if (network := make(*device)) is not None:
-        network.set_submodule(
-            [
-                name
-                for name, module in network.named_modules()
-                if isinstance(module, nn.Linear)
-            ][-1],
-            nn.Identity(),
-        )
-    return network
+    network = make(*device)
+    return None if network is None else without_head(network)
 
 
 def published(names: Sequence[str], weights: str) -> list[Model]:
@@ -120,7 +120,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
 
         path, given = (
             from_root(weights.replace("{architecture}", name)),
-            timm.get_pretrained_cfg(_CLIP.get(name, name)),
+            timm.get_pretrained_cfg(CLIP.get(name, name)),
         )
         if not path.is_file():
             raise FileNotFoundError(
@@ -128,7 +128,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
             )
         resized = (
             [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)]
-            if name in _CLIP
+            if name in CLIP
             else []
         )
         normalise = v2.Compose(
@@ -138,7 +138,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
                 v2.Normalize(given.mean, given.std),
             ]
         )
-        family = "clip" if name in _CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
+        family = "clip" if name in CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
         facts = {
             "family": family,
             "model": name,
@@ -163,8 +163,8 @@ def _load_published(
     import timm
 
     state = read_state(path)
-    if name in _CLIP:
-        network = timm.create_model(_CLIP[name])
+    if name in CLIP:
+        network = timm.create_model(CLIP[name])
         state = timm.models.byobnet.checkpoint_filter_fn(
             state, network
         )  # files as OpenAI names their tensors, too

@@ -1,4 +1,4 @@
-"""Tables of notebook 06 beside those of the paper, and its sentences that need more than a number."""
+"""Tables of notebook 06 beside those of the paper, and sentences on them."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from helpers.kappa.intervals import Spread
-from helpers.kappa.statistics import AXES
-from helpers.report.style import percent
+from helpers.kappa.statistics import AXES, CELL_STATISTICS, slice_marginals
+from helpers.report.style import listed, percent
 from helpers.statistics.draws import percentile_interval
 from helpers.statistics.published import published_table
 
@@ -17,135 +17,257 @@ def table2(
     spreads: Mapping[str, Spread],
     classes: int,
 ) -> pd.DataFrame:
-    """The trade-off points of the families, beside the published ones (Huang et al. 2025, Table 2); low and high end 95 % intervals."""
-    theirs = published_table("huang2025_table2")
-    names = "published_" + theirs["dataset"] + "_" + theirs["family"]
-    printed = theirs.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
-    rows = []
+    """Trade-off points beside the published ones; Huang et al. 2025, Table 2.
+
+    Args:
+        points: of each family, see ``tradeoff.trade_off_point``.
+        spreads: of each family, see ``intervals.spread``.
+        classes: number of classes of the smallest step.
+
+    Returns:
+        A row per family and quantity. ``low`` and ``high`` are the ends of the 95 %
+        interval, NaN below 8 classes; published columns are NaN where the paper has
+        no such quantity.
+    """
+    table = published_table("huang2025_table2")
+    names = "published_" + table["dataset"] + "_" + table["family"]
+    printed = table.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
+    families = []
     for family, point in points.items():
         values = pd.Series(point).drop(["objective", "penalty"])
-        ends = percentile_interval(
-            spreads[family].points[values.index].to_numpy(), classes
-        )
-        table = pd.DataFrame({"value": values, "low": ends[0], "high": ends[1]})
-        table.loc["weights"] /= 1e6
-        rows.append(
-            table.rename(index={"weights": "weights_millions"}).assign(family=family)
-        )
-    joined = pd.concat(rows).join(printed).rename_axis("quantity").reset_index()
+        draws = spreads[family].points[values.index].to_numpy()
+        low, high = percentile_interval(draws, classes)
+        rows = pd.DataFrame({"value": values, "low": low, "high": high})
+        rows.loc["weights"] /= 1e6
+        rows = rows.rename(index={"weights": "weights_millions"})
+        families.append(rows.assign(family=family))
+    joined = pd.concat(families).join(printed).rename_axis("quantity").reset_index()
     return joined[["family", "quantity", "value", "low", "high", *names]]
 
 
 def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The sign errors of each family, a row per measure and slice, beside the published ones (Huang et al. 2025, Table 3)."""
-    theirs = published_table("huang2025_table3").assign(
-        measure=lambda table: table["measure"].str.lower()
-    )
-    theirs["slice"] = theirs["statistic"] + "_over_" + theirs["axis"]
-    printed = theirs.pivot(
+    """Sign errors beside the published ones; Huang et al. 2025, Table 3.
+
+    Args:
+        errors: of each family, see ``statistics.sign_errors``.
+
+    Returns:
+        A row per family, measure and slice, the lowest mean rank first. Published
+        columns are NaN for measures that the paper does not print.
+    """
+    printed = published_table("huang2025_table3")
+    printed["measure"] = printed["measure"].str.lower()
+    printed["slice"] = printed["statistic"] + "_over_" + printed["axis"]
+    printed = printed.pivot(
         index=["measure", "slice"], columns="dataset", values=["sign_error", "p_value"]
     )
-    printed.columns = [
-        f"published_{'p_' if value == 'p_value' else ''}{dataset}"
-        for value, dataset in printed.columns
-    ]
-    keys = [
-        "family",
-        "measure",
-        "n",
-        "mean_rank",
-        "best",
-        "p_value",
-        "p_adjusted",
-        "band",
-    ]
-    joined = pd.concat(
-        [table.assign(family=name) for name, table in errors.items()], ignore_index=True
+    prefixes = {"sign_error": "published_", "p_value": "published_p_"}
+    printed.columns = [prefixes[value] + dataset for value, dataset in printed.columns]
+    of_measure = ["n", "mean_rank", "best", "p_value", "p_adjusted", "band"]
+    tables = [table.assign(family=family) for family, table in errors.items()]
+    rows = pd.concat(tables, ignore_index=True).melt(
+        ["family", "measure", *of_measure], var_name="slice", value_name="sign_error"
     )
-    ordered = joined.melt(keys, var_name="slice", value_name="sign_error").sort_values(
-        ["family", "mean_rank"], kind="stable"
-    )
-    return ordered.merge(printed.reset_index(), how="left", on=["measure", "slice"])
+    rows = rows.sort_values(["family", "mean_rank"], kind="stable")
+    return rows.merge(printed.reset_index(), how="left", on=["measure", "slice"])
+
+
+def sign_error_shares(table: pd.DataFrame) -> pd.DataFrame:
+    """Shares of sign errors above 0.5, of measures that order networks the wrong way.
+
+    The article prints such shares with its Figure 5 ("huang2025_figure5").
+
+    Args:
+        table: of ``table3``.
+
+    Returns:
+        A row per family and slice: ``measures`` with a sign error, and the share of
+        these above 0.5 in [0, 1]. Families without a sign error have no row.
+    """
+    defined = table.dropna(subset="sign_error")
+    reversed_order = defined["sign_error"] > 0.5
+    groups = reversed_order.groupby([defined["family"], defined["slice"]], sort=False)
+    shares = groups.agg(["size", "mean"]).reset_index()
+    return shares.rename(columns={"size": "measures", "mean": "share_above_half"})
+
+
+def slices_by_size(cells: pd.DataFrame) -> pd.DataFrame:
+    """Slices of the error of each network, smallest first; Huang et al. 2025, Fig. 5.
+
+    Args:
+        cells: of ``statistics.cells_of``, with all families.
+
+    Returns:
+        A row per network: family, model, weights_millions, and the slices of
+        equation (6), see ``statistics.slice_marginals``.
+    """
+    networks = cells.drop_duplicates("model").set_index("model")
+    table = networks[["family"]].assign(weights_millions=networks["weights"] / 1e6)
+    table = table.join(slice_marginals(cells)).reset_index()
+    order = ["family", "weights_millions"]
+    return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def families(sizes: pd.DataFrame, shares: pd.DataFrame) -> pd.DataFrame:
+    """What the paper measures of each family, side by side.
+
+    Args:
+        sizes: of ``statistics.averaged``.
+        shares: of ``sign_error_shares``.
+
+    Returns:
+        A row per family: its networks (of different size); mean, standard deviation
+        and 10th percentile of error and Kappa loss, averaged over the grid; the mean
+        divergence of cells from the clean cell of their network, in nats; and the
+        share of sign errors above 0.5, NaN where there are none.
+    """
+    table = sizes.groupby("family", sort=False)[list(CELL_STATISTICS)].mean()
+    moved = sizes.drop(index=_clean(sizes)).groupby("family")["divergence"].mean()
+    weighted = shares["share_above_half"] * shares["measures"]
+    wrong = weighted.groupby(shares["family"]).sum()
+    total = shares.groupby("family")["measures"].sum()
+    table.insert(0, "networks", sizes.groupby("family")["model"].nunique())
+    table = table.assign(divergence=moved, sign_errors_above_half=wrong / total)
+    return table.reset_index()
+
+
+def _clean(sizes: pd.DataFrame) -> pd.Index:
+    """Rows of clean images of seen classes."""
+    seen = sizes["unseen_fraction"] == sizes["unseen_fraction"].min()
+    return sizes.index[seen & (sizes["ssim"] == sizes["ssim"].max())]
 
 
 def stability(sizes: pd.DataFrame) -> pd.DataFrame:
-    """How far each network moves from its clean cell (mean divergence of the others), least first, beside its errors on seen classes."""
+    """How far the cells of each network move from its clean one, least first.
+
+    Args:
+        sizes: of ``statistics.averaged``.
+
+    Returns:
+        A row per network: mean divergence of its other cells in nats, and its error
+        on clean and on the noisiest images of seen classes.
+    """
     seen = sizes[sizes["unseen_fraction"] == sizes["unseen_fraction"].min()]
-    ends = {"clean_error": seen["ssim"].max(), "noisy_error": seen["ssim"].min()}
-    errors = {
-        name: seen[seen["ssim"] == level].set_index("model")["error_mean"]
-        for name, level in ends.items()
-    }
-    moved = (
-        sizes.drop(index=seen.index[seen["ssim"] == ends["clean_error"]])
-        .groupby("model")["divergence"]
-        .mean()
-    )
-    table = sizes.drop_duplicates("model")[["family", "model"]].set_index(
-        "model", drop=False
-    )
-    return table.assign(**errors, divergence=moved).sort_values(
-        "divergence", ignore_index=True
-    )
+    errors = {}
+    for name, level in (
+        ("clean_error", seen["ssim"].max()),
+        ("noisy_error", seen["ssim"].min()),
+    ):
+        at_level = seen[seen["ssim"] == level]
+        errors[name] = at_level.set_index("model")["error_mean"]
+    moved = sizes.drop(index=_clean(sizes)).groupby("model")["divergence"].mean()
+    networks = sizes.drop_duplicates("model")[["family", "model"]]
+    table = networks.set_index("model", drop=False).assign(**errors, divergence=moved)
+    return table.sort_values("divergence", ignore_index=True)
 
 
 def say_stability(table: pd.DataFrame) -> str:
-    """Which network moves least from its clean cell, and whether it had least to lose; see ``stability``."""
-    known = table.dropna()
-    if len(known) < 2:
+    """Which network moves least from its clean cell, and whether it had least to lose.
+
+    Args:
+        table: of ``stability``.
+    """
+    defined = table.dropna()
+    if len(defined) < 2:
         return "Of one network alone nothing can be said to be more stable."
-    each = [
-        f"{row.model} ({row.divergence:.2f} nats; it errs in {percent(row.clean_error)} of clean images)"
-        for row in known.itertuples()
+    networks = [
+        f"{row.model} ({row.divergence:.2f} nats; it errs in "
+        f"{percent(row.clean_error)} of clean images)"
+        for row in defined.itertuples()
     ]
-    ends = f"Least moves {each[0]}, most {each[-1]}."
-    if len(known) < 4:
-        return f"{ends} {len(known)} networks allow no correlation."
-    tau = known["divergence"].corr(known["clean_error"], method="kendall")
-    return f"{ends} Kendall's tau with the clean error over {len(known)} networks: {tau:.2f}; below 0 the steady have less to lose."
+    ends = f"Least moves {networks[0]}, most {networks[-1]}."
+    if len(defined) < 4:
+        return f"{ends} {len(defined)} networks allow no correlation."
+    tau = defined["divergence"].corr(defined["clean_error"], method="kendall")
+    return (
+        f"{ends} Kendall's tau with the clean error over {len(defined)} networks: "
+        f"{tau:.2f}; below 0 the steady have less to lose."
+    )
+
+
+def say_slices(table: pd.DataFrame) -> str:
+    """Whether larger networks err less, by family: Kendall's tau of size and error.
+
+    Args:
+        table: of ``slices_by_size``.
+    """
+    sentences = []
+    for family, rows in table.groupby("family", sort=False):
+        if rows["weights_millions"].nunique() < 3:
+            sentences.append(f"{family}: fewer than three sizes allow no tau.")
+            continue
+        slices = rows.columns.drop(["family", "model", "weights_millions"])
+        taus = rows[slices].corrwith(rows["weights_millions"], method="kendall")
+        sentences.append(
+            f"{family}: Kendall's tau of size and error is {taus.min():.2f} to "
+            f"{taus.max():.2f} over the four slices of {len(rows)} networks."
+        )
+    return " ".join(sentences)
+
+
+def say_shares(shares: pd.DataFrame) -> str:
+    """Shares of sign errors above 0.5 by family, beside those of the article.
+
+    Args:
+        shares: of ``sign_error_shares``.
+    """
+    printed = published_table("huang2025_figure5")["share_above_half"]
+    article = f"The article's are {listed(list(map(percent, printed)))}."
+    if not len(shares):
+        return f"Fewer than three networks of a family have no sign error. {article}"
+    sentences = []
+    for family, rows in shares.groupby("family", sort=False):
+        of_slices = rows["share_above_half"]
+        ends = f"{percent(of_slices.min())} to {percent(of_slices.max())}"
+        sentences.append(
+            f"{family}: by slice, {ends} of the measures have a sign error above 0.5: "
+            "they order networks more often wrongly than rightly."
+        )
+    return " ".join([*sentences, article])
 
 
 def say_point(rows: pd.DataFrame, marginals: pd.DataFrame, strength: float) -> str:
-    """Where a family balances, at which bounds, and where this is the edge of what was measured: from ``table2`` and its marginals."""
+    """Where a family balances, and where this is the edge of what was measured.
+
+    Args:
+        rows: of ``table2``, of one family.
+        marginals: of ``statistics.marginals``, of the same family.
+        strength: lambda.
+    """
     table = rows.set_index("quantity")
-    drawn = np.isfinite(table[["low", "high"]]).all(axis=1)
-    between = (
-        " ("
-        + table["low"].map("{:.3g}".format)
-        + " to "
-        + table["high"].map("{:.3g}".format)
-        + ")"
-    ).where(drawn, "")
-    at = table["value"].map("{:.3g}".format) + between
-    place = table.loc[["ssim", "unseen_fraction", "weights_millions"], "value"] * [
-        1,
-        1,
-        1e6,
-    ]
-    ends = marginals.groupby("axis")["level"].agg(["min", "max"]).loc[list(AXES)]
-    near = np.isclose(ends.T, place, rtol=1e-6).any(axis=0) & (
-        ends["min"] < ends["max"]
-    )
-    clean, names = (
-        np.isclose(place["ssim"], 1),
-        ("SSIM", "the share of added classes", "weights"),
-    )
-    edge = [
-        name
-        for axis, name in zip(AXES, names, strict=True)
-        if near[axis] and not (clean and axis == "ssim")
-    ]
-    none = (
-        "the trade-off point is on clean images: no noise is affordable here. It"
-        if clean
-        else "the balance"
-    )
+    number = "{:.3g}".format
+    between = " (" + table["low"].map(number) + " to " + table["high"].map(number) + ")"
+    has_interval = np.isfinite(table[["low", "high"]]).all(axis=1)
+    at = table["value"].map(number) + between.where(has_interval, "")
+    place = table["value"][["ssim", "unseen_fraction", "weights_millions"]]
+    place = place * [1, 1, 1e6]
+    clean = np.isclose(place["ssim"], 1)
+    edges = _edges(place.to_numpy(), marginals, clean)
+    balance = "the balance lies at"
+    if clean:
+        balance = "any noise costs more than it gains: the optimum lies at"
     return (
-        f"**{rows['family'].iloc[0]}**: at lambda {strength:g} {none} lies at SSIM {at['ssim']}, a share of added classes of "
-        f"{at['unseen_fraction']} and {at['weights_millions']} million weights, with a mean error of {at['generalization_bound']} and a "
-        f"mean Kappa loss of {at['diversity_bound']}."
+        f"**{rows['family'].iloc[0]}**: at lambda {strength:g} {balance} SSIM "
+        f"{at['ssim']}, a share of added classes of {at['unseen_fraction']} and "
+        f"{at['weights_millions']} million weights, with a mean error of "
+        f"{at['generalization_bound']} and a mean Kappa loss of "
+        f"{at['diversity_bound']}."
     ) + (
-        f" That is the edge of what was measured in {' and '.join(edge)}."
-        if edge
+        f" That is the edge of what was measured in {' and '.join(edges)}."
+        if edges
         else ""
     )
+
+
+def _edges(place: np.ndarray, marginals: pd.DataFrame, clean: bool) -> list[str]:
+    """Axes on whose end a point lies; clean images are no edge."""
+    ends = marginals.groupby("axis")["level"].agg(["min", "max"]).loc[list(AXES)]
+    on_end = np.isclose(ends.T, place, rtol=1e-6).any(axis=0)
+    near = pd.Series(on_end & (ends["min"] < ends["max"]), index=ends.index)
+    near["ssim"] &= not clean
+    names = {
+        "ssim": "SSIM",
+        "unseen_fraction": "the share of added classes",
+        "weights": "weights",
+    }
+    return [name for axis, name in names.items() if near[axis]]

@@ -235,16 +235,19 @@ def costs(
 
 
 def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
-    """Print runs, hours and disk of a study; 2 where it trains no grid.
+    """Print runs, hours and disk of a study; 2 where it trains no networks.
 
     Args:
-        study: of which notebooks 01 and 02 are a part.
+        study: of which notebook 01 and 02 or 06 are a part.
         gpus: number of GPUs that share the work.
     """
     parameters = study.values
+    if "image_size" in parameters and "architectures" not in parameters:
+        return _print_families(study)
     if not {"image_size", "architectures"} <= parameters.keys():
         print(
-            f"{study.name} has no plan: 01_data_subset and 02_grid_training must be among its notebooks"
+            f"{study.name} has no plan: 01_data_subset and 02_grid_training or "
+            "06_kappa_tradeoff must be among its notebooks"
         )
         return 2
     training = next(
@@ -265,6 +268,28 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
     disk = sum(row.bytes_on_disk for row in rows)
     print(
         f"disk: at most {disk / 1e9:.2g} GB of snapshots; not counted: pretraining on the spot, and what notebooks 05 to 08 compute"
+    )
+    return 0
+
+
+def _print_families(study: CheckedStudy) -> int:
+    """Print hours and disk of the networks of notebook 06, from counted operations."""
+    from helpers.kappa import cost
+
+    parameters = study.values
+    images = image_counts(study, parameters)
+    on_gpu = str(parameters["device"]).startswith("cuda")
+    speed = cost.GPU_SPEED if on_gpu else cost.speed_here(parameters["image_size"])
+    table = cost.costs(parameters, images.train, images.test, images.classes, speed)
+    minutes = table[[name for name in table if name.endswith(", min")]].sum()
+    print(
+        f"{study.name}: {len(table)} networks, on {images.train:,} training and "
+        f"{images.test:,} test images of {parameters['image_size']} px in "
+        f"{images.classes} classes ({images.source})\n"
+        f"{table.to_string(index=False, float_format='{:.3g}'.format)}\n"
+        + ("one GPU" if on_gpu else "one core of this machine, from one timed network")
+        + f": {minutes.sum() / 60:.2g} hours at {speed / 1e9:,.0f} billion operations "
+        f"a second; disk: {table['GB kept'].sum():.2g} GB of features"
     )
     return 0
 

@@ -148,7 +148,7 @@ def test_a_point_is_said_with_its_intervals_and_where_it_lies_on_an_edge(cells):
     assert said.endswith("measured in SSIM and weights.")
     said = report.say_point(rows.replace({"value": {0.6: 1.0}}), marginals, 1)
     assert (
-        "on clean images: no noise is affordable here" in said
+        "any noise costs more than it gains: the optimum lies at SSIM 1" in said
         and "SSIM and" not in said
     )
     marginals = marginals[marginals["axis"] != "weights"]
@@ -158,3 +158,62 @@ def test_a_point_is_said_with_its_intervals_and_where_it_lies_on_an_edge(cells):
     assert report.say_point(rows.assign(low=np.nan), one_size, 1).endswith(
         "measured in SSIM."
     ), "one size is no edge"
+
+
+def test_slices_stand_by_size_and_a_tau_of_size_and_error_needs_three_sizes():
+    models = [("a", "clip", 5.0), ("b", "clip", 1.0), ("c", "clip", 2.0)]
+    classes = classes_of((*models, ("d", "other", 1.0)))
+    smaller = {"a": 0.0, "b": 0.3, "c": 0.1, "d": 0.0}
+    shift = classes["model"].map(smaller)
+    cells = statistics.cells_of(classes.assign(error=classes["error"] + shift))
+    table = report.slices_by_size(cells)
+    assert table["model"].tolist() == ["b", "c", "a", "d"]
+    assert table["weights_millions"].tolist() == [1.0, 2.0, 5.0, 1.0]
+    # Classes err by 0.1 to 0.4, and at half added classes by 0.05 more.
+    mean = table.set_index("model")["error_mean_over_unseen_fraction"]
+    assert mean["a"] == pytest.approx(0.25 + 0.025)
+    assert mean["b"] == pytest.approx(0.25 + 0.025 + 0.3)
+    assert report.say_slices(table) == (
+        "clip: Kendall's tau of size and error is -1.00 to -1.00 over the four slices "
+        "of 3 networks. other: fewer than three sizes allow no tau."
+    )
+
+
+def test_shares_of_sign_errors_above_half_leave_out_ties_and_undefined_ones():
+    table = pd.DataFrame(
+        {
+            "family": ["f"] * 5 + ["g"],
+            "slice": ["s"] * 4 + ["t", "s"],
+            "sign_error": [0.5, 0.6, 0.2, np.nan, 0.9, np.nan],
+        }
+    )
+    shares = report.sign_error_shares(table)
+    assert shares.values.tolist() == [
+        ["f", "s", 3, pytest.approx(1 / 3)],
+        ["f", "t", 1, 1.0],
+    ]
+    said = report.say_shares(shares)
+    assert said.startswith("f: by slice, 33 % to 100 % of the measures have a")
+    assert said.endswith("The article's are 30 %, 43 %, 21 %.")
+    none = report.sign_error_shares(table.tail(1))
+    assert report.say_shares(none).startswith("Fewer than three networks of a family")
+
+
+def test_a_family_has_the_means_of_its_grid_and_the_divergence_of_cells_not_clean(
+    cells,
+):
+    sizes = statistics.averaged(cells)
+    shares = pd.DataFrame(
+        {"family": ["clip"] * 2, "measures": [3, 1], "share_above_half": [1 / 3, 1.0]}
+    )
+    table = report.families(sizes, shares).set_index("family")
+    assert table["networks"].to_dict() == {"efficientnet": 1, "clip": 1}
+    for name in statistics.CELL_STATISTICS:
+        of_clip = [
+            row[name] for row in sizes.to_dict("records") if row["family"] == "clip"
+        ]
+        assert table.loc["clip", name] == pytest.approx(sum(of_clip) / 4)
+    far = sizes.query("family == 'clip' and (ssim < 1 or unseen_fraction > 0)")
+    assert table.loc["clip", "divergence"] == pytest.approx(far["divergence"].sum() / 3)
+    assert table.loc["clip", "sign_errors_above_half"] == pytest.approx(2 / 4)
+    assert np.isnan(table.loc["efficientnet", "sign_errors_above_half"])

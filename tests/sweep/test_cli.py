@@ -191,7 +191,8 @@ def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(
     )
     chain.notebook("04_d", "d: int = 1  # four", WRITES.format(stem="04_d", value="1"))
     chain.notebook("09_e", "d: int = 1  # nine", WRITES.format(stem="09_e", value="1"))
-    chain.study(notebooks={"01_a": {}, "02_b": {}, "04_d": {}, "09_e": {}})
+    notebooks = {"01_a": {"word": ODD}, "02_b": {}, "04_d": {}, "09_e": {}}
+    chain.study(notebooks=notebooks)
     before = (chain.root / "reports/demo/02_b.ipynb").read_bytes()
     code, out, err = chain.run()
     assert code == 1 and sorted(begun(chain)) == ["02_b", "09_e"]
@@ -312,11 +313,12 @@ def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
     timm = pytest.importorskip("timm")
     study = yaml.safe_load((PROJECT_ROOT / "params/huang100.yaml").read_text())
     torch.manual_seed(0)
-    weights = timm.create_model("tf_efficientnet_b0").state_dict()
     (tmp_path / "weights {of} us").mkdir()
     place = "weights {of} us/{architecture}.safetensors"
-    named = place.replace("{architecture}", "tf_efficientnet_b0")
-    write_tensors(tmp_path / named, weights)
+    networks = {"tf_efficientnet_b0": "tf_efficientnet_b0", "RN50": "resnet50_clip"}
+    for name, in_timm in networks.items():
+        weights = timm.create_model(in_timm).state_dict()
+        write_tensors(tmp_path / place.replace("{architecture}", name), weights)
     names = ["disc", "cross", "bars", "ring", "star", "frame"]
     study["common"] = {"device": "cpu"}
     study["notebooks"]["01_data_subset"] |= {
@@ -328,7 +330,7 @@ def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
         "test_images_per_class": 4,
     }
     study["notebooks"]["06_kappa_tradeoff"] |= {
-        "kappa_families": ["tf_efficientnet_b0", "resnet18 w0.125"],
+        "kappa_families": [*networks, "resnet18 w0.125", "resnet18 w0.25"],
         "kappa_weights": str(tmp_path / place),
         "made_epochs": 1,
         "seen_classes": 4,
@@ -354,7 +356,7 @@ def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
         "huang100", "06_kappa_tradeoff", str(tmp_path / "reports_dir")
     )
     assert table["trade_off_lambda"].tolist() == [0.5, 2.0]
-    assert table["networks"].tolist() == [2, 2] and (table["failed"] == "").all()
+    assert table["networks"].tolist() == [4, 4] and (table["failed"] == "").all()
 
 
 @pytest.mark.nightly

@@ -1,6 +1,7 @@
 """What a study costs: arithmetic on measured steps, without its images."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -74,8 +75,8 @@ def test_a_step_is_timed_on_the_network_itself_and_a_study_without_a_grid_is_ref
     train, evaluate, weights = plan.time_step(run, 6, 16, "cpu")
     torch.set_num_threads(threads)
     assert train > evaluate > 0 and weights > 10**5
-    assert plan.print_plan(load_study("kappa_tiny100")) == 2
-    assert "kappa_tiny100 has no plan" in capsys.readouterr().out
+    assert plan.print_plan(load_study("threshold_sweep")) == 2
+    assert "threshold_sweep has no plan" in capsys.readouterr().out
 
 
 def test_operations_are_twice_the_multiplications_of_the_paper():
@@ -141,3 +142,19 @@ def test_more_families_are_more_passes_and_fewer_images_fewer():
     more = few | {"families": ["localization", "prediction", "reliance"]}
     assert plan.passes_of_scoring(more, 5000) == 7000
     assert plan.passes_of_scoring(more, 100) == 700
+
+
+def test_a_study_of_families_is_planned_from_counted_operations(capsys, tmp_path):
+    """CLIP's RN50 has 38.3e6 weights (its image encoder), EfficientNet-B0 4.0e6 without its head."""
+    pytest.importorskip("timm")
+    study = load_study("cifar100_kappa", [f"work_dir={tmp_path}"])
+    few = study.values["kappa_families"]
+    assert {"RN50", "tf_efficientnet_b0"} <= set(few)
+    few[:] = ["RN50", "tf_efficientnet_b0", "resnet18 w1"]
+    assert plan.print_plan(study) == 0
+    printed = capsys.readouterr().out
+    assert "3 networks, on 50,000 training and 10,000 test images of 32 px" in printed
+    rows = dict(re.findall(r"^ *(\S.*?) +([\d.]+) +\d+ +[\d.]+ +", printed, re.M))
+    weights = {name: float(value) for name, value in rows.items()}
+    assert weights == {"RN50": 38.3, "tf_efficientnet_b0": 4.01, "resnet18 w1": 11.2}
+    assert "one GPU: " in printed
