@@ -157,6 +157,30 @@ def response_curve(response_curves: Curves) -> Mapping[str, float]:
     return accuracies
 
 
+def pair_of_equal_mixup(models: pd.DataFrame, step: float = 0.01) -> pd.DataFrame:
+    """Two models alike in mixup accuracy that differ most in their Gi-score.
+
+    Schiff et al. 2021, Figure 2: one point of a response curve cannot tell such models
+    apart, the whole curve does.
+
+    Args:
+        models: with columns mixup_accuracy and gi_score, in [0, 1]; rows without a
+            value of either are passed over.
+        step: width of the bins of mixup accuracy within which two models are alike.
+
+    Returns:
+        Their two rows, the smaller Gi-score first; none where no two are alike.
+    """
+    defined = models.dropna(subset=["mixup_accuracy", "gi_score"])
+    bins = (defined["mixup_accuracy"] / step).round()
+    scores = defined["gi_score"].groupby(bins)
+    spans = (scores.max() - scores.min())[scores.size() > 1]
+    if not len(spans):
+        return models.iloc[:0]
+    alike = defined[bins == spans.idxmax()].sort_values("gi_score", kind="stable")
+    return alike.iloc[[0, -1]]
+
+
 def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     """Response curves of all models, read out of their scores.
 

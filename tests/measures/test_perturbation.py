@@ -258,3 +258,21 @@ def test_without_a_first_layer_the_rest_is_there(given):
         for name in FIRST_LAYER
     ]
     assert set(table.loc[lacking, "reason"]) == {reason}
+
+
+def test_the_pair_of_equal_mixup_is_that_of_all_pairs_in_a_bin():
+    generator = np.random.default_rng(0)
+    models = pd.DataFrame(
+        generator.random((60, 2)), columns=["mixup_accuracy", "gi_score"]
+    )
+    models["mixup_accuracy"] = models["mixup_accuracy"].round(2)
+    models.loc[0] = [0.5, np.nan]
+    pair = perturbation.pair_of_equal_mixup(models)
+    best = 0
+    for first, second in itertools.combinations(models.dropna().to_dict("records"), 2):
+        if first["mixup_accuracy"] == second["mixup_accuracy"]:
+            best = max(best, abs(first["gi_score"] - second["gi_score"]))
+    assert pair["gi_score"].is_monotonic_increasing and len(pair) == 2
+    assert pair["mixup_accuracy"].nunique() == 1
+    assert np.ptp(pair["gi_score"]) == best > 0
+    assert not len(perturbation.pair_of_equal_mixup(models.iloc[:2]))
