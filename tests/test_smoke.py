@@ -159,61 +159,6 @@ def test_the_tiny_study_runs_every_notebook():
     )
 
 
-@pytest.mark.nightly
-def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(
-    real_data, tmp_path
-):
-    """An untrained ResNet18 (learning rate 0) and a briefly trained one on ILSVRC photographs of the 11 classes with enough, at 224 px."""
-    grid = {
-        "architectures": ["resnet18"],
-        "batch_sizes": [16],
-        "learning_rates": [0.0, 0.003],
-        "optimizers": ["adam"],
-    }
-    grid |= {
-        "weight_decays": [0.0],
-        "augmentations": [False],
-        "pretrained_levels": [False],
-        "run_count": 0,
-    }
-    grid |= {"stem": "imagenet", "width": 0.125, "max_epochs": 1, "rule3_split": "test"}
-    common = {
-        "data_source": "ilsvrc",
-        "data_path": str(real_data / "ilsvrc2012-sample.zip"),
-        "class_ids": [],
-        "image_size": 224,
-    }
-    common |= {
-        "images_per_class": 0,
-        "minimum_images_per_class": 10,
-        "minimum_train_accuracy": 0.0,
-    }
-    notebooks = {
-        "01_data_subset": {},
-        "02_grid_training": grid,
-        "03_cam_scoring": {"bootstrap_resamples": 50},
-    }
-    (tmp_path / "ilsvrc.yaml").write_text(
-        yaml.safe_dump({"common": common, "notebooks": notebooks})
-    )
-    places = [
-        f"--set=work_dir={tmp_path / 'work'}",
-        f"--set=reports_dir={tmp_path / 'reports'}",
-    ]
-    assert cli.main([str(tmp_path / "ilsvrc.yaml"), *places]) == 0
-    tables = tmp_path / "reports/ilsvrc/tables"
-    table1 = pd.read_csv(tables / "table1_categories.csv")
-    assert (table1["train_images"].sum(), table1["test_images"].sum(), len(table1)) == (
-        140,
-        50,
-        11,
-    )
-    assert table1["published"].sum() == 6760
-    scores = pd.read_csv(tables / "localization.csv")
-    assert len(scores) == 2
-    assert scores["iou"].between(0.05, 0.95).all()
-
-
 def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_nothing(
     tmp_path,
 ):

@@ -1,0 +1,177 @@
+"""Shipped studies end to end at toy scale: as they stand, but for images and sizes."""
+
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from helpers.files import PROJECT_ROOT
+from helpers.sweep import cli
+
+pytestmark = pytest.mark.nightly
+
+# Settings that cost time and change nothing of what is run.
+QUICK = {
+    "device": "cpu",
+    "jobs": 1,
+    "minimum_train_accuracy": 0.0,
+    "bootstrap_resamples": 30,
+    "permutations": 19,
+    "flatness_images": 12,
+    "flatness_draws": 1,
+    "flatness_halvings": 2,
+    "sharpness_images": 6,
+    "sharpness_steps": 1,
+    "perturbation_points": 3,
+}
+ONE_GRID = {
+    "batch_sizes": [16],
+    "repeats": 1,
+    "precision": "float32",
+    "compile": False,
+}
+
+
+def shrunk(name, notebooks):
+    """A shipped study with these notebooks alone, and with other values in them."""
+    study = yaml.safe_load((PROJECT_ROOT / f"params/{name}.yaml").read_text())
+    study["common"] = study["common"] | QUICK
+    shipped = study["notebooks"]
+    study["notebooks"] = {
+        notebook: shipped.get(notebook, {}) | values
+        for notebook, values in notebooks.items()
+    }
+    for values in study["notebooks"].values():
+        for parameter in QUICK.keys() & values.keys():
+            values[parameter] = QUICK[parameter]
+    return study
+
+
+def run(study, name, folder):
+    """Exit code of its sweep; the report is ``folder/reports/name``."""
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(study))
+    places = [f"--set=work_dir={folder / 'work'}"]
+    places.append(f"--set=reports_dir={folder / 'reports'}")
+    return cli.main([str(path), *places])
+
+
+def check_report(report, notebooks):
+    """Each notebook left its report, and the index leads to all of them."""
+    index = (report / "index.html").read_text()
+    for name in notebooks:
+        executed = nbformat.read(report / f"{name}.ipynb", as_version=4)
+        assert executed.metadata.papermill.exception is None
+        assert f'href="{name}.html"' in index
+
+
+def test_imagenet20_runs_on_photographs_of_its_classes_at_full_size(
+    real_data, tmp_path
+):
+    """Two ResNet18 of a quarter of the channels, on the 11 classes with enough images."""
+    notebooks = {
+        "01_data_subset": {
+            "data_path": str(real_data / "ilsvrc2012-sample.zip"),
+            "minimum_images_per_class": 10,
+        },
+        "02_grid_training": ONE_GRID
+        | {
+            "architectures": ["resnet18"],
+            "learning_rates": [0.00125],
+            "weight_decays": [0.0],
+            "augmentations": [False],
+            "pretrained_levels": [False],
+            "width": 0.25,
+            "max_epochs": 1,
+        },
+        "03_cam_scoring": {},
+        "04_baselines": {},
+        "05_robustness_ablations": {
+            "ablation_images": 11,
+            "random_networks": 3,
+            "random_images": 11,
+            "saliency_providers": ["spectral_residual"],
+            "score_cam_channels": 3,
+            "noise_samples": 2,
+            "attribution_steps": 2,
+            "thresholds": [0.05, 0.3],
+        },
+    }
+    assert run(shrunk("imagenet20", notebooks), "imagenet20", tmp_path) == 0
+    report = tmp_path / "reports/imagenet20"
+    check_report(report, notebooks)
+    table1 = pd.read_csv(report / "tables/table1_categories.csv")
+    assert table1[["train_images", "test_images"]].sum().tolist() == [140, 50]
+    assert (len(table1), table1["published"].sum()) == (11, 6760)
+    scores = pd.read_csv(report / "tables/localization.csv")
+    assert len(scores) >= 2
+    assert scores["iou"].between(0.05, 0.95).all()
+    claims = pd.read_csv(report / "tables/claims.csv")
+    assert claims["published"].dropna().tolist() == [-0.82, -0.80]
+
+
+def write_cifar(folder, training, test):
+    """CIFAR-10's binary files: coarse patterns of colour, one a class, in noise."""
+    generator = np.random.default_rng(0)
+    patterns = generator.integers(40, 216, (10, 3, 4, 4))
+    patterns = np.kron(patterns, np.ones((8, 8), int))
+    folder.mkdir()
+    for name, count in (("data_batch_1", training), ("test_batch", test)):
+        labels = np.arange(10 * count) % 10
+        noise = generator.integers(-40, 41, (len(labels), 3, 32, 32))
+        pixels = np.clip(patterns[labels] + noise, 0, 255).reshape(len(labels), -1)
+        rows = np.concatenate([labels[:, None], pixels], axis=1).astype(np.uint8)
+        (folder / f"{name}.bin").write_bytes(rows.tobytes())
+    names = "airplane automobile bird cat deer dog frog horse ship truck"
+    (folder / "batches.meta.txt").write_text("\n".join(names.split()))
+
+
+def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
+    """Schiff et al. 2021: no boxes, no pretrained starts, curves and their scores."""
+    write_cifar(tmp_path / "cifar-10-batches-bin", training=30, test=10)
+    notebooks = {
+        "01_data_subset": {"data_path": str(tmp_path / "cifar-10-batches-bin")},
+        "02_grid_training": ONE_GRID
+        | {
+            "architectures": ["resnet18"],
+            "learning_rates": [0.01],
+            "training_sizes": [0, 20],
+            "width": 0.125,
+            "max_epochs": 3,
+        },
+        "04_baselines": {"perturbation_fraction": 1.0},
+        "08_unlabelled_images": {},
+    }
+    study = shrunk("cifar10", notebooks)
+    assert run(study, "cifar10", tmp_path) == 0
+    report = tmp_path / "reports/cifar10"
+    check_report(report, notebooks)
+    catalogue = pd.read_csv(report / "tables/catalogue.csv")
+    assert not catalogue["pretrained"].any()
+    models = set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
+    assert len(models) == 8
+    scores = pd.read_parquet(report / "tables/scores.parquet")
+    scores = scores.astype({"value": float})
+    assert not scores["measure"].eq("iou").any()
+    for measure in ("gi_score", "pal_score", "mixup_accuracy"):
+        values = scores[scores["measure"] == measure]
+        assert set(values["model_id"]) == models
+        # Pal is undefined where a curve begins at 0, as an untrained network's may.
+        assert values["value"].notna().mean() > 0.5
+        if measure != "pal_score":
+            assert values["value"].dropna().between(0, 1).all()
+    curves = pd.read_csv(report / "tables/perturbation_curves.csv")
+    assert curves.groupby("perturbation").size().eq(3).all()
+    assert {"intra input", "rotation"} <= set(curves["perturbation"])
+    assert (report / "figures/04_baselines-response-curves.png").is_file()
+
+
+def test_a_study_of_too_few_images_is_refused_before_it_trains(tmp_path, capsys):
+    notebooks = {"01_data_subset": {"images_per_class": 6}, "02_grid_training": {}}
+    assert run(shrunk("demo", notebooks), "few", tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "all runs of this study together are fitted to" in said
+    assert "minimum_images_per_class of 01" in said
+    assert not list((tmp_path / "work").rglob("result.json"))
