@@ -1,6 +1,5 @@
 """Shipped studies end to end at toy scale: as they stand, but for images and sizes."""
 
-
 import nbformat
 import numpy as np
 import pandas as pd
