@@ -1,0 +1,41 @@
+"""Who installs by conda gets what who installs by pip gets."""
+
+import re
+import tomllib
+
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from helpers.files import PROJECT_ROOT
+
+CONDA = yaml.safe_load((PROJECT_ROOT / "environment.yml").read_text())
+BY_CONDA = [item for item in CONDA["dependencies"] if isinstance(item, str)]
+BY_PIP = next(item["pip"] for item in CONDA["dependencies"] if isinstance(item, dict))
+PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_conda_installs_by_pip_what_make_setup_installs():
+    makefile = (PROJECT_ROOT / "Makefile").read_text()
+    (command,) = re.findall(r"pip install (.*?) &&", makefile)
+    options = re.sub(r"--\S+", "", command).replace('"', "").split()
+    assert (
+        " ".join(BY_PIP).split() == options == ["-c", "constraints.txt", "-e", ".[dev]"]
+    )
+
+
+def test_conda_itself_brings_python_pip_and_make_and_no_package_twice():
+    versions = dict(item.partition("=")[::2] for item in BY_CONDA)
+    assert versions.keys() == {"python", "pip", "make"}
+    assert SpecifierSet(PROJECT["requires-python"]).contains(versions["python"])
+    assert "nodefaults" in CONDA["channels"]
+
+
+def test_constraints_pin_every_direct_requirement():
+    lines = (PROJECT_ROOT / "constraints.txt").read_text().splitlines()
+    pins = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
+    extras = PROJECT["optional-dependencies"]
+    of_dev = [*PROJECT["dependencies"]]
+    for extra in ("dev", "backbones", "saliency"):
+        of_dev += extras[extra]
+    names = {re.match(r"[\w.-]+", item)[0].lower().replace("_", "-") for item in of_dev}
+    assert names - {PROJECT["name"]} <= pins
