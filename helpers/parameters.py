@@ -97,6 +97,7 @@ rule3_split: test holdout
 snapshots: both stop
 precision: float32 bfloat16
 cam_method: cam grad_cam grad_cam_plus_plus layer_cam
+cam_cut: maximum quantile
 families: localization reliance prediction norms flatness perturbation unlabelled
 transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam

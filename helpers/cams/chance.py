@@ -1,5 +1,8 @@
 """Overlap of maps with boxes, and with boxes of other images: what chance has of it."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import torch
@@ -63,6 +66,7 @@ def chance_scores(
     size: int,
     threshold: float = 0.1,
     device: torch.device | str = "cpu",
+    rule: str = "maximum",
 ) -> pd.DataFrame:
     """Compare every map with the boxes of its image, and with those of other images.
 
@@ -75,6 +79,7 @@ def chance_scores(
         size: side S of the images in pixels; S^2 bytes of memory an image are taken.
         threshold: of the map.
         device: where it is computed.
+        rule: by which the threshold cuts, see ``overlap.cut``.
 
     Returns:
         A row per image with ``SCORES``, and the mean of each with the boxes of other
@@ -106,12 +111,13 @@ def chance_scores(
     lenders = derangements(len(boxes)).to(device)
     # A processor's cache holds what some images need; a GPU takes more at once.
     batch_size = 128 if device.type == "cuda" else max(4, 2**17 // size**2)
+    cut = partial(overlap.cut, threshold=threshold, rule=rule)
     batches = []
     for batch in images.split(batch_size):
         others = torch.cat([batch.unsqueeze(1), lenders[batch]], 1)
         # (B, 1 + K, S * S): the boxes of the image itself, then of the others.
         targets = in_boxes[others]
-        batches.append(_scores(maps[batch], targets, boxes[batch], size, threshold))
+        batches.append(_scores(maps[batch], targets, boxes[batch], size, cut))
     columns = {}
     for name in batches[0]:
         values = torch.cat([of_batch[name] for of_batch in batches])
@@ -152,7 +158,11 @@ def boxed(boxes: Tensor, size: int) -> Tensor:
 
 
 def _scores(
-    maps: Tensor, targets: Tensor, boxes: Tensor, size: int, threshold: float
+    maps: Tensor,
+    targets: Tensor,
+    boxes: Tensor,
+    size: int,
+    cut: Callable[[Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """Columns of ``chance_scores``, (B,) each.
 
@@ -162,11 +172,11 @@ def _scores(
             of those that lend it theirs.
         boxes: (B, M, 4) of the image itself.
         size: side S of the images.
-        threshold: of the map.
+        cut: gives the masks of maps (B, S, S).
     """
     undefined = ~maps.isfinite().flatten(1).all(1)
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
-    masks = values >= threshold
+    masks = cut(values)
     areas = targets.sum(2, dtype=torch.int32)  # (B, 1 + K)
     common = (masks.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32)
     marked = masks.flatten(1).sum(1, dtype=torch.int32)  # (B,)

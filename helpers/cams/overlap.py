@@ -24,6 +24,43 @@ def upsample(maps: Tensor, size: int) -> Tensor:
     ).squeeze(1)
 
 
+CUTS = ("maximum", "quantile")  # rules by which a threshold cuts a map
+
+
+def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
+    """Mask of where a network looks.
+
+    By the rule "maximum" the mask is where the map is at least a fraction of its
+    maximum; Du et al. 2024, equations (3) and (4). By "quantile" it is the
+    ``1 - threshold`` highest pixels of each map, so that maps of any shape have masks of
+    one size; pixels of 0 never belong.
+
+    Args:
+        maps: (B, S, S) enlarged normalised maps, in [0, 1].
+        threshold: in (0, 1).
+        rule: of ``CUTS``.
+
+    Returns:
+        (B, S, S) bool.
+
+    Raises:
+        ValueError: if the rule is not one of ``CUTS``.
+
+    Example:
+        >>> maps = torch.tensor([[[1.0, 0.4], [0.3, 0.2]]])
+        >>> cut(maps, 0.5).sum().item(), cut(maps, 0.5, "quantile").sum().item()
+        (1, 2)
+    """
+    if rule not in CUTS:
+        raise ValueError(f"the rule of cutting is {rule!r}, and must be one of {CUTS}")
+    if rule == "maximum":
+        return maps >= threshold
+    pixels = maps.flatten(1)
+    below = min(round(threshold * pixels.shape[1]), pixels.shape[1] - 1)
+    level = pixels.kthvalue(below + 1, dim=1).values.view(-1, 1, 1)
+    return (maps >= level) & (maps > 0)
+
+
 def bounding_rectangles(masks: Tensor) -> Tensor:
     """Smallest upright rectangle around each mask.
 

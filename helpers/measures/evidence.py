@@ -37,6 +37,7 @@ class MeasureSettings:
 
     cam_method: str = "grad_cam"  # of the class activation maps
     cam_threshold: float = 0.1  # of the normalised map
+    cam_cut: str = "maximum"  # rule of ``overlap.CUTS``, by which the threshold cuts
     perturbation_fraction: float = 0.1  # of the training images, for response curves
     perturbation_points: int = 11  # magnitudes on a response curve
     transform_ranges: str = "cifar10"  # one of transforms.RANGES

@@ -43,6 +43,7 @@ def image_overlaps(
     kept_maps: NDArray[np.unsignedinteger],
     images: Any,
     cam_threshold: float,
+    cam_cut: str,
     device: Any,
 ) -> pd.DataFrame:
     """Overlap of each map with the boxes, a row per image, see ``chance_scores``."""
@@ -52,6 +53,7 @@ def image_overlaps(
         images.images.shape[-1],
         cam_threshold,
         device=device,
+        rule=cam_cut,
     )
 
 
@@ -461,7 +463,9 @@ def _agreement(overlaps: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64
     return columns
 
 
-def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
+def of_fixed_map(
+    boxes: Tensor, size: int, threshold: float = 0.1, rule: str = "maximum"
+) -> dict[str, float]:
     """Localization of one ``chance.central_map`` for all images.
 
     The maps of a network should exceed it.
@@ -470,13 +474,14 @@ def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, 
         boxes: (N, K, 4) integers in pixels, half-open, zeros for padding.
         size: side of the images in pixels.
         threshold: of the map.
+        rule: by which the threshold cuts, see ``overlap.cut``.
 
     Returns:
         The first variant of each measure with a direction; 0 for ``chance.CORRECTED``.
     """
     maps = chance.central_map().expand(len(boxes), -1, -1)
     inputs = {
-        "image_overlaps": chance.chance_scores(maps, boxes, size, threshold),
+        "image_overlaps": chance.chance_scores(maps, boxes, size, threshold, rule=rule),
         "rightly_classified": np.ones(len(boxes), dtype=bool),
     }
     scores = {}

@@ -59,7 +59,7 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
 
 
 def step_by_step(
-    maps: Tensor, images: ImageSet, row: int, threshold: float
+    maps: Tensor, images: ImageSet, row: int, threshold: float, rule: str = "maximum"
 ) -> Figure | None:
     """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3).
 
@@ -73,7 +73,7 @@ def step_by_step(
         images.boxes[row : row + 1],
     )
     enlarged, box = overlap.upsample(maps, size), overlap.box_masks(boxes, size)
-    mask = enlarged >= threshold
+    mask = overlap.cut(enlarged, threshold, rule)
     rectangle = overlap.bounding_rectangles(mask)
     iou, iou_b = (
         float(overlap.mask_iou(part, box))
@@ -120,6 +120,7 @@ def overlays(
     threshold: float,
     rows: Sequence[str],
     columns: Sequence[str],
+    rule: str = "maximum",
 ) -> Figure | None:
     """Where several models (M, n, h, w) look on the same images: a row per model, titles of rows and columns (Du et al. 2024, Figure 2).
 
@@ -132,10 +133,9 @@ def overlays(
         *shape, figsize=(1.2 + 1.9 * shape[1], 2.1 * shape[0]), squeeze=False
     )
     for row, own in enumerate(maps):
-        heat, (iou,) = (
-            overlap.upsample(own, size),
-            overlap.overlaps(own, overlap.box_masks(images.boxes, size), [threshold]),
-        )
+        heat = overlap.upsample(own, size)
+        masks = overlap.cut(heat, threshold, rule)
+        iou = overlap.mask_iou(masks, overlap.box_masks(images.boxes, size))
         for column, ax in enumerate(axes[row]):
             _show(ax, images.images[column])
             _show(ax, heat[column], alpha=0.5, **_MAP)

@@ -19,6 +19,13 @@ def models_and_images(catalogue: pd.DataFrame, scored_on: ScoringSet) -> str:
     )
 
 
+def mask(threshold: float, rule: str) -> str:
+    """Which pixels of a map its mask holds, by a rule of ``overlap.CUTS``."""
+    if rule == "quantile":
+        return f"The mask holds the {percent(1 - threshold)} highest pixels of the map."
+    return f"The mask is where the map is at least {threshold:g}."
+
+
 def correlation(row: Any, title: str) -> str:
     """r of a measure with the gap, with its interval and what that allows; ``row`` is one of ``Draws.correlations``."""
     if not np.isfinite(row.pearson_r):

@@ -24,7 +24,9 @@ IMAGE_VALUES = {
     "reliance": ("reliance_values",),
 }
 # Settings of which maps do not depend, but what is computed from them.
-_OF_NO_MAP = ("cam_threshold", "measures", "sources")
+_OF_NO_MAP = ("cam_threshold", "cam_cut", "measures", "sources")
+# Settings that values of earlier versions do not name, with what these were computed by.
+_LATER = {"cam_cut": "maximum"}
 
 
 def score(
@@ -127,7 +129,7 @@ def deciding(
     relevant = {
         item.name: getattr(settings, item.name)
         for item in fields(settings)
-        if item.name in used
+        if item.name in used and getattr(settings, item.name) != _LATER.get(item.name)
     }
     from_outside = evidence.sources_from_outside(item.name for item in measures)
     if from_outside:
@@ -234,7 +236,12 @@ def _localize_kept_maps(
         if records:
             images = scored_on.of(store.shared())
             given = localization.of_record(records[0]) | {"images": images}
-            settings = evidence.MeasureSettings(cam_threshold=part["cam_threshold"])
+            cut = {
+                name: part[name]
+                for name in ("cam_threshold", "cam_cut")
+                if name in part
+            }
+            settings = evidence.MeasureSettings(**cut)
             scores, single = evidence.score(
                 measures, given, settings, IMAGE_VALUES["localization"]
             )

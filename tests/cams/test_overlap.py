@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.cams.chance import chance_scores
-from helpers.cams.overlap import box_masks, overlaps, upsample
+from helpers.cams.overlap import box_masks, cut, overlaps, upsample
 
 THRESHOLDS = [0.5, 0.1, 0.01, 0.9, 0.1, 1 / 3, 0.3, 0.7, 1e-9, 0.999999999]
 
@@ -104,3 +104,27 @@ def test_a_value_that_equals_a_threshold_reaches_it():
         for threshold in (0.1, 0.25, 0.5, 0.75, 0.76)
     ]
     assert found == pytest.approx([1 / 4, 1 / 4, 1 / 4, 0, 0])
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.4, 0.999])
+def test_by_the_quantile_each_mask_holds_the_same_share_of_the_highest_pixels(
+    threshold,
+):
+    maps = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0)) ** 4
+    masks = cut(maps, threshold, "quantile")
+    share = max(1, round((1 - threshold) * 400))
+    for values, mask in zip(maps, masks, strict=True):
+        highest = sorted(values.flatten().tolist())[-share:]
+        assert sorted(values[mask].tolist()) == highest
+    for scale in (0.5, 0.001):
+        assert torch.equal(cut(scale * maps, threshold, "quantile"), masks)
+    assert not torch.equal(cut(0.5 * maps, threshold), cut(maps, threshold))
+
+
+def test_pixels_of_zero_are_in_no_mask_by_the_quantile_and_equal_pixels_all_are():
+    maps = torch.tensor([[[0.0, 0.0], [0.0, 1.0]], [[0.5, 0.5], [0.5, 1.0]]])
+    masks = cut(maps, 0.25, "quantile").int().tolist()
+    assert masks == [[[0, 0], [0, 1]], [[1, 1], [1, 1]]]
+    assert not cut(torch.zeros(1, 2, 2), 0.25, "quantile").any()
+    with pytest.raises(ValueError, match=r"'area'.* one of .'maximum', 'quantile'"):
+        cut(maps, 0.25, "area")

@@ -93,11 +93,11 @@ def unloadable(model):
     return replace(model, load=load)
 
 
-def test_localization_at_another_threshold_needs_no_network(
+def test_localization_at_another_threshold_and_rule_needs_no_network(
     study, kept, scored_on, tmp_path
 ):
-    """And is the same, whether maps were kept at another threshold before or not."""
-    settings = replace(SETTINGS, cam_threshold=0.3)
+    """And is the same, whether maps were cut otherwise before or not."""
+    settings = replace(SETTINGS, cam_threshold=0.3, cam_cut="quantile")
     set_of_models = models.models_of(study.work, study.table, study.data)
     asked = (["localization"], settings, scored_on)
     data = partial(of_study, study.work)
@@ -136,6 +136,8 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others():
         ({"flatness_draws": 3}, "localization", False),
         ({"cam_threshold": 0.5}, "localization", True),
         ({"cam_threshold": 0.5}, "prediction", False),
+        ({"cam_cut": "quantile"}, "localization", True),
+        ({"cam_cut": "quantile"}, "prediction", False),
         ({"batch_size": 7}, "prediction", False),
         ({"flatness_draws": 3}, "flatness", True),
     ):
@@ -143,6 +145,12 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others():
         assert (
             measuring.deciding(family, SETTINGS) != measuring.deciding(family, other)
         ) == differs, (change, family)
+
+
+def test_values_of_earlier_versions_were_cut_by_the_maximum():
+    assert "cam_cut" not in measuring.deciding("localization", SETTINGS)
+    other = measuring.deciding("localization", replace(SETTINGS, cam_cut="quantile"))
+    assert other["cam_cut"] == "quantile"
 
 
 def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
