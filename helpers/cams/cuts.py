@@ -80,15 +80,8 @@ def overlaps_at(
         values = maps[:, image]
         if not isinstance(values, Tensor):
             values = from_integers(values)
-        columns = _of_image(values, in_boxes[lenders[image]], size, levels)
-        rectangles = columns.pop("rectangles")  # (M, T, 4)
-        of_image = boxes[image].expand(*rectangles.shape[:2], -1, -1)
-        columns["box_iou"] = detection.best_box_iou(rectangles, of_image)
-        columns["iou_b"] = _rectangle_iou(rectangles, in_boxes[image].view(size, size))
-        undefined = ~values.isfinite().flatten(1).all(1)
-        for name in ("iou", "iou_shuffled", "iou_b", "box_iou"):
-            columns[name][undefined] = torch.nan
-        return columns
+        targets = in_boxes[lenders[image]]
+        return _of_image(values, targets, boxes[image], size, levels)
 
     shape = (len(maps), len(boxes), len(levels))
     names = [field.name for field in fields(Cuts)][:-1]
@@ -102,20 +95,42 @@ def overlaps_at(
 
 
 def _of_image(
-    maps: Tensor, targets: Tensor, size: int, levels: Tensor
+    maps: Tensor, targets: Tensor, boxes: Tensor, size: int, levels: Tensor
 ) -> dict[str, Tensor]:
-    """Overlaps of all models on one image with its boxes and those of other images.
+    """Columns of ``Cuts`` of all models on one image, (M, T) each.
 
     Args:
         maps: (M, h, w) normalised, NaN where undefined.
         targets: (1 + K, P) bool, pixels in the boxes of the image, then of the others.
+        boxes: (K, 4) of the image.
         size: side of the image in pixels, P = size^2.
+        levels: (T,) thresholds, ascending.
+    """
+    values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
+    columns = _mask_overlaps(values, targets, levels)
+    rectangles = _rectangles(values, levels)  # (M, T, 4)
+    for_each_rectangle = boxes.expand(*rectangles.shape[:2], -1, -1)
+    columns["box_iou"] = detection.best_box_iou(rectangles, for_each_rectangle)
+    columns["iou_b"] = _rectangle_iou(rectangles, targets[0].view(size, size))
+    undefined = ~maps.isfinite().flatten(1).all(1)
+    for name in ("iou", "iou_shuffled", "iou_b", "box_iou"):
+        columns[name][undefined] = torch.nan
+    return columns
+
+
+def _mask_overlaps(
+    values: Tensor, targets: Tensor, levels: Tensor
+) -> dict[str, Tensor]:
+    """Overlaps of masks of all models with the boxes of an image and of others.
+
+    Args:
+        values: (M, S, S) maps at the size of the image.
+        targets: (1 + K, P) bool, pixels in the boxes of the image, then of the others.
         levels: (T,) thresholds, ascending.
 
     Returns:
-        (M, T) each: iou, iou_shuffled, map_pixels, common_pixels; rectangles (M, T, 4).
+        (M, T) each: iou, iou_shuffled, map_pixels, common_pixels.
     """
-    values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
     # Pixels that lie in the same of the boxes form a region, some dozens of an image.
     # Counting pixels by region and by the number of thresholds that they reach replaces
     #     [((values >= level) & target).sum() for level in levels for target in targets]
@@ -131,9 +146,9 @@ def _of_image(
         reached += (flat >= level).view(np.uint8)
     reached = torch.from_numpy(reached).int()
     reached += (bins * region).int()
-    reached += (bins * regions * torch.arange(len(maps))).int().unsqueeze(1)
-    pixels = torch.bincount(reached.flatten(), minlength=bins * regions * len(maps))
-    pixels = pixels.view(len(maps), regions, bins).double()
+    reached += (bins * regions * torch.arange(len(values))).int().unsqueeze(1)
+    pixels = torch.bincount(reached.flatten(), minlength=bins * regions * len(values))
+    pixels = pixels.view(len(values), regions, bins).double()
     at_least = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
     common = torch.einsum("mrt,kr->mkt", at_least, members.double())
     marked = at_least.sum(1, keepdim=True)
@@ -144,7 +159,6 @@ def _of_image(
         "iou_shuffled": iou[:, 1:].nanmean(1),
         "map_pixels": marked[:, 0],
         "common_pixels": common[:, 0],
-        "rectangles": _rectangles(values, levels),
     }
 
 

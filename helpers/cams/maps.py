@@ -235,19 +235,30 @@ def layer_maps(
             return (gradient.relu() * activations).sum(1).relu()
         if method == "grad_cam":
             return _weighted(gradient.mean((2, 3)), activations)
-        if method == "grad_cam_plus_plus":
-            alpha = gradient**2
-            if not torchcam_compat:
-                alpha = _alpha(gradient**2, gradient**3, activations)
-        else:
+        if method == "smooth_grad_cam_plus_plus":
             noisy = _over_noise(explained, noise_samples, noise_std, seed)
-            alpha = _alpha(noisy.squares, noisy.cubes, activations)
-            if torchcam_compat:
-                total = (noisy.cubes * activations).sum((2, 3), keepdim=True)
-                alpha = noisy.squares / (2 * noisy.squares + total + 1e-8)
-                activations = noisy.activations
-                gradient = noisy.gradient
-        return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
+            return _smooth_map(activations, gradient, noisy, torchcam_compat)
+        alpha = gradient**2
+        if not torchcam_compat:
+            alpha = _alpha(gradient**2, gradient**3, activations)
+        return _positive_map(alpha, activations, gradient)
+
+
+def _smooth_map(
+    activations: Tensor, gradient: Tensor, noisy: "_Noisy", torchcam_compat: bool
+) -> Tensor:
+    """Map of Smooth Grad-CAM++, of moments over noisy images."""
+    if not torchcam_compat:
+        alpha = _alpha(noisy.squares, noisy.cubes, activations)
+        return _positive_map(alpha, activations, gradient)
+    total = (noisy.cubes * activations).sum((2, 3), keepdim=True)
+    alpha = noisy.squares / (2 * noisy.squares + total + 1e-8)
+    return _positive_map(alpha, noisy.activations, noisy.gradient)
+
+
+def _positive_map(alpha: Tensor, activations: Tensor, gradient: Tensor) -> Tensor:
+    """Map whose weights are ``sum over ij of alpha_kij relu(g_kij)``."""
+    return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
 
 
 def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:

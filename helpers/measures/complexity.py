@@ -15,18 +15,21 @@ NORM_VARIANTS = ("operator", "reshaped", "fft")
 _OF_VARIANTS = {"spectral_norms", "spectral_distances"}
 
 
-def complexity(family: str, source: str, title: str) -> Callable[..., Any]:
+def complexity(
+    family: str, source: str, title: str, is_logarithm: bool = False
+) -> Callable[..., Any]:
     """Enter a complexity into the list of measures; larger promises a larger gap.
 
-    The function gives the raw value ``v``, or its logarithm where its name begins with
-    "log"; the measure is ``reported``. One that takes spectral norms is computed for
-    each of ``NORM_VARIANTS``.
+    The function gives the raw value ``v``, or its logarithm; the measure is
+    ``reported``. One that takes spectral norms is computed for each of
+    ``NORM_VARIANTS``.
 
     Args:
         family: of ``registry.FAMILIES``.
         source: equation of Jiang et al. 2020, as a number, or name in the code of
             Dziugaite et al. 2020.
         title: label for figures.
+        is_logarithm: whether the function gives ``ln v``.
 
     Returns:
         The decorator, which turns the function into the measure.
@@ -36,7 +39,6 @@ def complexity(family: str, source: str, title: str) -> Callable[..., Any]:
         paper = "Jiang et al. 2020, equation "
 
     def decorate(raw: Callable[..., float]) -> Callable[..., Any]:
-        is_logarithm = raw.__name__.startswith("log")
         variants = NORM_VARIANTS if _OF_VARIANTS & set(needs(raw)) else ()
 
         @wraps(raw)

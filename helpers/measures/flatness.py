@@ -86,13 +86,13 @@ def search(
     if too_little and too_much:
         return math.exp(magnitude)
     if too_little:
-        largest = math.exp(too_little[0])
         raise ValueError(
-            f"accuracy never dropped by {DROP:g} up to {name} = {largest:.3g}"
+            f"accuracy never dropped by {DROP:g} up to {name} = "
+            f"{math.exp(too_little[0]):.3g}"
         )
-    smallest = math.exp(too_much[0])
     raise ValueError(
-        f"accuracy drops by more than {DROP:g} at every {name} down to {smallest:.1g}"
+        f"accuracy drops by more than {DROP:g} at every {name} down to "
+        f"{math.exp(too_much[0]):.1g}"
     )
 
 

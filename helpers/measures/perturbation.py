@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
@@ -103,17 +102,6 @@ def response_curves(
     """
     labels = perturbed_sample.labels.cpu()
     is_correct = logits[: len(labels)].argmax(1) == labels
-
-    def curve(
-        hits_at: Callable[[float], Tensor], images: Tensor, low: float, high: float
-    ) -> pd.Series:
-        magnitudes = np.linspace(low, high, perturbation_points)
-        accuracies = []
-        for magnitude in magnitudes:
-            hits = hits_at(magnitude) if magnitude else is_correct[images]
-            accuracies.append(float(hits.double().mean()))
-        return pd.Series(accuracies, np.linspace(0, 1, perturbation_points))
-
     curves: Curves = {}
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
@@ -129,8 +117,9 @@ def response_curves(
                 layer,
                 batch_size,
             )
-            curves[f"{kind} {place}"] = curve(mixed, pairs[0], 0, 0.5)
-    images = torch.arange(len(labels))
+            magnitudes = np.linspace(0, 0.5, perturbation_points)
+            curve = _curve(mixed, magnitudes, is_correct[pairs[0]])
+            curves[f"{kind} {place}"] = curve
     for name, transform in transforms_of(transform_ranges).items():
         transformed = partial(
             transformed_hits,
@@ -141,8 +130,28 @@ def response_curves(
             batch_size,
             transform,
         )
-        curves[name] = curve(transformed, images, transform.low, transform.high)
+        magnitudes = np.linspace(transform.low, transform.high, perturbation_points)
+        curves[name] = _curve(transformed, magnitudes, is_correct)
     return curves
+
+
+def _curve(
+    hits_at: Callable[[float], Tensor],
+    magnitudes: NDArray[np.float64],
+    clean_hits: Tensor,
+) -> pd.Series:
+    """Accuracy at each magnitude, by alpha.
+
+    Args:
+        hits_at: whether images changed by a magnitude are classified correctly.
+        magnitudes: ascending.
+        clean_hits: whether the same images are without a change, at a magnitude of 0.
+    """
+    accuracies = []
+    for magnitude in magnitudes:
+        hits = hits_at(magnitude) if magnitude else clean_hits
+        accuracies.append(float(hits.double().mean()))
+    return pd.Series(accuracies, np.linspace(0, 1, len(magnitudes)))
 
 
 @measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")

@@ -7,18 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helpers.measures.evidence import PROVIDERS, provides
+from helpers.measures.complexity import NORM_VARIANTS, complexity
+from helpers.measures.evidence import provides
 from helpers.measures.layers import Layer
-from helpers.measures.norms import (
-    NORM_VARIANTS,
-    Array,
-    complexities,
-    log_bound,
-    log_product,
-    log_sum,
-    ratios,
-)
+from helpers.measures.norms import log_bound, log_product, log_sum, ratios
 from helpers.measures.registry import measure
+from helpers.statistics.correlations import Array
 
 Pair = tuple[int, int]
 _CORNERS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
@@ -272,7 +266,7 @@ def _eigenvalues(
 
 
 def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
-    """Spectral norm of one layer's weight, by one of ``norms.NORM_VARIANTS``; of a linear layer they are all the same.
+    """Spectral norm of one layer's weight, by one of ``complexity.NORM_VARIANTS``; of a linear layer they are all the same.
 
     reshaped: of one (c_out, rest) matrix (Yoshida and Miyato 2017); fft: stride and dilation ignored, at the network's input size, as
     Dziugaite et al. 2020 (code).
@@ -301,57 +295,76 @@ def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
     return {name: layer_norm(layer, name, size) for name in NORM_VARIANTS}
 
 
-PROVIDERS["spectral_distances"] = lambda distances, example: spectral_norms(
-    distances, example
+@provides
+def spectral_distances(distances: Sequence[Layer], example: Tensor) -> dict[str, Array]:
+    """Spectral norms of the weights' change, (d,) by variant."""
+    return spectral_norms(distances, example)
+
+
+@complexity("norms", "32", "log product of spectral norms", is_logarithm=True)
+def log_prod_of_spec(spectral_norms: Array) -> float:
+    """Product of squared spectral norms, its logarithm."""
+    return log_product(spectral_norms)
+
+
+@complexity(
+    "norms", "31", "log product of spectral norms over margin", is_logarithm=True
 )
-complexities(
-    "norms",
-    (
-        "log_prod_of_spec",
-        "32",
-        "log product of spectral norms",
-        lambda s: log_product(s),
-    ),
-    (
-        "log_prod_of_spec_over_margin",
-        "31",
-        "log product of spectral norms over margin",
-        lambda s, gamma: log_product(s, gamma),
-    ),
-    (
-        "log_spec_init_main",
-        "29",
-        "log spectral bound from the start",
-        lambda s, moved, gamma: log_bound(s, moved, gamma),
-    ),
-    (
-        "log_spec_orig_main",
-        "30",
-        "log spectral bound",
-        lambda s, f, gamma: log_bound(s, f, gamma),
-    ),
-    ("fro_over_spec", "33", "Frobenius over spectral norms", lambda s, f: ratios(f, s)),
-    (
-        "log_sum_of_spec_over_margin",
-        "34",
-        "log sum of spectral norms over margin",
-        lambda s, gamma: log_sum(s, gamma),
-    ),
-    ("log_sum_of_spec", "35", "log sum of spectral norms", lambda s: log_sum(s)),
-    (
-        "dist_spec_init",
-        "41",
-        "spectral distance from the start",
-        lambda ds: (ds**2).sum(),
-    ),
-)
+def log_prod_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
+    """Product of squared spectral norms over the squared margin, its logarithm."""
+    return log_product(spectral_norms, margin)
+
+
+@complexity("norms", "29", "log spectral bound from the start", is_logarithm=True)
+def log_spec_init_main(spectral_norms: Array, moved: Array, margin: float) -> float:
+    """Spectral bound of the change from the start, its logarithm; see ``log_bound``."""
+    return log_bound(spectral_norms, moved, margin)
+
+
+@complexity("norms", "30", "log spectral bound", is_logarithm=True)
+def log_spec_orig_main(
+    spectral_norms: Array, frobenius_norms: Array, margin: float
+) -> float:
+    """Spectral bound of the weights, its logarithm; see ``log_bound``."""
+    return log_bound(spectral_norms, frobenius_norms, margin)
+
+
+@complexity("norms", "33", "Frobenius over spectral norms")
+def fro_over_spec(spectral_norms: Array, frobenius_norms: Array) -> float:
+    """Sum of squared Frobenius over spectral norms."""
+    return ratios(frobenius_norms, spectral_norms)
+
+
+@complexity("norms", "34", "log sum of spectral norms over margin", is_logarithm=True)
+def log_sum_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
+    """Sum of squared spectral norms over the squared margin, its logarithm.
+
+    See ``norms.log_sum``.
+    """
+    return log_sum(spectral_norms, margin)
+
+
+@complexity("norms", "35", "log sum of spectral norms", is_logarithm=True)
+def log_sum_of_spec(spectral_norms: Array) -> float:
+    """Sum of squared spectral norms, its logarithm; see ``norms.log_sum``."""
+    return log_sum(spectral_norms)
+
+
+@complexity("norms", "41", "spectral distance from the start")
+def dist_spec_init(spectral_distances: Array) -> float:
+    """Sum of squared spectral norms of the change from the start."""
+    return (spectral_distances**2).sum()
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
 def spectral_norm(
     spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float
 ) -> Mapping[str, float]:
-    """Product of squared spectral norms times the sum of squared Frobenius over spectral norms, over the squared margin: its logarithm."""
-    value = log_bound(spectral_norms["operator"], frobenius_norms, margin)
+    """Spectral bound of the weights as Du et al. print it, and its logarithm.
+
+    Product of squared spectral norms times the sum of squared Frobenius over spectral
+    norms, over the squared margin.
+    """
+    logarithm = log_bound(spectral_norms["operator"], frobenius_norms, margin)
     with np.errstate(over="ignore"):  # it is infinite then, and no number
-        return {"log": value, "raw": float(np.exp(value))}
+        return {"log": logarithm, "raw": float(np.exp(logarithm))}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measures import evidence, norms, spectral
+from helpers.measures import complexity, evidence, norms, spectral
 from helpers.measures.layers import Layer
 from helpers.measures.registry import MEASURES
 
@@ -199,8 +199,8 @@ def test_by_hand_for_diagonal_matrices():
         5,
     ]
     assert (
-        norms.reported(9.0, 4),
-        norms.reported(math.log(9), 4, logarithm=True),
+        complexity.reported(9.0, 4),
+        complexity.reported(math.log(9), 4, is_logarithm=True),
     ) == pytest.approx((1.5, math.log(1.5)))
 
 
