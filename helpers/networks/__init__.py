@@ -1,1 +1,1 @@
-"""Networks: the ResNet of any width and stem, weights read safely, and a look at what layers put out."""
+"""Networks: ResNets of any width and stem, weights read safely, outputs of layers."""

@@ -23,7 +23,7 @@ def fitting_batch(count: int) -> int:
 
 
 def halving_batches(compute: Callable[[], Result], name: str) -> Result:
-    """Compute what passes images in batches; where memory runs out, again with half of each.
+    """Compute in batches; where memory runs out, again with half of each.
 
     A process halves its batches twice at most, and stays with what sufficed. Only for
     what does not depend on the batch beyond rounding, and asks ``fitting_batch``.
@@ -48,7 +48,7 @@ def halving_batches(compute: Callable[[], Result], name: str) -> Result:
         _halvings["count"] += 1
         torch.cuda.empty_cache()
         warnings.warn(
-            f"{name}: the memory of the GPU does not suffice; it is computed again with "
-            f"1/{2 ** _halvings['count']} of the images in a pass",
+            f"{name}: the memory of the GPU does not suffice; it is computed again "
+            f"with 1/{2 ** _halvings['count']} of the images in a pass",
             stacklevel=2,
         )

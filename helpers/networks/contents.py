@@ -1,4 +1,4 @@
-"""What the file of a checkpoint holds, read as tensors and plain values: code in it is not run."""
+"""Contents of a checkpoint, read as tensors and plain values: no code is run."""
 
 import argparse
 import json
@@ -209,7 +209,7 @@ def _content(path: Path) -> Any:
 
 
 def _check_sum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Raise ValueError where tensors have another checksum than their header, if any."""
+    """Raise ValueError where tensors have another checksum than their header."""
     of_workbook = _from_json(header.get("workbook", ""))
     texts = dict(of_workbook if isinstance(of_workbook, Mapping) else header)
     written = texts.pop(CHECKSUM, "")

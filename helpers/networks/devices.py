@@ -1,4 +1,7 @@
-"""Which GPUs torch can use, and in its own words why it can use none: ``python -m helpers.networks.devices``."""
+"""Which GPUs torch can use, and in its own words why it can use none.
+
+``python -m helpers.networks.devices`` prints it.
+"""
 
 import json
 import sys

@@ -16,7 +16,7 @@ _STEMS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
 
 
 class ResNet(torchvision.models.ResNet):
-    """torchvision's ResNet with ``round(64 * width)`` channels after a stem of choice."""
+    """torchvision's ResNet with ``round(64 * width)`` channels after any stem."""
 
     def __init__(
         self,
@@ -26,28 +26,34 @@ class ResNet(torchvision.models.ResNet):
         width: float = 1.0,
         last_stride: int = 2,
     ) -> None:
-        """Lay out the stages and draw the weights, in torchvision's order; its own constructor fixes channels and stem."""
+        """Lay out the stages and draw the weights, in torchvision's order.
+
+        Its own constructor fixes channels and stem. See ``resnet.build``.
+
+        Args:
+            architecture: a key of ``_STAGES``.
+            classes: number of classes.
+            stem: a key of ``_STEMS``.
+            width: factor on the channels.
+            last_stride: of the last stage.
+        """
         nn.Module.__init__(self)
         block, blocks = _STAGES[architecture]
-        self._norm_layer, self.groups, self.base_width, self.dilation = (
-            nn.BatchNorm2d,
-            1,
-            64,
-            1,
-        )
-        self.inplanes = channels = round(64 * width)
+        channels = round(64 * width)
+        # What torchvision's ``_make_layer`` reads.
+        self._norm_layer = nn.BatchNorm2d
+        self.groups = 1
+        self.base_width = 64
+        self.dilation = 1
+        self.inplanes = channels
         self.conv1 = nn.Conv2d(3, channels, *_STEMS[stem], bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
-        for stage, (count, stride) in enumerate(
-            zip(blocks, (1, 2, 2, last_stride), strict=True)
-        ):
-            setattr(
-                self,
-                f"layer{stage + 1}",
-                self._make_layer(block, channels * 2**stage, count, stride),
-            )
+        self.layer1 = self._make_layer(block, channels, blocks[0], 1)
+        self.layer2 = self._make_layer(block, 2 * channels, blocks[1], 2)
+        self.layer3 = self._make_layer(block, 4 * channels, blocks[2], 2)
+        self.layer4 = self._make_layer(block, 8 * channels, blocks[3], last_stride)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.inplanes, classes)
         for module in self.modules():

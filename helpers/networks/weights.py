@@ -26,7 +26,7 @@ _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Form(NamedTuple):
-    """What a ResNet is built from, see ``resnet.build``; the defaults are the published networks."""
+    """What a ResNet is built from, see ``resnet.build``; by default as published."""
 
     architecture: str
     stem: str = "imagenet"
