@@ -1,4 +1,4 @@
-"""The model set on disk: which runs are complete, and the catalogue with one row per model."""
+"""The runs of a study on disk, and the catalogue with one row per model."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,10 +35,9 @@ _MEASURED = [
     "test_accuracy",
     "gap",
 ]
-_NAMES, _OF_RUN = (
-    ["model_id", "run_id", "cell", "kind", "status", "stop_reason"],
-    ["epochs", "seconds", "device"],
-)
+_NAMES = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"]
+_OF_RUN = ["epochs", "seconds", "device"]
+_NUMBERS = _MEASURED[2:]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
@@ -87,24 +86,33 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
 def complete_runs(work: Path) -> list[str]:
     """Ids of all complete runs of a study, here and in its records, sorted."""
     folders = (work / "runs", records_of(work) / "runs")
-    return sorted(
-        {
-            path.parent.name
-            for folder in folders
-            for path in folder.glob("*/result.json")
-        }
-    )
+    names = set()
+    for folder in folders:
+        names |= {path.parent.name for path in folder.glob("*/result.json")}
+    return sorted(names)
 
 
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
-    """One row per model of some runs, or of all complete ones, with accuracies as fractions; a run without a snapshot has a row of NaN."""
+    """Read the catalogue of a study.
+
+    Args:
+        work: its folder of work.
+        runs: whose models are wanted; without them those of all complete runs.
+
+    Returns:
+        A row per model, accuracies as fractions; a run without a snapshot has a row of
+        NaN.
+    """
     names = complete_runs(work) if runs is None else [run_id(run) for run in runs]
-    folders = [result_folder(work, name) for name in names]
-    rows = [row for folder in folders if folder for row in rows_of(folder)]
-    table = pd.DataFrame(
-        rows, columns=[*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]
-    ).sort_values("model_id", ignore_index=True)
-    return table.astype(dict.fromkeys(_MEASURED[2:], float))
+    rows = []
+    for name in names:
+        folder = result_folder(work, name)
+        if folder:
+            rows += rows_of(folder)
+    columns = [*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]
+    table = pd.DataFrame(rows, columns=columns)
+    table = table.sort_values("model_id", ignore_index=True)
+    return table.astype(dict.fromkeys(_NUMBERS, float))
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -123,15 +131,20 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     result = read_json(folder / "result.json")
     _check_identity(folder, record, result["run_id"])
     config = config_from(record)
-    common = {
-        name: result[name] for name in ("run_id", "status", "stop_reason", *_OF_RUN)
-    } | asdict(config)
-    common |= {"cell": cell_name(config), "kind": kind_name(config)}
-    snapshots = result["snapshots"] or [{"snapshot": "none"}]
-    return [
-        common | snapshot | {"model_id": f"{result['run_id']}@{snapshot['snapshot']}"}
-        for snapshot in snapshots
-    ]
+    of_run = {
+        "run_id": result["run_id"],
+        "status": result["status"],
+        "stop_reason": result["stop_reason"],
+        "cell": cell_name(config),
+        "kind": kind_name(config),
+        **{name: result[name] for name in _OF_RUN},
+        **asdict(config),
+    }
+    rows = []
+    for snapshot in result["snapshots"] or [{"snapshot": "none"}]:
+        model_id = f"{result['run_id']}@{snapshot['snapshot']}"
+        rows.append(of_run | snapshot | {"model_id": model_id})
+    return rows
 
 
 def _check_identity(folder: Path, record: Mapping[str, Any], name: str) -> None:
@@ -140,9 +153,9 @@ def _check_identity(folder: Path, record: Mapping[str, Any], name: str) -> None:
     if name.endswith(config_digest(config)):
         return
     raise ValueError(
-        f"config.json or result.json in {folder} was changed: its configuration has the "
-        f"digest {config_digest(config)}, and its result is of {name!r}; put back the files, or "
-        "delete the folder and train the run again"
+        f"config.json or result.json in {folder} was changed: its configuration has "
+        f"the digest {config_digest(config)}, and its result is of {name!r}; put back "
+        "the files, or delete the folder and train the run again"
     )
 
 
@@ -165,68 +178,112 @@ def weights_digests(work: Path, run: RunConfig | str) -> dict[str, str]:
 
 
 def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
-    """Histories of complete runs: one row per run and epoch, with its ``run_id``."""
-    folders = {name: result_folder(work, name) for name in run_ids}
-    tables = [
-        read_table(folder / "history.parquet").assign(run_id=name)
-        for name, folder in folders.items()
-        if folder
-    ]
-    return (
-        pd.concat(tables, ignore_index=True)
-        if tables
-        else pd.DataFrame(columns=["run_id", "epoch"])
-    )
+    """Histories of complete runs.
+
+    Args:
+        work: the folder of work of a study.
+        run_ids: of runs; those that are not complete are left out.
+
+    Returns:
+        A row per run and epoch, with its ``run_id``.
+    """
+    tables = [pd.DataFrame(columns=["run_id", "epoch"])]
+    for name in run_ids:
+        folder = result_folder(work, name)
+        if folder:
+            table = read_table(folder / "history.parquet")
+            tables.append(table.assign(run_id=name))
+    return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
-    """Change of loss and accuracy in the last epochs of each run, by its range in the run, [-1, 1] or NaN; Du et al. 2024, Fig. A1."""
+    """Change of loss and accuracy in the last epochs; Du et al. 2024, Fig. A1.
+
+    Args:
+        history: see ``histories``.
+        epochs: the last ones of each run.
+
+    Returns:
+        A row per run and epoch: loss_change_of_run and accuracy_change_of_run, the
+        change since the epoch before over the range in the run, in [-1, 1]; NaN where
+        that is 0.
+    """
     ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
-    runs, changes = ordered.groupby("run_id"), ordered[["run_id", "epoch"]].copy()
+    runs = ordered.groupby("run_id")
+    changes = ordered[["run_id", "epoch"]].copy()
     for name in ("loss", "accuracy"):
         values = runs[f"train_{name}"]
         span = values.transform("max") - values.transform("min")
         changes[f"{name}_change_of_run"] = values.diff() / span.where(span > 0)
-    return (
-        changes[runs.cumcount() > 0]
-        .groupby("run_id")
-        .tail(epochs)
-        .reset_index(drop=True)
-    )
+    has_change = runs.cumcount() > 0
+    last = changes[has_change].groupby("run_id").tail(epochs)
+    return last.reset_index(drop=True)
+
+
+def _form(row: Mapping[str, Any]) -> Form:
+    """Form of the network of a row of the catalogue."""
+    return Form(row["architecture"], row["stem"], row["width"], row["last_stride"])
 
 
 def load_network(
     work: Path, row: Mapping[str, Any], classes: int, device: torch.device | str = "cpu"
 ) -> nn.Module:
-    """The network of a row of the catalogue in eval mode, channels last; where its file is missing or damaged, it says what to do."""
+    """Load the network of a row of the catalogue.
+
+    Args:
+        work: the folder of work of the study.
+        row: of the catalogue.
+        classes: number of classes.
+        device: where it is put.
+
+    Returns:
+        The network in evaluation mode, channels last.
+
+    Raises:
+        FileNotFoundError: where its weights are missing.
+        ValueError: where they are damaged.
+    """
     path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
-    remedy = f"delete the folder {path.parent} and run 02_grid_training again to train it anew"
+    remedy = (
+        f"delete the folder {path.parent} and run 02_grid_training again to train it "
+        "anew"
+    )
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; {remedy}")
-    network = Form(*(row[name] for name in Form._fields)).network(classes)
+    network = _form(row).network(classes)
     expected = weights_digests(work, row["run_id"]).get(row["snapshot"], "")
     if expected and digest_of(path) != expected:
         raise ValueError(
-            f"{path} is damaged or of another run (its digest is {digest_of(path)}, and "
-            f"that of its run {expected}); {remedy}"
+            f"{path} is damaged or of another run (its digest is {digest_of(path)}, "
+            f"and that of its run {expected}); {remedy}"
         )
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except (SafetensorError, RuntimeError) as fault:
         if is_of_machine(fault):
             raise
-        raise ValueError(
-            f"{path} is damaged ({str(fault).splitlines()[0]}); {remedy}"
-        ) from fault
+        reason = str(fault).splitlines()[0]
+        raise ValueError(f"{path} is damaged ({reason}); {remedy}") from fault
     return network.to(device, memory_format=torch.channels_last).eval()
 
 
 def keep_checkpoints(
     work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int
 ) -> pd.DataFrame:
-    """Write ``count`` models that span the gaps in half precision, each with its facts in the header; their rows, smallest gap first.
+    """Write some models that span the gaps, in half precision.
 
     Models that were trained elsewhere, of which records alone are here, are left out.
+
+    Args:
+        work: the folder of work of the study.
+        models: rows of the catalogue.
+        folder: where the files are put.
+        classes: names of the classes.
+        count: of models.
+
+    Returns:
+        Their rows, smallest gap first, with the name of the file. The header of each
+        file holds the same facts.
     """
     of_records = [
         not is_trained_here(work, name) and is_complete(work, name)
@@ -234,39 +291,45 @@ def keep_checkpoints(
     ]
     ordered = models[models["gap"].notna() & ~np.array(of_records, dtype=bool)]
     ordered = ordered.sort_values(["gap", "model_id"])
-    places = np.unique(
-        np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
-    )
-    chosen = ordered.iloc[places].assign(
-        file=lambda table: table["model_id"] + ".safetensors"
-    )
+    places = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))
+    chosen = ordered.iloc[np.unique(places.round().astype(int))]
+    chosen = chosen.assign(file=chosen["model_id"] + ".safetensors")
     columns = ["model_id", *HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]
     for row in chosen.to_dict("records"):
-        form, state = (
-            Form(*(row[name] for name in Form._fields)),
-            load_network(work, row, len(classes)).state_dict(),
-        )
-        facts = {name: row[name] for name in columns} | {
-            "classes": json.dumps(list(classes))
-        }
-        save_half(inside(folder, row["file"]), state, form, facts)
+        state = load_network(work, row, len(classes)).state_dict()
+        facts = {name: row[name] for name in columns}
+        facts["classes"] = json.dumps(list(classes))
+        save_half(inside(folder, row["file"]), state, _form(row), facts)
     return chosen[["file", *columns]].reset_index(drop=True)
 
 
 def start_path(work: Path, weights: str) -> Path:
-    """Place of the pretrained weights that runs start from, by what they are (``RunConfig.weights``)."""
+    """Place of the pretrained weights that runs start from.
+
+    Args:
+        work: the folder of work of the study.
+        weights: their identity, see ``RunConfig.weights``.
+    """
     return inside(work / "starts", f"{weights}.safetensors")
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:
-    """The catalogue with a column ``left_out``: "" for a model that enters the analysis (the paper: above 80 %), else why not."""
-    low = f"train accuracy not above {minimum_train_accuracy:.0%}"
-    reasons = np.where(table["train_accuracy"] > minimum_train_accuracy, "", low)
-    return table.assign(
-        left_out=np.where(
-            table["snapshot"] == "none", "diverged before a snapshot", reasons
-        )
-    )
+    """Say of each model whether it enters the analysis.
+
+    Args:
+        table: the catalogue.
+        minimum_train_accuracy: to be exceeded; 0.8 in the paper.
+
+    Returns:
+        The catalogue with a column ``left_out``: "" for a model that enters, else why
+        it does not.
+    """
+    too_low = f"train accuracy not above {minimum_train_accuracy:.0%}"
+    fits = table["train_accuracy"] > minimum_train_accuracy
+    reasons = np.where(fits, "", too_low)
+    diverged = table["snapshot"] == "none"
+    reasons = np.where(diverged, "diverged before a snapshot", reasons)
+    return table.assign(left_out=reasons)
 
 
 def models_of_study(
@@ -287,7 +350,10 @@ def models_of_study(
         ValueError: where the images were others, or no model is analysed.
     """
     path = work / "catalogue.parquet"
-    remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
+    remedy = (
+        "run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep "
+        f"{work.name} -- --forcerun 02_grid_training`"
+    )
     if path.is_file():
         table = read_table(path)
     elif (records_of(work) / "runs").is_dir():
@@ -295,16 +361,22 @@ def models_of_study(
         table = read_catalogue(work)
     else:
         raise FileNotFoundError(
-            f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}"
+            f"{path} is not there: notebook 02 has not trained the networks of the "
+            f"study {work.name!r}; {remedy}"
         )
-    if others := sorted(set(table["data"]) - {fingerprint}):
-        told = f"the models in {path} were trained on the images {', '.join(others)}, and notebook 01 has chosen {fingerprint} since"
-        raise ValueError(f"{told}; {remedy}")
+    others = sorted(set(table["data"]) - {fingerprint})
+    if others:
+        raise ValueError(
+            f"the models in {path} were trained on the images {', '.join(others)}, and "
+            f"notebook 01 has chosen {fingerprint} since; {remedy}"
+        )
     table = analysed(table, minimum_train_accuracy)
     if not table["left_out"].eq("").any():
-        best = f"the highest training accuracy of {len(table)} models is {table['train_accuracy'].max():.2f}"
-        told = f"no network of the study {work.name!r} learnt enough: {best}, and minimum_train_accuracy {minimum_train_accuracy}"
+        best = table["train_accuracy"].max()
         raise ValueError(
-            f"{told}; give them more epochs (max_epochs) or more images, and {remedy}"
+            f"no network of the study {work.name!r} learnt enough: the highest "
+            f"training accuracy of {len(table)} models is {best:.2f}, and "
+            f"minimum_train_accuracy {minimum_train_accuracy}; give them more epochs "
+            f"(max_epochs) or more images, and {remedy}"
         )
     return table

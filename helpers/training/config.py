@@ -1,4 +1,4 @@
-"""The hyperparameter grid: what one run is, its name, and which runs a study has (Du et al. 2024, Table 2)."""
+"""Hyperparameters of a run, its name, and the runs of a study."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,12 @@ from helpers.files import digest
 from helpers.parameters import LIMITS, outside
 from helpers.training.strong_augmentation import NONE
 
-PLAIN = "plain"  # the level of ``looking`` of a network that is told nothing
+PLAIN = "plain"  # the level of ``looking`` of training without a guide
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
-# The paper's seven axes, in the order of its Table 2; any other field of RunConfig may be an axis as well.
+# The paper's seven axes, in the order of its Table 2; any other field of RunConfig may
+# be an axis as well.
 PAPER_AXES = (
     "batch_size",
     "learning_rate",
@@ -30,7 +31,7 @@ PAPER_AXES = (
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the outcome of one training run; equal configurations are the same run on any machine."""
+    """Everything that decides the outcome of one training run, on any machine."""
 
     architecture: str
     batch_size: int
@@ -40,37 +41,35 @@ class RunConfig:
     augmentation: bool
     pretrained: bool
     data: str  # fingerprint of the images, labels and boxes; not where they lie
-    weights: str = ""  # what the pretrained weights are: a digest, a name, or the run that made them; "" from scratch
+    weights: str = ""  # identity of the pretrained weights; "" from scratch
     repeat: int = 0
     images_per_class: int = 0  # 0 is all
     label_noise: float = 0.0  # fraction of training labels replaced by another class
     stem: str = "imagenet"
     width: float = 1.0
     last_stride: int = 2  # of the last stage; 1 doubles the side of its map
-    precision: str = "float32"  # of the products in a training step; weights, statistics, loss and optimizer are float32 in any case
+    precision: str = "float32"  # of the products in a step; all else is float32
     momentum: float = 0.9  # of SGD; the paper does not state one
     max_epochs: int = 150  # rule 4
     loss_threshold: float = 0.1  # rule 1
     accuracy_threshold: float = 0.95  # rule 2
-    rule3_split: str = "holdout"  # where rule 3 reads the error: "holdout", or "test" (the paper), which selects the gap on the test images
-    holdout_fraction: float = (
-        0.1  # of the training images, only with rule3_split "holdout"
-    )
+    # Where rule 3 reads the error: "holdout", or "test" (the paper), which selects the
+    # gap on the test images.
+    rule3_split: str = "holdout"
+    holdout_fraction: float = 0.1  # of the training images, with "holdout" alone
     seed: int = 0
-    looking: str = (
-        PLAIN  # how training tells the network where to look, and how strongly
-    )
-    matched_accuracy: float = (
-        0.0  # a snapshot at the first epoch above this training accuracy; 0 takes none
-    )
+    looking: str = PLAIN  # where training tells the network to look, and how strongly
+    # A snapshot at the first epoch above this training accuracy; 0 takes none.
+    matched_accuracy: float = 0.0
     label_smoothing: float = 0.0  # share of the target that all classes divide
     frozen_stages: int = 0  # of a pretrained start: stem and first stages that stay
     strong_augmentation: str = NONE  # crops, erasing, mixup, joined by +
 
     def __post_init__(self) -> None:
-        """Refuse values that no run can have, naming the hyperparameter and what is allowed."""
+        """Refuse values that no run can have."""
         for name, limit in _LIMITS.items():
-            if fault := outside(limit, getattr(self, name)):
+            fault = outside(limit, getattr(self, name))
+            if fault:
                 raise ValueError(f"{name} {fault}")
         if self.frozen_stages and not self.pretrained:
             raise ValueError(
@@ -90,7 +89,7 @@ class RunConfig:
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
-# Hyperparameters that came later: at these values a run is what it was, and so is its id.
+# Hyperparameters that came later: at these values a run is what it was, with its id.
 _LATER = {
     "looking": PLAIN,
     "matched_accuracy": 0.0,
@@ -98,7 +97,8 @@ _LATER = {
     "frozen_stages": 0,
     "strong_augmentation": NONE,
 }
-# The limits of a hyperparameter are those of the notebooks' parameter, which is in the plural where it lists the levels of an axis.
+# Limits of a hyperparameter are those of the notebooks' parameter, which is in the
+# plural where it lists the levels of an axis.
 _LIMITS = {
     name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)")
     for name in HYPERPARAMETERS
@@ -108,53 +108,61 @@ _LIMITS["looking"] = LIMITS["looking_levels"]
 
 
 def cell_name(config: RunConfig) -> str:
-    """Name of the configuration of hyperparameters: everything but the repeat. Its runs are resampled together."""
-    rate, decay = f"lr{config.learning_rate:g}", f"wd{config.weight_decay:g}"
-    start = [
+    """Name of a configuration of hyperparameters, without the repeat.
+
+    Its runs are resampled together.
+    """
+    words = [
+        config.architecture,
+        f"b{config.batch_size}",
+        f"lr{config.learning_rate:g}",
+        config.optimizer,
+        f"wd{config.weight_decay:g}",
         "aug" if config.augmentation else "plain",
         "pre" if config.pretrained else "scratch",
     ]
-    parts = [
-        config.architecture,
-        f"b{config.batch_size}",
-        rate,
-        config.optimizer,
-        decay,
-        *start,
-    ]
-    parts += [f"n{config.images_per_class}"] if config.images_per_class else []
-    parts += [f"noise{config.label_noise:g}"] if config.label_noise else []
-    parts += [] if config.looking == PLAIN else [config.looking.replace(" ", "-")]
+    if config.images_per_class:
+        words.append(f"n{config.images_per_class}")
+    if config.label_noise:
+        words.append(f"noise{config.label_noise:g}")
+    if config.looking != PLAIN:
+        words.append(config.looking.replace(" ", "-"))
     if config.strong_augmentation != NONE:
-        parts.append(config.strong_augmentation)
+        words.append(config.strong_augmentation)
     if config.label_smoothing:
-        parts.append(f"smooth{config.label_smoothing:g}")
+        words.append(f"smooth{config.label_smoothing:g}")
     if config.frozen_stages:
-        parts.append(f"frozen{config.frozen_stages}")
-    return "-".join(parts)
+        words.append(f"frozen{config.frozen_stages}")
+    return "-".join(words)
 
 
 def kind_name(config: RunConfig) -> str:
-    """Kind of training: what a network learns from and where it starts. Optimizer, rate, decay, batch and repeat vary within a kind."""
-    parts = [
+    """Kind of training: what a network learns from and where it starts.
+
+    Optimizer, learning rate, weight decay, batch size and repeat vary within a kind.
+    """
+    words = [
         config.architecture,
         "pretrained" if config.pretrained else "scratch",
         "augmented" if config.augmentation else "plain",
     ]
-    parts += [f"{config.images_per_class} a class"] if config.images_per_class else []
-    parts += [f"{config.label_noise:.0%} wrong labels"] if config.label_noise else []
-    parts += [] if config.looking == PLAIN else [config.looking.replace("_", " ")]
+    if config.images_per_class:
+        words.append(f"{config.images_per_class} a class")
+    if config.label_noise:
+        words.append(f"{config.label_noise:.0%} wrong labels")
+    if config.looking != PLAIN:
+        words.append(config.looking.replace("_", " "))
     if config.strong_augmentation != NONE:
-        parts.append(config.strong_augmentation.replace("+", " and "))
+        words.append(config.strong_augmentation.replace("+", " and "))
     if config.label_smoothing:
-        parts.append(f"labels smoothed by {config.label_smoothing:g}")
+        words.append(f"labels smoothed by {config.label_smoothing:g}")
     if config.frozen_stages:
-        parts.append(f"stem and {config.frozen_stages} stages frozen")
-    return " ".join(parts)
+        words.append(f"stem and {config.frozen_stages} stages frozen")
+    return " ".join(words)
 
 
 def run_id(config: RunConfig) -> str:
-    """Name of a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
+    """Name of a run: its configuration, the repeat, and a digest of both."""
     return f"{cell_name(config)}-r{config.repeat}-{config_digest(asdict(config))}"
 
 
@@ -177,21 +185,32 @@ def config_digest(values: Mapping[str, Any]) -> str:
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
-    """Rebuild a configuration from ``config.json`` or a row of the catalogue (Python's numbers), ignoring what else stands in it."""
-    return RunConfig(
-        **{name: record[name] for name in HYPERPARAMETERS if name in record}
-    )
+    """Rebuild a configuration from ``config.json`` or a row of the catalogue.
+
+    Args:
+        record: hyperparameters as Python's numbers; all else is left.
+    """
+    names = [name for name in HYPERPARAMETERS if name in record]
+    return RunConfig(**{name: record[name] for name in names})
 
 
 def grid(
     axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]
 ) -> list[RunConfig]:
-    """Every combination of the axes' levels, ``repeats`` times with different seeds; an axis "repeat" names its own."""
-    levels = {**axes} if "repeat" in axes else {**axes, "repeat": range(repeats)}
-    return [
-        RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))})
-        for chosen in itertools.product(*levels.values())
-    ]
+    """Every combination of the axes' levels, several times with different seeds.
+
+    Args:
+        axes: levels by hyperparameter; an axis "repeat" names the repeats.
+        repeats: of each combination, where they are no axis.
+        fixed: values of other hyperparameters.
+    """
+    levels = dict(axes)
+    levels.setdefault("repeat", range(repeats))
+    runs = []
+    for combination in itertools.product(*levels.values()):
+        values = dict(zip(levels, combination, strict=True))
+        runs.append(RunConfig(**(dict(fixed) | values)))
+    return runs
 
 
 def runs_of_study(
@@ -202,59 +221,77 @@ def runs_of_study(
     repeats: int = 1,
     seed: int = 0,
 ) -> list[RunConfig]:
-    """Runs of a study in the order in which they are trained; any first of them are as balanced as they can be.
+    """Runs of a study in the order in which they are trained.
 
-    Each block is a full factorial of its own, the axes of the study with the levels that the block changes, such as
-    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``, without the runs of earlier blocks. Without blocks it is the whole grid.
+    The first ones, however many, are as balanced as they can be.
+
+    Args:
+        axes: levels by hyperparameter.
+        fixed: values of other hyperparameters.
+        blocks: each is a full factorial of its own, the axes with the levels that the
+            block changes, such as ``{"architecture": ["resnet34"]}`` or ``{"repeat":
+            [1]}``, without the runs of earlier blocks. Without blocks it is the whole
+            grid.
+        repeats: of each combination, where they are no axis.
+        seed: breaks ties.
     """
-    found: list[RunConfig] = []
+    runs: list[RunConfig] = []
     for block in blocks or [{}]:
-        found += balanced(
-            [
-                run
-                for run in grid({**axes, **block}, repeats, fixed)
-                if run not in found
-            ],
-            seed,
-        )
-    return found
+        of_block = grid({**axes, **block}, repeats, fixed)
+        runs += balanced([run for run in of_block if run not in runs], seed)
+    return runs
 
 
 def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
-    """Order runs greedily: next is the one whose levels, and pairs of levels, of all axes were used least so far; ``seed`` breaks ties."""
+    """Order runs so that levels are used equally often.
+
+    Greedily: next is the run whose levels, and pairs of levels, of all axes were used
+    least so far. A single level weighs more than a pair.
+
+    Args:
+        runs: to be ordered.
+        seed: breaks ties.
+    """
     table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
     axes = [name for name in table if table[name].nunique() > 1]
     keys = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
-    codes = np.array(
-        [table.groupby(list(key)).ngroup() for key in keys], dtype=int
-    ).reshape(len(keys), len(runs))
-    weights = np.array(
-        [len(keys) if len(key) == 1 else 1 for key in keys]
-    )  # a single level counts more than a pair
-    used, rows = (
-        np.zeros(codes.shape),
-        np.arange(len(keys)),
-    )  # how often each level, or pair of levels, was taken
-    left, chosen = np.random.default_rng(seed).permutation(len(runs)), []
-    while len(left):
-        pick = left[np.argmin(weights @ used[rows[:, None], codes[:, left]])]
-        used[rows, codes[:, pick]] += 1
-        chosen.append(runs[pick])
-        left = left[left != pick]
-    return chosen
+    # (keys, runs): the level, or pair of levels, that a run has.
+    codes = np.zeros((len(keys), len(runs)), dtype=int)
+    for number, key in enumerate(keys):
+        codes[number] = table.groupby(list(key)).ngroup()
+    weights = np.array([len(keys) if len(key) == 1 else 1 for key in keys])
+    # How often each level, or pair of levels, was used so far.
+    used = np.zeros(codes.shape)
+    rows = np.arange(len(keys))
+    remaining = np.random.default_rng(seed).permutation(len(runs))
+    ordered = []
+    while len(remaining):
+        uses = used[rows[:, None], codes[:, remaining]]  # (keys, remaining)
+        run = remaining[np.argmin(weights @ uses)]
+        used[rows, codes[:, run]] += 1
+        ordered.append(runs[run])
+        remaining = remaining[remaining != run]
+    return ordered
 
 
 def levels_table(
     axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig]
 ) -> pd.DataFrame:
-    """Levels of each hyperparameter that the runs of a study have: hyperparameter, levels; 0 images per class is "all"."""
+    """Levels of each hyperparameter that the runs of a study have.
+
+    Args:
+        axes: levels by hyperparameter.
+        runs: of the study.
+
+    Returns:
+        hyperparameter, levels; 0 images per class is "all".
+    """
     rows = []
     for name, asked in axes.items():
         taken = [getattr(run, name) for run in runs]
         levels = [level for level in dict.fromkeys([*asked, *taken]) if level in taken]
-        words = [
-            "all" if name == "images_per_class" and not level else str(level)
-            for level in levels
-        ]
-        rows.append({"hyperparameter": name, "levels": ", ".join(words)})
+        if name == "images_per_class":
+            levels = [level or "all" for level in levels]
+        words = ", ".join(str(level) for level in levels)
+        rows.append({"hyperparameter": name, "levels": words})
     return pd.DataFrame(rows)

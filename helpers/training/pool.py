@@ -1,14 +1,15 @@
-"""Work on many things side by side: one thread each on a CPU, shares of all on a GPU."""
+"""Work on many items in several processes: one thread each on a CPU, or on a GPU."""
 
 import multiprocessing
 import os
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,19 +23,30 @@ from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import history_so_far, train_run
 
-_TICK = 1.0  # seconds between two looks at what trains
-_SHARED: dict[
-    str, Callable[[], Any]
-] = {}  # of a worker: what loads, once, what all its items need
+_TICK = 1.0  # seconds between two calls of ``show``
+# Of a worker: the function that loads, once, what all its items need.
+_SHARED: dict[str, Callable[[], Any]] = {}
 
 
 def choose_device(device: str) -> str:
-    """Turn "auto" into "cuda" where there is a GPU and "cpu" where there is none; refuse a GPU that is not there."""
+    """Choose the device that everything is computed on.
+
+    Args:
+        device: "auto", "cpu", "cuda", or a GPU such as "cuda:1".
+
+    Returns:
+        For "auto" "cuda" where there is a GPU and "cpu" where there is none, else the
+        device itself.
+
+    Raises:
+        ValueError: for a GPU that is not there.
+    """
     compute_float32_exactly()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if fault := why_refused(device):
-        raise ValueError(fault)
+    reason = why_refused(device)
+    if reason:
+        raise ValueError(reason)
     return device
 
 
@@ -48,6 +60,14 @@ def compute_float32_exactly() -> None:
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+class _Outcome(NamedTuple):
+    """An item with its result, or the fault that it ended with."""
+
+    item: Any
+    result: Any = None
+    fault: BaseException | None = None
 
 
 def side_by_side(
@@ -81,84 +101,116 @@ def side_by_side(
             Where a GPU fails so that CUDA computes nothing more in its process, at
             once.
     """
-    on_cpu, faults = torch.device(device).type == "cpu", []
-    count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))
-    if count <= 1:
-        loaded, threads = shared() if items else None, torch.get_num_threads()
-        for item in items:
-            torch.set_num_threads(1 if on_cpu else threads)
-            try:
-                result = one(item, loaded)
-            except Exception as fault:
-                if breaks_process(fault):
-                    raise RuntimeError(_end_of_gpu(item, fault)) from fault
-                faults.append(fault_of(item, fault))
-                continue
-            finally:
-                torch.set_num_threads(threads)
-            yield item, result
-        raise_faults(faults, len(items))
-        return
-    context = multiprocessing.get_context("spawn")
-    by_value = wrap_non_picklable_objects(one, keep_wrapper=False)
-    with ProcessPoolExecutor(
-        count,
-        mp_context=context,
-        initializer=_start_worker,
-        initargs=(1 if on_cpu else max(1, torch.get_num_threads() // count), shared),
-    ) as executor:
-        running: dict[Future, Any] = {
-            executor.submit(_with_shared, by_value, item): item for item in items
-        }
-        while running:
-            done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
-            for future in done:
-                item, fault = running.pop(future), future.exception()
-                if isinstance(fault, BrokenProcessPool):
-                    told = f"a process died while {len(running) + 1} of {len(items)} were left, mostly for want of memory"
-                    raise RuntimeError(
-                        f"{told}: lower jobs or the batch size and run again; what is complete is kept"
-                    ) from fault
-                if fault and breaks_process(fault):
-                    executor.shutdown(cancel_futures=True)
-                    raise RuntimeError(_end_of_gpu(item, fault)) from fault
-                if fault:
-                    faults.append(fault_of(item, fault))
-                else:
-                    yield item, future.result()
-            show()
-    raise_faults(faults, len(items))
-
-
-def fault_of(item: Any, fault: BaseException) -> str:
-    """Name an item with the kind and the message of its fault."""
-    return f"{item}: {type(fault).__name__}: {fault}"
-
-
-def _end_of_gpu(item: Any, fault: BaseException) -> str:
-    """Say that nothing more can be computed in a process whose GPU failed."""
-    return (
-        f"{fault_of(item, fault)}\nAfter this error CUDA computes nothing more in this "
-        f"process, so the rest was not tried: look at the GPU (nvidia-smi) and run again; "
-        f"what is complete is kept"
-    )
-
-
-def raise_faults(faults: Sequence[str], count: int) -> None:
-    """Raise a RuntimeError that names three of the items that failed, if any did."""
+    on_cpu = torch.device(device).type == "cpu"
+    cores = len(os.sched_getaffinity(0)) if on_cpu else 1
+    processes = min(jobs or cores, len(items))
+    threads = torch.get_num_threads()
+    if processes <= 1:
+        outcomes = _in_this_process(one, items, shared, 1 if on_cpu else threads)
+    else:
+        threads = 1 if on_cpu else max(1, threads // processes)
+        start = partial(_start_worker, threads, shared)
+        outcomes = _in_processes(one, items, processes, start, show)
+    faults = []
+    for outcome in outcomes:
+        if outcome.fault is None:
+            yield outcome.item, outcome.result
+        elif breaks_process(outcome.fault):
+            outcomes.close()
+            raise RuntimeError(_end_of_gpu(outcome)) from outcome.fault
+        else:
+            faults.append(_named(outcome))
     if faults:
         raise RuntimeError(
-            f"{len(faults)} of {count} failed; the others are complete. "
+            f"{len(faults)} of {len(items)} failed; the others are complete. "
             + "; ".join(faults[:3])
         )
 
 
+def _in_this_process(
+    one: Callable[[Any, Any], Any],
+    items: Sequence[Any],
+    shared: Callable[[], Any],
+    threads: int,
+) -> Iterator[_Outcome]:
+    """Work on one item after the other, each with a number of threads."""
+    loaded = shared() if items else None
+    usual_threads = torch.get_num_threads()
+    for item in items:
+        torch.set_num_threads(threads)
+        try:
+            outcome = _Outcome(item, one(item, loaded))
+        except Exception as fault:
+            # So that no tensors of what failed stay in memory.
+            traceback.clear_frames(fault.__traceback__)
+            outcome = _Outcome(item, fault=fault)
+        finally:
+            torch.set_num_threads(usual_threads)
+        yield outcome
+
+
+def _in_processes(
+    one: Callable[[Any, Any], Any],
+    items: Sequence[Any],
+    processes: int,
+    start: Callable[[], None],
+    show: Callable[[], object],
+) -> Iterator[_Outcome]:
+    """Work on items in other processes; closed early, what has not begun is dropped."""
+    by_value = wrap_non_picklable_objects(one, keep_wrapper=False)
+    executor = ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn"), initializer=start
+    )
+    with executor:
+        running: dict[Future, Any] = {
+            executor.submit(_with_shared, by_value, item): item for item in items
+        }
+        try:
+            while running:
+                done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
+                for future in done:
+                    item = running.pop(future)
+                    fault = future.exception()
+                    if isinstance(fault, BrokenProcessPool):
+                        raise RuntimeError(
+                            f"a process died while {len(running) + 1} of {len(items)} "
+                            "were left, mostly for want of memory: lower jobs or the "
+                            "batch size and run again; what is complete is kept"
+                        ) from fault
+                    if fault is None:
+                        yield _Outcome(item, future.result())
+                    else:
+                        yield _Outcome(item, fault=fault)
+                show()
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _named(outcome: _Outcome) -> str:
+    """Name an item with the kind and the message of its fault."""
+    return f"{outcome.item}: {type(outcome.fault).__name__}: {outcome.fault}"
+
+
+def _end_of_gpu(outcome: _Outcome) -> str:
+    """Say that nothing more can be computed in a process whose GPU failed."""
+    return (
+        f"{_named(outcome)}\nAfter this error CUDA computes nothing more in this "
+        "process, so the rest was not tried: look at the GPU (nvidia-smi) and run "
+        "again; what is complete is kept"
+    )
+
+
 def _start_worker(threads: int, shared: Callable[[], Any]) -> None:
-    """Prepare a process: its number of threads, and an end when its parent is gone, however it went."""
+    """Prepare a process, which ends when its parent is gone, however it went."""
     compute_float32_exactly()
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     _SHARED["load"] = cache(shared)
 
 
@@ -176,30 +228,50 @@ def train_missing(
     compiled: bool = False,
     show: Callable[[str], object] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
-    """Train the runs that are not complete below ``work/runs``, and yield the result of each as it comes.
+    """Train the runs of a study that are not complete.
 
-    Several executions, on one machine or on several with one disk, may train one list: a run is locked while it trains, and what others
-    hold comes last, when it is complete or was left undone. ``weights``: what ``read_weights`` reads, by architecture.
+    Several executions, on one machine or on several with one disk, may train one list:
+    a run is locked while it trains, and those that others train come last, when they
+    are complete or were left undone.
+
+    Args:
+        runs: of the study.
+        work: its folder of work.
+        weights: sources of pretrained weights by architecture, see ``read_weights``.
+        device: "cpu" or a GPU.
+        jobs: processes, see ``side_by_side``.
+        compiled: see ``train_run``.
+        show: is called with a line on the runs that train now.
+
+    Yields:
+        The result of each run as it comes.
+
+    Raises:
+        RuntimeError: where runs failed, see ``side_by_side``.
     """
-    todo = catalogue.missing(work, runs)
-    one = partial(
+    train = partial(
         _train, work=work, weights=dict(weights or {}), device=device, compiled=compiled
     )
-    options = {
-        "shared": partial(of_study, work),
-        "device": device,
-        "jobs": jobs,
-        "show": lambda: show(_line(work, runs)),
-    }
-    held = []
-    for run, result in side_by_side(partial(one, wait=0), todo, **options):
+    missing = catalogue.missing(work, runs)
+    trained_by_others = []
+
+    def results(wait: float, todo: Sequence[RunConfig]) -> Iterator[tuple[Any, Any]]:
+        return side_by_side(
+            partial(train, wait=wait),
+            todo,
+            shared=partial(of_study, work),
+            device=device,
+            jobs=jobs,
+            show=lambda: show(_line(work, runs)),
+        )
+
+    for run, result in results(0, missing):
         if result is None:
-            held.append(run)
+            trained_by_others.append(run)
         else:
             yield result
-    yield from (
-        result for _, result in side_by_side(partial(one, wait=-1), held, **options)
-    )
+    for _, result in results(-1, trained_by_others):
+        yield result
 
 
 def _train(
@@ -212,16 +284,24 @@ def _train(
     device: str,
     compiled: bool,
 ) -> dict[str, Any] | None:
-    """Result of one run; None where another process has it for longer than we ``wait`` (seconds; below 0 as long as it takes)."""
+    """Result of one run, None where another process trains it.
+
+    Args:
+        run: to be trained.
+        data: images of the study.
+        wait: seconds to wait for another process; below 0 as long as it takes.
+        work: folder of work of the study.
+        weights: sources of pretrained weights by architecture.
+        device: "cpu" or a GPU.
+        compiled: see ``train_run``.
+    """
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=wait):
-            pretrained = (
-                read_weights(weights[run.architecture], run.architecture)
-                if run.pretrained
-                else None
-            )
+            pretrained = None
+            if run.pretrained:
+                pretrained = read_weights(weights[run.architecture], run.architecture)
             return train_run(
                 run,
                 data,
@@ -235,11 +315,16 @@ def _train(
 
 
 def _line(work: Path, runs: Sequence[RunConfig]) -> str:
-    """One line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet."""
-    found = [(run, history_so_far(catalogue.run_folder(work, run))) for run in runs]
-    line = "{0.architecture} epoch {1} of {0.max_epochs}, loss {2:.2f}"
-    return "; ".join(
-        line.format(run, len(rows), rows[-1]["train_loss"])
-        for run, rows in found
-        if rows
-    )
+    """One line on the runs that train now; "" where none has an epoch yet.
+
+    Such as "resnet18 epoch 5 of 16, loss 0.43".
+    """
+    words = []
+    for run in runs:
+        history = history_so_far(catalogue.run_folder(work, run))
+        if history:
+            words.append(
+                f"{run.architecture} epoch {len(history)} of {run.max_epochs}, "
+                f"loss {history[-1]['train_loss']:.2f}"
+            )
+    return "; ".join(words)

@@ -1,4 +1,4 @@
-"""Where pretrained starts come from: torchvision's names, files, or a pretraining made on the spot on other classes."""
+"""Pretrained starts: torchvision's, of files, or of a pretraining on other classes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,27 +18,46 @@ class Weights(NamedTuple):
     """Pretrained weights of one architecture."""
 
     source: str  # what ``weights.read_weights`` reads
-    identity: str  # what they are, wherever they lie: it enters the ids of the runs that start from them
+    identity: str  # of the weights wherever they lie: a part of the ids of runs
 
 
 def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, Weights]:
-    """The weights that a name or a path stands for, read once, so that a missing file stops the study before it trains."""
-    return {
-        name: Weights(
-            pretrained_weights, weights_digest(read_weights(pretrained_weights, name))
-        )
-        for name in architectures
-    }
+    """Weights that are there, read once, so that a missing file stops the study early.
+
+    Args:
+        pretrained_weights: a name or a path, see ``weights.read_weights``.
+        architectures: torchvision's names.
+
+    Returns:
+        By architecture.
+    """
+    weights = {}
+    for name in architectures:
+        identity = weights_digest(read_weights(pretrained_weights, name))
+        weights[name] = Weights(pretrained_weights, identity)
+    return weights
 
 
 def choose_pretraining_images(
     work: Path, study_classes: Sequence[str], **changes: Any
 ) -> StudyData:
-    """Images to pretrain on, chosen as the study's in all but ``changes``; its classes are refused, since they would leak into the gap."""
-    data = choose_images(work / FOLDER, **image_parameters(work) | changes)
-    if shared := sorted(set(study_classes) & set(data.classes["class_id"])):
+    """Choose images to pretrain on, as those of the study but for some changes.
+
+    Args:
+        work: the folder of work of the study.
+        study_classes: of the study.
+        changes: of the parameters of notebook 01.
+
+    Raises:
+        ValueError: where a class is one of the study's, which would leak into the gap.
+    """
+    parameters = image_parameters(work) | changes
+    data = choose_images(work / FOLDER, **parameters)
+    shared = sorted(set(study_classes) & set(data.classes["class_id"]))
+    if shared:
         raise ValueError(
-            f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes"
+            f"pretraining and study share the classes {', '.join(shared[:5])}; set "
+            "pretrain_class_ids to other classes"
         )
     return data
 
@@ -46,7 +65,13 @@ def choose_pretraining_images(
 def recipes(
     architectures: Sequence[str], data: str, fixed: Mapping[str, Any]
 ) -> list[RunConfig]:
-    """One pretraining run per architecture, on images of the fingerprint ``data``; ``fixed`` is what the study fixes."""
+    """One pretraining run per architecture.
+
+    Args:
+        architectures: torchvision's names.
+        data: fingerprint of the images.
+        fixed: hyperparameters that the study fixes.
+    """
     recipe = {
         "batch_size": 64,
         "learning_rate": 1e-3,
@@ -54,28 +79,48 @@ def recipes(
         "weight_decay": 5e-4,
         "augmentation": True,
         "pretrained": False,
+        **fixed,
+        "data": data,
     }
-    return [
-        RunConfig(**{**recipe, **fixed, "architecture": name, "data": data})
-        for name in architectures
-    ]
+    return [RunConfig(**(recipe | {"architecture": name})) for name in architectures]
 
 
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
-    """The weights that runs below ``work/pretraining`` left. Their identity is the recipe, so that several machines fill one model set."""
+    """Weights that pretraining runs left.
+
+    Their identity is the recipe, so that several machines fill one model set.
+
+    Args:
+        runs: below ``work/pretraining``.
+        work: the folder of work of the study.
+
+    Returns:
+        By architecture.
+
+    Raises:
+        RuntimeError: where a run left none.
+    """
     weights = {}
     for run in runs:
         path = catalogue.snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
         if not path.is_file():
             raise RuntimeError(
-                f"pretraining {run} left no weights (diverged?); lower its learning rate or check its images"
+                f"pretraining {run} left no weights (diverged?); lower its learning "
+                "rate or check its images"
             )
         weights[run.architecture] = Weights(str(path), run_id(run))
     return weights
 
 
 def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
-    """Copy the weights that runs start from into the study, once: some measures need the distance from the start."""
+    """Copy the weights that runs start from into the study, once.
+
+    Some measures need the distance from the start.
+
+    Args:
+        weights: by architecture.
+        work: the folder of work of the study.
+    """
     for architecture, start in weights.items():
         path = catalogue.start_path(work, start.identity)
         if not path.is_file():

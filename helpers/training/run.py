@@ -1,11 +1,11 @@
-"""One training run: data and configuration in; snapshots, history and result out, resumable."""
+"""One training run: images and configuration in; weights, history and result out."""
 
 import json
 import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,8 @@ from helpers.training.strong_augmentation import (
 )
 
 CHECKPOINT = "checkpoint.safetensors"  # of a run that trains
-_CHECKPOINT_SECONDS = {
-    "cpu": 0.0,
-    "cuda": 30.0,
-}  # between two checkpoints; on a GPU writing one may take longer than an epoch
+# Between two checkpoints; on a GPU writing one may take longer than an epoch.
+_CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 30.0}
 
 
 def pause_after_checkpoint(device: str, writing: float) -> float:
@@ -78,94 +76,110 @@ class Split:
     labels: Tensor  # (N,) int64
 
     def batch(self, indices: Tensor) -> Tensor:
-        """Images as (B, 3, H, W) uint8 in channels-last layout, without a copy beyond the gather."""
+        """Images (B, 3, H, W) uint8 in channels-last layout, copied once."""
         return self.pixels[indices].permute(0, 3, 1, 2)
 
 
 def resident(images: ImageSet, device: torch.device | str) -> Split:
     """Move an image set to the device once."""
-    return Split(
-        images.images.permute(0, 2, 3, 1).contiguous().to(device),
-        images.labels.to(device),
-    )
+    pixels = images.images.permute(0, 2, 3, 1).contiguous()
+    return Split(pixels.to(device), images.labels.to(device))
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
-    """Images that a run is fitted to, with the labels that it is given (noisy ones uniform among other classes), and those of rule 3."""
+    """Images that a run is fitted to, and those that rule 3 watches.
+
+    Args:
+        data: images of the study.
+        config: the run.
+
+    Returns:
+        The first have the labels of the run, of which some may be wrong.
+    """
     fitted, held_out = rows_of_run(data, config)
-    monitored = (
-        data.train.subset(held_out) if config.rule3_split == "holdout" else data.test
-    )
-    chosen = data.train.subset(fitted)
-    return replace(
-        chosen, labels=_noisy(chosen.labels, config, len(data.classes))
-    ), monitored
+    train = data.train.subset(fitted)
+    labels = _with_noise(train.labels, config, len(data.classes))
+    watched = data.test
+    if config.rule3_split == "holdout":
+        watched = data.train.subset(held_out)
+    return replace(train, labels=labels), watched
 
 
 def rows_of_run(
     data: StudyData, config: RunConfig
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of training images that a run is fitted to, and that it holds out for rule 3; of fewer per class a subset of those of more."""
+    """Rows of training images that a run is fitted to, and that it holds out.
+
+    Of fewer images per class, a subset of those of more.
+
+    Args:
+        data: images of the study.
+        config: the run.
+
+    Returns:
+        Ascending; none is held out where rule 3 watches the test images.
+    """
     order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
-    labels = data.train.labels.numpy()[order]
-    rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
-    kept = (
-        order[rank_in_class < config.images_per_class]
-        if config.images_per_class
-        else order
-    )
-    cut = (
-        max(1, round(len(kept) * config.holdout_fraction))
-        if config.rule3_split == "holdout"
-        else 0
-    )
-    return np.sort(kept[cut:]), np.sort(kept[:cut])
+    if config.images_per_class:
+        labels = data.train.labels.numpy()[order]
+        rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
+        order = order[rank_in_class < config.images_per_class]
+    held_out = 0
+    if config.rule3_split == "holdout":
+        held_out = max(1, round(len(order) * config.holdout_fraction))
+    return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
-def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
+def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
+    """Labels of which a fraction is replaced by another class, uniformly."""
     generator = np.random.default_rng([config.seed, 2])
-    flipped = generator.permutation(len(labels))[
-        : round(len(labels) * config.label_noise)
-    ]
+    order = generator.permutation(len(labels))
+    changed = order[: round(len(labels) * config.label_noise)]
+    steps = torch.from_numpy(generator.integers(1, classes, len(changed)))
     noisy = labels.clone()
-    noisy[flipped] = (
-        labels[flipped] + torch.from_numpy(generator.integers(1, classes, len(flipped)))
-    ) % classes
+    noisy[changed] = (labels[changed] + steps) % classes
     return noisy
 
 
 def initial_network(
     config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
-    """The network as it is before the first step; the same configuration gives the same weights."""
-    form = {
-        "stem": config.stem,
-        "width": config.width,
-        "last_stride": config.last_stride,
-    }
-    network = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
+    """The network before the first step, the same for the same configuration.
+
+    Args:
+        config: the run.
+        classes: number of classes.
+        pretrained: the weights that a pretrained run starts from.
+    """
+    network = resnet.build(
+        config.architecture,
+        classes,
+        stem=config.stem,
+        width=config.width,
+        last_stride=config.last_stride,
+        seed=_seed(config, 0),
+    )
     return weights.load_backbone(network, pretrained) if config.pretrained else network
 
 
 def _seed(config: RunConfig, epoch: int) -> int:
-    """One seed per run and epoch, so that a resumed run draws what an uninterrupted one would have drawn."""
-    return int(
-        np.random.SeedSequence([config.seed, config.repeat, epoch]).generate_state(1)[0]
-    )
+    """One seed per run and epoch, so that a resumed run draws what another would."""
+    sequence = np.random.SeedSequence([config.seed, config.repeat, epoch])
+    return int(sequence.generate_state(1)[0])
 
 
 def make_optimizer(
     network: nn.Module, config: RunConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The optimizer of a run before its first step; one kernel for all weights on a GPU."""
-    given = {
+    """The optimizer of a run before its first step; one kernel a step on a GPU."""
+    options = {
         "lr": config.learning_rate,
         "weight_decay": config.weight_decay,
         "fused": device.type == "cuda",
     }
     if config.optimizer == "adam":
-        return torch.optim.Adam(network.parameters(), **given)
-    return torch.optim.SGD(network.parameters(), momentum=config.momentum, **given)
+        return torch.optim.Adam(network.parameters(), **options)
+    return torch.optim.SGD(network.parameters(), momentum=config.momentum, **options)
 
 
 @dataclass(frozen=True)
@@ -282,7 +296,8 @@ def train_epoch(
             batch = images.of(slice(start, start + config.batch_size))
             pixels = split.batch(batch.indices)
             totals += train_step(network, optimizer, pixels, batch, config)
-    return tuple((totals / len(images.indices)).tolist())
+    loss, accuracy = (totals / len(images.indices)).tolist()
+    return loss, accuracy
 
 
 def _images_of_epoch(
@@ -330,9 +345,13 @@ def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
 def evaluate(
     network: nn.Module, split: Split, batch_size: int = 512
 ) -> tuple[float, float]:
-    """Mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32.
+    """Mean cross-entropy and accuracy (fraction), in evaluation mode and float32.
 
-    Where the memory of a GPU runs out, with half of ``batch_size``, or a quarter.
+    Args:
+        network: on the device of the split.
+        split: images, which are not augmented.
+        batch_size: images at a time; a half or a quarter of it where the memory of a
+            GPU does not suffice.
     """
     return halving_batches(
         lambda: _evaluate(network, split, fitting_batch(batch_size)), "evaluation"
@@ -342,19 +361,16 @@ def evaluate(
 @torch.inference_mode()
 def _evaluate(network: nn.Module, split: Split, batch_size: int) -> tuple[float, float]:
     network.eval()
-    totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
-    for indices in torch.arange(len(split.labels), device=split.labels.device).split(
-        batch_size
-    ):
+    device = split.labels.device
+    totals = torch.zeros(2, dtype=torch.float64, device=device)
+    for indices in torch.arange(len(split.labels), device=device).split(batch_size):
         logits = network(resnet.normalise_images(split.batch(indices))).float()
         labels = split.labels[indices]
-        totals += torch.stack(
-            [
-                cross_entropy(logits, labels, reduction="sum").double(),
-                (logits.argmax(1) == labels).sum().double(),
-            ]
-        )
-    return tuple((totals / max(1, len(split.labels))).tolist())
+        loss = cross_entropy(logits, labels, reduction="sum").double()
+        correct = (logits.argmax(1) == labels).sum().double()
+        totals += torch.stack([loss, correct])
+    loss, accuracy = (totals / max(1, len(split.labels))).tolist()
+    return loss, accuracy
 
 
 def save(
@@ -364,50 +380,60 @@ def save(
     history: list[Epoch],
     snapshots: list[dict],
 ) -> None:
-    """Write everything that the next epoch needs, whole or not at all. Random numbers need no state: each epoch has a seed of its own."""
+    """Write all that the next epoch needs, whole or not at all.
+
+    Random numbers need no state, since each epoch has a seed of its own.
+
+    Args:
+        folder: of the run.
+        network: after an epoch.
+        optimizer: of the network's weights.
+        history: the epochs so far.
+        snapshots: facts of those that were taken.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
-    for index, slots in optimizer.state_dict()["state"].items():
-        tensors |= {
-            f"optimizer.{index}.{name}": value
-            for name, value in slots.items()
-            if isinstance(value, Tensor)
-        }
-    write_tensors(
-        folder / CHECKPOINT,
-        tensors,
-        {"history": json.dumps(history), "snapshots": json.dumps(snapshots)},
-    )
+    for index, state in optimizer.state_dict()["state"].items():
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{name}"] = value
+    header = {"history": json.dumps(history), "snapshots": json.dumps(snapshots)}
+    write_tensors(folder / CHECKPOINT, tensors, header)
 
 
 def restore(
     folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[list[Epoch], list[dict[str, Any]]]:
-    """Put a checkpoint into network and optimizer; history and snapshots so far. Where it is absent or damaged, start anew."""
-    if (tensors := read_tensors(folder / CHECKPOINT)) is None:
+    """Put a checkpoint into network and optimizer.
+
+    Args:
+        folder: of the run.
+        network: of the run's form.
+        optimizer: of the network's weights.
+
+    Returns:
+        History and facts of the snapshots; empty where the checkpoint is absent or
+        damaged, and the run starts anew.
+    """
+    tensors = read_tensors(folder / CHECKPOINT)
+    if tensors is None:
         return [], []
-    said = read_header(folder / CHECKPOINT)
-    network.load_state_dict(
-        {
-            name.removeprefix("model."): value
-            for name, value in tensors.items()
-            if name.startswith("model.")
-        }
-    )
-    slots: dict[int, dict[str, Tensor]] = defaultdict(dict)
-    for _, index, name in (
-        key.split(".") for key in tensors if key.startswith("optimizer.")
-    ):
-        slots[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
     parameters = [
         weight for group in optimizer.param_groups for weight in group["params"]
     ]
-    for index, state in slots.items():
-        for name, value in state.items():
-            state[name] = laid_out_as(parameters[index], value)
-    optimizer.load_state_dict(
-        {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
-    )
-    return json.loads(said["history"]), json.loads(said["snapshots"])
+    state_dict = {}
+    states: dict[int, dict[str, Tensor]] = defaultdict(dict)
+    for key, value in tensors.items():
+        part, _, name = key.partition(".")
+        if part == "model":
+            state_dict[name] = value
+        else:
+            index, _, name = name.partition(".")
+            states[int(index)][name] = laid_out_as(parameters[int(index)], value)
+    network.load_state_dict(state_dict)
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    header = read_header(folder / CHECKPOINT)
+    return json.loads(header["history"]), json.loads(header["snapshots"])
 
 
 def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
@@ -430,11 +456,114 @@ def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
 
 
 def history_so_far(folder: Path) -> list[Epoch]:
-    """Epochs of a run that is still training, also in another process; empty before the first, after the last, and for a damaged file."""
+    """Epochs of a run that still trains, also in another process.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        Empty before the first epoch, after the last, and for a damaged file.
+    """
     try:
         return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
     except json.JSONDecodeError:
         return []
+
+
+class _Diverged(Exception):
+    """The training loss is not finite."""
+
+
+@dataclass
+class _Training:
+    """A run that trains."""
+
+    config: RunConfig
+    folder: Path
+    network: nn.Module
+    stepping: nn.Module  # the network, or its compiled form
+    optimizer: torch.optim.Optimizer
+    guide: looking.Guide | None
+    train: Split  # images that it is fitted to
+    monitor: Split  # images that rule 3 watches
+    test: Split
+    history: list[Epoch] = field(default_factory=list)
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
+    _saved: float = -math.inf  # when the last checkpoint was written
+    _pause: float = 0.0  # seconds until the next
+
+    def run_epoch(self) -> str:
+        """Train an epoch; why the run stops after it, or "" where it goes on.
+
+        Raises:
+            _Diverged: where the loss is not finite.
+        """
+        started = time.perf_counter()
+        epoch = len(self.history) + 1
+        loss, accuracy = train_epoch(
+            self.stepping, self.optimizer, self.train, self.config, epoch, self.guide
+        )
+        if not math.isfinite(loss):
+            raise _Diverged(f"loss is {loss} in epoch {epoch}")
+        _, monitored = evaluate(self.network, self.monitor)
+        self.history.append(
+            Epoch(
+                epoch=epoch,
+                train_loss=loss,
+                train_accuracy=accuracy,
+                monitor_accuracy=monitored,
+                seconds=0.0,
+            )
+        )
+        reason = stop_reason(self.history, self.config)
+        self.take_snapshots(reason)
+        self.history[-1]["seconds"] = time.perf_counter() - started
+        self.save_in_time()
+        return reason
+
+    def take_snapshots(self, reason: str) -> None:
+        """Write the snapshots that are due after the last epoch."""
+        taken = [snapshot["snapshot"] for snapshot in self.snapshots]
+        due = snapshots_due(self.history, self.config, reason, taken)
+        if not due:
+            return
+        measured = _measured(self.network, self.train, self.test)
+        for name in due:
+            path = snapshot_path(self.folder, name)
+            write_tensors(path, self.network.state_dict())
+            facts = {
+                "snapshot": name,
+                "epoch": len(self.history),
+                "digest": digest_of(path),
+            }
+            self.snapshots.append(facts | measured)
+
+    def save_in_time(self) -> None:
+        """Write a checkpoint where the last one is old enough."""
+        started = time.perf_counter()
+        if started - self._saved < self._pause:
+            return
+        save(self.folder, self.network, self.optimizer, self.history, self.snapshots)
+        self._saved = time.perf_counter()
+        writing = self._saved - started
+        self._pause = pause_after_checkpoint(self.train.labels.device.type, writing)
+
+    def write_result(self, reason: str, diverged: bool) -> None:
+        """Write history and result, the result last."""
+        table = pd.DataFrame(self.history, columns=list(Epoch.__annotations__))
+        write_table(self.folder / "history.parquet", table)
+        result = {
+            "run_id": run_id(self.config),
+            "status": "diverged" if diverged else "complete",
+            "stop_reason": reason,
+            "epochs": len(self.history),
+            "seconds": sum(row["seconds"] for row in self.history),
+            "snapshots": self.snapshots,
+            "device": device_name(self.train.labels.device),
+            "versions": versions(),
+        }
+        write_json(self.folder / "result.json", result, sealed=True)
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def train_run(
@@ -447,7 +576,7 @@ def train_run(
     device: torch.device | str = "cpu",
     compiled: bool = False,
 ) -> dict[str, Any]:
-    """Train one run until a rule stops it, and leave a complete run in ``folder``.
+    """Train one run until a rule stops it, and leave a complete run in its folder.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the
     stop ("stop"); one, "stop", where both fall on one epoch; and "matched" where the
@@ -470,25 +599,48 @@ def train_run(
     Raises:
         ValueError: where the run belongs to other images, or is told to look into
             boxes that the images do not have.
+        FileNotFoundError: where the images have no pixels.
     """
     if config.data != data.fingerprint:
         raise ValueError(
-            f"run {config} belongs to the data {config.data}, and was given {data.fingerprint}"
+            f"run {config} belongs to the data {config.data}, and was given "
+            f"{data.fingerprint}"
         )
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
+    if network is None:
+        network = initial_network(config, len(data.classes), pretrained)
+    training = _begin(config, data, folder, network, torch.device(device), compiled)
+    # A kill may have come between the last checkpoint and the result: then there is
+    # nothing left to train.
+    reason = stop_reason(training.history, config) if training.history else ""
+    diverged = False
+    while not reason:
+        try:
+            reason = training.run_epoch()
+        except _Diverged as fault:
+            reason = str(fault)
+            diverged = True
+    training.write_result(reason, diverged)
+    return read_json(folder / "result.json")
+
+
+def _begin(
+    config: RunConfig,
+    data: StudyData,
+    folder: Path,
+    network: nn.Module,
+    device: torch.device,
+    compiled: bool,
+) -> _Training:
+    """Prepare a run, from its checkpoint where it has one."""
     if not data.train.has_pixels:
         raise FileNotFoundError(
-            f"run {config} cannot be trained from records, which have no pixels; put the "
-            "images where notebook 01 reads them (data_path)"
+            f"run {config} cannot be trained from records, which have no pixels; put "
+            "the images where notebook 01 reads them (data_path)"
         )
-    device = torch.device(device)
     fitted, watched = images_of_run(data, config)
     guide = looking.guide_of_run(config, fitted, device)
-    train = resident(fitted, device)
-    monitor = resident(watched, device)
-    test = resident(data.test, device)
-    network = network or initial_network(config, len(data.classes), pretrained)
     network = network.to(device, memory_format=torch.channels_last)
     for module in frozen_modules(network, config.frozen_stages):
         module.requires_grad_(False)
@@ -496,66 +648,23 @@ def train_run(
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
     history, snapshots = restore(folder, network, optimizer)
     # A penalty on maps reads the features, which a compiled network does not give.
-    compiled = compiled and not (guide and guide.arm in looking.PENALTIES)
-    stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
-    # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
-    reason, diverged, saved = (
-        stop_reason(history, config) if history else "",
-        False,
-        -math.inf,
+    has_penalty = guide is not None and guide.arm in looking.PENALTIES
+    stepping = network
+    if compiled and not has_penalty:
+        stepping = torch.compile(network, mode="reduce-overhead")
+    return _Training(
+        config,
+        folder,
+        network,
+        stepping,
+        optimizer,
+        guide,
+        train=resident(fitted, device),
+        monitor=resident(watched, device),
+        test=resident(data.test, device),
+        history=history,
+        snapshots=snapshots,
     )
-    pause = 0.0
-    while not reason:
-        started = time.perf_counter()
-        epoch = len(history) + 1
-        loss, accuracy = train_epoch(stepping, optimizer, train, config, epoch, guide)
-        if not math.isfinite(loss):
-            reason, diverged = f"loss is {loss} in epoch {epoch}", True
-            break
-        monitored = evaluate(network, monitor)[1]
-        history.append(
-            Epoch(
-                epoch=epoch,
-                train_loss=loss,
-                train_accuracy=accuracy,
-                monitor_accuracy=monitored,
-                seconds=0.0,
-            )
-        )
-        reason = stop_reason(history, config)
-        taken = [row["snapshot"] for row in snapshots]
-        due = snapshots_due(history, config, reason, taken)
-        measured = _measured(network, train, test) if due else {}
-        for name in due:
-            path = snapshot_path(folder, name)
-            write_tensors(path, network.state_dict())
-            snapshot = {"snapshot": name, "epoch": epoch, "digest": digest_of(path)}
-            snapshots.append(snapshot | measured)
-        history[-1]["seconds"] = time.perf_counter() - started
-        began = time.perf_counter()
-        if began - saved >= pause:
-            save(folder, network, optimizer, history, snapshots)
-            saved = time.perf_counter()
-            pause = pause_after_checkpoint(device.type, saved - began)
-    epochs = pd.DataFrame(history, columns=list(Epoch.__annotations__))
-    write_table(folder / "history.parquet", epochs)
-    result = {
-        "run_id": run_id(config),
-        "status": "diverged" if diverged else "complete",
-        "stop_reason": reason,
-        "epochs": len(history),
-    }
-    result |= {
-        "seconds": sum(row["seconds"] for row in history),
-        "snapshots": snapshots,
-    }
-    write_json(
-        folder / "result.json",
-        result | {"device": device_name(device), "versions": versions()},
-        sealed=True,
-    )
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-    return read_json(folder / "result.json")
 
 
 def snapshots_due(
@@ -586,15 +695,12 @@ def snapshots_due(
 
 
 def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
-    (train_loss, train_accuracy), (test_loss, test_accuracy) = (
-        evaluate(network, train),
-        evaluate(network, test),
-    )
-    losses = {"train_loss": train_loss, "test_loss": test_loss}
-    finite = {
-        name: value if math.isfinite(value) else None for name, value in losses.items()
-    }
-    return finite | {
+    """Losses, accuracies and gap of a snapshot; None for a loss that is not finite."""
+    train_loss, train_accuracy = evaluate(network, train)
+    test_loss, test_accuracy = evaluate(network, test)
+    return {
+        "train_loss": train_loss if math.isfinite(train_loss) else None,
+        "test_loss": test_loss if math.isfinite(test_loss) else None,
         "train_accuracy": train_accuracy,
         "test_accuracy": test_accuracy,
         "gap": train_accuracy - test_accuracy,

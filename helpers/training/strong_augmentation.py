@@ -24,7 +24,7 @@ _MIXUP_ALPHA = 0.2  # of both sides of the Beta distribution; Zhang et al. 2018
 
 
 class StrongDraws(NamedTuple):
-    """One epoch's random numbers, one entry per image; rectangles in shares of the side."""
+    """Random numbers of an epoch by image; rectangles in shares of the side."""
 
     crops: Tensor  # (N, 4) top, left, height, width; 0, 0, 1, 1 leaves the image
     erased: Tensor  # (N, 4) top, left, height, width; height 0 erases nothing
