@@ -1,1 +1,1 @@
-"""Does the overlap go with the gap under other choices too: of map, threshold, layer, class, image size and kind of box."""
+"""The overlap under other choices: of map, threshold, layer, class, size and box."""

@@ -1,8 +1,8 @@
-"""Is it the overlap that goes with the gap, or the CAM: the same scores of Captum's attributions, on the same images."""
+"""Localization of Captum's attributions, on the images of the activation maps."""
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,71 +16,112 @@ CAM = "grad_cam"
 COSTS = ["seconds", "forward_passes", "backward_passes"]
 
 
+class Attributed(NamedTuple):
+    """Maps of a method and their costs per image, or why there are none."""
+
+    method: str
+    maps: Tensor | None = None  # (N, S, S), not normalised
+    seconds: float = np.nan
+    forward_passes: float = np.nan
+    backward_passes: float = np.nan
+    reason: str = ""
+
+
 def above_chance(
     maps_normalised: Tensor, images: Any, threshold: float, device: torch.device | str
 ) -> pd.DataFrame:
-    """Localization of each image's map less that with boxes of other images: columns ``chance.CORRECTED``, in [-1, 1]."""
-    found = chance.chance_scores(
-        maps_normalised, images.boxes, images.images.shape[-1], threshold, device=device
+    """Localization of each map less that with boxes of other images.
+
+    Args:
+        maps_normalised: (N, h, w) in [0, 1].
+        images: N images with boxes.
+        threshold: of the map.
+        device: where it is computed.
+
+    Returns:
+        A row per image with ``chance.CORRECTED``, each in [-1, 1].
+    """
+    size = images.images.shape[-1]
+    scores = chance.chance_scores(
+        maps_normalised, images.boxes, size, threshold, device=device
     )
     return pd.DataFrame(
-        {name: chance.above_shuffled(found, name) for name in chance.CORRECTED}
+        {name: chance.above_shuffled(scores, name) for name in chance.CORRECTED}
     )
 
 
 def maps_by_captum(
-    network: nn.Module, batches: Iterable[Tensor], classes: Tensor, settings: Any
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each attribution of the given classes (N,): its maps (N, S, S), ``COSTS`` per image, or the reason why it has none."""
-    own, batches = attribution.with_own_activations(network), list(batches)
-    chosen = classes.split([len(batch) for batch in batches])
+    network: nn.Module, inputs: Iterable[Tensor], classes: Tensor, settings: Any
+) -> Iterator[Attributed]:
+    """Compute the attributions of the settings.
+
+    Args:
+        network: in evaluation mode.
+        inputs: N images in batches, as the network takes them.
+        classes: (N,) that are explained.
+        settings: attributions and steps, see ``compute.AblationSettings``.
+
+    Yields:
+        Each attribution; one that the network does not allow without maps.
+    """
+    copied = attribution.with_own_activations(network)
+    inputs = list(inputs)
+    of_batches = classes.split([len(batch) for batch in inputs])
     for method in settings.attributions:
         started = time.perf_counter()
         try:
-            found = [
-                attribution.attribution_maps(method, own, *batch, settings.steps)
-                for batch in zip(batches, chosen, strict=True)
+            batches = [
+                attribution.attribution_maps(
+                    method, copied, images, of_images, settings.steps
+                )
+                for images, of_images in zip(inputs, of_batches, strict=True)
             ]
         except ValueError as fault:
-            yield method, {"reason": str(fault)}
+            yield Attributed(method, reason=str(fault))
             continue
-        seconds = (time.perf_counter() - started) / len(classes)
-        yield (
+        yield Attributed(
             method,
-            found[0]._asdict()
-            | {"maps": torch.cat([part.maps for part in found]), "seconds": seconds},
+            maps=torch.cat([batch.maps for batch in batches]),
+            seconds=(time.perf_counter() - started) / len(classes),
+            forward_passes=batches[0].forward_passes,
+            backward_passes=batches[0].backward_passes,
         )
 
 
 def attribution_scores(
     cam: Tensor,
-    found: Iterable[tuple[str, dict[str, Any]]],
+    by_captum: Iterable[Attributed],
     images: Any,
     threshold: float,
     device: torch.device | str,
 ) -> dict[str, Any]:
-    """How far Grad-CAM (N, h, w) and each of ``maps_by_captum`` lie in the boxes: a record of the store.
+    """How far Grad-CAM and each attribution lie in the boxes: a record of the store.
 
-    Arrays "<measure>, <method>" (N,), NaN where a network does not allow the method; a table "costs", without the pass that tells the
-    class.
+    Args:
+        cam: (N, h, w).
+        by_captum: see ``maps_by_captum``.
+        images: N images with boxes.
+        threshold: of the map.
+        device: where it is computed.
+
+    Returns:
+        Arrays "<measure>, <method>" (N,), NaN where a network does not allow the
+        method; a table "costs", without the pass that gives the class.
     """
-    record, costs = {}, []
-    for method, made in [
-        (CAM, attribution.Attribution(cam, 1.0, 0.0)._asdict()),
-        *found,
-    ]:
-        single = pd.DataFrame(
+    grad_cam = Attributed(CAM, cam, forward_passes=1.0, backward_passes=0.0)
+    record: dict[str, Any] = {}
+    costs = []
+    for attributed in [grad_cam, *by_captum]:
+        scores = pd.DataFrame(
             np.nan, index=range(len(images)), columns=chance.LESS_CHANCE
         )
-        if "maps" in made:
-            single = above_chance(
-                normalise_maps(made.pop("maps")), images, threshold, device
-            )
-        record |= {
-            f"{measure}, {method}": single[measure].to_numpy()
-            for measure in chance.LESS_CHANCE
-        }
-        costs.append(
-            {"method": method, **dict.fromkeys(COSTS, np.nan), "reason": ""} | made
-        )
-    return record | {"costs": pd.DataFrame(costs)}
+        if attributed.maps is not None:
+            maps = normalise_maps(attributed.maps)
+            scores = above_chance(maps, images, threshold, device)
+        for measure in chance.LESS_CHANCE:
+            record[f"{measure}, {attributed.method}"] = scores[measure].to_numpy()
+        facts = attributed._asdict()
+        del facts["maps"]
+        costs.append(facts)
+    record["costs"] = pd.DataFrame(costs)
+    return record

@@ -1,9 +1,8 @@
-"""The overlap of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
+"""Overlap of one network under other choices: method, class, layer, threshold, size."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,51 +27,57 @@ from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
 
-CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
-PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
-BOXES = "boxes"  # what it is compared with: annotated boxes, or masks by the name of their provider
-ALL_IMAGES, RIGHT, WRONG = (
-    "all",
-    "correct",
-    "wrong",
-)  # images: all, those classified as labelled, the others
-CLOSED, SAMPLED, ATTRIBUTED = (
-    "closed",
-    "sampled",
-    "attributed",
-)  # parts: all images in closed form, a few by gradients, by Captum
+# Formulas.
+CORRECT = "correct"
+TORCHCAM = "torchcam"
+# Classes that a map explains.
+PREDICTED = "predicted"
+TRUE = "true"
+NO_CLASS = "none"
+# What a map is compared with: annotated boxes, or masks by the name of their provider.
+BOXES = "boxes"
+# Images: all, those classified as labelled, the others.
+ALL_IMAGES = "all"
+RIGHT = "correct"
+WRONG = "wrong"
+# Parts: all images in closed form, a few by gradients, a few by Captum.
+CLOSED = "closed"
+SAMPLED = "sampled"
+ATTRIBUTED = "attributed"
 UNTRAINED = "untrained"
 
-# What one forward pass gives in closed form; the first is the paper's. "cam" is the same as "grad_cam" here.
+# Methods and formulas that one forward pass gives in closed form; the first is the
+# paper's. "cam" is the same as "grad_cam" here.
 CLOSED_FORMS = (
     ("grad_cam", CORRECT),
     ("grad_cam_plus_plus", CORRECT),
     ("grad_cam_plus_plus", TORCHCAM),
     ("layer_cam", CORRECT),
 )
+# Method, formula and class of the paper's maps.
+PAPER_MAPS = ("grad_cam", CORRECT, PREDICTED)
 LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
+# At the last stage.
 SAMPLED_METHODS = tuple(
     method for method in GRADIENT_METHODS if method not in LAYER_METHODS
-)  # at the last stage
+)
 WAY = ["method", "formula", "layer", "class_used", "annotation", "image_size"]
 KEYS = [*WAY, "threshold", "subset"]
-_BATCH = 256  # images per pass; of what is drawn, the noise alone depends on it
+_BATCH = 256  # images per pass; of all random numbers, the noise alone depends on it
+_CAPTUM_BATCH = 16
 _VERSION = 1  # of the values
 
 
 @dataclass(frozen=True)
 class AblationSettings:
-    """Everything that decides the scores beside the network, its images and the machine's masks."""
+    """Everything that decides the scores beside network, images and masks."""
 
     thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
     threshold: float = 0.1  # the paper's
-    images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
-    methods: tuple[str, ...] = (
-        SAMPLED_METHODS  # at the last stage, beside Grad-CAM and Layer-CAM
-    )
-    noise: Mapping[str, float] = field(
-        default_factory=dict
-    )  # noise_samples, noise_std and channels of ``maps.layer_maps``
+    images: int = 48  # the first, for gradients, noise and other image sizes; 0 is all
+    methods: tuple[str, ...] = SAMPLED_METHODS  # beside Grad-CAM and Layer-CAM
+    # noise_samples, noise_std and channels of ``maps.layer_maps``.
+    noise: Mapping[str, float] = field(default_factory=dict)
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
     attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
     steps: int = 16  # of integrated gradients
@@ -80,55 +85,68 @@ class AblationSettings:
 
     def __post_init__(self) -> None:
         """Put the paper's threshold among the sorted thresholds."""
-        object.__setattr__(
-            self, "thresholds", tuple(sorted({*self.thresholds, self.threshold}))
-        )
+        thresholds = tuple(sorted({*self.thresholds, self.threshold}))
+        object.__setattr__(self, "thresholds", thresholds)
 
     def parts(
         self, scored_on: ScoringSet, masks: Mapping[str, Tensor]
     ) -> dict[str, dict[str, Any]]:
-        """What decides each part: other noise does not compute the closed forms again, nor other masks (told apart by pixels) the noise."""
-        options = (
-            asdict(self) | {"layers": ()}
-        )  # a key that is always so: digests of files that earlier versions kept have it
-        of_captum = {name: options.pop(name) for name in ("attributions", "steps")}
+        """What decides the values of each part.
+
+        Other noise does not compute the closed forms again, nor other masks the noise.
+
+        Args:
+            scored_on: images.
+            masks: (N, S, S) bool by provider, told apart by their pixels.
+        """
         shared = {
             "images": scored_on.name,
             "threshold": self.threshold,
             "version": _VERSION,
         }
         pixels = {
-            name: digest(np.packbits(made.numpy()).tobytes().hex())
-            for name, made in masks.items()
+            name: digest(np.packbits(mask.numpy()).tobytes().hex())
+            for name, mask in masks.items()
+        }
+        # No setting any more, but a part of the digests of files that are there.
+        settings = asdict(self) | {"layers": ()}
+        of_captum = {
+            "attributions": settings.pop("attributions"),
+            "steps": settings.pop("steps"),
+            "first": self.images,
         }
         return {
             CLOSED: shared | {"thresholds": self.thresholds, "masks": pixels},
-            SAMPLED: {"settings": options} | shared,
-            ATTRIBUTED: of_captum | {"first": self.images} | shared,
+            SAMPLED: shared | {"settings": settings},
+            ATTRIBUTED: shared | of_captum,
         }
 
 
-class Given(NamedTuple):
-    """A network in evaluation mode on its device, and images with how they become its input."""
+class Subject(NamedTuple):
+    """A network, and the images that its maps are taken of."""
 
-    network: nn.Module
+    network: nn.Module  # in evaluation mode
     images: Any
-    normalise: Callable[[Tensor], Tensor]
+    normalise: Callable[[Tensor], Tensor]  # turns pixels into the network's input
     device: torch.device | str
 
-    def first(self, count: int) -> "Given":
-        """With the first images, which are the same of every model and in an order that was drawn; 0 takes all."""
-        return self._replace(
-            images=self.images.subset(
-                range(min(len(self.images), count or len(self.images)))
-            )
-        )
+    @property
+    def size(self) -> int:
+        """Side of the images in pixels."""
+        return self.images.images.shape[-1]
+
+    def first(self, count: int) -> "Subject":
+        """With the first images, the same of every model; 0 takes all.
+
+        Their order is random.
+        """
+        count = min(len(self.images), count or len(self.images))
+        return self._replace(images=self.images.subset(range(count)))
 
     def batches(self, size: int = _BATCH) -> Iterator[Tensor]:
         """Pixels as floats in [0, 255], (B, 3, S, S) on the device."""
-        return (
-            pixels.to(self.device).float() for pixels in self.images.images.split(size)
-        )
+        for pixels in self.images.images.split(size):
+            yield pixels.to(self.device).float()
 
     def input(self, pixels: Tensor) -> Tensor:
         """Pixels as the network expects them."""
@@ -145,23 +163,37 @@ def ablations_of(
     masks: Mapping[str, Tensor],
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    """Parts of a model's ablations, as ``Store.each`` takes them: ``closed_form_scores``, ``sampled_scores``, ``attribution_scores``."""
-    given = Given(model.load(device), scored_on.of(data), model.normalise, device)
-    few, found = given.first(settings.images), {}
+    """Compute parts of a model's ablations, as ``Store.each`` takes them.
+
+    Args:
+        model: to be examined.
+        data: images of the study.
+        parts: of ``CLOSED``, ``SAMPLED`` and ``ATTRIBUTED``.
+        settings: of the ablations.
+        scored_on: images.
+        masks: (N, S, S) bool by provider.
+        device: where the network computes.
+
+    Returns:
+        A record by part.
+    """
+    subject = Subject(model.load(device), scored_on.of(data), model.normalise, device)
+    few = subject.first(settings.images)
+    records = {}
     if CLOSED in parts:
-        found[CLOSED] = closed_form_scores(given, masks, settings)
+        records[CLOSED] = closed_form_scores(subject, masks, settings)
     if SAMPLED in parts:
-        found[SAMPLED] = sampled_scores(few, settings)
+        records[SAMPLED] = sampled_scores(few, settings)
     if ATTRIBUTED in parts:
         closed = closed_form(few)
-        maps = closed.maps[(*CLOSED_FORMS[0], PREDICTED)]
-        made = attributions.maps_by_captum(
-            given.network, map(few.input, few.batches(16)), closed.predicted, settings
+        inputs = [few.input(pixels) for pixels in few.batches(_CAPTUM_BATCH)]
+        by_captum = attributions.maps_by_captum(
+            few.network, inputs, closed.predicted, settings
         )
-        found[ATTRIBUTED] = attributions.attribution_scores(
-            maps, made, few.images, settings.threshold, device
+        records[ATTRIBUTED] = attributions.attribution_scores(
+            closed.maps[PAPER_MAPS], by_captum, few.images, settings.threshold, device
         )
-    return found
+    return records
 
 
 class Stage(NamedTuple):
@@ -173,26 +205,27 @@ class Stage(NamedTuple):
 
 
 @torch.inference_mode()
-def last_stage(given: Given) -> Stage:
-    """The layer whose maps are averaged and classified; ValueError where the closed form does not hold, as for maps of one pixel."""
-    example = given.input(given.images.images[:1])
-    layer = hooks.last_maps_layer(given.network, example)
-    name = next(
-        name for name, module in given.network.named_modules() if module is layer
-    )
+def last_stage(subject: Subject) -> Stage:
+    """The layer whose maps are averaged and classified.
+
+    Raises:
+        ValueError: where the closed form does not hold, as for maps of one pixel.
+    """
+    example = subject.input(subject.images.images[:1])
+    network = subject.network
+    layer = hooks.last_maps_layer(network, example)
+    names = {module: name for name, module in network.named_modules()}
+    name = names[layer]
+    features, logits = hooks.features_and_logits(network, layer, example)
     try:
-        return Stage(
-            name,
-            layer,
-            closed_form_classifier(
-                given.network, *hooks.features_and_logits(given.network, layer, example)
-            ),
-        )
+        classifier = closed_form_classifier(network, features, logits)
     except ValueError as fault:
-        told = f"the maps of {name}, the last of more than one pixel, are not what the network averages for {example.shape[-1]} pixels"
         raise ValueError(
-            f"{told} ({fault}); take a larger image_size (01), a stem that halves less or last_stride 1 (02)"
+            f"the maps of {name}, the last of more than one pixel, are not what the "
+            f"network averages for {example.shape[-1]} pixels ({fault}); take a larger "
+            "image_size (01), a stem that halves less or last_stride 1 (02)"
         ) from fault
+    return Stage(name, layer, classifier)
 
 
 def closed_form_maps(
@@ -202,15 +235,25 @@ def closed_form_maps(
     classifier_weight: Tensor,
     classes: Tensor,
 ) -> Tensor:
-    """Normalised maps without a backward pass, one of ``CLOSED_FORMS``, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
+    """Normalised maps without a backward pass, see ``maps.closed_form_cam``.
 
-    Grad-CAM++ as torchcam 0.4.0 computes it loses a division: a channel's weight is ``h w (relu(W_ck) / (h w))^3``, whose factor decides
-    how much the 1e-8 of the normalisation weighs.
+    Grad-CAM++ as torchcam 0.4.0 computes it loses a division: a channel's weight is
+    ``h w (relu(W_ck) / (h w))^3``, whose factor decides how much the 1e-8 of the
+    normalisation weighs.
+
+    Args:
+        method: with the formula one of ``CLOSED_FORMS``.
+        formula: ``CORRECT`` or ``TORCHCAM``.
+        features: (B, C, h, w).
+        classifier_weight: (K, C).
+        classes: (B,).
+
+    Returns:
+        (B, h, w) in [0, 1).
     """
     if formula == CORRECT:
-        return normalise_maps(
-            closed_form_cam(method, features, classifier_weight, classes)
-        )
+        maps = closed_form_cam(method, features, classifier_weight, classes)
+        return normalise_maps(maps)
     pixels = features.shape[2] * features.shape[3]
     weights = pixels * (classifier_weight[classes].relu() / pixels) ** 3
     return normalise_maps(torch.einsum("bk,bkhw->bhw", weights, features).relu())
@@ -225,65 +268,70 @@ class ClosedForm(NamedTuple):
 
 
 @torch.inference_mode()
-def closed_form(given: Given) -> ClosedForm:
+def closed_form(subject: Subject) -> ClosedForm:
     """All maps in closed form, of the predicted and of the true class, by one pass."""
-    stage, parts, predicted = last_stage(given), {}, []
-    labels = given.images.labels.split(_BATCH)
-    for pixels, true in zip(given.batches(), labels, strict=True):
+    stage = last_stage(subject)
+    weight = stage.classifier.weight
+    batches: dict[tuple[str, str, str], list[Tensor]] = {}
+    predicted = []
+    labels = subject.images.labels.split(_BATCH)
+    for pixels, true_classes in zip(subject.batches(), labels, strict=True):
         features, logits = hooks.features_and_logits(
-            given.network, stage.layer, given.input(pixels)
+            subject.network, stage.layer, subject.input(pixels)
         )
         predicted.append(logits.argmax(1))
-        for key, (used, classes) in product(
-            CLOSED_FORMS, ((PREDICTED, predicted[-1]), (TRUE, true.to(given.device)))
-        ):
-            made = closed_form_maps(*key, features, stage.classifier.weight, classes)
-            parts.setdefault((*key, used), []).append(made)
-    return ClosedForm(
-        stage,
-        {key: torch.cat(maps) for key, maps in parts.items()},
-        torch.cat(predicted),
-    )
+        classes = {PREDICTED: predicted[-1], TRUE: true_classes.to(subject.device)}
+        for method, formula in CLOSED_FORMS:
+            for class_used, of_class in classes.items():
+                maps = closed_form_maps(method, formula, features, weight, of_class)
+                key = (method, formula, class_used)
+                batches.setdefault(key, []).append(maps)
+    maps = {key: torch.cat(of_key) for key, of_key in batches.items()}
+    return ClosedForm(stage, maps, torch.cat(predicted))
 
 
 def closed_form_scores(
-    given: Given, masks: Mapping[str, Tensor], settings: AblationSettings
+    subject: Subject, masks: Mapping[str, Tensor], settings: AblationSettings
 ) -> dict[str, Any]:
-    """Tables "scores" and "corrected" of all that one pass gives; masks (N, S, S) are bool, and an empty one drops its image."""
-    found, size = closed_form(given), given.images.images.shape[-1]
-    right, scores, corrected = found.predicted.cpu() == given.images.labels, [], []
+    """Overlap of all maps that one pass gives.
+
+    Args:
+        subject: network and N images.
+        masks: (N, S, S) bool by provider, for the paper's maps; an empty one drops its
+            image.
+        settings: of the ablations.
+
+    Returns:
+        Tables "scores" and "corrected", see ``overlap_rows`` and ``corrected_row``; and
+        ``iou_of_images`` of the predicted class by ``name_of_images``.
+    """
+    closed = closed_form(subject)
+    is_right = closed.predicted.cpu() == subject.images.labels
+    in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
+    scores = []
+    corrected = []
     single = {}
-    inside = {BOXES: overlap.box_masks(given.images.boxes, size), **masks}
-    for (method, formula, used), maps in found.maps.items():
-        keys = {
+    for key, maps in closed.maps.items():
+        method, formula, class_used = key
+        way = {
             "method": method,
             "formula": formula,
-            "layer": found.stage.name,
-            "class_used": used,
-            "image_size": size,
+            "layer": closed.stage.name,
+            "class_used": class_used,
+            "image_size": subject.size,
         }
-        of_paper = (method, formula, used) == (*CLOSED_FORMS[0], PREDICTED)
-        for name in inside if of_paper else [BOXES]:
-            scores.append(
-                overlap_rows(
-                    maps,
-                    inside[name],
-                    right,
-                    settings.thresholds,
-                    **keys,
-                    annotation=name,
-                )
-            )
-        corrected.append(
-            corrected_row(maps, given, settings.threshold, **keys, annotation=BOXES)
-        )
-        if used == PREDICTED:
+        annotations = {BOXES: in_boxes}
+        if key == PAPER_MAPS:
+            annotations |= masks
+        for name, annotated in annotations.items():
+            rows = overlap_rows(maps, annotated, is_right, settings.thresholds)
+            scores.append(with_way(rows, way | {"annotation": name}))
+        row = corrected_row(maps, subject, settings.threshold)
+        corrected.append(with_way(row, way | {"annotation": BOXES}))
+        if class_used == PREDICTED:
             name = name_of_images(method, formula)
-            single[name] = iou_of_images(maps, inside[BOXES], settings.threshold)
-    return single | {
-        "scores": pd.concat(scores, ignore_index=True),
-        "corrected": pd.concat(corrected, ignore_index=True),
-    }
+            single[name] = iou_of_images(maps, in_boxes, settings.threshold)
+    return single | _tables(scores, corrected)
 
 
 def name_of_images(method: str, formula: str) -> str:
@@ -292,117 +340,167 @@ def name_of_images(method: str, formula: str) -> str:
 
 
 def iou_of_images(
-    maps: Tensor, inside: Tensor, threshold: float
+    maps: Tensor, annotated: Tensor, threshold: float
 ) -> NDArray[np.float16]:
-    """IoU of each map (N, h, w) in [0, 1] with its boxes (N, S, S) bool: (N,) float16.
+    """IoU of each map with its boxes.
 
-    NaN where an image has no box, or a map is not finite.
+    Args:
+        maps: (N, h, w) in [0, 1].
+        annotated: (N, S, S) bool.
+        threshold: of the map.
+
+    Returns:
+        (N,); NaN where an image has no box, or a map is not finite.
     """
-    (iou,) = overlap.overlaps(maps, inside, [threshold]).cpu()
-    iou[~inside.flatten(1).any(1)] = torch.nan
+    (iou,) = overlap.overlaps(maps, annotated, [threshold]).cpu()
+    iou[~annotated.flatten(1).any(1)] = torch.nan
     return iou.numpy().astype(np.float16)
 
 
-def overlap_rows(
-    maps: Tensor,
-    inside: Tensor,
-    right: Tensor,
-    thresholds: Sequence[float],
-    **keys: str | int,
-) -> pd.DataFrame:
-    """IoU by threshold, averaged over all images with an annotation, those of them classified right (N,) bool, and the others."""
-    found = overlap.overlaps(maps, inside, thresholds).cpu().double()
-    found[:, ~inside.flatten(1).any(1)] = torch.nan
-    tables = []
-    for subset, chosen in (
-        (ALL_IMAGES, torch.ones_like(right)),
-        (RIGHT, right),
-        (WRONG, ~right),
-    ):
-        values = found[:, chosen]
-        n = values.isfinite().sum(1)
-        values = {
-            "threshold": thresholds,
-            "subset": subset,
-            "n": n.numpy(),
-            "iou": (values.nansum(1) / n).numpy(),
-        }
-        tables.append(pd.DataFrame(keys | values))
-    return pd.concat(tables, ignore_index=True)[[*KEYS, "n", "iou"]]
+def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
+    """Rows with the way that their maps were computed in, first."""
+    keys = pd.DataFrame(dict(way), index=rows.index)
+    return pd.concat([keys[WAY], rows], axis=1)
 
 
-def corrected_row(
-    maps: Tensor, given: Given, threshold: float, **keys: str | int
-) -> pd.DataFrame:
-    """Means of the localization measures from which chance is taken off (``chance.CORRECTED``)."""
-    single = attributions.above_chance(maps, given.images, threshold, given.device)
-    return pd.DataFrame([keys | {"n": len(single)} | single.mean().to_dict()])
-
-
-@torch.no_grad()
-def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, Any]:
-    """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes."""
-    closed, size = closed_form(given), given.images.images.shape[-1]
-    right = closed.predicted.cpu() == given.images.labels
-    boxes = overlap.box_masks(given.images.boxes, size)
-    scores, corrected, single = [], [], {}
-    for keys, maps_of in _jobs(given, closed.stage, settings, size):
-        batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
-        made = [
-            maps_of(pixels, classes, settings.seed + number)
-            for number, (pixels, classes) in enumerate(batches)
-        ]
-        maps = normalise_maps(torch.cat(made))
-        scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys))
-        corrected.append(corrected_row(maps, given, settings.threshold, **keys))
-        if keys["layer"] == closed.stage.name and keys["image_size"] == size:
-            name = name_of_images(keys["method"], keys["formula"])
-            single[name] = iou_of_images(maps, boxes, settings.threshold)
-    return single | {
+def _tables(
+    scores: Sequence[pd.DataFrame], corrected: Sequence[pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    return {
         "scores": pd.concat(scores, ignore_index=True),
         "corrected": pd.concat(corrected, ignore_index=True),
     }
 
 
-def _jobs(
-    given: Given, stage: Stage, settings: AblationSettings, size: int
-) -> Iterator[tuple[dict[str, Any], Callable[..., Tensor]]]:
-    """Keys of rows, and what computes their maps (B, h, w) of (B, 3, S, S) pixels, (B,) classes and a seed."""
-    keys = {
+def overlap_rows(
+    maps: Tensor, annotated: Tensor, is_right: Tensor, thresholds: Sequence[float]
+) -> pd.DataFrame:
+    """Mean IoU of some maps by threshold, for subsets of the images.
+
+    Args:
+        maps: (N, h, w) in [0, 1].
+        annotated: (N, S, S) bool; images without annotation are left out.
+        is_right: (N,), whether an image is classified as labelled.
+        thresholds: of the map.
+
+    Returns:
+        threshold, subset (all images, those classified right, the others), n (images)
+        and iou, NaN where there are none.
+    """
+    iou = overlap.overlaps(maps, annotated, thresholds).cpu().double()
+    iou[:, ~annotated.flatten(1).any(1)] = torch.nan
+    subsets = {
+        ALL_IMAGES: torch.ones_like(is_right),
+        RIGHT: is_right,
+        WRONG: ~is_right,
+    }
+    tables = []
+    for subset, images in subsets.items():
+        values = iou[:, images]  # (thresholds, images)
+        count = values.isfinite().sum(1)
+        columns = {
+            "threshold": thresholds,
+            "subset": subset,
+            "n": count.numpy(),
+            "iou": (values.nansum(1) / count).numpy(),
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def corrected_row(maps: Tensor, subject: Subject, threshold: float) -> pd.DataFrame:
+    """Means of the localization measures that are less their chance.
+
+    Args:
+        maps: (N, h, w) in [0, 1].
+        subject: whose N images have boxes.
+        threshold: of the map.
+
+    Returns:
+        A row: n and ``chance.CORRECTED``.
+    """
+    single = attributions.above_chance(maps, subject.images, threshold, subject.device)
+    return pd.DataFrame([{"n": len(single)} | single.mean().to_dict()])
+
+
+@torch.no_grad()
+def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, Any]:
+    """Overlap of maps that need gradients, noise, or images of another size.
+
+    Args:
+        subject: network and a few images.
+        settings: of the ablations.
+
+    Returns:
+        Tables "scores" and "corrected", see ``overlap_rows`` and ``corrected_row``; and
+        ``iou_of_images`` at the last stage by ``name_of_images``.
+    """
+    closed = closed_form(subject)
+    is_right = closed.predicted.cpu() == subject.images.labels
+    in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
+    scores = []
+    corrected = []
+    single = {}
+    for way, maps_of in _other_ways(subject, closed.stage, settings):
+        classes = closed.predicted.split(_BATCH)
+        batches = []
+        for number, pixels in enumerate(subject.batches()):
+            seed = settings.seed + number
+            batches.append(maps_of(pixels, classes[number], seed))
+        maps = normalise_maps(torch.cat(batches))
+        rows = overlap_rows(maps, in_boxes, is_right, settings.thresholds)
+        scores.append(with_way(rows, way))
+        row = corrected_row(maps, subject, settings.threshold)
+        corrected.append(with_way(row, way))
+        if way["layer"] == closed.stage.name and way["image_size"] == subject.size:
+            name = name_of_images(way["method"], way["formula"])
+            single[name] = iou_of_images(maps, in_boxes, settings.threshold)
+    return single | _tables(scores, corrected)
+
+
+def _other_ways(
+    subject: Subject, stage: Stage, settings: AblationSettings
+) -> Iterator[tuple[dict[str, str | int], Callable[..., Tensor]]]:
+    """Ways to compute maps, with ``WAY`` and a function.
+
+    The function turns pixels (B, 3, S, S), classes (B,) and a seed into (B, h, w).
+    """
+    last_stage_way = {
         "formula": CORRECT,
         "layer": stage.name,
         "class_used": PREDICTED,
         "annotation": BOXES,
-        "image_size": size,
+        "image_size": subject.size,
     }
     for method in settings.methods:
-        used = NO_CLASS if method == "eigen_cam" else PREDICTED
-        yield (
-            keys | {"method": method, "class_used": used},
-            partial(_by_gradient, given, stage.layer, method, settings.noise),
-        )
-        if method.endswith("plus_plus"):  # what torchcam computes otherwise
-            compatible = {**settings.noise} | {"torchcam_compat": True}
+        way = last_stage_way | {"method": method}
+        if method == "eigen_cam":
+            way["class_used"] = NO_CLASS
+        yield way, partial(_by_gradient, subject, stage.layer, method, settings.noise)
+        if method.endswith("plus_plus"):  # which torchcam computes otherwise
+            options = dict(settings.noise) | {"torchcam_compat": True}
             yield (
-                keys | {"method": method, "formula": TORCHCAM},
-                partial(_by_gradient, given, stage.layer, method, compatible),
+                way | {"formula": TORCHCAM},
+                partial(_by_gradient, subject, stage.layer, method, options),
             )
-    layers = hooks.stage_layers(given.network, given.input(given.images.images[:1]))
-    for (name, layer), method in product(layers.items(), LAYER_METHODS):
-        yield (
-            keys | {"method": method, "layer": name},
-            partial(_by_gradient, given, layer, method, settings.noise),
-        )
-    for side in dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales):
-        if side != size:
+    example = subject.input(subject.images.images[:1])
+    for name, layer in hooks.stage_layers(subject.network, example).items():
+        for method in LAYER_METHODS:
             yield (
-                keys | {"method": "grad_cam", "image_size": side},
-                partial(_at_size, given, stage, side),
+                last_stage_way | {"method": method, "layer": name},
+                partial(_by_gradient, subject, layer, method, settings.noise),
+            )
+    sides = [max(8, round(scale * subject.size)) for scale in settings.scales]
+    for side in dict.fromkeys(sides):
+        if side != subject.size:
+            yield (
+                last_stage_way | {"method": "grad_cam", "image_size": side},
+                partial(_at_size, subject, stage, side),
             )
 
 
 def _by_gradient(
-    given: Given,
+    subject: Subject,
     layer: nn.Module,
     method: str,
     options: Mapping[str, Any],
@@ -410,20 +508,26 @@ def _by_gradient(
     classes: Tensor,
     seed: int,
 ) -> Tensor:
+    inputs = subject.input(pixels)
     return layer_maps(
-        method, given.network, layer, given.input(pixels), classes, seed=seed, **options
+        method, subject.network, layer, inputs, classes, seed=seed, **options
     )
 
 
 def _at_size(
-    given: Given, stage: Stage, side: int, pixels: Tensor, classes: Tensor, seed: int
+    subject: Subject,
+    stage: Stage,
+    side: int,
+    pixels: Tensor,
+    classes: Tensor,
+    seed: int,
 ) -> Tensor:
-    """Grad-CAM of images of another size, for the class that is predicted at that size."""
+    """Grad-CAM of images of another size, for the class that is predicted there."""
     resized = F.interpolate(
         pixels, size=(side, side), mode="bilinear", antialias=True, align_corners=False
     )
     features, logits = hooks.features_and_logits(
-        given.network, stage.layer, given.input(resized)
+        subject.network, stage.layer, subject.input(resized)
     )
     return closed_form_cam(
         "grad_cam", features, stage.classifier.weight, logits.argmax(1)
@@ -433,22 +537,24 @@ def _at_size(
 def untrained_models(
     catalogue: pd.DataFrame, classes: int, count: int, seed: int
 ) -> list[Model]:
-    """Networks with the initial weights of a seed, so many of every architecture of a catalogue, in its form; Du et al. take 50."""
-    forms = (
-        catalogue[["architecture", "stem", "width", "last_stride"]]
-        .drop_duplicates("architecture")
-        .to_dict("records")
-    )
-    found = []
-    for form, number in product(forms, range(seed, seed + count)):
-        load = partial(
-            _untrained, partial(resnet.build, classes=classes, **form, seed=number)
-        )
-        facts = {"architecture": form["architecture"], "seed": number}
-        found.append(
-            Model(f"{'-'.join(map(str, form.values()))}-{number}", load, facts)
-        )
-    return found
+    """Networks with initial weights, of every architecture of a catalogue.
+
+    Args:
+        catalogue: whose networks give form and architecture.
+        classes: number of classes.
+        count: networks of an architecture; Du et al. take 50.
+        seed: of the first; the others have those that follow.
+    """
+    forms = catalogue[["architecture", "stem", "width", "last_stride"]]
+    forms = forms.drop_duplicates("architecture").to_dict("records")
+    models = []
+    for form in forms:
+        words = "-".join(str(value) for value in form.values())
+        for number in range(seed, seed + count):
+            build = partial(resnet.build, classes=classes, **form, seed=number)
+            facts = {"architecture": form["architecture"], "seed": number}
+            models.append(Model(f"{words}-{number}", partial(_untrained, build), facts))
+    return models
 
 
 def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn.Module:
@@ -466,30 +572,46 @@ def untrained_scores(
     scored_on: ScoringSet,
     device: str,
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Accuracies, gap and overlap of a network that learnt nothing; Du et al. 2024, Table 5. The seed chooses test images, 0 takes all."""
-    given = Given(
-        model.load(device), scored_on.of(data), model.normalise, device
-    ).first(images)
-    chosen = np.sort(
-        np.random.default_rng(seed).permutation(len(data.test))[: images or None]
-    )
-    train, test, found = given.images, data.test.subset(chosen), closed_form(given)
-    right = found.predicted.cpu() == train.labels
-    row = dict(model.facts) | {
-        "train_accuracy": float(right.double().mean()),
+    """Accuracies, gap and overlap of a network that learnt nothing.
+
+    Du et al. 2024, Table 5.
+
+    Args:
+        model: of ``untrained_models``.
+        data: images of the study.
+        parts: ``UNTRAINED`` alone.
+        images: training images, and test images, at most; 0 takes all.
+        threshold: of the map.
+        seed: chooses test images.
+        scored_on: training images.
+        device: where the network computes.
+
+    Returns:
+        A record by part, with a table "scores" of one row.
+    """
+    subject = Subject(model.load(device), scored_on.of(data), model.normalise, device)
+    subject = subject.first(images)
+    train = subject.images
+    order = np.random.default_rng(seed).permutation(len(data.test))
+    test = data.test.subset(np.sort(order[: images or None]))
+    closed = closed_form(subject)
+    maps = closed.maps[PAPER_MAPS]
+    in_boxes = overlap.box_masks(train.boxes, subject.size)
+    (iou,) = overlap.overlaps(maps, in_boxes, [threshold])
+    above_chance = attributions.above_chance(maps, train, threshold, device)
+    on_train = closed.predicted.cpu() == train.labels
+    logits = logits_of(subject.network, test.images, device, subject.normalise)
+    on_test = logits.argmax(1) == test.labels
+    train_accuracy = float(on_train.double().mean())
+    test_accuracy = float(on_test.double().mean())
+    row = {
+        **model.facts,
+        "train_accuracy": train_accuracy,
         "train_images": len(train),
+        "iou": float(iou.double().nanmean()),
+        **above_chance.mean().to_dict(),
+        "test_accuracy": test_accuracy,
+        "test_images": len(test),
+        "gap": train_accuracy - test_accuracy,
     }
-    maps = found.maps[(*CLOSED_FORMS[0], PREDICTED)]
-    (iou,) = overlap.overlaps(
-        maps, overlap.box_masks(train.boxes, train.images.shape[-1]), [threshold]
-    )
-    row |= {"iou": float(iou.double().nanmean())} | attributions.above_chance(
-        maps, train, threshold, device
-    ).mean().to_dict()
-    right = (
-        logits_of(given.network, test.images, device, given.normalise).argmax(1)
-        == test.labels
-    )
-    row |= {"test_accuracy": float(right.double().mean()), "test_images": len(test)}
-    table = pd.DataFrame([row]).eval("gap = train_accuracy - test_accuracy")
-    return {part: {"scores": table} for part in parts}
+    return {part: {"scores": pd.DataFrame([row])} for part in parts}

@@ -1,4 +1,4 @@
-"""Ablations of networks that are not here: what their kept maps and the study's published tables give."""
+"""Ablations of networks that are not here, from kept maps and published tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from helpers.ablations.compute import (
     PREDICTED,
     AblationSettings,
     overlap_rows,
+    with_way,
 )
 from helpers.cams import chance, overlap
 from helpers.cams.maps import from_integers
@@ -30,7 +31,8 @@ from helpers.scoring.store import Kept, Store
 
 MASKS = "masks"  # the part of the store that keeps masks of the scored images
 SOURCE = "computed_from"  # the column that says where a row of a table is from
-OF_NETWORKS, OF_MAPS = "networks, as published", "kept maps"
+OF_NETWORKS = "networks, as published"
+OF_MAPS = "kept maps"
 WITHOUT_NETWORKS = (
     "Until then Grad-CAM of the predicted class is computed from its kept maps, and rows "
     "of other choices stand as they were published when the networks were there (column "
@@ -42,7 +44,7 @@ _VERSION = 1  # of the masks
 def masks_of_images(
     store: Store, scored_on: ScoringSet, providers: Sequence[str], path: str = ""
 ) -> dict[str, Tensor]:
-    """Masks of the salient object of each scored image, made once and published with the records.
+    """Masks of the salient object of each scored image, made once and published.
 
     Args:
         store: of the study.
@@ -92,30 +94,30 @@ def scores_of_maps(
 
     Returns:
         Tables "scores" and "corrected" of all models, with the columns of
-        ``compute.closed_form_scores``. From 8 bits an IoU differs by 1e-4 from that of a
-        map that was not rounded.
+        ``compute.closed_form_scores``. From 8 bits an IoU differs by 1e-4 from that of
+        a map that was not rounded.
     """
     size = images.images.shape[-1]
     method, formula = CLOSED_FORMS[0]
-    keys = {
+    way = {
         "method": method,
         "formula": formula,
         "layer": layer,
         "class_used": PREDICTED,
         "image_size": size,
     }
-    inside = {BOXES: overlap.box_masks(images.boxes, size), **masks}
-    scores, corrected = [], []
+    annotations = {BOXES: overlap.box_masks(images.boxes, size), **masks}
+    scores = []
+    corrected = []
     for model_id, record in kept.records("localization"):
         maps = from_integers(record["maps"])
-        right = torch.from_numpy(np.asarray(record["correct"]) > 0)
-        for name, annotated in inside.items():
-            rows = overlap_rows(
-                maps, annotated, right, settings.thresholds, **keys, annotation=name
-            )
+        is_right = torch.from_numpy(np.asarray(record["correct"]) > 0)
+        for name, annotated in annotations.items():
+            rows = overlap_rows(maps, annotated, is_right, settings.thresholds)
+            rows = with_way(rows, way | {"annotation": name})
             scores.append(rows.assign(model_id=model_id))
         means = record["scores"].set_index("measure")["value"]
-        row = keys | {"annotation": BOXES, "n": len(images), "model_id": model_id}
+        row = way | {"annotation": BOXES, "n": len(images), "model_id": model_id}
         corrected.append(row | means[list(chance.CORRECTED)].to_dict())
     return {
         "scores": pd.concat(scores, ignore_index=True).assign(part=CLOSED),

@@ -1,4 +1,4 @@
-"""What notebook 05 says in words: labels of choices, and sentences whose numbers come from the table that they stand below."""
+"""Labels of choices in notebook 05, and sentences on tables of them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,86 +10,114 @@ from helpers.report.style import with_interval
 from helpers.statistics.tables import TOTAL
 
 _NAMES = {
+    "grad_cam": "Grad-CAM",
+    "grad_cam_plus_plus": "Grad-CAM++",
     "smooth_grad_cam_plus_plus": "Smooth Grad-CAM++",
+    "layer_cam": "Layer-CAM",
+    "eigen_cam": "Eigen-CAM",
+    "score_cam": "Score-CAM",
     "guided_grad_cam": "guided Grad-CAM",
     "deep_lift": "DeepLift",
-}
-_NAMES |= {
-    f"{name}_cam": f"{name.capitalize()}-CAM"
-    for name in ("grad", "layer", "eigen", "score")
-} | {"grab_cut": "GrabCut"}
-_NAMES |= {
-    "grad_cam_plus_plus": "Grad-CAM++",
+    "grab_cut": "GrabCut",
     "spectral_residual_opencv": "spectral residual by OpenCV",
 }
 
 
 def way(method: str, formula: str = "") -> str:
-    """A way to compute a map, or a maker of masks, for a reader."""
-    return _NAMES.get(method, method.replace("_", " ")) + (
-        " by torchcam" if formula == "torchcam" else ""
-    )
+    """A way to compute a map, or a maker of masks, for a reader.
+
+    Example:
+        >>> way("grad_cam_plus_plus", "torchcam")
+        'Grad-CAM++ by torchcam'
+    """
+    name = _NAMES.get(method, method.replace("_", " "))
+    return f"{name} by torchcam" if formula == "torchcam" else name
 
 
 def lowest(table: pd.DataFrame) -> pd.DataFrame:
     """The rows at the lowest training accuracy."""
-    return table[table["threshold"] == table["threshold"].min()].reset_index(drop=True)
+    is_lowest = table["threshold"] == table["threshold"].min()
+    return table[is_lowest].reset_index(drop=True)
 
 
 def ways(table: pd.DataFrame) -> list[str]:
-    """Name of each row: architecture and masks where it has them, way to compute a map, and on how many images a model."""
-    places = (
-        table.get("architecture", pd.Series("", table.index))
-        .replace(TOTAL, "all")
-        .map(in_words)
-    )
-    masks = table.get("annotation", pd.Series("boxes", table.index)).map(
-        lambda name: "" if name == "boxes" else f"masks by {way(name)}"
-    )
-    parts = zip(
-        places,
-        map(way, table["method"], table["formula"]),
-        masks,
-        table["images"].map("{:,.0f} images".format),
-        strict=True,
-    )
-    return [", ".join(filter(None, part)) for part in parts]
+    """Label of each row of a table of choices.
+
+    Args:
+        table: method, formula and images (of a model); architecture and annotation
+            where it has them.
+    """
+    labels = []
+    for row in table.to_dict("records"):
+        words = []
+        architecture = row.get("architecture", "")
+        if architecture:
+            words.append("all" if architecture == TOTAL else in_words(architecture))
+        words.append(way(row["method"], row["formula"]))
+        annotation = row.get("annotation", "boxes")
+        if annotation != "boxes":
+            words.append(f"masks by {way(annotation)}")
+        words.append(f"{row['images']:,.0f} images")
+        labels.append(", ".join(words))
+    return labels
 
 
 def below(table: pd.DataFrame, by: str = "") -> str:
-    """How many of the intervals lie below 0, "3 of 4"; ``by`` names a column whose values are counted apart."""
+    """How many of the intervals lie below 0, such as "3 of 4".
+
+    Args:
+        table: ci_low and ci_high.
+        by: a column whose values are counted apart.
+    """
     if by:
-        return ", ".join(
-            f"{name} {below(rows)}" for name, rows in table.groupby(by, sort=False)
-        )
+        groups = table.groupby(by, sort=False)
+        return ", ".join(f"{name} {below(rows)}" for name, rows in groups)
     return f"{(table['ci_high'] < 0).sum()} of {table['ci_low'].notna().sum()}"
 
 
 def choices(table: pd.DataFrame, labels: Sequence[str]) -> str:
-    """The lowest and highest r of a table of choices, and on which side of 0 the intervals lie."""
+    """Say between which choices r lies, and on which side of 0 the intervals.
+
+    Args:
+        table: pearson_r, ci_low and ci_high of each choice.
+        labels: of the choices.
+    """
     rows = table.assign(label=list(labels)).dropna(subset="pearson_r")
     if not len(rows):
         return "No correlation is defined: too few models."
-    ends = rows.loc[[rows["pearson_r"].idxmin(), rows["pearson_r"].idxmax()]][
-        : len(rows)
-    ]
-    each = [
+    ends = rows.loc[[rows["pearson_r"].idxmin(), rows["pearson_r"].idxmax()]]
+    phrases = [
         f"{with_interval(row.pearson_r, row.ci_low, row.ci_high)} with {row.label}"
-        for row in ends.itertuples()
+        for row in ends[: len(rows)].itertuples()
     ]
     above = (rows["ci_low"] > 0).sum()
-    return f"r from {' to '.join(each)}; 95 % intervals below 0, where the paper expects them: {below(rows)}, above 0: {above}."
+    return (
+        f"r from {' to '.join(phrases)}; 95 % intervals below 0, where the paper "
+        f"expects them: {below(rows)}, above 0: {above}."
+    )
 
 
 def survival(tables: Mapping[str, pd.DataFrame], baseline: float) -> str:
-    """Under how many other choices r keeps the sign that it has at the paper's setting, by kind of choice."""
-    defined = {name: table["pearson_r"].dropna() for name, table in tables.items()}
-    every = pd.concat(list(defined.values()))
-    if not np.isfinite(baseline) or not len(every):
-        return "At the paper's setting, or at all others, the correlation is undefined, so it cannot be said to survive or not."
-    each = ", ".join(
-        f"{name} {(np.sign(r) == np.sign(baseline)).sum()} of {len(r)}"
-        for name, r in defined.items()
+    """Say under how many other choices r keeps the sign of the paper's setting.
+
+    Args:
+        tables: pearson_r of the choices, by kind of choice.
+        baseline: r at the paper's setting.
+    """
+    by_kind = {name: table["pearson_r"].dropna() for name, table in tables.items()}
+    of_all = pd.concat(list(by_kind.values()))
+    if not np.isfinite(baseline) or not len(of_all):
+        return (
+            "At the paper's setting, or at all others, the correlation is undefined, "
+            "so it cannot be said to survive or not."
+        )
+
+    def same_sign(r: pd.Series) -> str:
+        return f"{(np.sign(r) == np.sign(baseline)).sum()} of {len(r)}"
+
+    kinds = ", ".join(f"{name} {same_sign(r)}" for name, r in by_kind.items())
+    return (
+        f"At the paper's setting r is **{baseline:.2f}**; under {same_sign(of_all)} "
+        f"choices it has the same sign ({kinds}), and it runs from {of_all.min():.2f} "
+        f"to {of_all.max():.2f}."
     )
-    alike = f"{(np.sign(every) == np.sign(baseline)).sum()} of {len(every)} choices it has the same sign ({each})"
-    return f"At the paper's setting r is **{baseline:.2f}**; under {alike}, and it runs from {every.min():.2f} to {every.max():.2f}."

@@ -1,11 +1,11 @@
-"""Tables of the ablations: how the correlation of the overlap with the gap changes with each choice, with n and interval."""
+"""How the correlation of the overlap with the gap changes with each choice."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from helpers.ablations.attributions import COSTS
 from helpers.ablations.compute import (
@@ -28,18 +28,35 @@ from helpers.statistics.reliability import reliability
 from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
-_TESTED = ("test_accuracy",)  # values of single test images
-PAPER_THRESHOLD, PAPER_NETWORKS = (
-    0.1,
-    50,
-)  # of the map; untrained networks an architecture
+PAPER_THRESHOLD = 0.1  # of the map
+PAPER_NETWORKS = 50  # untrained ones of an architecture
 FEWEST_IMAGES = 5
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
-AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not told"
+AS_PROMISED = "same direction"
+REVERSED = "opposite direction"
+NOT_TOLD = "not told"
+# Values of single images, (models, images), by method, formula and part.
+ImageValues = Mapping[tuple[Any, ...], ArrayLike]
+_PAPER_METHOD = "grad_cam"
+_NORMAL_95 = 1.96  # half-width of a 95 % interval in standard errors
+
+
+def _matches(table: pd.DataFrame, fixed: Mapping[str, object]) -> pd.Series:
+    """Whether each row has the fixed values in their columns."""
+    return (table[list(fixed)] == pd.Series(fixed)).all(axis=1)
 
 
 def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
-    """A table of both parts, "scores" or "corrected", as ``marked`` has it."""
+    """A table of the closed and the sampled part together.
+
+    Args:
+        kept: records of both parts.
+        name: "scores" or "corrected".
+        threshold: of the map, the paper's.
+
+    Returns:
+        The table with its part, see ``marked``.
+    """
     parts = [kept.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)]
     return marked(pd.concat(parts, ignore_index=True), threshold)
 
@@ -54,15 +71,16 @@ def marked(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
     Returns:
         The table with of_paper: Grad-CAM of the predicted class on all images.
     """
-    fixed = {
-        "method": CLOSED_FORMS[0][0],
+    paper = {
+        "method": _PAPER_METHOD,
         "formula": CORRECT,
         "class_used": PREDICTED,
         "annotation": BOXES,
         "part": CLOSED,
     }
-    fixed |= {"subset": ALL_IMAGES, "threshold": threshold} if "subset" in table else {}
-    return table.assign(of_paper=(table[list(fixed)] == pd.Series(fixed)).all(axis=1))
+    if "subset" in table:
+        paper |= {"subset": ALL_IMAGES, "threshold": threshold}
+    return table.assign(of_paper=_matches(table, paper))
 
 
 def each_choice(
@@ -70,73 +88,101 @@ def each_choice(
     scores: pd.DataFrame,
     keys: Sequence[str],
     value: str = "iou",
-    single: Mapping[tuple[Any, ...], ArrayLike] | None = None,
+    single: ImageValues | None = None,
 ) -> tuple[Draws, pd.DataFrame]:
-    """One column of the models for every combination of keys.
+    """Make a measure of the scores of every choice.
+
+    A value of fewer than ``FEWEST_IMAGES`` images, such as those a network gets wrong,
+    is none.
 
     Args:
-        draws: of the models.
-        scores: a row per model and choice, with n, its images.
-        keys: columns that name a choice.
-        value: the column that is scored.
-        single: (models, images) values by choice, where they are kept: scored images are
-            drawn for these, test images for all.
+        draws: bootstrap of the models.
+        scores: a row per model and choice.
+        keys: columns that tell choices apart.
+        value: column of the score.
+        single: values of single images by choice: scored images are drawn for these,
+            test images for all.
 
     Returns:
-        The draws with a column per choice, and of each (measure) the keys, images
-        (median of the models) and mean. A value of fewer than ``FEWEST_IMAGES`` images,
-        such as those that a network gets wrong, is none.
+        Bootstrap of the models with a column per choice; and per choice the column
+        (measure), the keys, images (median over the models) and mean.
     """
-    images = {name: draws.images[name] for name in _TESTED if name in draws.images}
-    columns, facts = {}, []
-    choices = scores.groupby(list(keys), sort=False, dropna=False)
-    for number, (key, part) in enumerate(choices):
+    images = _of_test_images(draws)
+    columns = {}
+    rows = []
+    groups = scores.groupby(list(keys), sort=False, dropna=False)
+    for number, (key, choice) in enumerate(groups):
         name = f"choice {number}"
-        rows = part.set_index("model_id").reindex(draws.models["model_id"])
-        enough = rows[value].where(rows["n"] >= FEWEST_IMAGES)
-        columns[name] = enough.to_numpy(dtype=float)
-        facts.append([name, *key, rows["n"].median(), rows[value].mean()])
+        of_models = choice.set_index("model_id").reindex(draws.models["model_id"])
+        enough = of_models["n"] >= FEWEST_IMAGES
+        columns[name] = of_models[value].where(enough).to_numpy(dtype=float)
+        rows.append([name, *key, of_models["n"].median(), of_models[value].mean()])
         if single and key in single:
             images[name] = single[key]
     models = draws.models.join(pd.DataFrame(columns, index=draws.models.index))
-    table = pd.DataFrame(facts, columns=["measure", *keys, "images", "mean"])
-    return Draws(models, images, draws=draws.draws, seed=draws.seed), table
+    choices = pd.DataFrame(rows, columns=["measure", *keys, "images", "mean"])
+    return Draws(models, images, draws=draws.draws, seed=draws.seed), choices
+
+
+def _of_test_images(draws: Draws) -> dict[str, ArrayLike]:
+    """Values of single test images, where there are any."""
+    name = "test_accuracy"
+    return {name: draws.images[name]} if name in draws.images else {}
 
 
 def correlations(
     draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
 ) -> pd.DataFrame:
-    """Correlate a score with the gap for every choice: keys, images, mean and ``CORRELATION``."""
+    """Correlate a score with the gap for every choice.
+
+    Args:
+        draws: bootstrap of the models.
+        scores: a row per model and choice.
+        keys: columns that tell choices apart.
+        value: column of the score.
+
+    Returns:
+        A row per choice: keys, images, mean and ``CORRELATION``.
+    """
     if scores.empty:
         return pd.DataFrame(columns=[*keys, "images", "mean", *CORRELATION])
-    own, facts = each_choice(draws, scores, keys, value)
-    return facts.drop(columns="measure").join(
-        own.correlations(facts["measure"], tau=False)[CORRELATION]
-    )
+    of_choices, choices = each_choice(draws, scores, keys, value)
+    found = of_choices.correlations(choices["measure"], tau=False)
+    return choices.drop(columns="measure").join(found[CORRELATION])
 
 
 def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
-    """The scores at the last stage, at the study's own image size, of all images of a model."""
+    """Scores at the last stage, at the study's image size, of all images of a model."""
     closed = scores[scores["part"] == CLOSED]
-    chosen = scores["layer"].isin(closed["layer"].unique()) & scores["image_size"].isin(
-        closed["image_size"].unique()
-    )
-    return scores[chosen & (scores["subset"] == ALL_IMAGES)]
+    is_last = scores["layer"].isin(closed["layer"].unique())
+    has_size = scores["image_size"].isin(closed["image_size"].unique())
+    return scores[is_last & has_size & (scores["subset"] == ALL_IMAGES)]
 
 
 def of_grad_cam(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
-    """The scores by Grad-CAM; ``fixed`` names columns and the value that they must have."""
-    wanted = dict(zip(("method", "formula"), CLOSED_FORMS[0], strict=True)) | fixed
-    return scores[(scores[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+    """Scores by Grad-CAM.
+
+    Args:
+        scores: of all methods.
+        fixed: columns, with the value that they must have.
+    """
+    method, formula = CLOSED_FORMS[0]
+    return scores[_matches(scores, {"method": method, "formula": formula, **fixed})]
 
 
 def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
-    """The paper's pooled r of its measures among the models above a training accuracy; nothing for a threshold it does not have."""
+    """The paper's pooled r of its measures.
+
+    Args:
+        minimum_train_accuracy: of the models.
+
+    Returns:
+        By measure; nothing for a threshold that the paper does not have.
+    """
     table = published_table("du2024_table3")
-    chosen = (table["architecture"] == TOTAL) & np.isclose(
-        table["threshold"], minimum_train_accuracy
-    )
-    return table[chosen].set_index("method")["pearson_r"].to_dict()
+    has_threshold = np.isclose(table["threshold"], minimum_train_accuracy)
+    pooled = table[(table["architecture"] == TOTAL) & has_threshold]
+    return pooled.set_index("method")["pearson_r"].to_dict()
 
 
 def _by_architecture(
@@ -144,18 +190,25 @@ def _by_architecture(
     scores: pd.DataFrame,
     keys: Sequence[str],
     accuracies: Collection[float],
-    theirs: pd.DataFrame,
-    single: Mapping[tuple[Any, ...], ArrayLike] | None = None,
+    published: pd.DataFrame,
+    single: ImageValues | None = None,
 ) -> pd.DataFrame:
-    """Each choice per architecture, and last of all, above each training accuracy (threshold), beside the paper's r of the method."""
-    own, facts = each_choice(draws, scores, keys, single=single)
-    table = correlation_table(own, facts["measure"], accuracies, tau=False).merge(
-        facts, on="measure"
-    )
-    table = table[["architecture", "threshold", *keys, "images", *CORRELATION]].rename(
-        columns={"method": "measure"}
-    )
-    return beside_published(table, theirs).rename(columns={"measure": "method"})
+    """Each choice per architecture, and last of all, beside the paper's r.
+
+    Args:
+        draws: bootstrap of the models.
+        scores: a row per model and choice.
+        keys: columns that tell choices apart, "method" among them.
+        accuracies: training accuracies (threshold) that models exceed.
+        published: the paper's table.
+        single: values of single images by choice.
+    """
+    of_choices, choices = each_choice(draws, scores, keys, single=single)
+    table = correlation_table(of_choices, choices["measure"], accuracies, tau=False)
+    table = table.merge(choices, on="measure")
+    table = table[["architecture", "threshold", *keys, "images", *CORRELATION]]
+    table = beside_published(table.rename(columns={"method": "measure"}), published)
+    return table.rename(columns={"measure": "method"})
 
 
 def values_of_images(
@@ -168,8 +221,8 @@ def values_of_images(
         models: ids in the order of the rows.
 
     Returns:
-        (models, images) by method, formula and part; without those that earlier versions
-        of the workbook did not keep.
+        (models, images) by method, formula and part; without those that earlier
+        versions of the workbook did not keep.
     """
     places = [kept.model_ids.index(name) for name in models]
     single = {}
@@ -187,23 +240,23 @@ def cam_methods(
     scores: pd.DataFrame,
     threshold: float,
     accuracies: Collection[float],
-    single: Mapping[tuple[Any, ...], ArrayLike] | None = None,
+    single: ImageValues | None = None,
 ) -> pd.DataFrame:
-    """The CAM methods at the paper's threshold, correct and as torchcam computes them.
+    """The CAM methods at the paper's threshold; Du et al. 2024, Table 6.
 
-    Du et al. 2024, Table 6. What has a closed form is scored on all images, the others
-    on some; Grad-CAM stands first, and again on these images where they are fewer.
+    Correct and as torchcam computes them. What has a closed form is scored on all
+    images, the others on some; Grad-CAM stands first, and again on these images where
+    they are fewer.
 
     Args:
-        draws: of the models.
+        draws: bootstrap of the models.
         scores: see ``marked``.
         threshold: of the map.
-        accuracies: training accuracies above which models are taken.
+        accuracies: training accuracies that models exceed.
         single: see ``values_of_images``; intervals draw the scored images with it.
 
     Returns:
-        A row per architecture, training accuracy and method: see ``correlations``, beside
-        the paper's r.
+        See ``_by_architecture``.
     """
     chosen = at_last_stage(scores)
     chosen = chosen[
@@ -213,126 +266,126 @@ def cam_methods(
     ]
     closed = chosen[chosen["part"] == CLOSED]
     sampled = chosen[chosen["part"] == SAMPLED]
-    ways = pd.Series(
-        zip(sampled["method"], sampled["formula"], strict=True), index=sampled.index
-    )
-    fewer = len(sampled) and sampled["n"].max() < closed["n"].max()
-    again = sampled[ways.isin(CLOSED_FORMS[:1])] if fewer else sampled[:0]
-    ordered = pd.concat([closed, again, sampled[~ways.isin(CLOSED_FORMS)]])
-    return _by_architecture(
-        draws,
-        ordered,
-        ["method", "formula", "part"],
-        accuracies,
-        published_table("du2024_table6"),
-        single,
-    ).drop(columns="part")
+    again = sampled[:0]
+    if len(sampled) and sampled["n"].max() < closed["n"].max():
+        again = sampled[_is_way(sampled, CLOSED_FORMS[:1])]
+    ordered = pd.concat([closed, again, sampled[~_is_way(sampled, CLOSED_FORMS)]])
+    keys = ["method", "formula", "part"]
+    published = published_table("du2024_table6")
+    table = _by_architecture(draws, ordered, keys, accuracies, published, single)
+    return table.drop(columns="part")
+
+
+def _is_way(
+    scores: pd.DataFrame, ways: Collection[tuple[str, str]]
+) -> NDArray[np.bool_]:
+    """Whether each row is of one of some methods with their formula."""
+    rows = zip(scores["method"], scores["formula"], strict=True)
+    return np.array([row in ways for row in rows], dtype=bool)
 
 
 def annotations(
     draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]
 ) -> pd.DataFrame:
-    """Annotated boxes beside masks of machines (published_r: the paper's saliency masks), by Grad-CAM; Du et al. 2024, Table 7."""
+    """Annotated boxes beside masks of machines, by Grad-CAM; Du et al. 2024, Table 7.
+
+    Args:
+        draws: bootstrap of the models.
+        scores: see ``scores_of``.
+        threshold: of the map.
+        accuracies: training accuracies that models exceed.
+
+    Returns:
+        See ``_by_architecture``; published_r of each mask is that of the paper's
+        saliency masks.
+    """
     chosen = of_grad_cam(
         at_last_stage(scores), part=CLOSED, class_used=PREDICTED, threshold=threshold
     )
-    chosen = chosen.assign(
-        method=chosen["annotation"].replace(BOXES, "annotated_boxes")
-    )
-    theirs = published_table("du2024_table7")
-    masks = theirs[theirs["method"] == "saliency_masks"]
-    providers = [
-        masks.assign(method=name)
-        for name in chosen["method"].unique()
-        if name != "annotated_boxes"
-    ]
-    return _by_architecture(
-        draws,
-        chosen,
-        ["method"],
-        accuracies,
-        pd.concat([theirs[theirs["method"] == "annotated_boxes"], *providers]),
-    )
+    methods = chosen["annotation"].replace(BOXES, "annotated_boxes")
+    chosen = chosen.assign(method=methods)
+    published = published_table("du2024_table7")
+    of_masks = published[published["method"] == "saliency_masks"]
+    named = [published[published["method"] == "annotated_boxes"]]
+    for provider in methods.unique():
+        if provider != "annotated_boxes":
+            named.append(of_masks.assign(method=provider))
+    return _by_architecture(draws, chosen, ["method"], accuracies, pd.concat(named))
 
 
 def by_threshold(
     draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float
 ) -> pd.DataFrame:
-    """Correlate at every threshold of the map: each CAM method, and Grad-CAM against masks of machines; all of the predicted class."""
+    """Correlate at every threshold of the map, of the predicted class.
+
+    Each CAM method, and Grad-CAM against masks of machines.
+
+    Args:
+        draws: bootstrap of the models.
+        scores: see ``scores_of``.
+        minimum_train_accuracy: of the models.
+        paper: threshold of the map that the study takes from the paper.
+
+    Returns:
+        See ``correlations``; published_r where the choice is the paper's.
+    """
     chosen = at_last_stage(scores)
+    chosen = chosen[chosen["class_used"] != TRUE]
     # On the sampled images what has a closed form would only be repeated.
-    ways = pd.Series(
-        zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index
-    )
-    chosen = chosen[
-        (chosen["class_used"] != TRUE)
-        & ~((chosen["part"] == SAMPLED) & ways.isin(CLOSED_FORMS))
-    ]
+    has_closed_form = _is_way(chosen, CLOSED_FORMS)
+    chosen = chosen[~(has_closed_form & (chosen["part"] == SAMPLED))]
     keys = ["method", "formula", "annotation", "part"]
     table = correlations(draws, chosen, [*keys, "threshold"])
-    of_paper = (table[keys] == table[keys].iloc[0]).all(axis=1)
-    is_paper = (
-        of_paper
-        & np.isclose(table["threshold"], paper)
-        & np.isclose(paper, PAPER_THRESHOLD)
-    )
-    return table.assign(
-        published_r=np.where(
-            is_paper,
-            published_pooled(minimum_train_accuracy).get("iou", np.nan),
-            np.nan,
-        )
-    )
+    is_paper = (table[keys] == table[keys].iloc[0]).all(axis=1)
+    is_paper &= np.isclose(table["threshold"], paper)
+    is_paper &= np.isclose(paper, PAPER_THRESHOLD)
+    published = published_pooled(minimum_train_accuracy).get("iou", np.nan)
+    return table.assign(published_r=np.where(is_paper, published, np.nan))
 
 
 def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
-    """How each score of each attribution goes with the gap, beside that of Grad-CAM on the same images.
+    """Correlate each score of each attribution with the gap, beside Grad-CAM's.
 
-    minus_cam is r less Grad-CAM's, paired; costs are per image. ``draws`` has the models of ``kept``, in its order.
+    Args:
+        draws: bootstrap of the models of ``kept``, in its order.
+        kept: records of the attributed part.
+
+    Returns:
+        A row per measure and method: images, n, mean over the models, reliability,
+        r with its interval, minus_cam (r less Grad-CAM's on the same images, paired)
+        with its interval, costs per image and the reason where there are no maps.
     """
-    tables, values, costs = (
-        [],
-        kept.stacked(ATTRIBUTED),
-        kept.table(ATTRIBUTED, "costs"),
-    )
+    values = kept.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
+    costs = kept.table(ATTRIBUTED, "costs")
+    methods = costs["method"].unique()
     means = {name: finite_mean(single.T) for name, single in values.items()}
-    test = {
-        name: single for name, single in draws.images.items() if name == "test_accuracy"
-    }
-    own, methods = (
-        Draws(
-            draws.models.assign(**means),
-            test | values,
-            draws=draws.draws,
-            seed=draws.seed,
-        ),
-        costs["method"].unique(),
+    of_attributions = Draws(
+        draws.models.assign(**means),
+        _of_test_images(draws) | values,
+        draws=draws.draws,
+        seed=draws.seed,
     )
+    tables = []
     for measure in chance.LESS_CHANCE:
         names = [f"{measure}, {method}" for method in methods]
-        r = own.estimate(names)
+        r = of_attributions.estimate(names)
+        # Column 0 is Grad-CAM: (draws, methods).
         low, high = percentile_interval(r.drawn - r.drawn[:, :1], r.configurations)
         facts = {
             "measure": measure,
             "method": methods,
             "images": [values[name].shape[1] for name in names],
-        }
-        facts |= {
-            "mean": own.models[names].mean().to_numpy(),
+            "mean": of_attributions.models[names].mean().to_numpy(),
             "reliability": [reliability(values[name]) for name in names],
-        }
-        facts |= {
             "minus_cam": r.value - r.value[0],
             "minus_cam_low": low,
             "minus_cam_high": high,
         }
-        tables.append(own.correlations(names, tau=False).assign(**facts))
-    per_method = (
-        costs.groupby("method")[COSTS]
-        .median()
-        .join(costs.groupby("method")["reason"].max())
-    )
-    shown = [
+        table = of_attributions.correlations(names, tau=False)
+        tables.append(table.assign(**facts))
+    by_method = costs.groupby("method")
+    per_method = by_method[COSTS].median().join(by_method["reason"].max())
+    columns = [
         "measure",
         "method",
         "images",
@@ -343,153 +396,161 @@ def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
         "ci_low",
         "ci_high",
         "kendall_tau",
+        "minus_cam",
+        "minus_cam_low",
+        "minus_cam_high",
     ]
-    shown += ["minus_cam", "minus_cam_low", "minus_cam_high"]
-    return pd.concat(tables, ignore_index=True)[shown].merge(
-        per_method, left_on="method", right_index=True
-    )
+    table = pd.concat(tables, ignore_index=True)[columns]
+    return table.merge(per_method, left_on="method", right_index=True)
 
 
 def tells(low: float, high: float) -> str:
-    """Whether a correlation that must be none is none, by equivalence: that an interval contains 0 shows nothing."""
+    """Whether a correlation that must be none is none, by equivalence.
+
+    That an interval contains 0 shows nothing.
+
+    Args:
+        low: end of the interval.
+        high: end of the interval.
+
+    Example:
+        >>> tells(-0.05, 0.08)
+        'nothing'
+        >>> tells(-0.3, 0.4)
+        'cannot tell'
+    """
     if low >= -NEGLIGIBLE and high <= NEGLIGIBLE:
         return "nothing"
     return "something" if low > 0 or high < 0 else "cannot tell"
 
 
 def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
-    """Correlate IoU with the gap among untrained networks (``untrained_scores``), beside trained ones; Du et al. 2024, Table 5.
+    """Correlate IoU with the gap among untrained networks; Du et al. 2024, Table 5.
 
-    A row per architecture, last "Total"; each network is a configuration. published_low and _high are Fisher's interval of 50 networks
-    each.
+    Args:
+        networks: see ``compute.untrained_scores``; each is a configuration.
+        trained: bootstrap of the trained models.
+
+    Returns:
+        A row per architecture, last "Total", beside trained networks and the paper;
+        published_low and published_high are Fisher's interval of 50 networks each.
     """
     # Each random network is drawn by itself.
-    draws = Draws(networks, draws=trained.draws, seed=trained.seed).drawing("model_id")
-    means = {
-        "images": "train_images",
-        "train_accuracy": "train_accuracy",
-        "test_accuracy": "test_accuracy",
-        "mean": "iou",
-    }
+    untrained = Draws(networks, draws=trained.draws, seed=trained.seed)
+    untrained = untrained.drawing("model_id")
     rows = []
     for name in [*networks["architecture"].unique(), TOTAL]:
-        own, others = (
-            part.of((part.models["architecture"] == name) | (name == TOTAL))
-            for part in (draws, trained)
-        )
-        row = {"architecture": name} | {
-            column: own.models[source].mean() for column, source in means.items()
+        random = _of_architecture(untrained, name)
+        fitted = _of_architecture(trained, name)
+        row = {
+            "architecture": name,
+            "images": random.models["train_images"].mean(),
+            "train_accuracy": random.models["train_accuracy"].mean(),
+            "test_accuracy": random.models["test_accuracy"].mean(),
+            "mean": random.models["iou"].mean(),
         }
-        row |= own.correlations(["iou"], tau=False)[CORRELATION].iloc[0].to_dict()
-        row["tells"] = tells(row["ci_low"], row["ci_high"])
-        rows.append(
-            row
-            | {
-                "trained_n": len(others.models),
-                "trained_r": others.estimate(["iou"]).value[0],
-            }
-        )
-    theirs = published_table("du2024_table5").rename(
-        columns={"pearson_r": "published_r"}
-    )[["architecture", "published_r"]]
-    half = 1.96 / np.sqrt(
-        np.where(
-            theirs["architecture"] == TOTAL,
-            PAPER_NETWORKS * (len(theirs) - 1),
-            PAPER_NETWORKS,
-        )
-        - 3
-    )
-    low, high = (
-        np.tanh(np.arctanh(theirs["published_r"]) + sign * half) for sign in (-1, 1)
-    )
-    theirs = theirs.assign(
+        row |= random.correlations(["iou"], tau=False)[CORRELATION].iloc[0].to_dict()
+        row |= {
+            "tells": tells(row["ci_low"], row["ci_high"]),
+            "trained_n": len(fitted.models),
+            "trained_r": fitted.estimate(["iou"]).value[0],
+        }
+        rows.append(row)
+    published = _published_validity()
+    return pd.DataFrame(rows).merge(published, how="left", on="architecture")
+
+
+def _of_architecture(draws: Draws, name: str) -> Draws:
+    """The models of an architecture, or all of them for ``TOTAL``."""
+    return draws.of((draws.models["architecture"] == name) | (name == TOTAL))
+
+
+def _published_validity() -> pd.DataFrame:
+    """The paper's r among untrained networks, with Fisher's interval."""
+    published = published_table("du2024_table5")[["architecture", "pearson_r"]]
+    published = published.rename(columns={"pearson_r": "published_r"})
+    is_total = published["architecture"] == TOTAL
+    architectures = len(published) - 1
+    networks = np.where(is_total, PAPER_NETWORKS * architectures, PAPER_NETWORKS)
+    half_width = _NORMAL_95 / np.sqrt(networks - 3)
+    low = np.tanh(np.arctanh(published["published_r"]) - half_width)
+    high = np.tanh(np.arctanh(published["published_r"]) + half_width)
+    return published.assign(
         published_low=low,
         published_high=high,
         published_tells=list(map(tells, low, high)),
     )
-    return pd.DataFrame(rows).merge(theirs, how="left", on="architecture")
 
 
 def shifts(
     draws: Draws, measures: Sequence[str], column: str, unit: Sequence[str]
 ) -> pd.DataFrame:
-    """How far measures move where one column alone changes, such as label_noise: the mean over pairs of models that share the unit.
+    """How far measures move where one column alone changes, such as label_noise.
 
-    A row per further level and measure, of which "gap" must be one. shift is in standard deviations over the models of the lowest level;
-    promised is r times the gap's shift; kept is the direction alone, ``NOT_TOLD`` where an interval of shift, r or the gap's shift contains
-    0.
+    Args:
+        draws: bootstrap of the models.
+        measures: columns of the models; "gap" must be one.
+        column: whose lowest level is held against each other one.
+        unit: columns that two models of a pair share.
+
+    Returns:
+        A row per further level and measure. change is the mean over pairs; shift is it
+        in standard deviations over the models of the lowest level; promised is r times
+        the gap's shift; kept is the direction alone, ``NOT_TOLD`` where an interval of
+        shift, r or the gap's shift contains 0.
     """
     models = draws.models
     levels = sorted(models[column].dropna().unique())
-    lowest = models[column].isin(levels[:1])
-    known = (
-        draws.of(lowest)
-        .correlations(measures, tau=False)
-        .rename(columns={"pearson_r": "r", "ci_low": "r_low", "ci_high": "r_high"})
-    )
-    values, ends, tables = (
-        models[list(measures)].astype(float),
-        models[[*unit, "cell"]].rename_axis("at").reset_index(),
-        [],
-    )
+    is_lowest = models[column].isin(levels[:1])
+    at_lowest = draws.of(is_lowest).correlations(measures, tau=False)
+    r = at_lowest[["pearson_r", "ci_low", "ci_high"]]
+    r = r.set_axis(["r", "r_low", "r_high"], axis=1)
+    values = models[list(measures)].astype(float)
+    spread = values[is_lowest].std().replace(0, np.nan).to_numpy()
+    ends = models[[*unit, "cell"]].rename_axis("at").reset_index()
+    tables = []
     for level in levels[1:]:
-        pairs = ends[lowest].merge(
+        pairs = ends[is_lowest].merge(
             ends[models[column] == level],
             on=list(unit),
             suffixes=("", "_moved"),
             validate="one_to_one",
         )
+        # (pairs, measures)
         change = values.to_numpy()[pairs["at_moved"]] - values.to_numpy()[pairs["at"]]
-        among, spread = (
-            Draws(pairs, draws=draws.draws, seed=draws.seed),
-            values[lowest].std().replace(0, np.nan).to_numpy(),
-        )
-        shift, low, high = among.mean(change / spread)
-        facts = {
-            "measure": list(measures),
-            "column": column,
-            "level": str(level),
-            "n": np.isfinite(change).sum(0),
-        }
-        facts |= {
-            "cells": among.configurations(np.isfinite(change)),
-            "change": finite_mean(change),
-        }
+        of_pairs = Draws(pairs, draws=draws.draws, seed=draws.seed)
+        shift, low, high = of_pairs.mean(change / spread)
         table = pd.DataFrame(
-            facts | {"shift": shift, "ci_low": low, "ci_high": high}
-        ).join(known[["r", "r_low", "r_high"]])
-        gap = table.set_index("measure").loc["gap"]
-        told = (
-            (table["ci_low"] * table["ci_high"] > 0)
-            & (table["r_low"] * table["r_high"] > 0)
-            & (gap["ci_low"] * gap["ci_high"] > 0)
+            {
+                "measure": list(measures),
+                "column": column,
+                "level": str(level),
+                "n": np.isfinite(change).sum(0),
+                "cells": of_pairs.configurations(np.isfinite(change)),
+                "change": finite_mean(change),
+                "shift": shift,
+                "ci_low": low,
+                "ci_high": high,
+            }
         )
-        promised = table["r"] * gap["shift"]
-        kept = np.where(
-            np.sign(table["shift"]) == np.sign(promised), AS_PROMISED, REVERSED
-        )
-        tables.append(
-            table.assign(promised=promised, kept=np.where(told, kept, NOT_TOLD))
-        )
-    names = [
-        "measure",
-        "column",
-        "level",
-        "n",
-        "cells",
-        "change",
-        "shift",
-        "ci_low",
-        "ci_high",
-        "r",
-        "r_low",
-        "r_high",
-        "promised",
-        "kept",
-    ]
-    return (
-        pd.concat(tables, ignore_index=True)[names]
-        if tables
-        else pd.DataFrame(columns=names)
+        tables.append(_with_promise(table.join(r)))
+    if tables:
+        return pd.concat(tables, ignore_index=True)
+    columns = ["measure", "column", "level", "n", "cells", "change", "shift"]
+    columns += ["ci_low", "ci_high", *r.columns, "promised", "kept"]
+    return pd.DataFrame(columns=columns)
+
+
+def _with_promise(table: pd.DataFrame) -> pd.DataFrame:
+    """Shifts of one level beside those that the correlation with the gap promises."""
+    gap = table.set_index("measure").loc["gap"]
+    promised = table["r"] * gap["shift"]
+    is_as_promised = np.sign(table["shift"]) == np.sign(promised)
+    direction = np.where(is_as_promised, AS_PROMISED, REVERSED)
+    is_told = (
+        (table["ci_low"] * table["ci_high"] > 0)
+        & (table["r_low"] * table["r_high"] > 0)
+        & (gap["ci_low"] * gap["ci_high"] > 0)
     )
+    kept = np.where(is_told, direction, NOT_TOLD)
+    return table.assign(promised=promised, kept=kept)

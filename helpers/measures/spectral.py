@@ -32,9 +32,11 @@ def operator_norm(
 ) -> float:
     """Spectral norm of a convolution as a linear map of its whole input, with circular padding: ``max of |conv(x)| / |x|``.
 
-    Sedghi, Gupta and Long 2019: the largest singular value of the kernel's Fourier transform ``W(t)`` at any frequency t of the input. A
-    stride s is a stride of 1 on the s² images that hold every s-th pixel each. The input size is rounded up to the kernel's and to a
-    multiple of the stride; of several groups the largest counts. NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
+    Sedghi, Gupta and Long 2019: the largest singular value of the kernel's Fourier
+    transform ``W(t)`` at any frequency t of the input. A stride s is a stride of 1 on
+    the s² images that hold every s-th pixel each. The input size is rounded up to the
+    kernel's and to a multiple of the stride; of several groups the largest counts. NaN
+    when a weight, (c_out, c_in / groups, kh, kw), is not finite.
     """
     kernels = (
         weight.detach().cpu().double().unflatten(0, (groups, -1))
@@ -72,9 +74,11 @@ def operator_norm(
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
     """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups; kernels (g, n, c, kh, kw)."""
-    # With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the largest eigenvalue M of all real t, of a degree below
-    # the taps, so inside a square of side h it exceeds what the corners interpolate by at most ``sum over axes of (h degree)² M / 16``
-    # (Bernstein). Squares that cannot hold the largest are dropped, others cut in four: of 224 x 224 frequencies a twentieth is left.
+    # With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the
+    # largest eigenvalue M of all real t, of a degree below the taps, so inside a square
+    # of side h it exceeds what the corners interpolate by at most ``sum over axes of (h
+    # degree)² M / 16`` (Bernstein). Squares that cannot hold the largest are dropped,
+    # others cut in four: of 224 x 224 frequencies a twentieth is left.
     unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
     bend = float(((torch.tensor(kernels.shape[3:]) - 1) * unit).square().sum()) / 16
     cuts = max(
@@ -268,7 +272,8 @@ def _eigenvalues(
 def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
     """Spectral norm of one layer's weight, by one of ``complexity.NORM_VARIANTS``; of a linear layer they are all the same.
 
-    reshaped: of one (c_out, rest) matrix (Yoshida and Miyato 2017); fft: stride and dilation ignored, at the network's input size, as
+    reshaped: of one (c_out, rest) matrix (Yoshida and Miyato 2017); fft: stride and
+        dilation ignored, at the network's input size, as
     Dziugaite et al. 2020 (code).
     """
     if variant == "reshaped" or layer.weight.ndim == 2:

@@ -16,7 +16,7 @@ from helpers.ablations.compute import (
     CLOSED_FORMS,
     SAMPLED,
     AblationSettings,
-    Given,
+    Subject,
 )
 from helpers.cams import attribution, chance, overlap
 from helpers.cams.maps import closed_form_cam, layer_maps, normalise_maps
@@ -41,7 +41,7 @@ SETTINGS = AblationSettings(
 def given(tiny_module_given):
     """Untrained, with a seed that classifies some images right and some wrong."""
     network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=1).eval()
-    return Given(network, tiny_module_given["images"], resnet.normalise_images, "cpu")
+    return Subject(network, tiny_module_given["images"], resnet.normalise_images, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -195,18 +195,10 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
 
 
 def test_an_empty_subset_is_undefined():
-    keys = {
-        "method": "m",
-        "formula": "f",
-        "layer": "l",
-        "class_used": "predicted",
-        "annotation": "boxes",
-        "image_size": 4,
-    }
     inside = torch.zeros(2, 4, 4, dtype=torch.bool)
     inside[0, :2] = True
     table = compute.overlap_rows(
-        torch.ones(2, 2, 2), inside, torch.ones(2, dtype=torch.bool), (0.5,), **keys
+        torch.ones(2, 2, 2), inside, torch.ones(2, dtype=torch.bool), (0.5,)
     )
     assert table["n"].tolist() == [1, 1, 0]
     assert table["iou"].tolist()[:2] == [0.5, 0.5]
