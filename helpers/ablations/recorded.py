@@ -34,9 +34,9 @@ SOURCE = "computed_from"  # the column that says where a row of a table is from
 OF_NETWORKS = "networks, as published"
 OF_MAPS = "kept maps"
 WITHOUT_NETWORKS = (
-    "Until then Grad-CAM of the predicted class is computed from its kept maps, and rows "
-    "of other choices stand as they were published when the networks were there (column "
-    f"`{SOURCE}`)."
+    "Until then Grad-CAM of the predicted class is computed from its kept maps, and "
+    "rows of other choices stand as they were published when the networks were there "
+    f"(column `{SOURCE}`)."
 )
 _VERSION = 1  # of the masks
 

@@ -1,4 +1,4 @@
-"""How much a layer can stretch its input, and spectral norms of the layers combined (Jiang et al. 2020; Du et al. 2024)."""
+"""Spectral norms of layers and their products; Jiang et al. 2020, Du et al. 2024."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,14 @@ from helpers.statistics.correlations import Array
 Pair = tuple[int, int]
 _CORNERS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
 _BATCH = 2**22  # complex numbers in the transforms of one batch
-_ROUGH = 1e-4  # by which eigenvalues in single precision, which decide where to look in double, are off at most, relative
+# Relative error at most of eigenvalues in single precision, which decide where those in
+# double precision are computed.
+_ROUGH = 1e-4
 _EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
 _SQUARES = 16  # that are cut further where a matrix has more rows
 _STEPS = 64  # of a Lanczos iteration at most
+_PLACES = 128  # frequencies in one batch of iterations
+_CLOSE = 8  # of the highest frequencies, for double precision
 
 
 def operator_norm(
@@ -30,39 +34,40 @@ def operator_norm(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> float:
-    """Spectral norm of a convolution as a linear map of its whole input, with circular padding: ``max of |conv(x)| / |x|``.
+    """Spectral norm of a convolution as a linear map: ``max of |conv(x)| / |x|``.
 
-    Sedghi, Gupta and Long 2019: the largest singular value of the kernel's Fourier
-    transform ``W(t)`` at any frequency t of the input. A stride s is a stride of 1 on
-    the s² images that hold every s-th pixel each. The input size is rounded up to the
-    kernel's and to a multiple of the stride; of several groups the largest counts. NaN
-    when a weight, (c_out, c_in / groups, kh, kw), is not finite.
+    With circular padding; Sedghi, Gupta and Long 2019: the largest singular value of
+    the kernel's Fourier transform ``W(t)`` at any frequency t of the input. A stride s
+    is a stride of 1 on the s^2 images that hold every s-th pixel each. Of several
+    groups the largest counts.
+
+    Args:
+        weight: (c_out, c_in / groups, kh, kw).
+        input_size: rounded up to the kernel's and to a multiple of the stride.
+        stride: along both axes.
+        dilation: along both axes.
+        groups: of channels.
+
+    Returns:
+        NaN when a weight is not finite.
+
+    Example:
+        >>> operator_norm(torch.full((1, 1, 1, 1), 3.0), (4, 4))
+        3.0
     """
-    kernels = (
-        weight.detach().cpu().double().unflatten(0, (groups, -1))
-    )  # (g, n, c, kh, kw)
-    if not math.isfinite(scale := float(kernels.abs().max())):
+    kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))
+    scale = float(kernels.abs().max())
+    if not math.isfinite(scale):
         return math.nan
-    kernels = kernels / (scale or 1)  # its squares are to fit into single precision
-    spread = [
-        (taps - 1) * step + 1
-        for taps, step in zip(kernels.shape[3:], dilation, strict=True)
-    ]
-    wide = kernels.new_zeros(
-        *kernels.shape[:3],
-        *(-(-taps // step) * step for taps, step in zip(spread, stride, strict=True)),
-    )
-    wide[..., : spread[0] : dilation[0], : spread[1] : dilation[1]] = kernels
-    split = wide.unflatten(4, (-1, stride[1])).unflatten(
-        3, (-1, stride[0])
-    )  # (g, n, c, kh / s, s, kw / s, s)
-    kernels = split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
-    grid = [
-        -(-max(size, taps) // step) if taps > step else 1
-        for size, taps, step in zip(input_size, spread, stride, strict=True)
-    ]
+    # So that squares fit into single precision.
+    kernels = _without_stride(kernels / (scale or 1), stride, dilation)
+    grid = []
+    for axis in (0, 1):
+        taps = (weight.shape[2 + axis] - 1) * dilation[axis] + 1
+        size = max(input_size[axis], taps)
+        grid.append(-(-size // stride[axis]) if taps > stride[axis] else 1)
     if kernels.shape[1] > kernels.shape[2]:
-        kernels = kernels.transpose(1, 2)
+        kernels = kernels.transpose(1, 2)  # so that W(t) W(t)' is small
     if kernels.shape[1] <= _EXACT:
         return scale * math.sqrt(_largest(kernels, grid))
     if grid == [1, 1]:
@@ -72,128 +77,186 @@ def operator_norm(
     return scale * math.sqrt(max(_by_iteration(group, grid) for group in kernels))
 
 
+def _without_stride(kernels: Tensor, stride: Pair, dilation: Pair) -> Tensor:
+    """Kernels of a convolution of stride 1 that does the same on split images.
+
+    Args:
+        kernels: (g, n, c, kh, kw).
+        stride: s along both axes.
+        dilation: along both axes.
+
+    Returns:
+        (g, n, c s s, kh / s, kw / s), of the dilated kernels, rounded up.
+    """
+    height = (kernels.shape[3] - 1) * dilation[0] + 1
+    width = (kernels.shape[4] - 1) * dilation[1] + 1
+    rows = -(-height // stride[0]) * stride[0]
+    columns = -(-width // stride[1]) * stride[1]
+    dilated = kernels.new_zeros(*kernels.shape[:3], rows, columns)
+    dilated[..., : height : dilation[0], : width : dilation[1]] = kernels
+    # (g, n, c, kh / s, s, kw / s, s)
+    split = dilated.unflatten(4, (-1, stride[1])).unflatten(3, (-1, stride[0]))
+    return split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
+
+
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
-    """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups; kernels (g, n, c, kh, kw)."""
-    # With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the
-    # largest eigenvalue M of all real t, of a degree below the taps, so inside a square
-    # of side h it exceeds what the corners interpolate by at most ``sum over axes of (h
-    # degree)² M / 16`` (Bernstein). Squares that cannot hold the largest are dropped,
-    # others cut in four: of 224 x 224 frequencies a twentieth is left.
-    unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
-    bend = float(((torch.tensor(kernels.shape[3:]) - 1) * unit).square().sum()) / 16
-    cuts = max(
-        0,
-        math.floor(
-            math.log2(min(max(grid), math.sqrt(0.35 / bend) if bend else math.inf))
-        ),
-    )
-    # Of t and -t, whose blocks are conjugate, one is enough.
-    squares = torch.cartesian_prod(
-        torch.arange(0, grid[0], 2**cuts), torch.arange(0, grid[1] // 2 + 1, 2**cuts)
-    )
-    values, most = torch.full(tuple(grid), torch.nan), math.inf
-    for side in (2**power for power in reversed(range(cuts + 1))):
-        corners = (
-            squares[:, None] + side * _CORNERS if side > 1 else squares[:, None]
-        ) % torch.tensor(grid)
+    """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups.
+
+    With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the
+    largest eigenvalue M of all real t, of a degree below the taps, so inside a square
+    of side h it exceeds what the corners interpolate by at most ``sum over axes of (h
+    degree)^2 M / 16`` (Bernstein). Squares that cannot hold the largest are dropped,
+    others cut in
+    four: of 224 x 224 frequencies a twentieth is left.
+
+    Args:
+        kernels: (g, n, c, kh, kw).
+        grid: frequencies along both axes.
+    """
+    sizes = torch.tensor(grid)
+    unit = 2 * math.pi / sizes.double()
+    bend, squares, side = _first_squares(kernels.shape[3:], grid)
+    values = torch.full(tuple(grid), torch.nan)  # of the frequencies so far
+    highest_of_all = math.inf
+    batch_size = max(1, _BATCH // kernels[..., 0, 0].numel())
+    while True:
+        corners = squares[:, None]  # (squares, corners, 2)
+        if side > 1:
+            corners = corners + side * _CORNERS
+        corners = corners % sizes
         places = corners.flatten(0, 1).unique(dim=0)
         places = places[values[*places.T].isnan()]
-        for part in places.split(max(1, _BATCH // kernels[..., 0, 0].numel())):
-            values[*part.T] = _eigenvalues(kernels, part * unit, torch.complex64)
+        for batch in places.split(batch_size):
+            values[*batch.T] = _eigenvalues(kernels, batch * unit, torch.complex64)
         best = float(values[~values.isnan()].max()) * (1 - _ROUGH)
-        most = min(most, best / (1 - bend * side**2))
-        squares = squares[
-            values[*corners.permute(2, 0, 1)].amax(1) + bend * side**2 * most > best
-        ]
-        squares = (squares[:, None] + side // 2 * _CORNERS).flatten(0, 1)
-    return float(
-        _eigenvalues(
-            kernels, (values.nan_to_num(-1) >= best).nonzero() * unit, torch.complex128
-        ).max()
-    )
+        if side == 1:
+            break
+        excess = bend * side**2
+        highest_of_all = min(highest_of_all, best / (1 - excess))
+        heights = values[*corners.permute(2, 0, 1)].amax(1)
+        squares = squares[heights + excess * highest_of_all > best]
+        side //= 2
+        squares = (squares[:, None] + side * _CORNERS).flatten(0, 1)
+    candidates = (values.nan_to_num(-1) >= best).nonzero()
+    return float(_eigenvalues(kernels, candidates * unit, torch.complex128).max())
+
+
+def _first_squares(
+    taps: Sequence[int], grid: Sequence[int]
+) -> tuple[float, Tensor, int]:
+    """Squares of frequencies that are looked at first.
+
+    Of t and -t, whose blocks are conjugate, one is enough.
+
+    Args:
+        taps: of the kernel along both axes.
+        grid: frequencies along both axes.
+
+    Returns:
+        By which share of M a square of side 1 exceeds its corners at most; upper left
+        corners of the squares, (squares, 2); and their side.
+    """
+    unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
+    bend = float(((torch.tensor(taps) - 1) * unit).square().sum()) / 16
+    longest = math.sqrt(0.35 / bend) if bend else math.inf
+    cuts = max(0, math.floor(math.log2(min(max(grid), longest))))
+    side = 2**cuts
+    rows = torch.arange(0, grid[0], side)
+    columns = torch.arange(0, grid[1] // 2 + 1, side)
+    return bend, torch.cartesian_prod(rows, columns), side
 
 
 def _by_iteration(kernels: Tensor, grid: Sequence[int]) -> float:
-    """``_largest`` of one group with many rows, kernels (n, c, kh, kw).
+    """``_largest`` of one group with many rows.
 
     Squares are cut as in ``_largest``, but only those with the highest corners, and the
     eigenvalues of corners are those of Lanczos iterations in single precision, which
-    begin with the vector of a corner before. What comes out is the largest eigenvalue,
-    in double precision, at a frequency of the grid that has none higher beside it.
+    begin with the vector of a corner before.
+
+    Args:
+        kernels: (n, c, kh, kw).
+        grid: frequencies along both axes.
+
+    Returns:
+        The largest eigenvalue, in double precision, at a frequency of the grid that has
+        none higher beside it.
     """
     if not kernels.any():
         return 0.0
     sizes = torch.tensor(grid)
-    unit = 2 * math.pi / sizes.double()
-    bend = float(((torch.tensor(kernels.shape[2:]) - 1) * unit).square().sum()) / 16
-    cuts = max(0, math.floor(math.log2(min(max(grid), math.sqrt(0.35 / bend)))))
-    side = 2**cuts
-    squares = torch.cartesian_prod(
-        torch.arange(0, grid[0], side), torch.arange(0, grid[1] // 2 + 1, side)
-    )
-    seen = _Corners(kernels, grid)
+    bend, squares, side = _first_squares(kernels.shape[2:], grid)
+    frequencies = _Frequencies(kernels, grid)
     while side > 1:
         corners = (squares[:, None] + side * _CORNERS) % sizes  # (squares, 4, 2)
-        seen.add(corners.flatten(0, 1), side, bend * side**2 / 20)
-        heights = seen.values[*corners.permute(2, 0, 1)].amax(1)
+        frequencies.add(corners.flatten(0, 1), side, bend * side**2 / 20)
+        heights = frequencies.values[*corners.permute(2, 0, 1)].amax(1)
         squares = squares[heights.argsort(descending=True)[:_SQUARES]]
         side //= 2
         squares = (squares[:, None] + side * _CORNERS).flatten(0, 1) % sizes
-    seen.add(squares, 1, 0)
+    frequencies.add(squares, 1, 0)
     neighbours = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
     best = -math.inf
-    while float(seen.values.max()) > best:
-        best = float(seen.values.max())
-        top = (seen.values == best).nonzero()[0]
-        seen.add((top + neighbours) % sizes, 1, 0)
-    return seen.highest()
+    while float(frequencies.values.max()) > best:
+        best = float(frequencies.values.max())
+        top = (frequencies.values == best).nonzero()[0]
+        frequencies.add((top + neighbours) % sizes, 1, 0)
+    return frequencies.highest()
 
 
-class _Corners:
-    """Largest eigenvalues of ``W(t) W(t)'`` at frequencies of a grid, and their vectors."""
+class _Frequencies:
+    """Largest eigenvalues of ``W(t) W(t)'`` by frequency, and their vectors."""
 
     def __init__(self, kernels: Tensor, grid: Sequence[int]) -> None:
-        """Begin without any; kernels (n, c, kh, kw)."""
-        self.values = torch.full(tuple(grid), -torch.inf)  # where none is known
+        """Begin without any.
+
+        Args:
+            kernels: (n, c, kh, kw).
+            grid: frequencies along both axes.
+        """
+        self.values = torch.full(tuple(grid), -torch.inf)  # where none is computed
         self._vectors: dict[tuple[int, ...], Tensor] = {}
         self._rows = kernels.shape[0]
         # (taps rows, c): W(t) is the sum of its blocks, each with its wave.
         matrix = kernels.permute(2, 3, 0, 1).flatten(0, 2).contiguous()
         self._matrices = {torch.complex64: matrix.float(), torch.complex128: matrix}
-        taps = [torch.arange(size, dtype=torch.float64) for size in kernels.shape[2:]]
-        self._taps = torch.cartesian_prod(*taps).view(-1, 2)
+        self._taps = _places_of_taps(kernels.shape[2:])
         self._unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
         self._random = torch.Generator().manual_seed(0)
 
     def add(self, places: Tensor, side: int, tolerance: float) -> None:
-        """Add those of places (P, 2) that are not known.
+        """Compute the eigenvalues of frequencies that are not there.
 
         Args:
-            places: integers, the frequency's number along each axis.
+            places: (P, 2) integers, the frequency's number along each axis.
             side: of the squares whose corners they are.
             tolerance: relative error at most, as far as the iteration shows it.
         """
         places = places.unique(dim=0)
         places = places[self.values[*places.T].isinf()]
-        for part in places.split(128):
-            start = torch.randn(
-                len(part), self._rows, dtype=torch.complex64, generator=self._random
-            )
-            start /= torch.linalg.vector_norm(start, dim=1, keepdim=True)
-            before = (part // (2 * side) * (2 * side)).tolist()
-            for row, place in enumerate(before):
-                if tuple(place) in self._vectors:
-                    start[row] = self._vectors[tuple(place)] + 0.1 * start[row]
-            values, vectors = self._lanczos(part, start, max(_ROUGH / 2, tolerance))
-            self.values[*part.T] = values.float()
-            self._vectors |= zip(map(tuple, part.tolist()), vectors, strict=True)
+        for batch in places.split(_PLACES):
+            start = self._start(batch, side)
+            values, vectors = self._lanczos(batch, start, max(_ROUGH / 2, tolerance))
+            self.values[*batch.T] = values.float()
+            self._vectors |= zip(map(tuple, batch.tolist()), vectors, strict=True)
+
+    def _start(self, places: Tensor, side: int) -> Tensor:
+        """Vectors (P, n) to begin with: near that of a corner of the larger square."""
+        start = torch.randn(
+            len(places), self._rows, dtype=torch.complex64, generator=self._random
+        )
+        start /= torch.linalg.vector_norm(start, dim=1, keepdim=True)
+        corners = places // (2 * side) * (2 * side)
+        for row, corner in enumerate(corners.tolist()):
+            if tuple(corner) in self._vectors:
+                start[row] = self._vectors[tuple(corner)] + 0.1 * start[row]
+        return start
 
     def highest(self) -> float:
-        """The largest of all, of those that are close to it in double precision."""
-        highest = self.values.flatten().topk(min(8, self.values.numel()))
-        close = highest.values >= highest.values[0] * (1 - 5 * _ROUGH)
+        """The largest of all, in double precision, of those that are close to it."""
+        highest = self.values.flatten().topk(min(_CLOSE, self.values.numel()))
+        is_close = highest.values >= highest.values[0] * (1 - 5 * _ROUGH)
         columns = self.values.shape[1]
-        numbers = highest.indices[close]
+        numbers = highest.indices[is_close]
         places = torch.stack([numbers // columns, numbers % columns], 1)
         start = torch.stack([self._vectors[tuple(place)] for place in places.tolist()])
         values, _ = self._lanczos(places, start.to(torch.complex128), 1e-9)
@@ -202,11 +265,19 @@ class _Corners:
     def _lanczos(
         self, places: Tensor, start: Tensor, tolerance: float
     ) -> tuple[Tensor, Tensor]:
-        """Largest Ritz values (P,) and their vectors (P, n), from vectors to start with."""
+        """Largest Ritz values and their vectors.
+
+        Args:
+            places: (P, 2) frequencies.
+            start: (P, n) vectors to begin with.
+            tolerance: relative growth of a value in four steps at which it ends.
+
+        Returns:
+            (P,) and (P, n).
+        """
         angles = places * self._unit @ self._taps.T
-        waves = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)[
-            ..., None
-        ]
+        waves = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+        waves = waves[..., None]
         count = min(_STEPS, self._rows)
         basis = start.new_zeros(len(start), count + 1, self._rows)
         projected = start.new_zeros(len(start), count, count)
@@ -216,28 +287,25 @@ class _Corners:
         for step in range(count):
             image = self._product(basis[:, step], waves)
             size = torch.linalg.vector_norm(image, dim=1)
-            known = basis[:, : step + 1]
-            for repeat in range(2):  # once more for what rounding leaves
-                overlaps = torch.bmm(known.conj(), image[..., None])
-                image = image - torch.bmm(known.mT, overlaps)[..., 0]
-                if not repeat:
-                    projected[:, : step + 1, step] = overlaps[..., 0]
+            so_far = basis[:, : step + 1]
+            image, overlaps = _orthogonal(image, so_far)
+            projected[:, : step + 1, step] = overlaps
+            image, _ = _orthogonal(image, so_far)  # once more for what rounding leaves
             length = torch.linalg.vector_norm(image, dim=1)
             # Rounding alone is left where all eigenvectors of the start are there.
             length[length < rounding * size] = 0
-            basis[:, step + 1] = (
-                image / torch.where(length > 0, length, torch.inf)[:, None]
-            )
-            last = step + 1 == count
-            if step % 4 == 3 or last:
+            divisor = torch.where(length > 0, length, torch.inf)
+            basis[:, step + 1] = image / divisor[:, None]
+            is_last = step + 1 == count
+            if step % 4 == 3 or is_last:
                 block = projected[:, : step + 1, : step + 1]
                 ritz_values, combinations = torch.linalg.eigh(block, UPLO="U")
                 before = values
                 values = ritz_values[:, -1].double()
-                if last or (values - before < tolerance * values).all():
+                if is_last or (values - before < tolerance * values).all():
                     break
             projected[:, step + 1, step] = length
-        return values, torch.bmm(known.mT, combinations[..., -1:])[..., 0]
+        return values, torch.bmm(so_far.mT, combinations[..., -1:])[..., 0]
 
     def _product(self, vectors: Tensor, waves: Tensor) -> Tensor:
         """``W(t) W(t)' x`` of vectors (P, n), by two products of real matrices."""
@@ -248,33 +316,53 @@ class _Corners:
         return (torch.complex(real, imaginary) * waves.conj()).sum(1)
 
 
+def _orthogonal(vectors: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Take away what lies along a basis: (P, n) and (P, k, n) -> (P, n) and (P, k)."""
+    overlaps = torch.bmm(basis.conj(), vectors[..., None])
+    return vectors - torch.bmm(basis.mT, overlaps)[..., 0], overlaps[..., 0]
+
+
+def _places_of_taps(taps: Sequence[int]) -> Tensor:
+    """Row and column of each tap of a kernel, (taps, 2) float64."""
+    axes = [torch.arange(size, dtype=torch.float64) for size in taps]
+    return torch.cartesian_prod(*axes).view(-1, 2)
+
+
 def _eigenvalues(
     kernels: Tensor, frequencies: Tensor, precision: torch.dtype
 ) -> Tensor:
-    """Largest eigenvalue of ``W(t) W(t)'`` at frequencies (F, 2): (F,)."""
-    taps = torch.cartesian_prod(
-        *(torch.arange(size, dtype=torch.float64) for size in kernels.shape[3:])
-    ).view(-1, 2)
-    angles = frequencies @ taps.T
+    """Largest eigenvalue of ``W(t) W(t)'`` at each frequency, over groups.
+
+    Args:
+        kernels: (g, n, c, kh, kw).
+        frequencies: (F, 2) in radians.
+        precision: complex64 or complex128.
+
+    Returns:
+        (F,) at least 0.
+    """
+    angles = frequencies @ _places_of_taps(kernels.shape[3:]).T
     waves = torch.polar(torch.ones_like(angles), -angles).to(precision)
     transform = torch.einsum("ft,gnct->fgnc", waves, kernels.flatten(3).to(precision))
     try:
-        found = torch.linalg.eigvalsh(transform @ transform.mH)
-    except (
-        torch.linalg.LinAlgError
-    ):  # LAPACK gives up on some blocks with dead channels, in single precision
+        eigenvalues = torch.linalg.eigvalsh(transform @ transform.mH)
+    except torch.linalg.LinAlgError:
+        # LAPACK gives up on some blocks with dead channels, in single precision.
         if precision == torch.complex128:
             raise
         return _eigenvalues(kernels, frequencies, torch.complex128).float()
-    return found[..., -1].amax(1).clamp(min=0)
+    return eigenvalues[..., -1].amax(1).clamp(min=0)
 
 
 def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
-    """Spectral norm of one layer's weight, by one of ``complexity.NORM_VARIANTS``; of a linear layer they are all the same.
+    """Spectral norm of one layer's weight; of a linear layer all variants are one.
 
-    reshaped: of one (c_out, rest) matrix (Yoshida and Miyato 2017); fft: stride and
-        dilation ignored, at the network's input size, as
-    Dziugaite et al. 2020 (code).
+    Args:
+        layer: with batch normalisation folded in.
+        variant: of ``complexity.NORM_VARIANTS``. reshaped: of one (c_out, rest) matrix
+            (Yoshida and Miyato 2017); fft: stride and dilation ignored, at the
+            network's input size, as Dziugaite et al. 2020 (code).
+        size: of the network's input, for fft.
     """
     if variant == "reshaped" or layer.weight.ndim == 2:
         return operator_norm(layer.weight.flatten(1)[..., None, None], (1, 1))

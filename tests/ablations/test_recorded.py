@@ -111,7 +111,7 @@ def test_masks_are_made_once_and_read_where_no_pixels_are(images, tmp_path):
 
 def test_values_of_single_images_have_the_mean_of_each_method(tiny_module_given):
     network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=1).eval()
-    given = compute.Given(
+    given = compute.Subject(
         network, tiny_module_given["images"], resnet.normalise_images, "cpu"
     )
     record = compute.closed_form_scores(given, {}, SETTINGS)
