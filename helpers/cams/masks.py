@@ -175,7 +175,8 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
         raise ValueError(
             f"saliency provider {provider!r} needs OpenCV with its contributed "
             "modules, which are not installed: pip install "
-            "'generalization-workbook[saliency]', or choose spectral_residual, which needs nothing"
+            "'generalization-workbook[saliency]', or choose spectral_residual, which "
+            "needs nothing"
         ) from fault
     detector = getattr(saliency, f"StaticSaliency{_OPENCV[provider]}_create")()
     masks = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool)
