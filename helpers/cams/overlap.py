@@ -32,8 +32,8 @@ def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
 
     By the rule "maximum" the mask is where the map is at least a fraction of its
     maximum; Du et al. 2024, equations (3) and (4). By "quantile" it is the
-    ``1 - threshold`` highest pixels of each map, so that maps of any shape have masks of
-    one size; pixels of 0 never belong.
+    ``1 - threshold`` highest pixels of each map, so that maps of any shape have masks
+    of one size; pixels of 0 never belong.
 
     Args:
         maps: (B, S, S) enlarged normalised maps, in [0, 1].
