@@ -81,8 +81,9 @@ def check_type(annotation: str, value: Any) -> Any:
     return adapter.validate_python(value)
 
 
+_ABOVE_0 = r"(?=[\d.]*[1-9])\d*\.?\d+"
 MADE_NETWORKS = (
-    r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
+    rf"resnet(?:18|34|50|101) w{_ABOVE_0}|efficientnet-like w{_ABOVE_0} d{_ABOVE_0}"
 )
 PUBLISHED_NETWORKS = (
     r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
@@ -117,6 +118,7 @@ _RANGES = """
 [3, 100000]: bootstrap_resamples permutations
 0 or [2, inf): scored_images
 [0.0625, 8]: width image_scales
+(0, inf): probe_l2
 [16, 1024]: image_size
 [1, 2]: last_stride
 [0, 4]: frozen_stages"""

@@ -73,6 +73,8 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
     )
     for name in (
         "resnet19 w0.25",
+        "resnet18 w0",
+        "efficientnet-like w0.5 d0.0",
         "resnet18 w",
         "efficientnet-like w0.5",
         "RN50 w0.5",

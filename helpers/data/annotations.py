@@ -5,6 +5,7 @@ of its ``Annotation``, so that it costs this image alone; what is wrong with a w
 table is a ValueError.
 """
 
+import codecs
 import csv
 import json
 import math
@@ -89,10 +90,39 @@ def _size(width: Any, height: Any) -> tuple[int, int] | None:
     return size if min(size) > 0 else None
 
 
-def _lines(content: bytes) -> list[str]:
+def text_of(content: bytes) -> str:
+    """The text of a file: UTF-8 with or without its mark, or UTF-16 with it.
+
+    Raises:
+        ValueError: for another encoding, whose letters are not known.
+    """
+    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return content.decode("utf-16" if marked else "utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise ValueError("its text is no UTF-8; save it as UTF-8") from fault
+
+
+def _nonblank(text: str) -> list[str]:
     """Lines that are not blank; one that stands twice says nothing new."""
-    lines = content.decode("utf-8-sig", "replace").splitlines()
-    return list(dict.fromkeys(line for line in lines if line.strip()))
+    return list(dict.fromkeys(line for line in text.splitlines() if line.strip()))
+
+
+def _lines(content: bytes) -> list[str]:
+    """Lines of a file of numbers and plain words, whatever else is in it."""
+    return _nonblank(content.decode("utf-8-sig", "replace"))
+
+
+def _from_json(content: bytes) -> Any:
+    """Values of a JSON file, also with a mark of its encoding.
+
+    Raises:
+        ValueError: where it is none, such as a file that was cut.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as fault:
+        raise ValueError(f"it is no JSON ({fault})") from fault
 
 
 # --- Pascal VOC ---
@@ -123,19 +153,29 @@ def _voc_object(item: Element) -> tuple[str, Box]:
 # --- tables of many images ---
 
 
-def _annotations(rows: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Reading]:
-    """Annotations by image, of rows of image, label and the numbers of a box."""
+class _Row(NamedTuple):
+    """A line of a table: an image, and an object with the numbers of its box."""
+
+    image: str
+    label: str
+    numbers: Sequence[Any]  # x0, y0, x1, y1; none where the object has no box
+    size: tuple[int, int] | None = None  # of the image, where it is stated
+
+
+def _annotations(rows: Iterable[_Row]) -> dict[str, Reading]:
+    """Annotations by image."""
     readings: dict[str, Reading] = {}
-    for name, label, numbers in rows:
-        earlier = readings.get(name, Annotation(()))
+    for row in rows:
+        earlier = readings.get(row.image, Annotation(()))
         if isinstance(earlier, str):
             continue
         try:
-            box = _box(numbers) if numbers else None
+            box = _box(row.numbers) if row.numbers else None
         except _NoBoxError as fault:
-            readings[name] = str(fault)
+            readings[row.image] = str(fault)
         else:
-            readings[name] = Annotation((*earlier.objects, (label, box)))
+            objects = (*earlier.objects, (row.label, box))
+            readings[row.image] = Annotation(objects, row.size)
     return readings
 
 
@@ -144,60 +184,94 @@ def parse_tiny_boxes(content: bytes) -> dict[str, Reading]:
     rows = []
     for line in _lines(content):
         name, *rest = line.split("\t")
-        rows.append((name, "".join(rest[:-4]), rest[-4:] or ["no box"]))
+        rows.append(_Row(name, "".join(rest[:-4]), rest[-4:] or ["no box"]))
     return _annotations(rows)
 
 
-_SIDES = ("x0", "y0", "x1", "y1")
+_CORNERS = ("x0", "y0", "x1", "y1")
+_DELIMITERS = ",;\t"
 # Names by which other tools call the columns of a table.
 _COLUMNS = {
-    "path": ("filename", "file_name", "image", "image_path", "filepath", "file"),
-    "label": ("class", "class_name", "category"),
-    "x0": ("xmin", "x_min"),
-    "y0": ("ymin", "y_min"),
-    "x1": ("xmax", "x_max"),
-    "y1": ("ymax", "y_max"),
+    "path": (
+        "filename file_name image image_path filepath file image_name image_id id"
+    ),
+    "label": "class class_name category category_name",
+    "x0": "xmin x_min",
+    "y0": "ymin y_min",
+    "x1": "xmax x_max",
+    "y1": "ymax y_max",
+    "x": "bbox_x left",
+    "y": "bbox_y top",
+    "w": "bbox_width bbox_w box_width",
+    "h": "bbox_height bbox_h box_height",
+    "width": "image_width img_width",
+    "height": "image_height img_height",
 }
 
 
 def parse_csv(content: bytes) -> dict[str, Reading]:
-    """Read "path,label,x0,y0,x1,y1", named so in the first line; boxes or none.
+    """Read a table of objects: columns path and label, and a box or none.
+
+    The first line names the columns, by commas, semicolons or tabs. A box is x0, y0, x1,
+    y1, and width and height are then of the image; or x, y, w, h (or width, height).
+
+    Args:
+        content: of the file, UTF-8, or UTF-16 with its mark.
+
+    Returns:
+        Annotations by the paths that the table has.
 
     Raises:
-        ValueError: where the first line names no columns path and label.
+        ValueError: where the first line names no columns path and label, or the text
+            is of another encoding.
+
+    Example:
+        >>> parse_csv(b"path;label\\na.png;cat")
+        {'a.png': Annotation(objects=(('cat', None),), size=None)}
     """
-    lines = _lines(content) or [","]
-    delimiter = ";" if ";" in lines[0] else ","
+    lines = _nonblank(text_of(content)) or [","]
+    delimiter = max(_DELIMITERS, key=lines[0].count)
     try:
         head, *rows = (next(csv.reader([line], delimiter=delimiter)) for line in lines)
     except csv.Error as fault:
         raise ValueError(str(fault)) from fault
-    places = _places_of_columns([name.strip().lower() for name in head])
-    if not {"path", "label"} <= set(places):
+    columns = _places_of_columns([name.strip().lower() for name in head])
+    if not {"path", "label"} <= set(columns):
         raise ValueError("its first line names no columns path and label")
-    return _annotations(_csv_row(row, places) for row in rows)
+    return _annotations(_csv_row(row, columns, delimiter) for row in rows)
 
 
 def _places_of_columns(head: Sequence[str]) -> dict[str, int]:
     """Where each column stands, by our name or by one that other tools use."""
     places = {}
     for column, others in _COLUMNS.items():
-        for name in (column, *others):
-            if name in head:
-                places[column] = head.index(name)
-                break
+        names = [name for name in (column, *others.split()) if name in head]
+        if names:
+            places[column] = head.index(names[0])
     return places
 
 
-def _csv_row(
-    row: Sequence[str], places: Mapping[str, int]
-) -> tuple[str, str, Sequence[str]]:
+def _csv_row(row: Sequence[str], columns: Mapping[str, int], delimiter: str) -> _Row:
     cells = {
         column: row[place].strip() if place < len(row) else ""
-        for column, place in places.items()
+        for column, place in columns.items()
     }
-    numbers = [cells[side] for side in _SIDES if cells.get(side)]
-    return cells["path"], cells["label"], numbers
+    path = cells.pop("path")
+    label = cells.pop("label")
+    if delimiter == ";":  # between numbers that have a decimal comma
+        cells = {column: cell.replace(",", ".") for column, cell in cells.items()}
+    size = _size(cells.get("width"), cells.get("height"))
+    if "x0" in cells or "x" not in cells:
+        numbers = [cells[side] for side in _CORNERS if cells.get(side)]
+        return _Row(path, label, numbers, size)
+    extent = ("w", "h") if "w" in cells else ("width", "height")
+    texts = [cells.get(name, "") for name in ("x", "y", *extent)]
+    if not any(texts):
+        return _Row(path, label, [])
+    try:
+        return _Row(path, label, _box_of_corner(texts), size if "w" in cells else None)
+    except _NoBoxError:
+        return _Row(path, label, texts[:3])  # no box, which is said of the image
 
 
 # --- COCO ---
@@ -212,8 +286,8 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
     Raises:
         ValueError: where it is no such file, or no object is of a listed image.
     """
+    table = _from_json(content)
     try:
-        table = json.loads(content)
         labels = {_key(item["id"]): str(item["name"]) for item in table["categories"]}
         marks = defaultdict(list)
         for mark in table["annotations"]:
@@ -224,7 +298,7 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
             str(image["file_name"]): _coco_image(image, marks.get(key, []), labels)
             for key, image in images.items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise ValueError(
             "it does not hold images, annotations and categories as COCO has them"
         ) from fault
@@ -307,14 +381,14 @@ def parse_labelme(content: bytes) -> Reading:
     Raises:
         ValueError: where it is no such file.
     """
+    table = _from_json(content)
     try:
-        table = json.loads(content)
         shapes = table["shapes"]
         size = _size(table.get("imageWidth"), table.get("imageHeight"))
         objects = [(str(shape["label"]), _labelme_box(shape)) for shape in shapes]
     except _NoBoxError as fault:
         return str(fault)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise ValueError("it holds no shapes as labelme has them") from fault
     return Annotation(tuple(objects), size)
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 from tqdm.auto import tqdm
 
 from helpers.data.annotations import IN_SHARES, Annotation, Box
@@ -132,6 +132,8 @@ def _digest(content: bytes) -> str:
 
 def _without_address(fault: Exception) -> str:
     """The words of a fault without an address in memory."""
+    if isinstance(fault, UnidentifiedImageError):
+        return f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
     text = f"{type(fault).__name__}: {fault}"
     return re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", text)
 

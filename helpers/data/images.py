@@ -295,6 +295,14 @@ _COSTLY = (
 )
 
 
+_UNUSABLE_BOXES = ("box_without_area", "box_outside_dropped")
+# Faults that many images have: their number and the first of them are told.
+_COUNTED = {
+    "unreadable_image": ("image cannot be read", "images cannot be read"),
+    "unusable_box": ("box cannot be used", "boxes cannot be used"),
+}
+
+
 def left_out(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
     """Sentences on what a source holds and a study does not take.
 
@@ -307,9 +315,16 @@ def left_out(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
     """
     details = defaultdict(list)
     for fault in faults:
-        if fault.fault in _COSTLY:
-            details[fault.fault].append(fault)
+        kind = "unusable_box" if fault.fault in _UNUSABLE_BOXES else fault.fault
+        details[kind].append(fault)
     sentences = []
+    for kind, words in _COUNTED.items():
+        if details[kind]:
+            first = details[kind][0]
+            noun = words[len(details[kind]) > 1]
+            sentences.append(
+                f"{len(details[kind]):,} {noun}, such as {first.name}: {first.detail}"
+            )
     for kind in _COSTLY:
         sentences += _sentences(kind, details[kind])
     if len(sentences) > most:
@@ -332,16 +347,13 @@ def _sentences(kind: str, faults: Sequence[sources.Fault]) -> list[str]:
 
 
 def _counted(faults: pd.DataFrame) -> str:
-    kinds = faults.assign(
-        example=faults["name"].where(faults["name"] != "", faults["class_id"])
-    ).groupby("fault")["example"]
-    return (
-        ", ".join(
-            f"{len(examples)} {kind} (such as {examples.iloc[0]})"
-            for kind, examples in kinds
-        )
-        or "none"
-    )
+    """How many faults there are of each kind, with the first of it; "none"."""
+    parts = []
+    for kind, rows in faults.groupby("fault"):
+        first = rows.iloc[0]
+        example = f"{first['name'] or first['class_id']}: {first['detail']}"
+        parts.append(f"{len(rows)} {kind} (such as {example.rstrip(': ')[:200]})")
+    return ", ".join(parts) or "none"
 
 
 def image_set(

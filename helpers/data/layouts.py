@@ -22,6 +22,8 @@ __all__ = ["LAYOUTS", "Listing", "Question", "Record", "scan"]
 RECOGNISED = "auto"  # the data source that is recognised
 NOT_READ = "not_read"  # a fault: files that are no part of what was read
 _NAMES = ("words.txt", "LOC_synset_mapping.txt")  # tables of readable names
+# Faults of images for which a source with annotations may not be read as such.
+_OF_ANNOTATIONS = ("malformed_annotation", "no_object_in_annotation")
 _FEW_IMAGES = 0.5  # of a source, below which annotations may be of something else
 
 
@@ -140,7 +142,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
         for fault in listing.faults:
             if fault.fault == NOT_UNDERSTOOD:
                 causes.setdefault(fault.name, fault.detail)
-            elif not recognised or fault.fault == "malformed_annotation":
+            elif not recognised or fault.fault in _OF_ANNOTATIONS:
                 problems.setdefault(name, []).append(fault)
     source.opened.clear()
     there = [*source.faults, *_grouped(problems), *_unread(source, [], causes)]
@@ -402,6 +404,7 @@ def _grouped(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
         for kind, count in Counter(fault.fault for fault in items).items():
             first = next(fault for fault in items if fault.fault == kind)
             detail = f"as {layout}, {count} {kind.replace('_', ' ')}: {first.detail}"
+            detail = detail.rstrip(": ")
             name = first.name or first.class_id
             if not any(fault.name == name for fault in faults):
                 faults.append(Fault(name, NOT_READ, detail))

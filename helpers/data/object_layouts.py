@@ -3,7 +3,15 @@
 An image is of the class of its largest box, and keeps the boxes of that class.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import re
+from collections.abc import (
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import PurePosixPath
 from typing import ClassVar, NamedTuple
 
@@ -17,6 +25,7 @@ from helpers.data.annotations import (
     parse_labelme,
     parse_voc,
     parse_yolo,
+    text_of,
 )
 from helpers.data.class_folders import Question, is_voc, split_of
 from helpers.data.places import Places
@@ -26,6 +35,9 @@ from helpers.data.sources import Fault, Source
 NOT_UNDERSTOOD = (
     "not_understood"  # a fault: a file that looks like data of another kind
 )
+# What the id of a class cannot hold: parts of a path, and what no table can.
+_NOT_IN_IDS = re.compile(r"[/\\\x00-\x1f\x7f\ud800-\udfff]")
+_LONGEST_ID = 200  # characters
 Listed = Iterator[Record | Fault]
 
 
@@ -191,7 +203,12 @@ def _yolo_names(source: Source) -> Generator[Fault, None, _Names]:
             detail = f"it has no names of classes ({type(fault).__name__})"
             yield Fault(path, NOT_UNDERSTOOD, detail)
     data = [table for table in tables if PurePosixPath(table.path).stem == "data"]
-    chosen = data or tables or list(_names_of_lines(source))
+    chosen = data or tables
+    if not chosen:
+        try:
+            chosen = list(_names_of_lines(source))
+        except ValueError as fault:
+            yield Fault("classes.txt", NOT_UNDERSTOOD, str(fault))
     if not chosen:
         return _Names("", {})
     others = [table for table in chosen if table.names != chosen[0].names]
@@ -222,7 +239,7 @@ def _names_of_lines(source: Source) -> Iterator[_Names]:
     """Files with the name of a class on each line."""
     for path in source.names:
         if path.rpartition("/")[2] in _LINES_OF_NAMES:
-            lines = source.read(path).decode("utf-8-sig", "replace").split("\n")
+            lines = text_of(source.read(path)).split("\n")
             names = [line.strip() for line in lines]
             yield _Names(
                 path, {f"{number}": name for number, name in enumerate(names) if name}
@@ -265,6 +282,7 @@ def by_largest_box(table: str, marked: Sequence[Marked], split: str = "") -> Lis
         for reading in readings.values()
         if isinstance(reading, Annotation)
     ]
+    _check_distinct(label for names in labels for label in names)
     several = sum(len(names) > 1 for names in labels)
     if several:
         detail = (
@@ -286,8 +304,29 @@ def _of_one_class(name: str, reading: Reading, split: str) -> Listed:
     else:
         label, _ = max(reading.objects, key=lambda item: _area(item[1]))
         objects = tuple(item for item in reading.objects if item[0] == label)
-        class_id = " ".join(label.split())  # a label may hold line breaks
-        yield Record(name, class_id, split, reading._replace(objects=objects))
+        yield Record(name, class_of(label), split, reading._replace(objects=objects))
+
+
+def class_of(label: str) -> str:
+    """A label as the id of a class, which stands in one line and is no path.
+
+    Example:
+        >>> class_of("bus/tram")
+        'bus-tram'
+    """
+    return _NOT_IN_IDS.sub("-", " ".join(label.split()))[:_LONGEST_ID]
+
+
+def _check_distinct(labels: Iterable[str]) -> None:
+    """Raise a Question where two labels would be one class."""
+    label_of: dict[str, str] = {}
+    for label in sorted(set(labels)):
+        other = label_of.setdefault(class_of(label), label)
+        if other.split() != label.split():
+            raise Question(
+                f"the labels {other!r:.100} and {label!r:.100} would both be the class "
+                f"{class_of(label)!r:.100}: rename one of them"
+            )
 
 
 def _area(box: Box | None) -> float:

@@ -37,11 +37,16 @@ class Places:
             places = [
                 place
                 for place in self._paths.get(path.name, ())
-                if composed(f"/{place}").endswith(end)
+                if _ends_so(composed(f"/{place}"), end)
             ]
             if places:
                 return _nearest(table, places)
         return ""
+
+
+def _ends_so(path: str, end: str) -> bool:
+    """Whether a path ends so, or would without the ending of its file."""
+    return path.endswith(end) or path.rpartition(".")[0].endswith(end)
 
 
 def _nearest(path: str, places: Sequence[str]) -> str:

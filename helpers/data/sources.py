@@ -176,9 +176,19 @@ def _zip_state(path: Path) -> str:
         )
     if path.is_file() and not path.stat().st_size:
         raise ValueError(f"{path} is an empty file; download or copy it again")
+    if path.is_file() and not zipfile.is_zipfile(path) and _begins_as_zip(path):
+        raise ValueError(
+            f"{path} is a damaged .zip, whose list of files at its end is missing; "
+            "download or copy it again"
+        )
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is neither a folder nor a .zip")
     return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
+
+
+def _begins_as_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def _unpack(path: Path, place: Path) -> None:

@@ -337,7 +337,7 @@ def _size(picture: Path) -> tuple[int, int] | None:
     if not picture.is_file():
         return None
     try:
-        with Image.open(picture) as image:
+        with Image.open(picture, formats=["PNG"]) as image:
             image.load()
             return image.size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):

@@ -4,12 +4,15 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 
 import psutil
@@ -178,7 +181,8 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
             keep_claims(
                 study.work, study.claims
             )  # before anything runs, so that it is known which came first
-            status = _follow(command, study, remote)
+            with _temporary_folder(study) as folder:
+                status = _follow(command, study, remote, folder)
             return status or _concluded(study, handed)
     except Timeout:
         raise StudyError(
@@ -324,7 +328,27 @@ def _reason(text: str) -> str:
     return "runs: " + ("; ".join(found) or text)
 
 
-def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
+@contextmanager
+def _temporary_folder(study: CheckedStudy) -> Iterator[Path]:
+    """A folder for what Snakemake and executions write for a while, gone behind them.
+
+    Its name is of the study: what a sweep left that was killed goes at the start of the
+    next one. It lies in the system's temporary folder, since sockets need short paths.
+    """
+    place = str(study.work.absolute()).encode("utf-8", "surrogateescape")
+    number = blake2b(place, digest_size=6).hexdigest()
+    folder = Path(tempfile.gettempdir()) / f"workbook-{number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _follow(
+    command: Sequence[str], study: CheckedStudy, remote: bool, temporary: Path
+) -> int:
     """Start Snakemake and print what executions log; end it with all of its own when interrupted."""
     path = _log_of(study)
     # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
@@ -340,6 +364,7 @@ def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
             "stderr": printed,
             "start_new_session": True,
             "preexec_fn": die_with_parent,
+            "env": os.environ | {"TMPDIR": str(temporary)},
         }
         process, running = subprocess.Popen(command, cwd=PROJECT_ROOT, **own), True
         try:

@@ -151,11 +151,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
         for path in staging.glob("*/**/*")
         if path.is_file() and path.suffix != ".partial"
     )
-    before = (
-        read_json(report)["metadata"].get("workbook", {}).get("files", [])
-        if report.is_file()
-        else []
-    )
+    before = _files_before(report)
     results = f"{name}.results.json"
     if (staging / results).is_file():
         files.append(results)
@@ -184,6 +180,14 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
     with complete_or_absent(report) as temporary:
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
     return [*(reports / file for file in files), report]
+
+
+def _files_before(report: Path) -> list[str]:
+    """Files that the execution before this one made; none where its notebook is damaged."""
+    try:
+        return list(read_json(report)["metadata"]["workbook"]["files"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
 
 
 def _sentence(fault: Exception, staging: Path) -> str:

@@ -57,6 +57,9 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
         and (v["stem"], v["width"]) != ("imagenet", 1)
     ),
+    "unseen_fractions is {unseen_fractions}, and needs 0, with which the others are compared": lambda v: (
+        0 not in v["unseen_fractions"]
+    ),
     "kappa_weights is made, and kappa_families is {kappa_families}: published networks need published weights": lambda v: (
         v["kappa_weights"] == "made"
         and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])

@@ -639,6 +639,12 @@ def _begin(
             f"run {config} cannot be trained from records, which have no pixels; put "
             "the images where notebook 01 reads them (data_path)"
         )
+    most = int(data.train.labels.bincount().max())
+    if config.images_per_class > most:
+        raise ValueError(
+            f"run {config} asks for {config.images_per_class} images a class, and the "
+            f"largest class has {most}; take at most as many, or 0 for all"
+        )
     fitted, watched = images_of_run(data, config)
     guide = looking.guide_of_run(config, fitted, device)
     network = network.to(device, memory_format=torch.channels_last)

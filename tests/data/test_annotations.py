@@ -111,6 +111,35 @@ def test_a_csv_has_boxes_or_none_in_columns_of_any_order():
             parse_csv(content)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "filename,class,xmin,ymin,xmax,ymax\n{},cat,1,2,3.5,4",
+        "image_id,label,x,y,w,h\n{},cat,1,2,2.5,2",
+        "file_name,label,x,y,width,height\n{},cat,1,2,2.5,2",
+        "path\tlabel\tx0\ty0\tx1\ty1\n{}\tcat\t1\t2\t3.5\t4",
+        "path;label;x0;y0;x1;y1\r\n{};cat;1,0;2,0;3,5;4,0\r\n",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_csv_of_other_tools_has_the_same_box(lines, encoding):
+    found = parse_csv(lines.format("tür.png").encode(encoding))
+    assert found == {"tür.png": Annotation((("cat", (1, 2, 3.5, 4)),))}
+
+
+def test_width_and_height_beside_corners_are_of_the_image():
+    head = b"filename,width,height,class,xmin,ymin,xmax,ymax\n"
+    assert parse_csv(head + b"a.png,32,16,cat,1,2,3,4")["a.png"].size == (32, 16)
+
+
+def test_a_csv_whose_letters_or_numbers_are_not_known_is_named():
+    with pytest.raises(ValueError, match="no UTF-8; save it as UTF-8"):
+        parse_csv("path,label\na.png,tür".encode("latin-1"))
+    found = parse_csv(b"path,label,x,y,w,h\na.png,cat,1,2,,4\nb.png,cat,,,,")
+    assert "is no box of 4 finite numbers" in found["a.png"]
+    assert found["b.png"] == Annotation((("cat", None),))
+
+
 def test_coco_by_hand():
     given = json.loads(
         coco(
@@ -137,7 +166,7 @@ def test_coco_by_hand():
         b"[" * 100_000,
         b'{"images": 1, "annotations": [], "categories": []}',
     ):
-        with pytest.raises(ValueError, match="as COCO has them"):
+        with pytest.raises(ValueError, match=r"as COCO has them|it is no JSON"):
             parse_coco(content)
 
 
@@ -187,7 +216,9 @@ def test_labelme_by_hand():
     table["shapes"][0]["points"] = [["a", 1], [2, 3]]
     assert isinstance(parse_labelme(json.dumps(table).encode()), str)
     for content in (b"", b"[]", b'{"images": []}'):
-        with pytest.raises(ValueError, match="no shapes as labelme has them"):
+        with pytest.raises(
+            ValueError, match=r"no shapes as labelme has them|it is no JSON"
+        ):
             parse_labelme(content)
 
 

@@ -1,9 +1,12 @@
 """What a source could be mistaken for: splits, masks, domains, other files."""
 
+import io
 import json
 import unicodedata
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from helpers.data import class_folders, images, layouts
 from helpers.data.class_folders import Question, Tree
@@ -280,6 +283,29 @@ def test_yolo_in_pixels_is_refused_with_the_reason(load):
         ValueError, match=r"no class was found.*12 malformed.*divide pix"
     ):
         load(files)
+
+
+def test_labels_that_look_like_paths_are_ids_of_classes_and_two_are_never_one(load):
+    images_of = {f"{number}.jpg": jpeg(number) for number in range(12)}
+    csv = "path,label\n" + "".join(
+        f"{number},{('bus/tram', '../car')[number % 2]}\n" for number in range(12)
+    )
+    data = load(images_of | {"a.csv": csv.encode()})
+    assert data.classes["class_id"].tolist() == ["..-car", "bus-tram"]
+    with pytest.raises(Question, match="'bus-tram' and 'bus/tram' would both be"):
+        load(images_of | {"a.csv": csv.replace("../car", "bus-tram").encode()})
+
+
+def test_deep_grey_images_are_told_of_in_the_first_lines(load):
+    deep = io.BytesIO()
+    Image.fromarray(np.full((9, 9), 4000, np.uint16)).save(deep, "PNG")
+    shallow = folders_of("train/")
+    data = load(shallow | {"train/cat/deep.png": deep.getvalue()})
+    (sentence,) = images.left_out(data.faults.itertuples())
+    assert sentence.startswith("1 image cannot be read, such as train/cat/deep.png: ")
+    assert "not of 8 bits; save them as an image of 8 bits" in sentence
+    with pytest.raises(ValueError, match="not of 8 bits; save them"):
+        load(dict.fromkeys(shallow, deep.getvalue()))
 
 
 def test_everything_that_is_not_read_is_named_with_its_reason(load):

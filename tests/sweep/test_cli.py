@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -359,6 +360,20 @@ def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
     assert table["networks"].tolist() == [4, 4] and (table["failed"] == "").all()
 
 
+def test_what_a_killed_sweep_left_goes_when_the_next_one_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
+    study = SimpleNamespace(work=tmp_path / "work/a")
+    with cli._temporary_folder(study) as folder:
+        assert folder.parent == tmp_path
+        assert list(folder.iterdir()) == []
+    assert not folder.exists()
+    (folder / "snakemake7k/source-cache").mkdir(parents=True)
+    with cli._temporary_folder(study) as again:
+        assert again == folder and list(again.iterdir()) == []
+    with cli._temporary_folder(SimpleNamespace(work=tmp_path / "work/b")) as other:
+        assert other != folder
+
+
 @pytest.mark.nightly
 def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
     chain.notebook(
@@ -370,8 +385,11 @@ def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
     assert code == 1 and "01_a failed: DeadKernelError" in out
     (chain.root / "once").touch()
     chain.notebook("02_b", "b: int = 1  # two", WAITS)
-    sweep = chain.start("demo")
+    places = {"TMPDIR": str(chain.root / "tmp")}
+    (chain.root / "tmp").mkdir()
+    sweep = chain.start("demo", **places)
     wait_for((chain.root / "here").exists)
+    assert list(chain.root.glob("tmp/workbook-*/snakemake*"))
     (snakemake,) = [
         process
         for process in at_work(chain.root)
@@ -386,7 +404,8 @@ def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
     )
     wait_for(lambda: not at_work(chain.root), 10)
     (chain.root / "go").touch()
-    assert chain.run()[0] == 0 and begun(chain) == []
+    assert chain.run("demo", **places)[0] == 0 and begun(chain) == []
+    assert list((chain.root / "tmp").iterdir()) == []
 
 
 def test_each_of_several_executions_has_a_gpu_of_its_own(project):
@@ -421,9 +440,9 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     assert not (
         project.root / "reports/demo/02_b-1_of_3.ipynb"
     ).exists()  # parts publish nothing
-    assert not list(
-        project.root.glob("workbook-*[!k]")
-    )  # no folder of a kernel is left
+    # no folder of a kernel or of Snakemake is left
+    assert not list(project.root.glob("workbook-*[!k]"))
+    assert not list(project.root.glob("snakemake*"))
 
 
 def test_a_driver_that_is_too_old_is_told_in_words_of_torch_before_anything_starts(

@@ -29,6 +29,18 @@ def staged(folder, name, files, outputs=()):
     return folder
 
 
+@pytest.mark.parametrize("before", ["", "<<<<<<< HEAD", '{"cells": []}', "[1]"])
+def test_a_damaged_notebook_of_before_is_replaced(tmp_path, before):
+    report = tmp_path / "reports/01_a.ipynb"
+    report.parent.mkdir()
+    report.write_text(before)
+    execute.publish(
+        staged(tmp_path / "first", "01_a", {"tables/a.csv": "1"}), report.parent, "01_a"
+    )
+    executed = nbformat.read(report, as_version=4)
+    assert executed.metadata.workbook.files == ["tables/a.csv"]
+
+
 def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_left_alone_goes(
     tmp_path,
 ):

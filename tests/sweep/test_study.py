@@ -483,10 +483,16 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
     )
 
 
+def test_steps_of_unseen_classes_need_one_without():
+    given = DEMO | UNSEEN | {"unseen_fractions": [0.333]}
+    (fault,) = relation_faults(given)
+    assert fault.startswith("unseen_fractions is [0.333], and needs 0")
+
+
 def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     given = DEMO | UNSEEN | {"unseen_class_ids": ["synthetic_ring", "synthetic_star"]}
     assert relation_faults(given | {"unseen_fractions": [0.0, 0.333, 0.5]}) == []
-    (found,) = relation_faults(given | {"unseen_fractions": [0.4]})
+    (found,) = relation_faults(given | {"unseen_fractions": [0.0, 0.4]})
     with pytest.raises(ValueError, match="can have") as caught:
         every = [*given["class_ids"], *given["unseen_class_ids"]]
         probing.class_steps(

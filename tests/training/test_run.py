@@ -124,6 +124,12 @@ def test_restored_states_of_the_optimizer_lie_in_memory_as_their_weights(
     assert convolutions > 0
 
 
+def test_more_images_a_class_than_there_are_are_refused(data, config, tmp_path):
+    most = int(data.train.labels.bincount().max())
+    with pytest.raises(ValueError, match=f"the largest class has {most}; take at most"):
+        train_run(replace(config, images_per_class=most + 1), data, tmp_path)
+
+
 def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(
     data, config, tmp_path, monkeypatch
 ):
