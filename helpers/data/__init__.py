@@ -1,1 +1,1 @@
-"""Images and boxes: sources in the published layouts, decoded once to squares; rendered scenes; shifted copies."""
+"""Images and boxes: sources in any layout, decoded to squares; scenes; shifts."""

@@ -37,6 +37,11 @@ class Annotation(NamedTuple):
         """Boxes, usable or not."""
         return tuple(box for _, box in self.objects if box is not None)
 
+    @property
+    def labels(self) -> set[str]:
+        """Labels of the objects."""
+        return {label for label, _ in self.objects}
+
 
 Reading = Annotation | str  # a text says what is wrong
 
@@ -93,6 +98,9 @@ def _size(width: Any, height: Any) -> tuple[int, int] | None:
 def text_of(content: bytes) -> str:
     """The text of a file: UTF-8 with or without its mark, or UTF-16 with it.
 
+    Args:
+        content: of the file.
+
     Raises:
         ValueError: for another encoding, whose letters are not known.
     """
@@ -129,7 +137,20 @@ def _from_json(content: bytes) -> Any:
 
 
 def parse_voc(content: bytes) -> Reading:
-    """Read a Pascal VOC XML file, in any namespace; entity definitions are refused."""
+    """Read a Pascal VOC XML file, in any namespace; entity definitions are refused.
+
+    Args:
+        content: of the file.
+
+    Returns:
+        Labels and boxes of its objects, or what is wrong with it.
+
+    Example:
+        >>> box = b"<xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax>"
+        >>> item = b"<object><name>cat</name><bndbox>" + box + b"</bndbox></object>"
+        >>> parse_voc(b"<annotation>" + item + b"</annotation>").objects
+        (('cat', (1.0, 2.0, 3.0, 4.0)),)
+    """
     try:
         root = defusedxml.ElementTree.fromstring(content)
     except (ParseError, DefusedXmlException, LookupError, ValueError) as fault:
@@ -180,7 +201,18 @@ def _annotations(rows: Iterable[_Row]) -> dict[str, Reading]:
 
 
 def parse_tiny_boxes(content: bytes) -> dict[str, Reading]:
-    """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, by tabs."""
+    """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, by tabs.
+
+    Args:
+        content: of the table of a class, or of that of validation images.
+
+    Returns:
+        Annotations by the names of images; without a class labels are "".
+
+    Example:
+        >>> parse_tiny_boxes(b"a.JPEG\\tn01\\t0\\t1\\t2\\t3")["a.JPEG"].objects
+        (('n01', (0.0, 1.0, 2.0, 3.0)),)
+    """
     rows = []
     for line in _lines(content):
         name, *rest = line.split("\t")
@@ -212,8 +244,9 @@ _COLUMNS = {
 def parse_csv(content: bytes) -> dict[str, Reading]:
     """Read a table of objects: columns path and label, and a box or none.
 
-    The first line names the columns, by commas, semicolons or tabs. A box is x0, y0, x1,
-    y1, and width and height are then of the image; or x, y, w, h (or width, height).
+    The first line names the columns, by commas, semicolons or tabs. A box is x0, y0,
+    x1, y1, and width and height are then of the image; or x, y, w, h, or x, y, width,
+    height.
 
     Args:
         content: of the file, UTF-8, or UTF-16 with its mark.
@@ -283,6 +316,12 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
     Groups of objects (iscrowd) are left out. An object without a box has that around
     its polygons.
 
+    Args:
+        content: of the file.
+
+    Returns:
+        Annotations by ``file_name``; a text where one has an object that is no box.
+
     Raises:
         ValueError: where it is no such file, or no object is of a listed image.
     """
@@ -335,8 +374,8 @@ def _coco_box(mark: Mapping[str, Any]) -> Box | None:
     numbers = mark.get("bbox")
     polygons = mark.get("segmentation")
     if isinstance(polygons, list) and polygons and not (numbers and any(numbers)):
-        parts = polygons if isinstance(polygons[0], list) else [polygons]
-        return _box_of_points([value for part in parts for value in part])
+        outlines = polygons if isinstance(polygons[0], list) else [polygons]
+        return _box_of_points([value for outline in outlines for value in outline])
     return _box_of_corner(numbers) if numbers else None
 
 
@@ -350,6 +389,18 @@ def parse_yolo(
 
     A line of more numbers is the outline of the object, x, y, x, y, ..., or with
     ``keypoints`` a box and points that are left out.
+
+    Args:
+        content: of the file of one image.
+        names: of classes by number; a number without one stands for itself.
+        keypoints: whether points follow each box.
+
+    Returns:
+        Boxes in shares of the image, or what is wrong with the file.
+
+    Example:
+        >>> parse_yolo(b"0 0.5 0.5 1 0.5", {"0": "cat"}).objects
+        (('cat', (0.0, 0.25, 1.0, 0.75)),)
     """
     objects = []
     try:
@@ -377,6 +428,9 @@ def _yolo_box(numbers: Sequence[str]) -> Box:
 
 def parse_labelme(content: bytes) -> Reading:
     """Read labelme's JSON of one image: a box around each shape that has an area.
+
+    Args:
+        content: of the file.
 
     Raises:
         ValueError: where it is no such file.
@@ -410,19 +464,43 @@ def _labelme_box(shape: Mapping[str, Any]) -> Box | None:
 
 
 def parse_names(content: bytes) -> dict[str, str]:
-    """Read lines of "id name, synonym, ..."; the first name of each id."""
+    """Read lines of "id name, synonym, ..."; the first name of each id.
+
+    Args:
+        content: of a file such as ImageNet's words.txt.
+
+    Example:
+        >>> parse_names(b"n01 tench, Tinca tinca")
+        {'n01': 'tench'}
+    """
     pairs = (line.split(None, 1) for line in _lines(content))
     return {pair[0]: pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
 
 
 def parse_pairs(content: bytes) -> dict[str, str]:
-    """Read lines of "id value", such as CUB's tables."""
+    """Read lines of "id value", such as CUB's tables.
+
+    Args:
+        content: of the file.
+
+    Example:
+        >>> parse_pairs(b"1 001.Albatross/a.jpg")
+        {'1': '001.Albatross/a.jpg'}
+    """
     pairs = (line.split(None, 1) for line in _lines(content))
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def box_of_corner(text: str) -> Box | str:
-    """Box of "x y width height" in pixels; a text where it is none."""
+    """Box of "x y width height"; a text that says so where it is none.
+
+    Args:
+        text: four numbers in pixels.
+
+    Example:
+        >>> box_of_corner("1 2 10 20")
+        (1.0, 2.0, 11.0, 22.0)
+    """
     try:
         return _box_of_corner(text.split())
     except _NoBoxError as fault:

@@ -76,12 +76,32 @@ class Tree:
 
 
 def join(folder: str, name: str) -> str:
-    """Path of something in a folder, "" for the top."""
+    """Path of something in a folder.
+
+    Args:
+        folder: its path; "" for the top.
+        name: of the file or folder in it.
+
+    Example:
+        >>> join("", "cat"), join("train", "cat")
+        ('cat', 'train/cat')
+    """
     return f"{folder}/{name}" if folder else name
 
 
 def split_of(name: str) -> str:
-    """The split that a path names last: "instances_val2017" is "test"; else ""."""
+    """The split that a path names last.
+
+    Args:
+        name: of a file or folder.
+
+    Returns:
+        "train", or "test" for validation and test; "" where it names none.
+
+    Example:
+        >>> split_of("instances_val2017"), split_of("TrainData"), split_of("trainer")
+        ('test', 'train', '')
+    """
     words = _SPLIT.findall(_words(name))
     if not words:
         return ""
@@ -101,6 +121,16 @@ def masks(images: Sequence[str]) -> set[str]:
 
     They lie in a folder that is named so, beside one of images or of the same classes;
     or beside the image, with a word more in their name.
+
+    Args:
+        images: paths of all images of a source.
+
+    Returns:
+        Paths of those that are masks.
+
+    Example:
+        >>> masks(["a.jpg", "a_mask.png", "mask.jpg"])
+        {'a_mask.png'}
     """
     tree = Tree(images)
     folders = {
@@ -120,8 +150,8 @@ def masks(images: Sequence[str]) -> set[str]:
 
 def _lineage(folder: str) -> list[str]:
     """A folder and those above it, the nearest first."""
-    parts = folder.split("/")
-    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    names = folder.split("/")
+    return ["/".join(names[:end]) for end in range(len(names), 0, -1)]
 
 
 def _has_image_folder(tree: Tree, parent: str, name: str) -> bool:
@@ -146,6 +176,9 @@ def _is_mask_file(name: str, stems: set[str]) -> bool:
 def class_folders_of(tree: Tree) -> list[ClassFolder]:
     """Folders of classes, of a split where folders name splits.
 
+    Args:
+        tree: the folders that hold images.
+
     Raises:
         Question: where folders may be classes, or hold the same ones.
     """
@@ -153,15 +186,19 @@ def class_folders_of(tree: Tree) -> list[ClassFolder]:
     splits = _splits_in(tree, folder)
     if not splits:
         return _classes_in(tree, folder, split)
-    found = []
+    classes = []
     for name, kind in splits.items():
         inner, _ = _below_single_folders(tree, join(folder, name), kind)
-        found += _classes_in(tree, inner, kind)
-    return found
+        classes += _classes_in(tree, inner, kind)
+    return classes
 
 
 def top_class_folders(tree: Tree) -> list[ClassFolder]:
-    """Every folder at the top is a class, whatever its name."""
+    """Every folder at the top is a class, whatever its name.
+
+    Args:
+        tree: the folders that hold images.
+    """
     folder, _ = _below_single_folders(tree, "", "train")
     return _all_in(tree, folder, "train")
 
@@ -203,8 +240,8 @@ def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
         alone = plain and not training & set(_alike(tree, folder))
         if training and (tested or len(training) > 1 or alone):
             return {name: kinds[name] for name in sorted(deep)}
-    every = {name: kind for kinds in groups for name, kind in kinds.items()}
-    return every if _share_classes(tree, folder, every) else {}
+    splits = {name: kind for kinds in groups for name, kind in kinds.items()}
+    return splits if _share_classes(tree, folder, splits) else {}
 
 
 def _split_groups(tree: Tree, folder: str) -> list[dict[str, str]]:
@@ -264,19 +301,19 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
 
 def _splits_in_classes(tree: Tree, folder: str) -> list[ClassFolder]:
     """Folders of splits in folders of classes: cat/train, cat/test, dog/train, ..."""
-    found = []
+    classes = []
     for name in tree.inner(folder):
         place = join(folder, name)
         splits = tree.inner(place)
         kinds = {split_of(split) for split in splits if _PLAIN.fullmatch(split)}
         if not {"train", "test"} <= kinds or place in tree.with_images:
             return []
-        found += [
+        classes += [
             ClassFolder(join(place, split), composed(name), split_of(split))
             for split in splits
             if _PLAIN.fullmatch(split)
         ]
-    return found
+    return classes
 
 
 def _alike(tree: Tree, folder: str) -> list[str]:
@@ -304,6 +341,10 @@ def _few(names: Sequence[str]) -> str:
 def read_class_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]:
     """A folder per class, below folders of splits or at the top; no boxes.
 
+    Args:
+        source: the files.
+        classes: ids asked for; none are all.
+
     Raises:
         Question: where two readings are possible.
     """
@@ -312,7 +353,12 @@ def read_class_folders(source: Source, classes: Sequence[str]) -> Iterator[Recor
 
 
 def read_top_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]:
-    """Every folder at the top is a class, whatever its name; no boxes."""
+    """Every folder at the top is a class, whatever its name; no boxes.
+
+    Args:
+        source: the files.
+        classes: not looked at; other readers take them.
+    """
     yield from _records(source.images, top_class_folders(Tree(source.images)))
 
 
@@ -320,6 +366,10 @@ def read_annotated_folders(source: Source, classes: Sequence[str]) -> Iterator[R
     """A folder per class, and a Pascal VOC XML of each image.
 
     It lies beside the image, or in a tree of annotations, where it may have no ending.
+
+    Args:
+        source: the files.
+        classes: ids asked for; none are all.
 
     Raises:
         Question: where two readings are possible.
@@ -337,7 +387,15 @@ def _unmasked(source: Source) -> list[str]:
 
 
 def is_voc(name: str) -> bool:
-    """Whether a file may be a Pascal VOC XML: by its ending, or without one by its folder."""
+    """Whether a file may be a Pascal VOC XML, by its ending or by its folder.
+
+    Args:
+        name: path of the file.
+
+    Example:
+        >>> is_voc("a.XML"), is_voc("Annotation/dog/n02_1"), is_voc("dog/n02_1")
+        (True, True, False)
+    """
     path = PurePosixPath(name)
     if path.suffix:
         return path.suffix.lower() == ".xml"
@@ -364,14 +422,14 @@ def _folders(images: Sequence[str], classes: Sequence[str]) -> list[ClassFolder]
 
 def _anywhere(tree: Tree, folder: str, classes: Sequence[str]) -> list[ClassFolder]:
     """The outermost folders that are named as classes."""
-    found = []
+    folders = []
     for name in tree.inner(folder):
         place = join(folder, name)
         if composed(name) in classes:
-            found.append(ClassFolder(place, composed(name), "train"))
+            folders.append(ClassFolder(place, composed(name), "train"))
         else:
-            found += _anywhere(tree, place, classes)
-    return found
+            folders += _anywhere(tree, place, classes)
+    return folders
 
 
 def _records(images: Sequence[str], folders: Sequence[ClassFolder]) -> Iterator[Record]:
@@ -404,22 +462,25 @@ def disagreement(records: Sequence[Record]) -> str:
 
     They agree where each folder has a label of its own, or all have one label, which
     then names no class.
+
+    Args:
+        records: images in folders of classes, with annotations.
     """
     labels: dict[str, list[str]] = defaultdict(list)
     for record in records:
         if isinstance(record.annotation, Annotation) and record.annotation.objects:
             labels[record.class_id].append(record.annotation.objects[0][0])
-    first = {
+    usual = {
         name: Counter(items).most_common(1)[0][0] for name, items in labels.items()
     }
-    every = {label for items in labels.values() for label in items}
+    distinct = {label for items in labels.values() for label in items}
     matches = [
-        label == first[name] for name, items in labels.items() for label in items
+        label == usual[name] for name, items in labels.items() for label in items
     ]
-    own = len(set(first.values())) == len(first)
-    if len(every) < 2 or (own and sum(matches) >= _ONE_LABEL * len(matches)):
+    all_differ = len(set(usual.values())) == len(usual)
+    if len(distinct) < 2 or (all_differ and sum(matches) >= _ONE_LABEL * len(matches)):
         return ""
     return (
         f"folders say {_few(sorted(labels))}, and objects in their XML "
-        f"{_few(sorted(every))}"
+        f"{_few(sorted(distinct))}"
     )

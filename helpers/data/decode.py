@@ -60,8 +60,8 @@ def decode_image(
 ) -> Decoded:
     """Read one image, convert it to RGB and squash it, or cut it without its boxes.
 
-    Boxes are drawn on the picture as a viewer shows it, so that one with boxes is turned
-    by its EXIF tag, unless they state the size of the picture as stored.
+    Boxes are drawn on the picture as a viewer shows it, so that one with boxes is
+    turned by its EXIF tag, unless they state the size of the picture as stored.
 
     Args:
         source: the files.
@@ -113,6 +113,11 @@ def decode_all(
     """Decode images, in their order, on all cores.
 
     Where some have boxes, all are turned as a viewer shows them.
+
+    Args:
+        source: the files.
+        records: the images.
+        size: side of the squares, pixels, or how they are cut.
     """
     shown = any(record.boxes for record in records)
     # Decoding releases the interpreter's lock.
@@ -142,8 +147,8 @@ def _check_depth(image: Image.Image) -> None:
     """Refuse grey values whose range is not known, which would come out blank."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         raise ValueError(
-            f"grey values of mode {image.mode} are not of 8 bits; save them as an image "
-            "of 8 bits"
+            f"grey values of mode {image.mode} are not of 8 bits; save them as an "
+            "image of 8 bits"
         )
 
 
@@ -187,7 +192,7 @@ def _square(image: Image.Image, size: int | Crop) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any mode to RGB; transparent pixels are shown on white, as a viewer shows them."""
+    """Convert any mode to RGB; what is transparent is on white, as in a viewer."""
     if image.has_transparency_data:
         clear = image.convert("RGBA")
         return Image.alpha_composite(

@@ -2,9 +2,9 @@
 
 import io
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from helpers.data import layouts, sources, synthetic
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.layouts import Listing, Record
-from helpers.data.selection import NO_TEST_IMAGES, pixel_digest, select
+from helpers.data.selection import NO_TEST_IMAGES, Choice, pixel_digest, select
 from helpers.files import (
     LABELS,
     MANIFEST,
@@ -32,8 +32,11 @@ from helpers.files import (
     write_tensors,
 )
 
-_FORMAT = 5  # raised when the meaning of what is kept changes: older files are then never used
+# Raised when the meaning of what is kept changes: older files are then never used.
+_FORMAT = 5
 SPLITS = ("train", "test")
+SYNTHETIC = "synthetic"  # the data source that is rendered
+_SCENES = 60  # rendered training images of a class, where no number is asked for
 _TENSORS = ("images", "labels", "boxes")
 _TABLES = ("index", "faults", "classes")
 _TEXTS = ("layout", "boxes_from")
@@ -45,7 +48,9 @@ class ImageSet:
 
     images: Tensor  # (N, 3, S, S) uint8 RGB
     labels: Tensor  # (N,) int64
-    boxes: Tensor  # (N, B, 4) int16, half-open x0, y0, x1, y1 in pixels of the square; zero rows are padding; B is 0 in a set without boxes
+    # (N, B, 4) int16, half-open x0, y0, x1, y1 in pixels of the square; zero rows are
+    # padding; B is 0 in a set without boxes.
+    boxes: Tensor
     names: tuple[str, ...]  # one per image, relative to the source
 
     def __len__(self) -> int:
@@ -77,7 +82,9 @@ class StudyData:
 
     train: ImageSet
     test: ImageSet
-    index: pd.DataFrame  # one row per image, training first: name, class_id, label, split, digest (of the file, or rendered pixels)
+    # One row per image, training first: name, class_id, label, split, digest (of the
+    # file, or of rendered pixels).
+    index: pd.DataFrame
     faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
     classes: pd.DataFrame  # label, class_id, class_name, train_images, test_images
     layout: str  # as which the source was read
@@ -85,175 +92,200 @@ class StudyData:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits over what the images are: contents of files, labels, splits, boxes and size; not names, not places."""
+        """16 hex digits over what the images are.
+
+        Contents of files, labels, splits, boxes and size; not names, not places.
+        """
         digest = blake2b(f"{self.train.images.shape[-1]}".encode(), digest_size=8)
-        for row in self.index[["digest", "class_id", "label", "split"]].itertuples(
-            index=False
-        ):
+        columns = self.index[["digest", "class_id", "label", "split"]]
+        for row in columns.itertuples(index=False):
             digest.update("\0".join(map(str, row)).encode())
         for images in (self.train, self.test):
             digest.update(images.boxes.numpy().tobytes())
         return digest.hexdigest()
 
 
-def load_study_data(
-    *,
-    data_source: str = layouts.RECOGNISED,
-    data_path: str = "",
-    class_ids: Sequence[str] = (),
-    image_size: int = 64,
-    images_per_class: int = 0,
-    test_images_per_class: int = 50,
-    minimum_images_per_class: int = 2,
-    data_seed: int = 0,
-    cache_dir: Path,
-) -> StudyData:
-    """Load the images of a study, from the cache when it was made from the same source with the same parameters (see notebook 01).
+def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
+    """Load the images of a study, decoded once for the same source and parameters.
 
-    Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
-    images, or is held out of the training images where it has none; ``test_images_per_class`` of 0 takes all that training leaves, with the
-    images that have no box. Of images with the same pixels the first is kept, training before test images. A smaller number of images per
-    class takes a subset of a larger one's. ``class_ids`` stand in the order of their labels.
+    Where a source has boxes, only images with a usable one enter the training split.
+    The test split is the source's own, or held out of the training images where it has
+    none. Of images with the same pixels the first stays, training before test images.
+    A smaller number of images per class takes a subset of a larger one's.
 
-    Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
+    Args:
+        cache_dir: folder of decoded images and unpacked archives.
+        parameters: fields of ``Choice``, as notebook 01 has them.
+
+    Returns:
+        The images, classes in the order of ``class_ids``.
+
+    Raises:
+        FileNotFoundError: where nothing is at ``data_path``.
+        ValueError: for a source without a usable class.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> scenes = {"data_source": "synthetic", "image_size": 16}
+        >>> counts = {"images_per_class": 2, "test_images_per_class": 1}
+        >>> with TemporaryDirectory() as folder:
+        ...     data = load_study_data(cache_dir=Path(folder), **scenes, **counts)
+        >>> data.train.images.shape[1:]
+        torch.Size([3, 16, 16])
     """
-    given = {name: value for name, value in locals().items() if name != "cache_dir"} | {
-        "class_ids": list(class_ids)
-    }
-    if data_source != "synthetic" and not data_path:
+    choice = Choice(**parameters)
+    if choice.data_source != SYNTHETIC and not choice.data_path:
         raise ValueError(
-            f"data_source {data_source!r} needs data_path: the folder or .zip that holds the images"
+            f"data_source {choice.data_source!r} needs data_path: the folder or .zip "
+            "that holds the images"
         )
-    path, looked_into = (
-        from_root(data_path),
-        class_ids if data_source in layouts.BY_FOLDER else (),
-    )
-    rendered = data_source == "synthetic"  # anew when the renderer changes
-    stamp = (
-        blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
-        if rendered
-        else sources.stamp_of_source(path, looked_into)
-    )
-    key = json.dumps(
-        given | {"stamp": stamp, "format": _FORMAT}, sort_keys=True
-    ).encode()
-    cache = cache_dir / f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
-    if (kept := read_tensors(cache)) is not None:
-        return _from_cache(kept)
-    if rendered:
-        listing, decoded = _render(given)
+    cache = cache_dir / _cache_name(choice)
+    tensors = read_tensors(cache)
+    if tensors is not None:
+        return _from_tensors(tensors)
+    if choice.data_source == SYNTHETIC:
+        listing, decoded = _rendered(choice)
     else:
-        source = sources.open_source(path, cache_dir / "unpacked", looked_into)
-        listing = layouts.scan(source, data_source, class_ids)
-        decoded = decode_all(source, listing.records, image_size)
-    data = _study_data(listing, decoded, given)
-    write_tensors(cache, _to_cache(data))
+        source = sources.open_source(
+            from_root(choice.data_path), cache_dir / "unpacked", _folders_read(choice)
+        )
+        listing = layouts.scan(source, choice.data_source, choice.class_ids)
+        decoded = decode_all(source, listing.records, choice.image_size)
+    data = _study_data(listing, decoded, choice)
+    write_tensors(cache, _to_tensors(data))
     return data
 
 
-def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
-    """Render the embedded scenes as if they had been decoded."""
-    known, decoded, size = (
-        [f"synthetic_{name}" for name in synthetic.CLASS_NAMES],
-        [],
-        given["image_size"],
-    )
-    if unknown := sorted(set(given["class_ids"]) - set(known)):
+def _folders_read(choice: Choice) -> Sequence[str]:
+    """Classes whose folders alone are looked into; none are all."""
+    return choice.class_ids if choice.data_source in layouts.BY_FOLDER else ()
+
+
+def _cache_name(choice: Choice) -> str:
+    """Name of the file of decoded images, of all that decides them."""
+    if choice.data_source == SYNTHETIC:  # anew when the renderer changes
+        stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
+    else:
+        path = from_root(choice.data_path)
+        stamp = sources.stamp_of_source(path, _folders_read(choice))
+    decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
+    key = json.dumps(decisive, sort_keys=True).encode()
+    return f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
+
+
+def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
+    """The embedded scenes as if they had been decoded."""
+    class_ids = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES]
+    unknown = sorted(set(choice.class_ids) - set(class_ids))
+    if unknown:
         raise ValueError(
-            f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}"
+            f"class_ids holds {', '.join(unknown)}; the synthetic classes are "
+            f"{', '.join(class_ids)}"
         )
-    names = dict(zip(known, synthetic.CLASS_NAMES, strict=True))
-    listing = Listing("synthetic", given["class_ids"] or known, names, [], [])
-    for split, count in (
-        ("train", given["images_per_class"] or 60),
-        ("test", given["test_images_per_class"]),
-    ):
+    names = dict(zip(class_ids, synthetic.CLASS_NAMES, strict=True))
+    asked = list(choice.class_ids) or class_ids
+    counts = {
+        "train": choice.images_per_class or _SCENES,
+        "test": choice.test_images_per_class,
+    }
+    decoded = []
+    size = choice.image_size
+    for split, count in counts.items():
         pixels, labels, boxes = synthetic.scenes(
-            len(known), count, size, given["data_seed"], split
+            len(class_ids), count, size, choice.data_seed, split
         )
-        for number, (image, label, box) in enumerate(
-            zip(pixels, labels, boxes[:, 0].tolist(), strict=True)
-        ):
-            record = Record(
-                f"{split}/{known[label]}/{number % count:05d}", known[label], split
-            )
-            decoded.append(
-                Decoded(
-                    record, image, [tuple(box)], size, size, pixel_digest(image), []
-                )
-            )
-    return listing, decoded
+        for number, image in enumerate(pixels):
+            class_id = class_ids[labels[number]]
+            name = f"{split}/{class_id}/{number % count:05d}"
+            record = Record(name, class_id, split)
+            box = tuple(boxes[number, 0].tolist())
+            digest = pixel_digest(image)
+            decoded.append(Decoded(record, image, [box], size, size, digest, []))
+    return Listing(SYNTHETIC, asked, names, [], []), decoded
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Images of two sources as one, of other classes, the second's after the first's. Raises ValueError where both have an image."""
-    if not (
-        both := further.index[further.index["digest"].isin(first.index["digest"])]
-    ).empty:
-        told = f"{len(both)} images of the further source are the study's own, first {both['name'].iloc[0]}"
-        raise ValueError(f"{told}; name other classes")
-    sets = {}
-    for split in SPLITS:
-        parts = [getattr(data, split) for data in (first, further)]
-        most = max(part.boxes.shape[1] for part in parts)
-        boxes = torch.cat(
-            [
-                nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1]))
-                for part in parts
-            ]
+    """Images of two sources as one, the further classes after those of the first.
+
+    Args:
+        first: the images of a study.
+        further: images of other classes.
+
+    Raises:
+        ValueError: where both have an image.
+    """
+    is_shared = further.index["digest"].isin(first.index["digest"])
+    if is_shared.any():
+        name = further.index.loc[is_shared, "name"].iloc[0]
+        raise ValueError(
+            f"{is_shared.sum()} images of the further source are the study's own, "
+            f"first {name}; name other classes"
         )
-        labels = torch.cat([parts[0].labels, parts[1].labels + len(first.classes)])
-        sets[split] = ImageSet(
-            torch.cat([part.images for part in parts]),
-            labels,
-            boxes,
-            parts[0].names + parts[1].names,
+    tables = {
+        name: pd.concat(
+            [getattr(first, name), getattr(further, name)], ignore_index=True
         )
-    index, faults, classes = (
-        pd.concat([getattr(data, name) for data in (first, further)], ignore_index=True)
         for name in _TABLES
-    )
-    classes = classes.assign(label=range(len(classes)))
-    classes["class_name"] = class_names(
-        classes["class_id"], classes.set_index("class_id")["class_name"]
-    )
+    }
+    classes = tables["classes"]
+    classes["label"] = range(len(classes))
+    names = classes.set_index("class_id")["class_name"]
+    classes["class_name"] = class_names(classes["class_id"], names)
+    index = tables["index"]
     index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])
-    index = index.sort_values(
-        "split", key=lambda split: split != "train", kind="stable", ignore_index=True
-    )
+    training_first = index["split"].ne("train").sort_values(kind="stable").index
+    tables["index"] = index.loc[training_first].reset_index(drop=True)
     return StudyData(
-        **sets, index=index, faults=faults, classes=classes, layout=first.layout
+        _joined_sets(first.train, further.train, len(first.classes)),
+        _joined_sets(first.test, further.test, len(first.classes)),
+        **tables,
+        layout=first.layout,
+    )
+
+
+def _joined_sets(first: ImageSet, further: ImageSet, classes: int) -> ImageSet:
+    """Images of two sets; labels of the further one begin at a number of classes."""
+    most = max(first.boxes.shape[1], further.boxes.shape[1])
+    boxes = [
+        nn.functional.pad(images.boxes, (0, 0, 0, most - images.boxes.shape[1]))
+        for images in (first, further)
+    ]
+    return ImageSet(
+        torch.cat([first.images, further.images]),
+        torch.cat([first.labels, further.labels + classes]),
+        torch.cat(boxes),
+        first.names + further.names,
     )
 
 
 def _study_data(
-    listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, Any]
+    listing: Listing, decoded: Sequence[Decoded], choice: Choice
 ) -> StudyData:
-    """Choose images and put them together. Raises ValueError where none is left to choose."""
+    """Choose images and put them together.
+
+    Raises:
+        ValueError: where none is left to choose.
+    """
     boxed = listing.layout in layouts.WITH_BOXES or any(
         image.boxes for image in decoded if image.record.split == "train"
     )
-    chosen = select(listing.classes, decoded, boxed, listing.faults, given)
-    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))[
-        ["class_id", "split", "name", "fault", "detail"]
-    ]
-    for split in [split for split in SPLITS if not chosen[split]]:
-        kind = f"{split} image{' with a box' * (boxed and split == 'train')}"
-        limits = ", ".join(
-            f"{name} {value}"
-            for name, value in given.items()
-            if name.endswith("per_class")
-        )
-        raise ValueError(
-            f"no {kind} is left in {given['data_path'] or given['data_source']}, of {len(decoded)} listed; faults: {_counted(faults)}; "
-            f"put usable images there, or change {limits}"
-        )
-    rows = [
-        (image.record.name, image.record.class_id, split, image.digest)
-        for split in SPLITS
-        for image in chosen[split]
-    ]
-    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
+    chosen = select(listing.classes, decoded, boxed, listing.faults, choice)
+    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
+    faults = faults[["class_id", "split", "name", "fault", "detail"]]
+    for split in SPLITS:
+        if not chosen[split]:
+            words = f"no {split} image"
+            if boxed and split == "train":
+                words += " with a box"
+            raise ValueError(_nothing_left(words, len(decoded), faults, choice))
+    index = pd.DataFrame(
+        [
+            (image.record.name, image.record.class_id, split, image.digest)
+            for split in SPLITS
+            for image in chosen[split]
+        ],
+        columns=["name", "class_id", "split", "digest"],
+    )
     index["label"], class_ids = pd.factorize(index["class_id"])
     classes = pd.DataFrame(
         {
@@ -262,9 +294,7 @@ def _study_data(
             "class_name": class_names(class_ids, listing.names),
         }
     )
-    counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)].add_suffix(
-        "_images"
-    )
+    counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
     labels = index.groupby("split")["label"]
     sets = {
         split: image_set(chosen[split], labels.get_group(split).to_numpy(), int(boxed))
@@ -274,9 +304,22 @@ def _study_data(
         **sets,
         index=index,
         faults=faults,
-        classes=classes.join(counts, on="class_id"),
+        classes=classes.join(counts.add_suffix("_images"), on="class_id"),
         layout=listing.layout,
         boxes_from=listing.boxes_from,
+    )
+
+
+def _nothing_left(words: str, listed: int, faults: pd.DataFrame, choice: Choice) -> str:
+    """Why a split is empty, in a sentence."""
+    values = asdict(choice)
+    limits = [
+        f"{name} {value}" for name, value in values.items() if "per_class" in name
+    ]
+    return (
+        f"{words} is left in {choice.data_path or choice.data_source}, of {listed} "
+        f"listed; faults: {_counted(faults)}; put usable images there, or change "
+        f"{', '.join(limits)}"
     )
 
 
@@ -347,28 +390,34 @@ def _sentences(kind: str, faults: Sequence[sources.Fault]) -> list[str]:
 
 
 def _counted(faults: pd.DataFrame) -> str:
-    """How many faults there are of each kind, with the first of it; "none"."""
-    parts = []
+    """The number of faults of each kind, with the first of it; "none"."""
+    sentences = []
     for kind, rows in faults.groupby("fault"):
         first = rows.iloc[0]
         example = f"{first['name'] or first['class_id']}: {first['detail']}"
-        parts.append(f"{len(rows)} {kind} (such as {example.rstrip(': ')[:200]})")
-    return ", ".join(parts) or "none"
+        example = example.rstrip(": ")[:200]
+        sentences.append(f"{len(rows)} {kind} (such as {example})")
+    return ", ".join(sentences) or "none"
 
 
 def image_set(
     images: Sequence[Decoded], labels: ArrayLike, least_boxes: int = 0
 ) -> ImageSet:
-    """Decoded images with their labels, and with room for as many boxes as the image that has most."""
-    boxes = np.zeros(
-        (len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4),
-        dtype=np.int16,
-    )
+    """Decoded images with their labels.
+
+    Args:
+        images: that have pixels.
+        labels: (N,), a class number each.
+        least_boxes: room for boxes of each image, at least; else for as many as the
+            image with most boxes has.
+    """
+    most = max([least_boxes, *(len(image.boxes) for image in images)])
+    boxes = np.zeros((len(images), most, 4), dtype=np.int16)
     for row, image in zip(boxes, images, strict=True):
         row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
-    pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
+    pixels = np.stack([image.pixels for image in images])
     return ImageSet(
-        pixels,
+        torch.from_numpy(pixels),
         torch.tensor(labels),
         torch.from_numpy(boxes),
         tuple(image.record.name for image in images),
@@ -376,76 +425,94 @@ def image_set(
 
 
 def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
-    told = [names.get(class_id) or class_id for class_id in class_ids]
+    """Names by which classes can be held apart.
+
+    That of the source, with the id where several have it (ILSVRC has "crane" twice).
+
+    Args:
+        class_ids: of the classes.
+        names: of the source, by id.
+
+    Example:
+        >>> class_names(["n1", "n2", "n3"], {"n1": "crane", "n2": "crane"})
+        ['crane (n1)', 'crane (n2)', 'n3']
+    """
+    plain = [names.get(class_id) or class_id for class_id in class_ids]
+    counts = Counter(plain)
     return [
-        f"{name} ({class_id})" if told.count(name) > 1 else name
-        for name, class_id in zip(told, class_ids, strict=True)
+        f"{name} ({class_id})" if counts[name] > 1 else name
+        for name, class_id in zip(plain, class_ids, strict=True)
     ]
 
 
-def _to_cache(data: StudyData) -> dict[str, Tensor]:
+# --- files ---
+
+
+def _to_tensors(data: StudyData) -> dict[str, Tensor]:
     """Everything as tensors: tables as the bytes of parquet files."""
+    contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
+    contents |= {name: getattr(data, name).encode() for name in _TEXTS}
     tensors = {
-        f"{split}_{name}": getattr(getattr(data, split), name)
-        for split in SPLITS
-        for name in _TENSORS
+        name: torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
+        for name, content in contents.items()
     }
-    texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {
-        name: getattr(data, name).encode() for name in _TEXTS
-    }
-    return tensors | {
-        name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
-        for name, text in texts.items()
-    }
+    for split in SPLITS:
+        images = getattr(data, split)
+        tensors |= {f"{split}_{name}": getattr(images, name) for name in _TENSORS}
+    return tensors
 
 
-def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
-    tables = {
-        name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes()))
-        for name in _TABLES
+def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
+    """What ``_to_tensors`` made tensors of."""
+    contents = {
+        name: tensors[name].numpy().tobytes()
+        for name in (*_TABLES, *_TEXTS)
+        if name in tensors  # records of earlier commits lack the last
     }
+    tables = {name: pd.read_parquet(io.BytesIO(contents[name])) for name in _TABLES}
+    texts = {name: contents[name].decode() for name in _TEXTS if name in contents}
     names = tables["index"].groupby("split")["name"].apply(tuple)
-    sets = {
-        split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split])
-        for split in SPLITS
-    }
-    texts = {
-        name: kept[name].numpy().tobytes().decode()
-        for name in _TEXTS
-        if name in kept  # records of earlier commits lack the last
-    }
+    sets = {}
+    for split in SPLITS:
+        of_split = [tensors[f"{split}_{name}"] for name in _TENSORS]
+        sets[split] = ImageSet(*of_split, names[split])
     return StudyData(**sets, **tables, **texts)
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
-    """Images of a study by the parameters of ``load_study_data``, decoded once into ``work/cache``; ``work/data.json`` says which they are.
+    """Images of a study, decoded once; ``work/data.json`` notes which they are.
 
-    Raises ValueError where fewer than two classes are left, and as ``load_study_data``.
+    Args:
+        work: the folder of work of the study.
+        parameters: see ``load_study_data``.
+
+    Raises:
+        ValueError: where fewer than two classes are left, and as ``load_study_data``.
+        FileNotFoundError: as ``load_study_data``.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
-        left = data.classes["class_id"].item()
+        class_id = data.classes["class_id"].item()
         raise ValueError(
-            f"only the class {left} is left, and a classifier needs 2; faults: {_counted(data.faults)}"
+            f"only the class {class_id} is left, and a classifier needs 2; faults: "
+            f"{_counted(data.faults)}"
         )
-    counts = {
-        "classes": len(data.classes),
-        "train": len(data.train),
-        "test": len(data.test),
-    }
-    record = {
+    manifest = {
         "fingerprint": data.fingerprint,
-        "images": counts,
+        "images": {
+            "classes": len(data.classes),
+            "train": len(data.train),
+            "test": len(data.test),
+        },
         "layout": data.layout,
         "has_boxes": data.train.has_boxes,
-    }
-    given = {
-        name: value if isinstance(value, str | int) else list(value)
-        for name, value in parameters.items()
+        "parameters": {
+            name: value if isinstance(value, str | int) else list(value)
+            for name, value in parameters.items()
+        },
     }
     write_labels(work / LABELS, data)
-    write_json(work / MANIFEST, record | {"parameters": given})
+    write_json(work / MANIFEST, manifest)
     return data
 
 
@@ -459,7 +526,7 @@ def write_labels(path: Path, data: StudyData) -> None:
     """
     arrays = {
         name: tensor.numpy()
-        for name, tensor in _to_cache(data).items()
+        for name, tensor in _to_tensors(data).items()
         if not name.endswith("_images")
     }
     arrays["size"] = np.array(data.train.images.shape[-1])
@@ -489,7 +556,7 @@ def without_pixels(path: Path) -> StudyData:
             tensors[f"{split}_images"] = torch.empty(
                 shape, dtype=torch.uint8, device="meta"
             )
-        return _from_cache(tensors)
+        return _from_tensors(tensors)
     except (ValueError, KeyError, RuntimeError) as fault:
         raise ValueError(
             f"{path} is damaged ({fault}); take it from the repository again"
@@ -506,7 +573,8 @@ def of_study(work: Path) -> StudyData:
         work: the folder of work of the study.
 
     Returns:
-        The images, without pixels where only records are here (``ImageSet.has_pixels``).
+        The images, without pixels where only records are here
+        (``ImageSet.has_pixels``).
 
     Raises:
         FileNotFoundError: where 01 has not run and no records are here, or what 01 read
@@ -523,8 +591,10 @@ def of_study(work: Path) -> StudyData:
         data = without_pixels(labels)
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
-            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them (fingerprint "
-            f"{data.fingerprint}, not {record['fingerprint']}). Put them back, or choose them anew: {_remedy(work)}"
+            f"the images of {record['parameters'].get('data_path')} were changed since "
+            f"notebook 01 chose them (fingerprint {data.fingerprint}, not "
+            f"{record['fingerprint']}). Put them back, or choose them anew: "
+            f"{_remedy(work)}"
         )
     return data
 
@@ -532,27 +602,41 @@ def of_study(work: Path) -> StudyData:
 def with_classes(
     work: Path, class_ids: Sequence[str], further_path: str = ""
 ) -> StudyData:
-    """Images of any classes of a study's source, or of a further folder or .zip of its layout that holds those that are not the study's.
+    """Images of any classes, chosen by the parameters of a study.
 
-    All else is chosen by the parameters of the study; with a further source its own classes stand first.
+    Args:
+        work: the folder of work of the study.
+        class_ids: of its source; with a further source the study's own stand first.
+        further_path: a folder or .zip, of the same layout, that holds the classes which
+            are none of the study's; "" for the study's source.
+
+    Raises:
+        ValueError: as ``load_study_data`` and ``joined``.
+        FileNotFoundError: as ``of_study``.
     """
-    parameters, class_ids, cache = (
-        image_parameters(work),
-        list(class_ids),
-        work / "cache",
-    )
+    parameters = image_parameters(work)
+    cache = work / "cache"
     if not further_path:
-        return load_study_data(**parameters | {"class_ids": class_ids}, cache_dir=cache)
-    own = of_study(work)
-    further = [name for name in class_ids if name not in set(own.classes["class_id"])]
+        chosen = parameters | {"class_ids": list(class_ids)}
+        return load_study_data(**chosen, cache_dir=cache)
+    data = of_study(work)
+    studied = set(data.classes["class_id"])
+    further = [name for name in class_ids if name not in studied]
+    if not further:
+        return data
     elsewhere = parameters | {"data_path": further_path, "class_ids": further}
-    return (
-        joined(own, load_study_data(**elsewhere, cache_dir=cache)) if further else own
-    )
+    return joined(data, load_study_data(**elsewhere, cache_dir=cache))
 
 
 def image_parameters(work: Path) -> dict[str, Any]:
-    """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError where it has not run."""
+    """Parameters by which notebook 01 chose the images of a study.
+
+    Args:
+        work: the folder of work of the study.
+
+    Raises:
+        FileNotFoundError: where it has not run.
+    """
     return _manifest(work)["parameters"]
 
 
@@ -561,9 +645,13 @@ def _manifest(work: Path) -> dict[str, Any]:
         if (folder / MANIFEST).is_file():
             return read_json(folder / MANIFEST)
     raise FileNotFoundError(
-        f"{work / MANIFEST} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}"
+        f"{work / MANIFEST} is not there: notebook 01 has not chosen the images of the "
+        f"study {work.name!r}: {_remedy(work)}"
     )
 
 
 def _remedy(work: Path) -> str:
-    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml -- --forcerun 01_data_subset`"
+    return (
+        "run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep "
+        f"params/{work.name}.yaml -- --forcerun 01_data_subset`"
+    )

@@ -290,7 +290,8 @@ _REASONS = {
         "hdf5 mdb"
     ),
     "save them as JPEG or PNG": (
-        "heic heif avif svg psd raw cr2 cr3 nef arw dng ico tga pcx eps ps exr hdr dcm nii"
+        "heic heif avif svg psd raw cr2 cr3 nef arw dng ico tga pcx eps ps exr hdr dcm "
+        "nii"
     ),
 }
 _REASON_OF = {

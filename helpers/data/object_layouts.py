@@ -55,6 +55,11 @@ def read_tables(
     """Images that tables name, such as COCO's JSON or a CSV.
 
     What is called "instances" is taken before COCO's keypoints and captions.
+
+    Args:
+        source: the files.
+        ending: of tables, in small letters.
+        parse: turns the bytes of a table into annotations by the names of images.
     """
     places = Places(source.images)
     tables = [name for name in source.names if name.lower().endswith(ending)]
@@ -75,7 +80,11 @@ def read_tables(
 
 
 def read_voc(source: Source) -> Listed:
-    """Pascal VOC XML, each of the image of its name beside it, or nearest to it."""
+    """Pascal VOC XML, each of the image of its name beside it, or nearest to it.
+
+    Args:
+        source: the files.
+    """
     places = Places(source.images)
     marked = []
     for name in filter(is_voc, source.names):
@@ -89,7 +98,11 @@ def read_voc(source: Source) -> Listed:
 
 
 def read_labelme(source: Source) -> Listed:
-    """labelme's JSON, each of the image of its name beside it, or nearest to it."""
+    """labelme's JSON, each of the image of its name beside it, or nearest to it.
+
+    Args:
+        source: the files.
+    """
     places = Places(source.images)
     marked = []
     for name in [name for name in source.names if name.lower().endswith(".json")]:
@@ -120,6 +133,9 @@ def read_yolo(source: Source) -> Listed:
     """Images with a text file of lines "class x y width height", in shares.
 
     It lies below "labels" where the image lies below "images", or beside the image.
+
+    Args:
+        source: the files.
 
     Raises:
         Question: where several files name the classes differently.
@@ -168,11 +184,12 @@ def _label_files(source: Source) -> dict[str, str]:
 def _is_yolo(source: Source, path: str) -> bool:
     """Whether a text file beside an image holds lines of numbers, or nothing."""
     text = source.read(path)[:1000].decode("utf-8", "replace")
-    words = [line.split() for line in text.splitlines()[:1]]
+    first = text.partition("\n")[0].split()
     try:
-        return all(len([float(word) for word in line]) >= 5 for line in words)
+        numbers = [float(word) for word in first]
     except ValueError:
         return False
+    return not text or len(numbers) >= 5
 
 
 class _Texts(yaml.SafeLoader):
@@ -250,7 +267,13 @@ def _names_of_lines(source: Source) -> Iterator[_Names]:
 
 
 def absent(table: str, names: Sequence[str], all_of_them: bool = False) -> Fault:
-    """Images that a table names and the source does not have."""
+    """Images that a table names and the source does not have.
+
+    Args:
+        table: path of the table.
+        names: that it has.
+        all_of_them: whether the source has no other image of the table.
+    """
     if all_of_them:
         detail = f"its images do not lie here, such as {min(names)[:100]}"
         return Fault(table, NOT_UNDERSTOOD, detail)
@@ -278,11 +301,11 @@ def by_largest_box(table: str, marked: Sequence[Marked], split: str = "") -> Lis
         where = split or split_of(name.rpartition("/")[0]) or "train"
         yield from _of_one_class(name, reading, where)
     labels = [
-        {label for label, _ in reading.objects}
+        reading.labels
         for reading in readings.values()
         if isinstance(reading, Annotation)
     ]
-    _check_distinct(label for names in labels for label in names)
+    _check_distinct(set().union(*labels))
     several = sum(len(names) > 1 for names in labels)
     if several:
         detail = (
@@ -309,6 +332,9 @@ def _of_one_class(name: str, reading: Reading, split: str) -> Listed:
 
 def class_of(label: str) -> str:
     """A label as the id of a class, which stands in one line and is no path.
+
+    Args:
+        label: as an annotation has it.
 
     Example:
         >>> class_of("bus/tram")

@@ -38,13 +38,20 @@ _CIFAR = re.compile(
 
 
 def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> Listed:
-    """Tiny ImageNet, whose boxes stand in a table per class and one for validation."""
+    """Tiny ImageNet, whose boxes stand in a table per class and one for validation.
+
+    Args:
+        source: the files.
+        classes: ids asked for; none are all.
+    """
     tables: dict[str, dict[str, Reading]] = {}
     for name in source.images:
         match = _TINY.fullmatch(name)
         if not match:
             continue
-        top, trained, file = match["top"], match["trained"], match["file"]
+        top = match["top"]
+        trained = match["trained"]
+        file = match["file"]
         path = f"{top}val/val_annotations.txt"
         if trained:
             path = f"{top}train/{trained}/{trained}_boxes.txt"
@@ -55,7 +62,7 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> Listed:
         class_id = trained or match["tested"] or match["sorted"] or first_label(reading)
         yield Record(name, class_id, "train" if trained else "test", reading)
     for path, table in tables.items():
-        # Of validation images, those of classes that are not asked for may be elsewhere.
+        # Of validation images, those of classes not asked for may be elsewhere.
         names = [
             name
             for name, reading in table.items()
@@ -69,12 +76,17 @@ def read_ilsvrc(source: Source) -> Listed:
     """ILSVRC CLS-LOC as Kaggle ships it.
 
     Validation images lie together, where the XML names the class, or in folders.
+
+    Args:
+        source: the files.
     """
     for name in source.images:
         match = _ILSVRC.fullmatch(name)
         if not match:
             continue
-        top, trained, tested = match["top"], match["trained"], match["tested"]
+        top = match["top"]
+        trained = match["trained"]
+        tested = match["tested"]
         stem = PurePosixPath(match["file"]).stem
         folder = f"train/{trained}" if trained else "val"
         reading = _voc(source, f"{top}/Annotations/CLS-LOC/{folder}/{stem}.xml")
@@ -99,6 +111,9 @@ def read_cifar(source: Source) -> Listed:
     """The binary version of CIFAR-10 and CIFAR-100.
 
     Rows of one label, or a coarse and a fine one, and 3 x 32 x 32 bytes.
+
+    Args:
+        source: the files.
     """
     for path in source.names:
         match = _CIFAR.fullmatch(path)
@@ -136,6 +151,9 @@ def read_cub(source: Source) -> Listed:
     """CUB-200: images and boxes by number, and a table of which are for training.
 
     A class is the folder of its images; ``train_test_split.txt`` has 1 for training.
+
+    Args:
+        source: the files.
     """
     for table in source.names:
         if table.rpartition("/")[2] != "images.txt":

@@ -26,7 +26,11 @@ class Record(NamedTuple):
 
 
 def first_label(reading: Annotation | str | None) -> str:
-    """Label of the first object of an annotation; "" where there is none."""
+    """Label of the first object of an annotation; "" where there is none.
+
+    Args:
+        reading: what is read of one image.
+    """
     if isinstance(reading, Annotation) and reading.objects:
         return reading.objects[0][0]
     return ""

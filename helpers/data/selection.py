@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +11,26 @@ from helpers.data.decode import Decoded
 from helpers.data.sources import Fault
 
 NO_TEST_IMAGES = "class_without_test_images"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which images of which source a study takes: the parameters of notebook 01."""
+
+    data_source: str = "auto"  # a layout, "auto" to recognise it, or "synthetic"
+    data_path: str = ""  # folder or .zip, relative to the project's root
+    class_ids: Sequence[str] = ()  # in the order of their labels; none are all
+    image_size: int = 64  # side of the squares, pixels
+    images_per_class: int = 0  # for training; 0 takes all
+    test_images_per_class: int = 50  # 0 takes all that training leaves
+    minimum_images_per_class: int = 2  # classes with fewer are left out
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Hold the classes as a list, whatever sequence they came in."""
+        object.__setattr__(self, "class_ids", list(self.class_ids))
+
+
 Pools = Mapping[tuple[str, str], list[Decoded]]  # by class and split
 
 
@@ -19,7 +39,7 @@ def select(
     decoded: Sequence[Decoded],
     boxed: bool,
     faults: list[Fault],
-    choice: Mapping[str, Any],
+    choice: Choice,
 ) -> dict[str, list[Decoded]]:
     """Choose training and test images of the same classes.
 
@@ -32,8 +52,7 @@ def select(
         decoded: all images of these classes.
         boxed: whether a training image needs a usable box.
         faults: receives what is left out.
-        choice: parameters of notebook 01: ``images_per_class``,
-            ``test_images_per_class``, ``minimum_images_per_class``, ``data_seed``.
+        choice: how many of each class, and the seed.
 
     Returns:
         Images of "train" and of "test", class by class.
@@ -45,7 +64,7 @@ def select(
     chosen = {}
     for class_id in class_ids:
         training, test = _of_class(class_id, pools, boxed, hold_out, choice)
-        if len(training) < choice["minimum_images_per_class"]:
+        if len(training) < choice.minimum_images_per_class:
             detail = f"{len(training)}{' with a box' if boxed else ''}"
             faults.append(
                 Fault("", "class_with_too_few_images", detail, class_id, "train")
@@ -61,15 +80,15 @@ def select(
 
 
 def _of_class(
-    class_id: str, pools: Pools, boxed: bool, hold_out: bool, choice: Mapping[str, Any]
+    class_id: str, pools: Pools, boxed: bool, hold_out: bool, choice: Choice
 ) -> tuple[list[Decoded], list[Decoded]]:
     """Images of a class that may be trained on, and those that may be tested on."""
     usable = [image for image in pools[class_id, "train"] if image.boxes or not boxed]
     if not hold_out:
         return usable, pools[class_id, "test"]
     # At most half of a class, so that a small class keeps training images.
-    count = min(choice["test_images_per_class"], len(usable) // 2)
-    test = _choice(usable, count, choice["data_seed"], class_id, "hold out")
+    count = min(choice.test_images_per_class, len(usable) // 2)
+    test = _choice(usable, count, choice.data_seed, class_id, "hold out")
     return _without(usable, test), test
 
 
@@ -78,14 +97,14 @@ def _limited(
     training: list[Decoded],
     test: list[Decoded],
     pools: Pools,
-    choice: Mapping[str, Any],
+    choice: Choice,
 ) -> tuple[list[Decoded], list[Decoded]]:
     """As many images of a class as are asked for; 0 test images are all the rest."""
-    seed = choice["data_seed"]
-    count = choice["images_per_class"] or len(training)
+    seed = choice.data_seed
+    count = choice.images_per_class or len(training)
     fitted = _choice(training, count, seed, class_id, "train")
-    if choice["test_images_per_class"]:
-        count = choice["test_images_per_class"]
+    if choice.test_images_per_class:
+        count = choice.test_images_per_class
     else:
         test = test + _without(pools[class_id, "train"], fitted)
         count = len(test)
@@ -96,12 +115,12 @@ def _shortages(
     class_id: str,
     training: Sequence[Decoded],
     test: Sequence[Decoded],
-    choice: Mapping[str, Any],
+    choice: Choice,
 ) -> list[Fault]:
     """A fault for each split that has fewer images of a class than are asked for."""
     counts = (
-        ("test", "test", len(test), choice["test_images_per_class"]),
-        ("train", "training", len(training), choice["images_per_class"]),
+        ("test", "test", len(test), choice.test_images_per_class),
+        ("train", "training", len(training), choice.images_per_class),
     )
     return [
         Fault(
@@ -174,11 +193,21 @@ def _copy_fault(image: Decoded, first: Decoded) -> Fault:
         kind = "contradictory_labels"
     else:
         kind = "duplicate_image"
-    place, class_id = first.record.name, first.record.class_id
-    detail = f"same pixels as {place}, which is of the class {class_id}"
+    detail = (
+        f"same pixels as {first.record.name}, which is of the class "
+        f"{first.record.class_id}"
+    )
     return image.record.fault(kind, detail)
 
 
 def pixel_digest(pixels: np.ndarray) -> str:
-    """Digest of an image's pixels, 16 hex digits."""
+    """Digest of an image's pixels, 16 hex digits.
+
+    Args:
+        pixels: uint8, of any shape.
+
+    Example:
+        >>> pixel_digest(np.zeros((3, 2, 2), np.uint8))
+        '3d8d99ee3c51a2bb'
+    """
     return blake2b(pixels.tobytes(), digest_size=8).hexdigest()

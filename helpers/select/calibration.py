@@ -94,7 +94,7 @@ def read(reports: Path, study: str) -> Calibration:
         ValueError: where measures of two studies were computed by other settings.
     """
     available = studies(reports)
-    parts = []
+    calibrations = []
     # A study's own name may hold a plus.
     for name in [study] if study in available else study.split("+"):
         if name not in available:
@@ -103,19 +103,18 @@ def read(reports: Path, study: str) -> Calibration:
                 f"{inside(reports, name)}/tables; studies that have: "
                 f"{', '.join(available) or 'none'}"
             )
-        parts.append(_read_one(inside(reports, name)))
-    first = parts[0]
-    for part in parts[1:]:
-        if part.settings != first.settings or part.images != first.images:
+        calibrations.append(_read_one(inside(reports, name)))
+    first = calibrations[0]
+    for other in calibrations[1:]:
+        if other.settings != first.settings or other.images != first.images:
             raise ValueError(
-                f"{first.study} and {part.study} were scored by other settings or on "
+                f"{first.study} and {other.study} were scored by other settings or on "
                 "another number of images; calibrate by one of them"
             )
-    models = pd.concat([part.models for part in parts], ignore_index=True)
-    candidates = [
-        name for name in CANDIDATES if all(name in part.candidates for part in parts)
-    ]
-    return first._replace(study=study, models=models, candidates=tuple(candidates))
+    models = pd.concat([one.models for one in calibrations], ignore_index=True)
+    shared = set.intersection(*(set(one.candidates) for one in calibrations))
+    candidates = tuple(name for name in CANDIDATES if name in shared)
+    return first._replace(study=study, models=models, candidates=candidates)
 
 
 def _read_one(folder: Path) -> Calibration:

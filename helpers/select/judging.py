@@ -1,4 +1,4 @@
-"""Checkpoints scored and judged: predicted accuracy and gap, who is best, and why not."""
+"""Checkpoints scored and judged: predicted accuracy and gap, which is best."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -105,7 +105,7 @@ def scored(
     settings = replace(study.settings, perturbation_fraction=min(1.0, share))
     by = predictor(study.models, study.candidates)
     fit = {"training_accuracy": "train_accuracy", "training_loss": "train_loss"}
-    kept = score(
+    records = score(
         store,
         models,
         ["prediction", "perturbation"],
@@ -113,11 +113,11 @@ def scored(
         images.scored_on,
         [*fit, *MEASURES],
     )
-    scores = score_table(kept)
+    scores = score_table(records)
     table = pd.DataFrame({"model_id": [model.model_id for model in models]})
     table = with_fit(with_candidates(table, scores).rename(columns=fit))
-    known = table["model_id"].map(class_images or {}).astype(float)
-    table[LOG_CLASS_IMAGES] = np.log(known)
+    numbers = table["model_id"].map(class_images or {}).astype(float)
+    table[LOG_CLASS_IMAGES] = np.log(numbers)
     columns = ["model_id", *FIT, LOG_CLASS_IMAGES, *by.chosen]
     classes = int(study.parameters.get("classes", 0))
     return Scored(table.reindex(columns=columns), by, scores, classes)
@@ -222,9 +222,9 @@ def verdicts(
         table["accuracy"] = table["accuracy"].clip(chance, 1)
     counts = "labelled_right" in table
     for row in table.index[foreign.ne("")]:
-        told = "judged by its labelled images alone" if counts else _ASKED
+        remedy = "judged by its labelled images alone" if counts else _ASKED
         table.loc[row, "verdict"] = COUNTED if counts else NOT_JUDGED
-        table.loc[row, "note"] = f"{foreign[row]}; {told}"
+        table.loc[row, "note"] = f"{foreign[row]}; {remedy}"
     table = _with_outside(table, by)
     unknown = table["verdict"].isin([NOT_JUDGED, NOT_READ])
     table.loc[unknown, "accuracy"] = np.nan

@@ -154,7 +154,8 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
     read = contents.read(path, reading.part)
     form = form_in(path) if reading.architecture == AUTO else None
     if form:
-        name, builder = form.architecture, form.network
+        name = form.architecture
+        builder = form.network
     else:
         name = reading.architecture
         if name == AUTO:
@@ -455,11 +456,11 @@ def guess(state: Mapping[str, Tensor], part: str = "") -> str:
 
 def _body(shapes: Shapes) -> Shapes:
     """Stem and stages of a ResNet, by their names in torchvision."""
-    parts = re.compile(r"(conv1|bn1|layer\d)\.")
+    stem_or_stage = re.compile(r"(conv1|bn1|layer\d)\.")
     return {
         name: shape
         for name, shape in shapes.items()
-        if parts.match(name) and not name.endswith(_COUNTER)
+        if stem_or_stage.match(name) and not name.endswith(_COUNTER)
     }
 
 

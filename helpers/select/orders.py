@@ -38,10 +38,10 @@ def in_natural_order(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    parts = re.split(r"(\d+)", name.lower())
+    words = re.split(r"(\d+)", name.lower())
     return [
-        (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
-        for part in parts
+        (not word.isdecimal(), int(word) if word.isdecimal() else 0, word)
+        for word in words
     ]
 
 

@@ -104,8 +104,8 @@ class Predictor(NamedTuple):
         return x.clip(low - span, high + span, axis=1).to_numpy()
 
 
-def known_columns(models: pd.DataFrame) -> tuple[str, ...]:
-    """What is known of a network before any measure: its fit, and its images.
+def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
+    """Columns of a network before any measure: training accuracy, loss, its images.
 
     The number of images of a class that it was fitted to is left out where a study
     does not say it.
@@ -135,14 +135,14 @@ def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
     """
     folds = _folds(models, FEWEST_FOLDS, _DEALS)
     gap = models["gap"].to_numpy(dtype=float)
-    known = known_columns(models)
+    fitted = fitted_columns(models)
     chosen: list[str] = []
-    error = left_out_errors(models[list(known)], gap, folds).mean()
+    error = left_out_errors(models[list(fitted)], gap, folds).mean()
     while len(chosen) < MOST:
         rest = [name for name in candidates if name not in chosen]
         if not rest:
             break
-        columns = [[*known, *chosen, name] for name in rest]
+        columns = [[*fitted, *chosen, name] for name in rest]
         sets = np.stack([models[names].to_numpy(dtype=float) for names in columns])
         errors = left_out_errors(sets, gap, folds).mean(1)
         if not errors.min() < (1 - _WORTH) * error:
@@ -190,7 +190,7 @@ def _regressed(models: pd.DataFrame, chosen: tuple[str, ...]) -> Predictor:
 
     Its penalty is that of least leave-one-out error. Errors are not known yet.
     """
-    names = [*known_columns(models), *chosen]
+    names = [*fitted_columns(models), *chosen]
     columns = models[names].astype(float)
     regression = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
     regression.fit(columns.to_numpy(), models["gap"].to_numpy(dtype=float))
@@ -267,7 +267,8 @@ def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
     """
     if "study" not in models or models["study"].nunique() < 2:
         return 0.0
-    means, squares = [], []
+    means = []
+    squares = []
     for _, inside in models.groupby("study"):
         others = models.drop(inside.index)
         by = _regressed(others, choose(others, candidates))
@@ -295,12 +296,12 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     As ``held``; no row where too few configurations are left.
     """
     empty = pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])
-    parts = []
+    tables = []
     for _, inside in models.groupby("kind", sort=False):
         rest = models.drop(inside.index)
         if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
-            parts.append(held(inside, predictor(rest, candidates)))
-    return pd.concat(parts, ignore_index=True) if parts else empty
+            tables.append(held(inside, predictor(rest, candidates)))
+    return pd.concat(tables, ignore_index=True) if tables else empty
 
 
 def summary(tried: pd.DataFrame) -> dict[str, float]:

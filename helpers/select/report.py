@@ -94,21 +94,21 @@ def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
 
 def _truth(table: pd.DataFrame) -> list[str]:
     """What a study measured of its own checkpoints, beside what is predicted."""
-    known = table[table["known_accuracy"].notna()]
-    if not len(known):
+    measured = table[table["known_accuracy"].notna()]
+    if not len(measured):
         return []
-    best = known.loc[known["known_accuracy"].idxmax()]
+    best = measured.loc[measured["known_accuracy"].idxmax()]
     text = (
         f"Known from the study's test images: the best is {best['checkpoint']} with "
         f"{100 * best['known_accuracy']:.1f} %"
     )
-    predicted = known[known["accuracy"].notna()]
+    predicted = measured[measured["accuracy"].notna()]
     if not len(predicted):
         return [f"{text}."]
     truth = predicted["known_accuracy"]
     missed = (predicted["accuracy"] - truth).abs().mean()
-    low, high = predicted["accuracy_low"], predicted["accuracy_high"]
-    inside = int(truth.between(low, high).sum())
+    is_inside = truth.between(predicted["accuracy_low"], predicted["accuracy_high"])
+    inside = int(is_inside.sum())
     return [
         f"{text}; predictions miss the known accuracies by {points(missed)} on "
         f"average, and {inside} of {len(predicted)} intervals hold."
@@ -146,26 +146,26 @@ def differs(
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
     theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
-    parts = []
+    differences = []
     if ours - theirs:
-        there = "; ".join(sorted(theirs))
-        here = "; ".join(sorted(ours)[:3])
-        parts.append(f"networks (there {there}; here {here})")
+        of_study = "; ".join(sorted(theirs))
+        of_files = "; ".join(sorted(ours)[:3])
+        differences.append(f"networks (there {of_study}; here {of_files})")
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
         "classes": (study.parameters.get("classes", classes), classes),
         "images that measures are read on": (study.images or images, images),
     }
-    parts += [
-        f"{name} (there {there:,}; here {here:,})"
-        for name, (there, here) in pairs.items()
-        if there != here
+    differences += [
+        f"{name} (there {of_study:,}; here {of_files:,})"
+        for name, (of_study, of_files) in pairs.items()
+        if of_study != of_files
     ]
-    if not parts:
+    if not differences:
         return []
     return [
-        f"Another case than the study's: {', '.join(parts)}. Intervals were checked "
-        "for its own kind of networks."
+        f"Another case than the study's: {', '.join(differences)}. Intervals were "
+        "checked for its own kind of networks."
     ]
 
 

@@ -80,16 +80,16 @@ def test_leverage_is_that_of_least_squares_on_as_many_groups():
 
 def test_images_of_a_class_are_known_where_every_model_says_them():
     models = models_table()
-    assert prediction.known_columns(models) == prediction.FIT
+    assert prediction.fitted_columns(models) == prediction.FIT
     numbers = np.log(np.linspace(50, 500, len(models)))
     with_numbers = models.assign(log_class_images=numbers)
-    assert prediction.known_columns(with_numbers)[-1] == "log_class_images"
+    assert prediction.fitted_columns(with_numbers)[-1] == "log_class_images"
     gap = models["gap"] - 0.1 * numbers
     found = prediction.predictor(with_numbers.assign(gap=gap), BOTH)
     line = np.polyfit(found.predicted(with_numbers), gap, 1)
     assert line[0] == pytest.approx(1, abs=0.1)
     with_numbers.loc[0, "log_class_images"] = np.nan
-    assert prediction.known_columns(with_numbers) == prediction.FIT
+    assert prediction.fitted_columns(with_numbers) == prediction.FIT
 
 
 def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_beyond():
