@@ -237,9 +237,21 @@ def read_header(path: Path) -> dict[str, str]:
         return {}
 
 
+class DamagedFileError(ValueError):
+    """A file that cannot be read as what it is; ``cause`` says why."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        """Name the file and what to do."""
+        self.cause = cause
+        super().__init__(
+            f"{path} is damaged ({cause}); put it back, from the repository or a copy, "
+            "or delete it and run again what made it"
+        )
+
+
 @contextmanager
 def _naming_damage(path: Path) -> Iterator[None]:
-    """Make one ValueError that names a file of whatever its reader raises.
+    """Make one error that names a file of whatever its reader raises.
 
     Readers of damaged files raise nearly every kind; an error with a number is of the
     disk and stays.
@@ -252,14 +264,14 @@ def _naming_damage(path: Path) -> Iterator[None]:
         if isinstance(fault, OSError) and fault.errno:
             raise
         words = (str(fault).splitlines() or [type(fault).__name__])[0]
-        raise ValueError(f"{path} is damaged ({words})") from fault
+        raise DamagedFileError(path, words) from fault
 
 
 def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     """Arrays of an .npz, all of them read and checked.
 
     Raises:
-        ValueError: where the file is damaged; it names the file.
+        DamagedFileError: where it is damaged.
     """
     import numpy as np
 
@@ -295,7 +307,7 @@ def read_table(path: Path) -> "pd.DataFrame":
     """Read a parquet file.
 
     Raises:
-        ValueError: where it is damaged; it names the file.
+        DamagedFileError: where it is damaged.
         FileNotFoundError: where it is not there.
     """
     import pandas as pd

@@ -22,6 +22,7 @@ from helpers.data.selection import NO_TEST_IMAGES, Choice, pixel_digest, select
 from helpers.files import (
     LABELS,
     MANIFEST,
+    DamagedFileError,
     complete_or_absent,
     from_root,
     read_arrays,
@@ -557,10 +558,10 @@ def without_pixels(path: Path) -> StudyData:
                 shape, dtype=torch.uint8, device="meta"
             )
         return _from_tensors(tensors)
+    except DamagedFileError:
+        raise
     except (ValueError, KeyError, RuntimeError) as fault:
-        raise ValueError(
-            f"{path} is damaged ({fault}); take it from the repository again"
-        ) from fault
+        raise DamagedFileError(path, str(fault)) from fault
 
 
 def of_study(work: Path) -> StudyData:

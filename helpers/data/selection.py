@@ -208,6 +208,6 @@ def pixel_digest(pixels: np.ndarray) -> str:
 
     Example:
         >>> pixel_digest(np.zeros((3, 2, 2), np.uint8))
-        '3d8d99ee3c51a2bb'
+        '24f29c3559b2b01f'
     """
     return blake2b(pixels.tobytes(), digest_size=8).hexdigest()

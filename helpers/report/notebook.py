@@ -525,7 +525,7 @@ def as_file(figure: Figure, **look: Any) -> bytes:
 
 
 def _few_colours(file: io.BytesIO) -> bytes:
-    picture = Image.open(file).convert("RGB")
+    picture = Image.open(file, formats=["PNG"]).convert("RGB")
     picture = picture.quantize(256, kmeans=4, dither=Image.Dither.NONE)
     small = io.BytesIO()
     picture.save(small, "png", optimize=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-from helpers.files import STAGING, inside, read_table
+from helpers.files import STAGING, DamagedFileError, inside, read_table
 from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
@@ -118,7 +118,7 @@ def intact(path: Path) -> Iterator[None]:
     """Make one ValueError that names a file of whatever is raised while it is read: readers of damaged files raise nearly every kind."""
     try:
         yield
-    except MemoryError:
+    except (MemoryError, DamagedFileError):
         raise
     except Exception as fault:
         raise ValueError(

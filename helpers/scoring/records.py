@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from helpers.files import (
     LABELS,
     MANIFEST,
+    DamagedFileError,
     complete_or_absent,
     digest_of,
     inside,
@@ -195,9 +196,10 @@ def _publish_part(part: Path, work: Path, published: Published) -> None:
             continue
         try:
             arrays = _lean(path, weights)
-        except ValueError as fault:
+        except DamagedFileError as fault:
             published.refused.append(
-                f"{fault}; run the notebook again, which makes it anew"
+                f"{path} is damaged ({fault.cause}); run the notebook again, which "
+                "makes it anew"
             )
             continue
         if arrays is None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from helpers.files import (
+    DamagedFileError,
     complete_or_absent,
     digest,
     inside,
@@ -220,8 +221,8 @@ class Kept:
         state = path.stat()
         try:
             weights = _weights_in(path, state.st_mtime_ns, state.st_size)
-        except ValueError as fault:
-            self._withdraw(path, f"{fault}".removeprefix(f"{path} "))
+        except DamagedFileError as fault:
+            self._withdraw(path, f"is damaged ({fault.cause})")
             return False
         expected = self.weights.get(model_id, "")
         if weights and expected and weights != expected:
@@ -329,7 +330,7 @@ def _weights_in(path: Path, time: int, size: int) -> str:
     All of the file is read and checked, once while its time and size are these.
 
     Raises:
-        ValueError: where it is damaged.
+        DamagedFileError: where it is damaged.
     """
     return str(read_arrays(path).get(WEIGHTS, ""))
 
@@ -338,7 +339,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Arrays and tables of a file as ``to_arrays`` names them.
 
     Raises:
-        ValueError: where it is damaged; it names the file.
+        DamagedFileError: where it is damaged.
     """
     arrays = read_arrays(path)
     arrays.pop(WEIGHTS, None)

@@ -11,7 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from helpers.files import write_tensors
 from helpers.networks import contents
+from helpers.networks.weights import Form, save_half
 
 ONE = {"conv.weight": torch.ones(2), "fc.weight": torch.zeros(3)}
 TWO = {name: value + 1 for name, value in ONE.items()}
@@ -154,3 +156,28 @@ def test_the_highest_accuracy_that_a_file_notes_is_a_fraction(tmp_path):
     path = saved(tmp_path, {"state_dict": ONE, **noted, "train_loss": 0.9})
     assert contents.read(path).accuracy == pytest.approx(0.715)
     assert math.isnan(contents.read(saved(tmp_path, {"state_dict": ONE})).accuracy)
+
+
+def test_a_flipped_bit_of_a_file_of_torch_is_refused(tmp_path):
+    """torch itself reads such a file as other numbers."""
+    path = tmp_path / "a.pt"
+    torch.save({"a": torch.arange(100.0), "b": torch.ones(3)}, path)
+    assert contents.read(path).state["a"][-1] == 99
+    changed = bytearray(path.read_bytes())
+    changed[changed.index(np.float32(57).tobytes())] ^= 1
+    path.write_bytes(bytes(changed))
+    assert torch.load(path, weights_only=True)["a"][57] != 57
+    with pytest.raises(ValueError, match=r"1 of its parts are damaged, first a/data/0"):
+        contents.read(path)
+
+
+def test_a_safetensors_file_of_the_workbook_has_a_checksum(tmp_path):
+    form = Form("resnet18", "strided", 0.125)
+    state = {"a": torch.arange(100.0), "b": torch.ones(3)}
+    write_tensors(tmp_path / "a.safetensors", state)
+    save_half(tmp_path / "half.safetensors", state, form, {"gap": 0.1})
+    for path in sorted(tmp_path.iterdir()):
+        assert contents.read(path).state["a"][-1] == 99
+        path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+        with pytest.raises(ValueError, match="its checksum is another"):
+            contents.read(path)
