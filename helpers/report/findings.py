@@ -1,36 +1,59 @@
-"""A study's FINDINGS.md, written from the tables of its report: the answer, one figure, four questions, and the rest folded."""
+"""The findings of a study: sentences of a template, numbers and tables of its report.
+
+A study's sentences are ``params/<study>.md.j2``, written by hand; a study without has
+those of ``templates/answer.md.j2``. Both take their numbers from ``numbers.Numbers``.
+"""
 
 import difflib
 import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import jinja2
 import pandas as pd
 
-from helpers.files import PROJECT_ROOT, complete_or_absent, inside
+from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
+from helpers.report import opening
 from helpers.report import tables as tables_of
-from helpers.report.answers import Tables, answer, not_learnt
+from helpers.report.conclusions import no_verdicts, not_learnt, nothing_concluded
 from helpers.report.markup import in_words, inert
+from helpers.report.numbers import Numbers, holding
+from helpers.report.style import Tables
 from helpers.report.tables import Estimate, two_digits
 from helpers.statistics.draws import LEVEL
 
 PAGE = "FINDINGS.md"
-_QUESTION = (
-    "Which of these networks will generalize, and by how much will accuracy drop?"
-)
 FIGURE = "figures/04_baselines-primary.png"
 CAPTION = (
     "r of each measure with the gap, the same with the start held fixed, and the error "
     "of the gap of a kind of training that was held out."
 )
-TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
-TRADE_OFF_CAPTION = "Error and Kappa loss along noise, added classes and size; the star is the trade-off point."
-READ = ("catalogue", "primary", "kinds", "claims", "gates", "across", "pairs")
+TRADE_OFF = "huang-figure-2-marginals"  # how the names of these figures begin
+TRADE_OFF_CAPTION = (
+    "Error and Kappa loss along noise, added classes and size; the star is the "
+    "trade-off point."
+)
+READ = ("catalogue", "primary", "kinds", "claims", "gates", "across", "pairs", "images")
+TEMPLATES = Path(__file__).parent / "templates"
+_QUESTION = (
+    "Which of these networks will generalize, and by how much will accuracy drop?"
+)
+Heads = dict[str, str]  # what a reader reads, and the column; "x (%)" is a fraction
 _PRIMARY = {
     "predictor": "title",
     "r with the gap": "r_gap",
+    "gap of networks with larger values": "verdict",
     "r given the start": "r_gap_given_start",
+    "gap, given the start": "verdict_given_start",
     "r with test accuracy": "r_test_accuracy",
     "error, kind held out in every architecture (points)": "error_with_twins",
+}
+_BY_START = {
+    "measure": "title",
+    "r, pretrained alone": "pretrained",
+    "r, from scratch alone": "scratch",
 }
 _ACROSS = {
     "predictor": "title",
@@ -44,98 +67,210 @@ _PAIRS = {
     "change of test accuracy (%)": "test_accuracy",
     "change of area-matched IoU": "area_matched_iou",
 }
+_CLAIMS = {
+    "claim": "claim",
+    "verdict": "verdict",
+    "here": "ours",
+    "p, adjusted": "p_adjusted",
+}
 _KINDS = {
     "kind": "kind",
     "networks": "models",
     "training accuracy (%)": "train_accuracy",
     "test accuracy (%)": "test_accuracy",
+    "gap (%)": "gap",
+    "stopped by a rule (%)": "ended_by_a_rule",
 }
-_KINDS |= {"gap (%)": "gap", "stopped by a rule (%)": "ended_by_a_rule"}
-# What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
-_FOLDED = (
-    (
-        "Conditions that do not hold",
-        "gates",
-        {"asked for": "limit", "concerns": "concerns", "here": "value"},
-    ),
-    ("Error on other classes, from the networks of another study", "across", _ACROSS),
-    ("The primary analysis, baselines first", "primary", _PRIMARY),
-    ("Adam in place of SGD, all else equal", "pairs", _PAIRS),
-    (
-        "Results of the pre-registered claims, for these kinds of training",
-        "claims",
-        {
-            "claim": "claim",
-            "verdict": "verdict",
-            "here": "ours",
-            "p, adjusted": "p_adjusted",
-        },
-    ),
-    ("The kinds of training, in the median", "kinds", _KINDS),
-)
+_GATES = {"asked for": "limit", "concerns": "concerns", "here": "value"}
+
+
+class Part(NamedTuple):
+    """A table below the answer, its values as texts."""
+
+    title: str
+    table: pd.DataFrame
+
+
+class Findings(NamedTuple):
+    """What a report found, as FINDINGS.md and its index show it."""
+
+    question: str
+    subject: str  # of which networks and images; "" where its file does not say
+    warning: str  # why nothing is concluded, or no verdict given; "" without
+    answer: str  # Markdown; "" where nothing is concluded
+    definitions: str  # of the words and brackets of the tables
+    parts: tuple[Part, ...]  # the primary tables
+    folded: tuple[Part, ...]
 
 
 def read(folder: Path) -> dict[str, pd.DataFrame]:
-    """The tables of a report that its answer rests on, those that are there."""
-    return {
-        name: table
-        for name in READ
-        if (table := tables_of.read(folder, name)) is not None
-    }
+    """The tables of a report that its findings rest on, those that are there."""
+    names = [(name, ".csv") for name in READ] + [("scores", ".parquet")]
+    found = {name: tables_of.read(folder, name, ending) for name, ending in names}
+    return {name: table for name, table in found.items() if table is not None}
 
 
-def meant(tables: Tables) -> str:
+def of_report(folder: Path) -> Findings:
+    """The findings of a report, from its tables.
+
+    Args:
+        folder: of a study's report.
+
+    Raises:
+        StaleSentence: if a hand-written verdict no longer holds.
+    """
+    tables = read(folder)
+    question, subject = asked(folder.name)
+    numbers = Numbers(tables, folder)
+    texts = notebook_answers(folder) if "primary" not in tables else []
+    has_sentences = bool(texts) or _template_of(folder.name).is_file()
+    warning = "" if has_sentences else nothing_concluded(tables)
+    definitions = ""
+    parts: tuple[Part, ...] = ()
+    concluded = "primary" in tables and not nothing_concluded(tables)
+    if concluded:
+        warning = no_verdicts(tables)
+        definitions = _definitions(numbers)
+        parts = _parts(numbers)
+    if not not_learnt(tables.get("catalogue")):
+        texts.insert(0, _sentences(folder.name, numbers, concluded=concluded))
+    answer = "\n\n".join(filter(None, texts))
+    return Findings(
+        question, subject, warning, answer, definitions, parts, _folded(tables)
+    )
+
+
+def notebook_answers(folder: Path) -> list[str]:
+    """What the notebooks of a report answer, Markdown, in their order."""
+    texts = []
+    for path in sorted(folder.glob("story/[0-9][0-9]_*.json")):
+        texts += [
+            item["text"] for item in story(folder, path.stem) if item.get("answer")
+        ]
+    return texts
+
+
+def story(folder: Path, notebook: str) -> list[dict[str, Any]]:
+    """What an executed notebook recorded of itself; nothing where it recorded nothing."""
+    path = inside(folder / "story", f"{notebook}.json")
+    with tables_of.intact(path):
+        items = read_json(path) if path.is_file() else []
+        return [item for item in items if dict(item)["kind"]]
+
+
+def _template_of(study: str) -> Path:
+    return inside(PROJECT_ROOT / "params", f"{study}.md.j2")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([PROJECT_ROOT / "params", TEMPLATES]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _sentences(study: str, numbers: Numbers, *, concluded: bool) -> str:
+    """The sentences of a study's template, or of the general one, with their numbers."""
+    written = _template_of(study).is_file()
+    name = f"{study}.md.j2" if written else "answer.md.j2"
+    template = _environment().get_template(name)
+    text = template.render(n=numbers, concluded=concluded, holds=holding(study))
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _definitions(numbers: Numbers) -> str:
     """What gap, r and brackets mean, and for how many analyses intervals are."""
-    level = tables["primary"]["level"].min()
+    level = numbers.primary["level"].min()
     looks = round((1 - LEVEL) / (1 - level)) if level < 1 else 1
     several = f", for {looks} analyses" if looks > 1 else ""
     return (
         f"The gap is training accuracy minus test accuracy; r is Pearson's correlation "
         f"with it. A measure predicts together with training accuracy and loss. Chance "
         f"is subtracted from what is measured of maps, but for IoU. Brackets and bars "
-        f"are {100 * level:.3g} % intervals{several}. The paper is Du, Zhou and Dai 2024."
+        f"are {100 * level:.3g} % intervals{several}. They resample configurations of "
+        f"these {numbers.kinds} kinds of training and are too narrow for others."
     )
 
 
-def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
-    """What stands below the answer, as texts for a reader: title and table, of those with rows; nothing where too few networks learnt."""
-    found, tables = (
-        [],
-        tables
-        if "primary" in tables and not not_learnt(tables.get("catalogue"))
-        else {},
+def _parts(numbers: Numbers) -> tuple[Part, ...]:
+    table = numbers.primary.reset_index(drop=True)
+    for column, question in (
+        ("verdict", "r_gap"),
+        ("verdict_given_start", "r_gap_given_start"),
+    ):
+        table[column] = [
+            "–" if row["baseline"] else numbers.verdict(row["measure"], question)
+            for _, row in table.iterrows()
+        ]
+    parts = [Part("What predicts the gap, baselines first", _texts(table, _PRIMARY))]
+    by_start = numbers.by_start
+    if len(by_start):
+        counts = [
+            f"{by_start[f'{start}_n'].max():.0f}" for start in ("pretrained", "scratch")
+        ]
+        title = f"Among networks of one start: {counts[0]} pretrained, {counts[1]} from scratch"
+        parts.append(Part(title, _texts(by_start, _BY_START)))
+    return tuple(parts)
+
+
+def _folded(tables: Tables) -> tuple[Part, ...]:
+    """What stands below the primary tables; nothing where too few networks learnt."""
+    if "primary" not in tables or not_learnt(tables.get("catalogue")):
+        return ()
+    named = (
+        ("Conditions that do not hold", "gates", _GATES),
+        (
+            "Error on other classes, from the networks of another study",
+            "across",
+            _ACROSS,
+        ),
+        ("Adam in place of SGD, all else equal", "pairs", _PAIRS),
+        (
+            "Results of the pre-registered claims, for these kinds of training",
+            "claims",
+            _CLAIMS,
+        ),
+        ("The kinds of training, in the median", "kinds", _KINDS),
     )
-    for title, name, heads in _FOLDED:
-        table = _chosen(name, tables.get(name, pd.DataFrame()))
+    parts = []
+    for title, name, heads in named:
+        table = tables.get(name, pd.DataFrame())
+        if name == "gates" and len(table):
+            table = _unmet(table)
         if len(table):
-            texts = [
-                [_text(row, head, column) for head, column in heads.items()]
-                for _, row in table.iterrows()
-            ]
-            found.append((title, pd.DataFrame(texts, columns=list(heads))))
-    return found
+            parts.append(Part(title, _texts(table, heads)))
+    return tuple(parts)
 
 
-def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    if name == "gates" and len(table):
-        shut = table[~table["passes"].astype(bool)].replace(
-            {"concerns": {"all": "every measure"}}
-        )
-        joined = shut.assign(concerns=shut["concerns"].map(in_words)).groupby(
-            ["limit", "value"], as_index=False, sort=False
-        )
-        return joined["concerns"].agg(", ".join)
-    return table
+def _unmet(gates: pd.DataFrame) -> pd.DataFrame:
+    """The conditions that do not hold, one a row, with all that they concern."""
+    unmet = gates[~gates["passes"].astype(bool)]
+    concerns = unmet["concerns"].replace({"all": "every measure"}).map(in_words)
+    groups = unmet.assign(concerns=concerns).groupby(
+        ["limit", "value"], as_index=False, sort=False
+    )
+    return groups["concerns"].agg(", ".join)
+
+
+def _texts(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    rows = [
+        [_text(row, head, column) for head, column in heads.items()]
+        for _, row in table.iterrows()
+    ]
+    return pd.DataFrame(rows, columns=list(heads))
 
 
 def _text(row: pd.Series, head: str, column: str) -> str:
-    """A cell for a reader; "–" where a table lacks the column."""
+    """A value for a reader, with its interval; "–" where a table lacks the column."""
     value = row.get(column, float("nan"))
     if f"{column}_low" in row:
         bound = ""
         if row.get("errs_at_most", 0) > 0:
-            low, high = two_digits(row["error_low"]), two_digits(row["error_high"])
-            bound = f", error {low} to {high}"
+            low = two_digits(row["error_low"])
+            bound = f", error {low} to {two_digits(row['error_high'])}"
         ends = row[f"{column}_low"], row[f"{column}_high"]
         return two_digits(Estimate(value, *ends)) + bound
     if isinstance(value, str):
@@ -144,39 +279,66 @@ def _text(row: pd.Series, head: str, column: str) -> str:
 
 
 def asked(study: str) -> tuple[str, str]:
-    """The question that the first comment of a study's file opens with, and the sentence after it, which says of what."""
+    """The question that a study's file opens with, and the sentence after it.
+
+    Args:
+        study: name of the file in ``params``.
+
+    Returns:
+        The question, and of which networks and images it is asked.
+    """
     path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
-    text = (
-        path.read_text(encoding="utf-8").replace("\n# ", " ") if path.is_file() else ""
-    )
-    found = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
-    return found.groups() if found else (_QUESTION, "")
+    text = ""
+    if path.is_file():
+        text = path.read_text(encoding="utf-8").replace("\n# ", " ")
+    opening_lines = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
+    if opening_lines is None:
+        return _QUESTION, ""
+    return opening_lines[1], opening_lines[2]
+
+
+def figures(folder: Path, findings: Findings) -> list[tuple[str, str]]:
+    """The figures that stand first: path from the report, and caption.
+
+    Args:
+        folder: of the report.
+        findings: see ``of_report``; without an answer it has no figure.
+    """
+    named = []
+    if findings.parts:
+        named = [(opening.WIDE, opening.CAPTION), (FIGURE, CAPTION)]
+    elif findings.answer:
+        named = [(path, TRADE_OFF_CAPTION) for path in _trade_off_figures(folder)[:1]]
+    return [(path, text) for path, text in named if inside(folder, path).is_file()]
+
+
+def _trade_off_figures(folder: Path) -> list[str]:
+    """Of notebook 06, which alone draws them."""
+    items = [
+        item
+        for path in sorted(folder.glob("story/[0-9][0-9]_*.json"))
+        for item in story(folder, path.stem)
+    ]
+    return [
+        item["path"] for item in items if item.get("name", "").startswith(TRADE_OFF)
+    ]
 
 
 def page(folder: Path) -> str:
     """The text of the FINDINGS.md of a report, from its tables."""
-    tables = read(folder)
-    told, figure = answer(tables), (folder / FIGURE).is_file()
-    parts = [
-        f"# What {folder.name} says",
-        inert(asked(folder.name)[1]),
-        told.warning,
-        " ".join(told.sentences),
-    ]
-    if len(told.rows):
-        parts += [
-            meant(tables),
-            f"![{CAPTION}]({FIGURE})" if figure else "",
-            _markdown(told.rows),
-        ]
-    parts += [
-        f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>"
-        for title, table in folded(tables)
-    ]
-    parts += [
-        f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    findings = of_report(folder)
+    text = (
+        _environment()
+        .get_template("findings.md.j2")
+        .render(
+            study=folder.name,
+            findings=findings,
+            figures=figures(folder, findings),
+            inert=inert,
+            markdown=_markdown,
+        )
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _markdown(table: pd.DataFrame) -> str:
@@ -184,9 +346,8 @@ def _markdown(table: pd.DataFrame) -> str:
         [inert(str(value)).replace("|", "/") for value in row]
         for row in table.itertuples(index=False)
     ]
-    return "\n".join(
-        "|".join(row) for row in [list(table.columns), ["---"] * table.shape[1], *rows]
-    )
+    lines: list[Sequence[Any]] = [list(table.columns), ["---"] * table.shape[1], *rows]
+    return "\n".join("|".join(line) for line in lines)
 
 
 def write(folder: Path) -> Path:
@@ -197,13 +358,10 @@ def write(folder: Path) -> Path:
 
 
 def differences(folder: Path) -> list[str]:
-    """The lines of a report's FINDINGS.md that are not what its tables give, and those that they give."""
-    there, wanted = (
-        (folder / PAGE).read_text(encoding="utf-8").splitlines(),
-        page(folder).splitlines(),
+    """The lines of a report's FINDINGS.md that its tables do not give, and theirs."""
+    there = (folder / PAGE).read_text(encoding="utf-8").splitlines()
+    expected = page(folder).splitlines()
+    lines = difflib.unified_diff(
+        there, expected, "in the text", "by the tables", lineterm="", n=0
     )
-    return list(
-        difflib.unified_diff(
-            there, wanted, "in the text", "by the tables", lineterm="", n=0
-        )
-    )
+    return list(lines)

@@ -35,11 +35,10 @@ from helpers.statistics.baselines import START
 WIDE = "figures/opening.png"
 NARROW = "figures/opening-narrow.png"
 CAPTION = (
-    "Left: the network with the smallest and the one with the largest gap, on the same "
-    "four photographs; bright is where a network looks, yellow is the object's box, and white surrounds as many of the brightest pixels. "
-    "The photographs are spread over the difference of the two in overlap, from the "
-    "first eighth to the last. Below: why the published overlap fails, and what the "
-    "corrected one cuts. Right: every network of the study."
+    "The networks with the smallest and the largest gap on four photographs, spread over "
+    "their difference in overlap: bright is where a network looks, yellow the object's "
+    "box, white as many of the brightest pixels. Below, what the published and the "
+    "corrected overlap cut; right, every network."
 )
 PUBLISHED = "iou"
 CORRECTED = "area_matched_iou"
@@ -99,7 +98,10 @@ def scene_of(report: Path) -> Scene | None:
     published = read_maps(report)
     if published is None or len(published["thumbnails"]) < _PHOTOGRAPHS:
         return None
-    networks = published_models(report.parent, report.name)
+    try:
+        networks = published_models(report.parent, report.name)
+    except FileNotFoundError:
+        return None
     networks = networks[networks["model_id"].isin(published["model_ids"])]
     if len(networks) < 2 or not {PUBLISHED, CORRECTED} <= {*networks.columns}:
         return None

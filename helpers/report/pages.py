@@ -25,10 +25,9 @@ from helpers.files import (
     SWEEP_LISTING,
     complete_or_absent,
     inside,
-    read_json,
 )
-from helpers.report import explore, findings, sweeps, tables
-from helpers.report.answers import CAUSAL, Answer, Tables, answer
+from helpers.report import explore, findings, opening, sweeps, tables
+from helpers.report.findings import Findings
 from helpers.report.markup import inert
 from helpers.report.style import count
 
@@ -43,6 +42,7 @@ _DAMAGED = (
     "<figcaption>{} is damaged, so the smaller picture of the notebook stands here; "
     "run the notebook again to draw it anew.</figcaption>"
 )
+_FIRST = 3  # paragraphs of an answer in the list of studies
 _TAGS = {
     "br",
     "details",
@@ -65,6 +65,7 @@ _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 def write(folder: Path) -> Path:
     """Write all pages of a report (reports/<study>), the files that they share and the list of studies; give the index of the study."""
     _write_assets(folder.parent / "assets")
+    opening.write(folder)
     for path in executed_notebooks(folder):
         _write_notebook(path)
     if tables.read(folder, "catalogue") is not None:
@@ -137,7 +138,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         autoescape=True, loader=jinja2.FileSystemLoader(_TEMPLATES)
     )
-    environment.filters["markdown"] = lambda text: _markdown(inert(text))
+    environment.filters["written"] = _written
     environment.filters["sentence"] = _sentence
     return environment
 
@@ -147,6 +148,11 @@ def _markdown(text: str) -> Markup:
     return Markup(
         mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])(text)
     )
+
+
+def _written(text: str) -> Markup:
+    """Markdown of a template, in which names from data are inert already."""
+    return Markup(_markdown(text).replace("r = ", "r\u00a0=\u00a0"))
 
 
 def _sentence(text: str) -> Markup:
@@ -279,7 +285,7 @@ def _write_notebook(path: Path) -> Path:
     )
     paths = {
         item["alt"]: item["path"]
-        for item in _story(folder, path.stem)
+        for item in findings.story(folder, path.stem)
         if item["kind"] == "figure"
     }
     filters = {
@@ -323,13 +329,6 @@ def _clean(text: str) -> str:
         attributes={"*": ["id", "class"], "a": ["href", "title"]},
         strip=True,
     )
-
-
-def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
-    path = inside(folder / "story", f"{notebook}.json")
-    with tables.intact(path):
-        story = read_json(path) if path.is_file() else []
-        return [item for item in story if dict(item)["kind"]]
 
 
 def _size(picture: Path) -> tuple[int, int] | None:
@@ -380,75 +379,59 @@ def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
     )
 
 
-def _told(folder: Path, found: Tables) -> tuple[Answer, list[str], dict[str, Any]]:
-    """The answer of a study from its tables, or what notebooks answer where it trains no networks of its own; and the figure to it."""
-    told, answers, picture = (
-        answer(found),
-        [],
-        findings.FIGURE if "primary" in found else "",
-    )
-    for item in (
-        item
-        for path in executed_notebooks(folder)
-        for item in _story(folder, path.stem)
-        if "catalogue" not in found
-    ):
-        answers += [item["text"]] if item.get("answer") else []
-        picture = (
-            item["path"]
-            if item.get("name", "").startswith(findings.TRADE_OFF) and not picture
-            else picture
+def _figures(folder: Path, found: Findings) -> list[dict[str, Any]]:
+    """The figures that stand first, with their sizes, so that nothing moves.
+
+    A damaged one is left out. One for phones stands beside the wide picture.
+    """
+    shown = []
+    for path, caption in findings.figures(folder, found):
+        size = _size(inside(folder, path))
+        if size is None:
+            continue
+        narrow = opening.NARROW if path == opening.WIDE else ""
+        if narrow and _size(inside(folder, narrow)) is None:
+            narrow = ""
+        shown.append(
+            {
+                "path": path,
+                "narrow": narrow,
+                "caption": caption,
+                "width": size[0],
+                "height": size[1],
+            }
         )
-    size = _size(inside(folder, picture)) if picture else None
-    if not size or not (len(told.rows) or answers):
-        return told, answers, {}
-    width, height = size
-    caption = findings.CAPTION if len(told.rows) else findings.TRADE_OFF_CAPTION
-    return (
-        told,
-        answers,
-        {"path": picture, "caption": caption, "width": width, "height": height},
-    )
+    return shown
 
 
 def _write_index(folder: Path) -> Path:
-    """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
-    found, notebooks, kinds = (
-        findings.read(folder),
-        executed_notebooks(folder),
-        ("values", "facts"),
-    )  # of parameters, and of provenance
-    told, others, figure = _told(folder, found)
-    question, subject = findings.asked(folder.name)
-    known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL}
-    known |= {
-        "meant": findings.meant(found) if len(told.rows) else "",
-        "question": question,
-        "subject": subject,
-    }
+    """``index.html``: the answer with its figures and tables, the notebooks, and folded what stands behind it."""
+    found = findings.of_report(folder)
     stems = sorted(path.stem for path in folder.glob("story/*.json"))
     facts = [
-        (stem, item[kind])
+        (stem, name, value)
         for stem in stems
-        for item in _story(folder, stem)
-        for kind in kinds
-        if kind in item
+        for item in findings.story(folder, stem)
+        for kind in ("values", "facts")  # of parameters, and of provenance
+        for name, value in item.get(kind, {}).items()
     ]
-    made = pd.DataFrame(
-        [(name, *fact) for name, items in facts for fact in items.items()],
-        columns=["notebook", "what", "value"],
+    provenance = findings.Part(
+        "Parameters, commit, versions, device and time",
+        pd.DataFrame(facts, columns=["notebook", "what", "value"]),
     )
-    folded = [
-        *findings.folded(found),
-        ("Parameters, commit, versions, device and time", made),
-    ]
-    known |= {"notebooks": [*map(_line, notebooks)], "folded": folded}
-    known |= {"sweeps": [*map(_swept, sweeps.sweeps_of(folder))]}
-    known |= {
-        "explorers": "catalogue" in found,
-        "files": sorted(path.name for path in (folder / "tables").glob("*.*")),
-    }
-    return _page(folder, "index", "index.html.j2", "Answer", **known)
+    return _page(
+        folder,
+        "index",
+        "index.html.j2",
+        "Answer",
+        findings=found,
+        figures=_figures(folder, found),
+        folded=[*found.folded, provenance],
+        notebooks=[_line(path) for path in executed_notebooks(folder)],
+        sweeps=[_swept(sweep) for sweep in sweeps.sweeps_of(folder)],
+        explorers=tables.read(folder, "catalogue") is not None,
+        files=sorted(path.name for path in (folder / "tables").glob("*.*")),
+    )
 
 
 def _swept(folder: Path) -> tuple[str, str, str]:
@@ -495,37 +478,21 @@ def _write_explorers(folder: Path) -> Path:
 
 def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
+    folders = [index.parent for index in reports.glob("*/index.html")]
+    folders.sort(key=lambda path: (-len(executed_notebooks(path)), path))
     studies = []
-    for index in sorted(
-        reports.glob("*/index.html"),
-        key=lambda path: (-len(executed_notebooks(path.parent)), path),
-    ):
-        name = index.parent.name
+    for folder in folders:
+        # A study of an earlier version, or a damaged one, stops no other.
         try:
-            told, others, figure = _told(index.parent, findings.read(index.parent))
-            studies.append(
-                (
-                    name,
-                    *findings.asked(name),
-                    [told.warning, *told.sentences, *others],
-                    figure.get("path"),
-                )
-            )
-        except (
-            OSError,
-            ValueError,
-            AttributeError,
-            KeyError,
-            TypeError,
-        ) as fault:  # of an earlier version, or damaged: it stops no other
-            studies.append(
-                (
-                    name,
-                    *findings.asked(name),
-                    [f"Its tables cannot be read ({fault!r}); run it again."],
-                    None,
-                )
-            )
+            found = findings.of_report(folder)
+            figure = next(iter(_figures(folder, found)), {})
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as fault:
+            question, subject = findings.asked(folder.name)
+            warning = f"Its tables cannot be read ({fault!r}); run it again."
+            found = Findings(question, subject, warning, "", "", (), ())
+            figure = {}
+        first = "\n\n".join(found.answer.split("\n\n")[:_FIRST])
+        studies.append((folder.name, found, first, figure))
     text = (
         _environment()
         .get_template("studies.html.j2")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import seaborn
 
+Tables = Mapping[str, pd.DataFrame]  # of a report, by name
 GAP = "generalization gap (percentage points)"
 
 

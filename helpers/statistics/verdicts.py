@@ -181,36 +181,26 @@ def direction(low: float, high: float, p: float, significant: float) -> str:
     return CANNOT_TELL
 
 
-def claimed(
-    measure: str, question: str, claims: pd.DataFrame | None = None
-) -> str | None:
-    """The verdict of the claim that asks a question of a measure; None without one."""
-    if claims is None or not len(claims):
-        return None
-    asked = claims["measure"].eq(measure) & claims["question"].eq(question)
-    return str(claims.loc[asked, "verdict"].iloc[0]) if asked.any() else None
-
-
 def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> str:
-    """The one verdict on a measure's answer, wherever it stands.
+    """The gap of networks with larger values of a measure, wherever this is written.
 
     Args:
         row: of the primary table.
         question: a correlation of that table, such as "r_gap_given_start".
-        claims: the judged claims of the study, see ``judged``.
+        claims: the judged claims of the study, see ``judged``; where one asks this of
+            the measure, its p among all claims decides.
 
     Returns:
-        The claim's verdict, where one asks this of the measure; else ``direction``.
+        ``SMALLER``, ``LARGER`` or ``CANNOT_TELL``.
     """
-    stated = claimed(row["measure"], question, claims)
-    if stated is not None:
-        return stated
-    return direction(
-        row[f"{question}_low"],
-        row[f"{question}_high"],
-        row[f"{question}_p_adjusted"],
-        1 - row["level"],
-    )
+    p = row[f"{question}_p_adjusted"]
+    if claims is not None and len(claims):
+        same_measure = claims["measure"].eq(row["measure"])
+        asked = claims[same_measure & claims["question"].eq(question)]
+        if len(asked):
+            p = asked["p_adjusted"].iloc[0]
+    ends = row[f"{question}_low"], row[f"{question}_high"]
+    return direction(*ends, p, 1 - row["level"])
 
 
 def judged(

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures import perturbation
-from helpers.report import answers, captions, findings, pages
+from helpers.report import captions, findings, pages
 from helpers.report.explore import content
 from helpers.scoring.measuring import SCORE_COLUMNS
 from helpers.statistics import (
@@ -110,7 +110,7 @@ def test_a_report_whose_tables_have_no_rows_has_pages_and_findings(
     names = [path.name for path in (report / "tables").iterdir()]
     emptied(whole, names, heads=heads)
     assert pages.write(whole).is_file()
-    assert findings.page(whole).startswith("# What made says")
+    assert findings.page(whole).startswith("# made: ")
     for name in names:
         one = tmp_path / name
         shutil.copytree(report / "tables", one / "tables")
@@ -132,14 +132,14 @@ def test_an_index_says_that_no_network_is_above_80_percent_training_accuracy(
     text = made.Page(folder / "index.html").text
     assert "None of 36 networks reached 80 % training accuracy on right labels" in text
     assert "(the highest: 70 %)" in text and "max_epochs" in text
-    told = answers.answer(findings.read(folder))
-    assert not told.sentences and not len(told.rows)
+    found = findings.of_report(folder)
+    assert not found.parts and "larger values" not in found.answer
 
 
 def test_a_primary_analysis_without_a_measure_says_how_to_have_one(report, tmp_path):
     shutil.copytree(report / "tables", tmp_path / "tables")
     emptied(tmp_path, ["primary.csv"], heads=True)
-    assert "None of the measures" in answers.answer(findings.read(tmp_path)).warning
+    assert "None of the measures" in findings.of_report(tmp_path).warning
 
 
 def test_a_damaged_picture_costs_itself_and_is_named(report, tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 
+import pandas as pd
 import pytest
 
 from helpers.report import __main__ as command
@@ -30,19 +31,46 @@ def test_a_written_page_is_what_the_tables_give_and_a_changed_number_is_found(fo
     assert changed in there and number[0] in given
 
 
-def test_tables_fold_what_they_hold_with_intervals_and_leave_out_what_is_empty(folder):
-    tables = findings.read(folder)
-    parts = dict(findings.folded(tables))
-    row = tables["primary"].iloc[-2]
-    assert (
-        f"{row['r_gap']:.2f} ({row['r_gap_low']:.2f} to {row['r_gap_high']:.2f})"
-        in set(parts["The primary analysis, baselines first"]["r with the gap"])
-    )
-    assert (
-        len(parts["Conditions that do not hold"]) == (~tables["gates"]["passes"]).sum()
-    )
-    assert "Error of the predicted gap without any measure, all models" not in parts
-    assert len(dict(findings.folded({}))) == 0
+def test_the_page_holds_answer_tables_and_folded_parts_without_empty_ones(folder):
+    found = findings.of_report(folder)
+    primary = findings.read(folder)["primary"]
+    titles = [part.title for part in found.parts]
+    assert titles[0] == "What predicts the gap, baselines first"
+    assert titles[1].endswith("24 pretrained, 12 from scratch")
+    row = primary.iloc[-2]
+    interval = f"{row['r_gap']:.2f} ({row['r_gap_low']:.2f} to {row['r_gap_high']:.2f})"
+    assert interval in set(found.parts[0].table["r with the gap"])
+    baselines = primary["baseline"].astype(bool)
+    gaps = found.parts[0].table["gap of networks with larger values"]
+    assert set(gaps[baselines]) == {"–"}
+    assert set(gaps[~baselines]) <= {"smaller", "larger", "cannot tell"}
+    unmet = [part for part in found.folded if part.title.startswith("Conditions")]
+    gates = findings.read(folder)["gates"]
+    assert len(unmet[0].table) == (~gates["passes"]).sum()
+    assert "Error on other classes" not in "".join(part.title for part in found.folded)
+    assert not findings.of_report(folder.parent / "none").folded
+
+
+def test_a_study_of_ones_own_is_told_its_best_network_and_what_it_cannot_tell(folder):
+    pd.DataFrame({"test_images": [500]}).to_csv(folder / "tables/images.csv")
+    found = findings.of_report(folder)
+    best = made.catalogue().sort_values("test_accuracy").iloc[-1]
+    accuracy = 100 * best["test_accuracy"]
+    assert f"has the highest test accuracy: {accuracy:.2g} %" in found.answer
+    assert f"drops by {100 * best['gap']:.1f} points" in found.answer
+    assert "of the other 35 networks are not told apart from it" in found.answer
+    assert "larger values of these measures have smaller gaps" in found.answer
+    assert "mixup accuracy" in found.answer
+    assert "pretrained has, alone, r = " in found.answer
+    assert "We varied training, not attention" in found.answer
+
+
+def test_every_sentence_of_a_committed_answer_has_one_number_at_most():
+    for study in ("kinds20", "filled20"):
+        answer = findings.of_report(findings.PROJECT_ROOT / "reports" / study).answer
+        text = re.sub(r"\b(kinds20|filled20|ResNet18)\b", "", answer)
+        for sentence in re.split(r"(?<=[.:])\s", text):
+            assert len(re.findall(r"-?\d+(?:\.\d+)?", sentence)) <= 1, sentence
 
 
 def test_names_from_data_make_no_html_and_no_links(folder):

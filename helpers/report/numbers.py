@@ -1,0 +1,274 @@
+"""The numbers of a study by name, as the template of its findings writes them."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
+from helpers.files import inside, read_json
+from helpers.report.markup import inert
+from helpers.report.style import Tables, percent, short_name, with_interval
+from helpers.report.tables import read
+from helpers.scoring.measuring import with_measures
+from helpers.statistics.draws import LEVEL, Draws
+from helpers.statistics.primary import primary_rows
+from helpers.statistics.published import published_table
+from helpers.statistics.verdicts import direction, word
+
+ABOVE_CHANCE = ", above chance"
+
+
+class StaleSentence(ValueError):
+    """A hand-written sentence that its tables no longer support."""
+
+
+class Numbers:
+    """Numbers of one report; each is written as a reader sees it.
+
+    A name that a table lacks raises ``KeyError``.
+    """
+
+    def __init__(self, tables: Tables, report: Path) -> None:
+        """Take the tables of the report by name, and its folder."""
+        self.tables = tables
+        self.report = report
+
+    @cached_property
+    def primary(self) -> pd.DataFrame:
+        """The primary analysis by predictor."""
+        return self.tables["primary"].set_index("measure", drop=False)
+
+    @cached_property
+    def measures(self) -> pd.DataFrame:
+        """The rows of ``primary`` that are no baselines."""
+        return self.primary[~self.primary["baseline"].astype(bool)]
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are configurations enough for intervals."""
+        return bool(np.isfinite(self.measures["r_gap_low"]).any())
+
+    @property
+    def networks(self) -> int:
+        """The number of networks of the primary analysis."""
+        return int(self.measures["n"].max())
+
+    @property
+    def kinds(self) -> int:
+        """The number of their kinds of training."""
+        return int(self.measures["kinds"].max())
+
+    def title(self, predictor: str) -> str:
+        """A predictor in words."""
+        return inert(self.primary.loc[predictor, "title"]).removesuffix(ABOVE_CHANCE)
+
+    def titles(self, gap: str, question: str = "r_gap") -> str:
+        """The measures with this verdict, in words, after each other."""
+        names = [
+            name for name in self.measures.index if self.verdict(name, question) == gap
+        ]
+        return ", ".join(map(self.title, names))
+
+    def r(self, predictor: str, question: str = "r_gap") -> str:
+        """A correlation of the primary analysis."""
+        return f"{self.primary.loc[predictor, question]:.2f}"
+
+    def interval(self, predictor: str, question: str = "r_gap") -> str:
+        """The same with its interval."""
+        row = self.primary.loc[predictor]
+        return with_interval(*row[[question, f"{question}_low", f"{question}_high"]])
+
+    def verdict(self, measure: str, question: str = "r_gap") -> str:
+        """The gap of networks with larger values: smaller, larger, or cannot tell."""
+        row = self.primary.loc[measure]
+        return word(row, question, self.tables.get("claims"))
+
+    def error(self, predictor: str) -> str:
+        """Mean error for kinds of training held out in every architecture, points."""
+        return f"{self.primary.loc[predictor, 'error_with_twins']:.1f}"
+
+    @cached_property
+    def best(self) -> str:
+        """The measure with the least error on held-out kinds; "" without one."""
+        complete = self.measures[self.measures["n"] == self.networks]
+        errors = complete["error_with_twins"].dropna()
+        return str(errors.idxmin()) if len(errors) else ""
+
+    @property
+    def rival(self) -> str:
+        """The baseline that a measure is held against; "" where none has an error."""
+        names = self.measures["best_baseline"].dropna()
+        return str(names.iloc[0]) if len(names) else ""
+
+    def improves(self, measure: str) -> bool:
+        """Whether a measure clearly predicts held-out kinds better than the rival."""
+        row = self.primary.loc[measure]
+        p = row["saved_from_best_points_p_adjusted"]
+        return bool(p < 1 - row["level"] and row["saved_from_best_points_low"] > 0)
+
+    @cached_property
+    def across(self) -> pd.DataFrame:
+        """Errors from the networks of another study, by predictor."""
+        return self.tables["across"].set_index("measure", drop=False)
+
+    def across_error(self, predictor: str) -> str:
+        """Mean error on this study from the networks of another one, points."""
+        return f"{self.across.loc[predictor, 'error_points']:.1f}"
+
+    def published_r(self, architecture: str = "resnet18") -> str:
+        """The paper's r of IoU and gap above 80 % training accuracy.
+
+        Args:
+            architecture: of Table 3 of Du et al. 2024, or "Total".
+        """
+        table = published_table("du2024_table3").set_index(
+            ["method", "architecture", "threshold"]
+        )
+        return f"{table.loc[('iou', architecture, 0.8), 'pearson_r']:.2f}"
+
+    def condition(self, gate: str, measure: str) -> float:
+        """The value of a condition on a measure."""
+        gates = self.tables["gates"]
+        rows = gates[gates["gate"].eq(gate) & gates["concerns"].eq(measure)]
+        if not len(rows):
+            raise KeyError(f"the table gates has no {gate!r} of {measure!r}")
+        return float(rows["value"].iloc[0])
+
+    def result(self, notebook: str, name: str) -> float:
+        """A result that a notebook names, such as ``result("03_cam_scoring", "r_iou_gap")``."""
+        results = read_json(inside(self.report, f"{notebook}.results.json"))
+        return float({item["name"]: item["value"] for item in results}[name])
+
+    @cached_property
+    def models(self) -> pd.DataFrame | None:
+        """The networks of the primary analysis with their measures, if published."""
+        catalogue = self.tables.get("catalogue", ())
+        scores = self.tables.get("scores", ())
+        if not len(catalogue) or not len(scores):
+            return None
+        rows = catalogue[primary_rows(catalogue)].reset_index(drop=True)
+        return with_measures(rows, scores.assign(variant=scores["variant"].fillna("")))
+
+    @cached_property
+    def by_start(self) -> pd.DataFrame:
+        """r with the gap among networks of one start alone.
+
+        Returns:
+            A row per measure of the primary analysis: measure, title, and for each
+            start, ``pretrained`` and ``scratch``, r with ``_low``, ``_high`` and the
+            number ``_n``; no rows where all networks have the same start.
+        """
+        models = self.models
+        if models is None or models["pretrained"].nunique() < 2:
+            return pd.DataFrame()
+        names = [name for name in self.measures.index if name in models]
+        if not names:
+            return pd.DataFrame()
+        level = self.measures["level"].min()
+        table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
+        for start, name in ((True, "pretrained"), (False, "scratch")):
+            rows = models[models["pretrained"].astype(bool) == start]
+            r = Draws(rows).estimate(names, level=level)
+            table[name] = r.value
+            table[f"{name}_low"] = r.low
+            table[f"{name}_high"] = r.high
+            table[f"{name}_n"] = r.n
+        return table
+
+    def start_r(self, measure: str, start: str) -> str:
+        """r of a measure among networks of one start, "pretrained" or "scratch"."""
+        return f"{self.by_start.set_index('measure').loc[measure, start]:.2f}"
+
+    def start_verdict(self, measure: str, start: str) -> str:
+        """The same as a verdict; its interval alone decides."""
+        row = self.by_start.set_index("measure").loc[measure]
+        return direction(row[f"{start}_low"], row[f"{start}_high"], 0.0, 1 - LEVEL)
+
+    def of_start(
+        self, table: str, column: str, pretrained: bool, statistic: str
+    ) -> float:
+        """A statistic over the networks of one start.
+
+        Args:
+            table: with a row per network, by its ``model_id``.
+            column: of that table.
+            pretrained: the start.
+            statistic: a name that pandas knows, such as "median".
+        """
+        rows = read(self.report, table)
+        if rows is None:
+            raise KeyError(f"{self.report} has no table {table!r}")
+        catalogue = self.tables["catalogue"].set_index("model_id")
+        starts = rows["model_id"].map(catalogue["pretrained"]).astype(bool)
+        return float(rows.loc[starts == pretrained, column].agg(statistic))
+
+    @cached_property
+    def winner(self) -> dict[str, Any]:
+        """The network with the highest test accuracy, for whoever trained it.
+
+        Returns:
+            ``name``, ``accuracy`` and its 95 % binomial ``low`` and ``high`` (Wilson) in
+            percent, ``gap`` in points, ``alike`` (the number of others whose interval
+            overlaps), ``others``, and ``chance`` (points by which its maps have their
+            maximum in the box more often than chance; NaN without boxes); empty where
+            no network has a test accuracy.
+        """
+        catalogue = self.tables.get("catalogue")
+        images = self.tables.get("images")
+        if catalogue is None or images is None or not len(images):
+            return {}
+        rows = catalogue[catalogue["snapshot"].ne("first")]
+        rows = rows.dropna(subset=["test_accuracy"]).reset_index(drop=True)
+        if not len(rows):
+            return {}
+        trials = int(images["test_images"].iloc[0])
+        ends = [
+            binomtest(round(accuracy * trials), trials).proportion_ci(LEVEL, "wilson")
+            for accuracy in rows["test_accuracy"]
+        ]
+        place = int(rows["test_accuracy"].idxmax())
+        best = rows.iloc[place]
+        return {
+            "name": inert(short_name(best)),
+            "accuracy": percent(best["test_accuracy"]),
+            "low": percent(ends[place].low),
+            "high": percent(ends[place].high),
+            "gap": f"{100 * best['gap']:.1f}",
+            "others": len(rows) - 1,
+            "alike": sum(end.high >= ends[place].low for end in ends) - 1,
+            "images": trials,
+            "chance": self._pointing(best["model_id"]),
+        }
+
+    def _pointing(self, model_id: str) -> float:
+        if self.models is None or "pointing_game" not in self.models:
+            return np.nan
+        values = self.models.set_index("model_id")["pointing_game"]
+        return float(100 * values.get(model_id, np.nan))
+
+
+def holding(study: str) -> Callable[..., str]:
+    """What a template writes a verdict with: the sentence, while its tables support it.
+
+    Args:
+        study: named by the error.
+
+    Returns:
+        A function of a condition and of the sentence (Jinja's ``caller``), which raises
+        ``StaleSentence`` where the condition is not met.
+    """
+
+    def holds(condition: bool, caller: Callable[[], str]) -> str:
+        sentence = " ".join(caller().split())
+        if not condition:
+            raise StaleSentence(
+                f"params/{study}.md.j2: the tables of reports/{study} no longer support "
+                f"this sentence; rewrite it, and the condition above it: {sentence}"
+            )
+        return f"{sentence}\n"  # Jinja takes the line's own end
+
+    return holds
