@@ -317,6 +317,11 @@ def test_nothing_is_called_by_tests_alone():
         sum((mentioned(tree) for tree in [*callers, *TREES.values()]), Counter()),
         set(),
     )
+    for template in [
+        *(PROJECT_ROOT / "params").glob("*.j2"),
+        *(PROJECT_ROOT / "helpers/report/templates").glob("*.md.j2"),
+    ]:
+        calls.update(re.findall(r"\bn\.(\w+)", template.read_text(encoding="utf-8")))
     for tree in TREES.values():
         for node in ast.walk(tree):
             if isinstance(

@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from helpers.files import inside, read_json
 from helpers.report.markup import inert
-from helpers.report.style import Tables, percent, short_name, with_interval
+from helpers.report.style import Tables, percent, short_name
 from helpers.report.tables import read
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.primary import primary_rows
 from helpers.statistics.published import published_table
-from helpers.statistics.verdicts import direction, word
+from helpers.statistics.verdicts import word
 
 ABOVE_CHANCE = ", above chance"
 
@@ -77,11 +76,6 @@ class Numbers:
         """A correlation of the primary analysis."""
         return f"{self.primary.loc[predictor, question]:.2f}"
 
-    def interval(self, predictor: str, question: str = "r_gap") -> str:
-        """The same with its interval."""
-        row = self.primary.loc[predictor]
-        return with_interval(*row[[question, f"{question}_low", f"{question}_high"]])
-
     def verdict(self, measure: str, question: str = "r_gap") -> str:
         """The gap of networks with larger values: smaller, larger, or cannot tell."""
         row = self.primary.loc[measure]
@@ -138,11 +132,6 @@ class Numbers:
             raise KeyError(f"the table gates has no {gate!r} of {measure!r}")
         return float(rows["value"].iloc[0])
 
-    def result(self, notebook: str, name: str) -> float:
-        """A result that a notebook names, such as ``result("03_cam_scoring", "r_iou_gap")``."""
-        results = read_json(inside(self.report, f"{notebook}.results.json"))
-        return float({item["name"]: item["value"] for item in results}[name])
-
     @cached_property
     def models(self) -> pd.DataFrame | None:
         """The networks of the primary analysis with their measures, if published."""
@@ -178,15 +167,6 @@ class Numbers:
             table[f"{name}_high"] = r.high
             table[f"{name}_n"] = r.n
         return table
-
-    def start_r(self, measure: str, start: str) -> str:
-        """r of a measure among networks of one start, "pretrained" or "scratch"."""
-        return f"{self.by_start.set_index('measure').loc[measure, start]:.2f}"
-
-    def start_verdict(self, measure: str, start: str) -> str:
-        """The same as a verdict; its interval alone decides."""
-        row = self.by_start.set_index("measure").loc[measure]
-        return direction(row[f"{start}_low"], row[f"{start}_high"], 0.0, 1 - LEVEL)
 
     def of_start(
         self, table: str, column: str, pretrained: bool, statistic: str
