@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept
 
 MAPS = "tables/maps.npz"  # in the folder of a report
+_BYTES, _FEWEST_IMAGES = 60_000_000, 200  # of all maps at most, of images at least
 _THUMBNAILS, _SIDE = 48, 96  # images that a reader sees, and their side at most, pixels
 
 
@@ -28,25 +30,30 @@ def publish(
 ) -> Path | None:
     """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes.
 
+    Of so many models that all maps take more than 60 MB, those of the first images, 200 at least.
     Of M models on n scored images: model_ids (M,); maps, (M, n, h, w) uint8, 255 is 1, normalised, of the predicted class, and whether that
     was right (M, n); boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size pixels a side; labels (n,) and
     class_names; thumbnails, the bytes of a JPEG of each of the first images, one after the other, and their ends. Images without pixels
     have the thumbnails of ``before``, a published report of the same images, or none.
     """
     ids = set(models["model_id"])
-    records = {
-        name: record
-        for name, record in kept.records("localization")
-        if name in ids and "maps" in record
-    }
-    if not records:
+    maps: dict[str, NDArray[np.uint8]] = {}
+    right: dict[str, NDArray[np.bool_]] = {}
+    for name, record in kept.records("localization"):  # one in memory at a time
+        if name in ids and "maps" in record:
+            bytes_of_image = len(ids) * record["maps"][0].size
+            count = max(_FEWEST_IMAGES, _BYTES // bytes_of_image)
+            maps[name] = record["maps"][:count].copy()
+            right[name] = record["correct"][: len(maps[name])] > 0
+    if not maps:
         return None
-    images = scored_on.of(data)
+    count = min(map(len, maps.values()))
+    images = scored_on.of(data).subset(np.arange(count))
     pictures = _thumbnails(images, before)
     arrays = {
-        "model_ids": np.array(list(records)),
-        "maps": np.stack([record["maps"] for record in records.values()]),
-        "right": np.stack([record["correct"] > 0 for record in records.values()]),
+        "model_ids": np.array(list(maps)),
+        "maps": np.stack([of_model[:count] for of_model in maps.values()]),
+        "right": np.stack([of_model[:count] for of_model in right.values()]),
         "boxes": images.boxes.numpy().astype(np.int16),
         "labels": images.labels.numpy().astype(np.int16),
         "image_size": np.int64(images.images.shape[-1]),

@@ -231,7 +231,7 @@ def _localize_kept_maps(
             record
             for record in records
             if localization.MAPS in record
-            or (model.model_id in recorded and "maps" in record)
+            or (model.model_id in recorded and _has_all_maps(record, scored_on))
         ]
         if records:
             images = scored_on.of(store.shared())
@@ -248,6 +248,11 @@ def _localize_kept_maps(
             arrays = _of_part("localization", single)
             write_json(target.folders["localization"] / SETTINGS, part)
             target.write("localization", model.model_id, {"scores": scores} | arrays)
+
+
+def _has_all_maps(record: Mapping[str, Any], scored_on: ScoringSet) -> bool:
+    """Whether maps of all scored images were published, see IMAGES_WITH_MAPS."""
+    return len(record.get("maps", ())) == len(scored_on.rows)
 
 
 def _folders_of_maps(store: Store, part: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from helpers.files import (
 )
 from helpers.networks.batches import halving_batches
 from helpers.scoring.models import Model
-from helpers.scoring.records import KEPT, SETTINGS, WEIGHTS
+from helpers.scoring.records import KEPT, LARGE, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
 
 Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
@@ -290,7 +290,7 @@ class Kept:
     def stacked(
         self, part: str, leave_out: Collection[str] = ()
     ) -> dict[str, NDArray[np.float32]]:
-        """Arrays of all models by name, read model by model.
+        """Arrays of all models by name, read model by model, without maps in 16 bits.
 
         Args:
             part: of which the records are read.
@@ -303,7 +303,7 @@ class Kept:
         stacked: dict[str, NDArray[np.float32]] = {}
         for row, model_id in enumerate(self.model_ids):
             for name, values in self.record(part, model_id).items():
-                if not isinstance(values, np.ndarray) or name in leave_out:
+                if not isinstance(values, np.ndarray) or name in (*leave_out, *LARGE):
                     continue
                 if name not in stacked:
                     shape = (len(self.model_ids), *values.shape)

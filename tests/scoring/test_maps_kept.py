@@ -49,6 +49,21 @@ def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_
     )
 
 
+def test_of_more_models_than_fit_the_maps_of_the_first_images_are_published(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(maps_kept, "_FEWEST_IMAGES", 1)
+    for bytes_at_most, count in ((2 * 2 * 16, 2), (5, 1), (10_000, 3)):
+        monkeypatch.setattr(maps_kept, "_BYTES", bytes_at_most)
+        data, scored_on, maps, _ = published(tmp_path)
+        content = maps_kept.read_maps(tmp_path / "report")
+        np.testing.assert_array_equal(content["maps"], [maps[:count], maps[:count] + 1])
+        assert content["right"].shape == (2, count)
+        assert len(content["thumbnails"]) == len(content["boxes"]) == count
+        boxes = scored_on.of(data).boxes[:count]
+        np.testing.assert_array_equal(content["boxes"], boxes)
+
+
 def test_images_without_maps_publish_nothing(tmp_path):
     assert published(tmp_path, with_maps=False)[3] is None
     assert maps_kept.read_maps(tmp_path / "report") is None

@@ -10,7 +10,14 @@ import pytest
 from helpers.data import images
 from helpers.files import read_json, records_of, write_json
 from helpers.measures.evidence import MeasureSettings
-from helpers.scoring import classification, measuring, models, records, scoring_set
+from helpers.scoring import (
+    classification,
+    maps_kept,
+    measuring,
+    models,
+    records,
+    scoring_set,
+)
 from helpers.scoring.store import NotInRecords, Store
 from helpers.training import catalogue
 from helpers.training.config import config_from, run_id
@@ -75,6 +82,37 @@ def test_what_is_published_again_writes_nothing_and_the_same_bytes(published, tm
         place = done.folder / path.relative_to(tmp_path / "records")
         assert path.read_bytes() == place.read_bytes(), path
     assert elsewhere.runs == again.runs == set(study.table["run_id"])
+
+
+def test_of_many_images_the_first_have_maps_and_all_have_values(
+    published, tmp_path, monkeypatch
+):
+    """Of which no map is cut anew: means of the first images are not those of all."""
+    study, kept, *_, done = published
+    monkeypatch.setattr(records, "IMAGES_WITH_MAPS", 10)
+    work, folder = copied(done, tmp_path)
+    shutil.rmtree(folder / "kept")
+    records.publish(study.work, folder)
+    table = catalogue.read_catalogue(work)
+    data = images.of_study(work)
+    again, _ = scored(work, data, table)
+    pd.testing.assert_frame_equal(
+        measuring.score_table(again), measuring.score_table(kept)
+    )
+    for model_id, record in kept.records("localization"):
+        lean = again.record("localization", model_id)
+        np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
+        np.testing.assert_array_equal(lean["iou"], record["iou"])
+    maps_kept.publish(
+        tmp_path, again, table, data, scoring_set.scoring_set(table, data, 20)
+    )
+    assert maps_kept.read_maps(tmp_path)["boxes"].shape[0] == 10
+    other = MeasureSettings(cam_threshold=0.3)
+    store = Store(work, lambda: data, jobs=1)
+    chosen = models.models_of(work, table, data)
+    scored_on = scoring_set.scoring_set(table, data, 20)
+    with pytest.raises(NotInRecords, match="lack localization of 2 of 2 models"):
+        measuring.score(store, chosen, ["localization"], other, scored_on)
 
 
 def test_records_of_other_images_are_left_alone(published, tmp_path):
