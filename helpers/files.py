@@ -21,7 +21,31 @@ if TYPE_CHECKING:  # so that a launcher can do without torch
     import pandas as pd
     from torch import Tensor
 
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parent
+SHIPPED = _PACKAGE / "project"  # in a wheel: notebooks, studies, rules of a sweep
+
+
+def project_root(start: Path, shipped: Path = SHIPPED) -> Path:
+    """The folder with notebooks, params, work and reports.
+
+    Args:
+        start: the folder in which a command or a kernel runs.
+        shipped: what an installed wheel has, and a clone has not.
+
+    Returns:
+        The clone whose modules run; of an installed wheel the nearest folder around
+        ``start`` that has its notebooks, else ``start``.
+    """
+    if not shipped.is_dir():
+        return shipped.parent.parent
+    for folder in (start, *start.parents):
+        if (folder / "Snakefile").is_file() and (folder / "notebooks").is_dir():
+            return folder
+    return start
+
+
+PROJECT_ROOT = project_root(Path.cwd())
+CODE_ROOT = _PACKAGE.parent  # of the modules: the clone, or where a wheel is installed
 # Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
 STAGING = "WORKBOOK_STAGING"
 # Environment variable: where a combination of a sweep publishes.

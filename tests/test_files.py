@@ -1,12 +1,17 @@
 """Files that are complete or absent, and names that stay in their folder."""
 
 import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 import zipfile
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from helpers import files
 from helpers.files import (
@@ -17,6 +22,7 @@ from helpers.files import (
     read_json,
     write_json,
 )
+from helpers.installed import unpack
 
 
 def test_a_failure_leaves_neither_half_a_file_nor_a_temporary_one(tmp_path):
@@ -210,3 +216,64 @@ def test_the_stamp_of_a_file_is_of_its_contents_and_that_of_a_zip_of_all_it_hold
     large = files.stamp_of(plain)
     plain.write_bytes(bytes(3 * 2**20 - 1) + b"1")
     assert files.stamp_of(plain) != large
+
+
+def test_a_clone_is_its_own_root_and_a_wheel_works_where_its_notebooks_are(tmp_path):
+    shipped = tmp_path / "site-packages/helpers/project"
+    studies = tmp_path / "studies"
+    (studies / "notebooks").mkdir(parents=True)
+    assert files.project_root(studies, shipped) == tmp_path / "site-packages"
+    for name in ("Snakefile", "notebooks/01_a.ipynb", "params/demo.yaml"):
+        (shipped / name).parent.mkdir(parents=True, exist_ok=True)
+        (shipped / name).write_text(name)
+    assert files.project_root(studies, shipped) == studies
+    (studies / "params").mkdir()
+    (studies / "params/demo.yaml").write_text("of the user")
+    written = unpack(studies, shipped)
+    assert [str(path) for path in written] == ["Snakefile", "notebooks/01_a.ipynb"]
+    assert (studies / "params/demo.yaml").read_text() == "of the user"
+    assert unpack(studies, shipped) == []
+    # JupyterLab starts a kernel in the notebook's own folder.
+    assert files.project_root(studies / "notebooks", shipped) == studies
+
+
+@pytest.mark.nightly
+def test_an_installed_wheel_runs_a_study_from_an_empty_folder(tmp_path):
+    """As of a user without a clone, who has a study file."""
+    here = {"cwd": PROJECT_ROOT, "check": True, "capture_output": True}
+    source = tmp_path / "source"
+    names = subprocess.run(["git", "ls-files", "-z"], **here).stdout.decode()
+    for name in filter(None, names.split("\0")):
+        if not name.startswith(("reports/", "tests/")):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT_ROOT / name, source / name)
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*wheel, "-q", "-w", tmp_path / "dist", source], check=True)
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    (built,) = (tmp_path / "dist").glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index"]
+    subprocess.run([*install, "-q", "--target", packages, built], check=True)
+    # The modules that it needs are those of this environment.
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    study = {"notebooks": {"01_data_subset": {"images_per_class": 4}}}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(study))
+    environment = {**os.environ, "PYTHONNOUSERSITE": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [venv / "bin/python", "-m", "helpers.sweep", "mine.yaml"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "reports/mine/index.html").stat().st_size > 10_000
+    assert (folder / "reports/mine/tables/table1_categories.csv").is_file()
+    assert {path.name for path in (folder / "notebooks").iterdir()} == {
+        path.name for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")
+    }
+    again = subprocess.run(
+        [*command, "--status"], cwd=folder, env=environment, capture_output=True
+    )
+    assert b"complete, nothing changed" in again.stdout

@@ -19,6 +19,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from helpers.files import PROJECT_ROOT
+from helpers.installed import unpack
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent
@@ -38,6 +39,9 @@ _CORES_OF_A_JOB = 8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study; 0 when it is complete, 1 when something failed, 2 when something is wrong before the start, 130 when interrupted."""
+    written = unpack()
+    if written:
+        print(f"{len(written)} files of the workbook are now in {PROJECT_ROOT}")
     own = list(sys.argv[1:] if arguments is None else arguments)
     own, handed = (
         (own[: own.index("--")], own[own.index("--") + 1 :])

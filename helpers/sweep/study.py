@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from helpers.files import (
+    CODE_ROOT,
     MANIFEST,
     PROJECT_ROOT,
     RECORDS,
@@ -32,6 +33,7 @@ from helpers.parameters import (
 )
 from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
 from helpers.sweep.combinations import Sweep, read_sweep, vary
+from helpers.sweep.imports import PACKAGE, files_behind
 from helpers.sweep.relations import relation_faults
 
 # The notebooks in the order in which they run, each with the one that made what it reads.
@@ -519,28 +521,21 @@ def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:
 def _depends(
     stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], root: Path
 ) -> tuple[str, ...]:
-    """What makes a notebook run again when it changes: parameters, files that they name, cells, helpers that concern it, claims."""
-    cells = [
-        [cell["source"], cell["metadata"].get("tags")]
-        for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]
-    ]
-    others = {
-        room
-        for room in ("ablations", "kappa", "select")
-        if f"helpers.{room}" not in str(cells)
-    }  # folders for other notebooks
-    files = [
-        path
-        for path in sorted((root / "helpers").rglob("*"))
-        if path.suffix in (".py", ".csv")
-    ]
+    """What makes a notebook run again when it changes.
+
+    Parameters, files that they name, cells, modules that it imports, transitively, and
+    from ``JUDGING`` on the claims.
+    """
+    cells = read_json(root / f"notebooks/{stem}.ipynb")["cells"]
+    content = [[cell["source"], cell["metadata"].get("tags")] for cell in cells]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    modules = root if (root / PACKAGE).is_dir() else CODE_ROOT
     return (
         *_values_read(parameters, root),
-        f"notebooks/{stem}.ipynb {digest(cells)}",
+        f"notebooks/{stem}.ipynb {digest(content)}",
         *(
-            f"{path.relative_to(root)} {digest_of(path)[:8]}"
-            for path in files
-            if path.relative_to(root).parts[1] not in {"sweep", *others}
+            f"{path.relative_to(modules)} {digest_of(path)[:8]}"
+            for path in files_behind(code, modules)
         ),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )

@@ -31,6 +31,8 @@ for name, text in {{"tables/{stem}.csv": "a\\n{value}\\n", "story/{stem}.json": 
     (place / name).write_text(text)"""
 
 
+IMPORTS = "if False:\n    from helpers.cams import overlap"
+
 # What Snakemake, papermill, a shell or YAML would take for their own syntax.
 ODD = "w/{architecture}, a='b' \"ü\" $HOME %s {{x}} \\ #!*.pt"
 
@@ -67,7 +69,11 @@ def chain(project):
         ("02_b", "b: int = 1  # two"),
     ):
         project.notebook(
-            stem, declared, f"# {stem} Its heading", WRITES.format(stem=stem, value="1")
+            stem,
+            declared,
+            f"# {stem} Its heading",
+            IMPORTS,
+            WRITES.format(stem=stem, value="1"),
         )
     project.study(notebooks={"01_a": {"word": ODD}, "02_b": {}})
     return project
@@ -131,7 +137,8 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     assert told[0] == "01_a: runs: Forced execution" and told[1].startswith(
         "02_b: runs: is not complete"
     )
-    (chain.root / "helpers/cams/maps_new.py").write_text('"""A further helper."""\n')
+    with (chain.root / "helpers/cams/overlap.py").open("a") as file:
+        file.write("# a further line\n")
     chain.notebook(
         "02_b",
         "b: int = 2  # two",
@@ -146,7 +153,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
         text=True,
     )
     assert (
-        done.stdout == "01_a: runs: changed: helpers/cams/maps_new.py\n"
+        done.stdout == "01_a: runs: changed: helpers/cams/overlap.py\n"
         and "Traceback" not in done.stderr
     )
     assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b"]

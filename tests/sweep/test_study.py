@@ -16,6 +16,7 @@ from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.sweep import execute, plan
+from helpers.sweep.imports import files_behind
 from helpers.sweep.relations import relation_faults
 from helpers.sweep.study import (
     CheckedStudy,
@@ -38,8 +39,8 @@ def project(tmp_path):
     for name in ("notebooks", "params", "helpers/cams", "helpers/kappa"):
         (tmp_path / name).mkdir(parents=True)
     for stem, cell, source in (
-        ("01_one", ONE, "1"),
-        ("02_two", TWO, "import helpers.kappa"),
+        ("01_one", ONE, "%matplotlib inline\nfrom helpers.cams.draw import curve"),
+        ("02_two", TWO, "from helpers import Study"),
         ("04_four", TWO, "4"),
     ):
         write_notebook(tmp_path / f"notebooks/{stem}.ipynb", cell, source)
@@ -240,13 +241,22 @@ def test_what_makes_a_notebook_run_again_is_what_it_declares_reads_and_imports(p
         }
 
     root, content = project.root, {"notebooks": dict(EACH), "claims": [CLAIM]}
-    for name in ("cams/a.py", "kappa/b.py", "cams/c.txt"):
-        (root / "helpers" / name).write_text("1")
+    sources = {
+        "__init__.py": "_MODULES = {'Study': 'helpers.kappa.study'}",
+        "cams/draw.py": "def curve():\n    from helpers.cams import boxes",
+        "cams/boxes.py": "",
+        "cams/boxes/published.csv": "1",
+        "cams/unread.py": "from helpers.cams import boxes",
+        "kappa/study.py": "import helpers.cams.boxes as b",
+    }
+    for name, source in sources.items():
+        (root / "helpers" / name).parent.mkdir(exist_ok=True)
+        (root / "helpers" / name).write_text(source)
     (root / "images.zip").write_bytes(b"1" * 100)
     content["notebooks"]["02_two"] = {"data_path": "images.zip"}
     before_all = project(content).executions
     assert changed() == {}
-    (root / "helpers/cams/a.py").touch()
+    (root / "helpers/cams/boxes.py").touch()
     (root / "images.zip").touch()
     assert changed() == {}
     content["notebooks"]["01_one"] = {"threshold": 0.2}
@@ -255,14 +265,41 @@ def test_what_makes_a_notebook_run_again_is_what_it_declares_reads_and_imports(p
     content["claims"] = [CLAIM | {"side": "above"}]
     assert list(changed()) == ["04_four"]  # which judges
     content["claims"] = [CLAIM]
-    (root / "helpers/kappa/b.py").write_text("2")
-    assert list(changed()) == ["02_two"]  # which names the room
-    (root / "helpers/kappa/b.py").write_text("1")
     (root / "images.zip").write_bytes(b"2" * 100)
     assert list(changed()) == ["02_two"]
     (root / "images.zip").write_bytes(b"1" * 100)
-    (root / "helpers/cams/a.py").write_text("2")
-    assert list(changed()) == ["01_one", "02_two", "04_four"]
+    # Each module with the notebooks that import it, transitively or when asked for a name.
+    behind = {
+        "cams/draw.py": ["01_one"],
+        "cams/boxes.py": ["01_one", "02_two"],
+        "cams/boxes/published.csv": ["01_one", "02_two"],
+        "cams/unread.py": [],
+        "kappa/study.py": ["02_two"],
+    }
+    for name, notebooks in behind.items():
+        path = root / "helpers" / name
+        path.write_text(f"{sources[name]}\n# a line\n")
+        assert list(changed()) == notebooks, name
+        path.write_text(sources[name])
+
+
+def test_a_line_in_a_module_of_pictures_runs_the_notebooks_that_show_them():
+    behind = {}
+    for notebook in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb")):
+        cells = read_json(notebook)["cells"]
+        code = [
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"
+        ]
+        for path in files_behind(code, PROJECT_ROOT):
+            name = str(path.relative_to(PROJECT_ROOT / "helpers"))
+            behind.setdefault(name, []).append(notebook.stem[:2])
+    assert behind["report/looking.py"] == ["09"]
+    assert behind["kappa/report.py"] == ["06"]
+    assert behind["ablations/report.py"] == ["05"]
+    assert len(behind["report/cams.py"]) <= 2
+    assert len(behind["report/notebook.py"]) == len(behind["files.py"]) >= 9
+    assert "report/pages.py" not in behind  # which no notebook shows
+    assert any(name.startswith("statistics/published/") for name in behind)
 
 
 def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_is_trained(
