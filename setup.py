@@ -1,4 +1,4 @@
-"""Puts into a wheel what a clone has beside the modules: see ``helpers/installed.py``."""
+"""Puts into a wheel what a clone has beside the modules: `helpers/installed.py`."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PATTERNS = ("notebooks/*.ipynb", "params/*.yaml", "Snakefile", "docs/glossary.md")
+PATTERNS = ("notebooks/*.ipynb", "params/*", "Snakefile", "docs/glossary.md")
 
 
 class WithProject(build_py):

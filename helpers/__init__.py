@@ -5,8 +5,9 @@ From the ground up: ``data``, ``networks``, ``statistics``, ``training``, ``cams
 ``select``, each for one notebook; apart from all ``sweep``, which runs notebooks.
 
 Example:
-    >>> from helpers import Report
-    >>> report = Report.begin("03_cam_scoring", globals())  # doctest: +SKIP
+    >>> from helpers import Study
+    >>> study = Study.open("kinds20")  # doctest: +SKIP
+    >>> study.models[["model_id", "gap"]]  # doctest: +SKIP
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Any
 # Loaded when they are asked for, so that a launcher needs no torch.
 _MODULES = {
     "Report": "helpers.report.notebook",
+    "Study": "helpers.study",
     "forest": "helpers.report.figures",
 }
 __all__ = list(_MODULES)

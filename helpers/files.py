@@ -33,15 +33,14 @@ def project_root(start: Path, shipped: Path = SHIPPED) -> Path:
         shipped: what an installed wheel has, and a clone has not.
 
     Returns:
-        The clone whose modules run; of an installed wheel the nearest folder around
-        ``start`` that has its notebooks, else ``start``.
+        The clone whose modules run; of an installed wheel ``start``, or the folder
+        around it where that is the folder of notebooks, in which JupyterLab starts
+        their kernels.
     """
     if not shipped.is_dir():
         return shipped.parent.parent
-    for folder in (start, *start.parents):
-        if (folder / "Snakefile").is_file() and (folder / "notebooks").is_dir():
-            return folder
-    return start
+    is_of_notebooks = start.name == "notebooks" and (start.parent / "params").is_dir()
+    return start.parent if is_of_notebooks else start
 
 
 PROJECT_ROOT = project_root(Path.cwd())

@@ -55,6 +55,12 @@ TINY_STUDY = {
             "perturbation_fraction": 1.0,
             "perturbation_points": 3,
         },
+        "10_all_measures": {
+            "permutations": 19,
+            "perturbation_fraction": 1.0,
+            "perturbation_points": 3,
+        },
+        "11_classification": {},
         "08_unlabelled_images": {},
         "09_looking_experiment": {},
         "07_your_checkpoints": {},

@@ -110,7 +110,7 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
         for item in json.loads((reports / "story" / f"{name}.json").read_text()):
             if item["kind"] == "figure":
                 assert item["reading"].endswith("."), item["name"]
-                assert re.fullmatch(r"Figure \d\.\d+\. [A-Z0-9].*\.", item["alt"]), (
+                assert re.fullmatch(r"Figure \d+\.\d+\. [A-Z0-9].*\.", item["alt"]), (
                     item["alt"]
                 )
                 assert "nan" not in item["reading"].lower(), item["reading"]
@@ -119,7 +119,9 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
 
 def test_what_sentences_speak_of_has_a_name(finished):
     reports = finished[0] / "reports/tiny"
-    for path in sorted((PROJECT_ROOT / "notebooks").glob("0[234568]_*.ipynb")):
+    notebooks = (PROJECT_ROOT / "notebooks").glob("*.ipynb")
+    without = ("01", "07", "09")
+    for path in sorted(path for path in notebooks if path.stem[:2] not in without):
         results = json.loads((reports / f"{path.stem}.results.json").read_text())
         assert 5 <= len(results) <= 10, path.stem
         defined = [item for item in results if item["value"] is not None]

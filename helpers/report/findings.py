@@ -15,6 +15,7 @@ import jinja2
 import pandas as pd
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
+from helpers.parameters import read_blocks
 from helpers.report import opening
 from helpers.report import tables as tables_of
 from helpers.report.conclusions import no_verdicts, not_learnt, nothing_concluded
@@ -279,22 +280,18 @@ def _text(row: pd.Series, head: str, column: str) -> str:
 
 
 def asked(study: str) -> tuple[str, str]:
-    """The question that a study's file opens with, and the sentence after it.
+    """Question and subject of a study, as the fields of its file have them.
 
     Args:
-        study: name of the file in ``params``.
+        study: name of its file in ``params``.
 
     Returns:
-        The question, and of which networks and images it is asked.
+        The question, a general one without a file; and one sentence on what was
+        studied, "" where the file has none.
     """
     path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
-    text = ""
-    if path.is_file():
-        text = path.read_text(encoding="utf-8").replace("\n# ", " ")
-    opening_lines = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
-    if opening_lines is None:
-        return _QUESTION, ""
-    return opening_lines[1], opening_lines[2]
+    fields = read_blocks(path) if path.is_file() else {}
+    return fields.get("question", _QUESTION), fields.get("subject", "")
 
 
 def figures(folder: Path, findings: Findings) -> list[tuple[str, str]]:

@@ -1,4 +1,8 @@
-"""What a study states before its first run: measures of its primary analysis, and claims, kept with the runs there were when first seen."""
+"""What a study states before its first run.
+
+Measures of its primary analysis, and claims, which are kept with the number of runs
+that there were when they were first seen.
+"""
 
 import hashlib
 import json
@@ -18,10 +22,8 @@ QUESTIONS = (
     "r_gap_given_all",
 )
 ADDED = "added_error_points"
-OF_KINDS = (
-    "r_gap_within_kinds",
-    "saved_error_points",
-)  # of a run at its stop: within kinds of training, and with a kind left out
+# Of a run at its stop: within kinds of training, and with a kind left out.
+OF_KINDS = ("r_gap_within_kinds", "saved_error_points")
 PAIRED = "paired_difference"  # of an arm and its control, in notebook 09
 # What a claim on a paired difference may be about, in columns of notebook 09.
 PAIRED_OUTCOMES = (
@@ -33,13 +35,17 @@ PAIRED_OUTCOMES = (
     "gap_beyond_slope",
 )
 SIDES = {"below": -1, "above": 1}
-MOST_PRIMARY, MOST_MEASURES = 3, 8
-_NEEDED, _OPTIONAL = (
-    ("claim", "measure", "question", "side"),
-    ("primary", "source", "published", "errs_at_most", "arm", "control"),
-)
+MOST_PRIMARY = 3  # claims
+MOST_MEASURES = 8  # of a primary analysis
+_NEEDED = ("claim", "measure", "question", "side")
+_OPTIONAL = ("primary", "source", "published", "errs_at_most", "arm", "control")
 _TEXTS = ("claim", "measure", "source", "arm", "control")
 _NUMBERS = ("published", "errs_at_most")
+_CHOICES = {
+    "question": (*QUESTIONS, ADDED, *OF_KINDS, PAIRED),
+    "side": tuple(SIDES),
+    "primary": (True, False),
+}
 _FILE = "claims.json"
 
 
@@ -49,97 +55,132 @@ class KeptClaims(NamedTuple):
     claims: list[dict[str, Any]]
     digest: str  # see ``claims_digest``; "" where nothing was claimed
     first_seen: str  # UTC
-    runs: int  # trained by then, whole or in part; 0 for claims that are older than the first run
+    # Trained by then, whole or in part; 0 for claims that are older than the first run.
+    runs: int
 
 
 def check_primary(measures: Sequence[str]) -> None:
-    """Refuse more measures than a primary analysis may have, or one twice: ValueError."""
-    if len(measures) > MOST_MEASURES or len(set(measures)) < len(measures):
-        told = f"the primary analysis has {len(measures)} measures, {len(set(measures))} of them different"
+    """Refuse more measures than a primary analysis may have, or one twice.
+
+    Raises:
+        ValueError: with the number of measures.
+    """
+    different = len(set(measures))
+    if len(measures) > MOST_MEASURES or different < len(measures):
         raise ValueError(
-            f"{told}; name at most {MOST_MEASURES} different ones in primary_measures"
+            f"the primary analysis has {len(measures)} measures, {different} of them "
+            f"different; name at most {MOST_MEASURES} different ones in primary_measures"
         )
 
 
 def check_claims(
     claims: Any, primary: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The claims, as they are; ValueError for one that cannot be judged, and for ``OF_KINDS`` of a measure outside ``primary``."""
-    if (
-        not isinstance(claims, Sequence)
-        or isinstance(claims, str)
-        or not all(isinstance(claim, Mapping) for claim in claims)
-    ):
+    """Refuse claims that cannot be judged.
+
+    Args:
+        claims: as a study file has them.
+        primary: measures of the primary analysis, outside of which ``OF_KINDS`` cannot
+            be asked; None where they are not known.
+
+    Returns:
+        The claims, as they are.
+
+    Raises:
+        ValueError: for the first fault.
+    """
+    is_list = isinstance(claims, Sequence) and not isinstance(claims, str)
+    if not is_list or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(
-            f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}"
+            f"the claims are {claims!r}; write a list of mappings, each with "
+            f"{', '.join(_NEEDED)}"
         )
-    allowed = {
-        "question": [*QUESTIONS, ADDED, *OF_KINDS, PAIRED],
-        "side": list(SIDES),
-        "primary": [True, False],
-    }
     for number, claim in enumerate(claims, 1):
-        if not set(_NEEDED) <= set(claim) <= {*_NEEDED, *_OPTIONAL}:
-            told = f"claim {number} has {', '.join(map(str, claim))}; every claim needs {', '.join(_NEEDED)}"
-            raise ValueError(f"{told}, and may have {', '.join(_OPTIONAL)}")
-        named = f"claim {number} ({claim['claim']})"
+        _check_names(number, claim)
+        where = f"claim {number} ({claim['claim']})"
         for name, value in claim.items():
-            if name in _TEXTS and not isinstance(value, str):
-                raise ValueError(
-                    f"{named} has {name} {value!r}, which must be a text; put it in quotes"
-                )
-            if name in _NUMBERS and not (
-                type(value) in (int, float) and abs(value) <= sys.float_info.max
-            ):
-                raise ValueError(
-                    f"{named} has {name} {value!r}, which must be a number"
-                )
-            if name in allowed and value not in allowed[name]:
-                raise ValueError(
-                    f"{named} has {name} {value!r}; choose one of {', '.join(map(str, allowed[name]))}"
-                )
-        _check_paired(named, claim)
-        if (
-            primary is not None
-            and claim["question"] in OF_KINDS
-            and claim["measure"] not in primary
-        ):
-            told = f"{named} asks {claim['question']} of {claim['measure']}, which is not in primary_measures"
-            raise ValueError(
-                f"{told} ({', '.join(primary)}); add it there, or ask another question"
-            )
-    if (count := sum(bool(claim.get("primary")) for claim in claims)) > MOST_PRIMARY:
+            _check_value(where, name, value)
+        _check_paired(where, claim)
+        if primary is not None:
+            _check_measure(where, claim, primary)
+    count = sum(bool(claim.get("primary")) for claim in claims)
+    if count > MOST_PRIMARY:
         raise ValueError(
-            f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false"
+            f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the "
+            "others primary: false"
         )
     return [dict(claim) for claim in claims]
 
 
-def _check_paired(named: str, claim: Mapping[str, Any]) -> None:
+def _check_names(number: int, claim: Mapping[str, Any]) -> None:
+    if set(_NEEDED) <= set(claim) <= {*_NEEDED, *_OPTIONAL}:
+        return
+    raise ValueError(
+        f"claim {number} has {', '.join(map(str, claim))}; every claim needs "
+        f"{', '.join(_NEEDED)}, and may have {', '.join(_OPTIONAL)}"
+    )
+
+
+def _check_value(where: str, name: str, value: Any) -> None:
+    """Refuse a value of another type than its name has, or none of its choices."""
+    if name in _TEXTS and not isinstance(value, str):
+        raise ValueError(
+            f"{where} has {name} {value!r}, which must be a text; put it in quotes"
+        )
+    if name in _NUMBERS and not _is_finite_number(value):
+        raise ValueError(f"{where} has {name} {value!r}, which must be a number")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        choices = ", ".join(map(str, _CHOICES[name]))
+        raise ValueError(f"{where} has {name} {value!r}; choose one of {choices}")
+
+
+def _is_finite_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _check_measure(
+    where: str, claim: Mapping[str, Any], primary: Sequence[str]
+) -> None:
+    """Refuse a question of kinds that asks a measure outside the primary analysis."""
+    if claim["question"] in OF_KINDS and claim["measure"] not in primary:
+        raise ValueError(
+            f"{where} asks {claim['question']} of {claim['measure']}, which is not in "
+            f"primary_measures ({', '.join(primary)}); add it there, or ask another "
+            "question"
+        )
+
+
+def _check_paired(where: str, claim: Mapping[str, Any]) -> None:
     """Refuse a claim on a paired difference without its arms, or arms in another claim."""
     arms = [name for name in ("arm", "control") if claim.get(name)]
     if claim["question"] != PAIRED:
         if arms:
             raise ValueError(
-                f"{named} has {' and '.join(arms)}, which belong to the question {PAIRED}"
+                f"{where} has {' and '.join(arms)}, which belong to the question {PAIRED}"
             )
         return
     if len(arms) < 2:
         raise ValueError(
-            f"{named} asks {PAIRED} and needs arm and control, levels of looking such "
+            f"{where} asks {PAIRED} and needs arm and control, levels of looking such "
             "as map_in_box 1 and map_in_shuffled_box 1"
         )
     if claim["measure"] not in PAIRED_OUTCOMES:
         raise ValueError(
-            f"{named} asks {PAIRED} of {claim['measure']!r}; choose one of "
+            f"{where} asks {PAIRED} of {claim['measure']!r}; choose one of "
             f"{', '.join(PAIRED_OUTCOMES)}"
         )
 
 
 def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
-    """First 12 hexadecimal digits of the SHA-256 of the claims, whatever the order of a claim's items; "" for no claims."""
+    """First 12 hexadecimal digits of the SHA-256 of the claims.
+
+    Returns:
+        The same whatever the order of a claim's items; "" for no claims.
+    """
+    if not claims:
+        return ""
     text = json.dumps(list(claims), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12] if claims else ""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _seen(work: Path) -> list[KeptClaims]:
@@ -169,13 +210,25 @@ def _is_whole(version: KeptClaims) -> bool:
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
-    """Note claims in a study's folder the first time they are seen, below older ones, with the number of runs that are there already."""
-    seen, digest = _seen(work), claims_digest(claims)
-    if digest != (seen[-1].digest if seen else ""):
+    """Note claims in a study's folder the first time they are seen.
+
+    They stand below older ones, with the number of runs that are there already.
+
+    Args:
+        work: the study's folder of work.
+        claims: of its study file.
+
+    Raises:
+        ValueError: if what was noted is damaged.
+    """
+    versions = _seen(work)
+    digest = claims_digest(claims)
+    before = versions[-1].digest if versions else ""
+    if digest != before:
         runs = len([path for path in (work / "runs").glob("*") if path.is_dir()])
         now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-        seen.append(KeptClaims(list(claims), digest, now, runs))
-        write_json(work / _FILE, [version._asdict() for version in seen])
+        versions.append(KeptClaims(list(claims), digest, now, runs))
+        write_json(work / _FILE, [version._asdict() for version in versions])
     return kept_claims(work)
 
 

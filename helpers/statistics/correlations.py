@@ -1,7 +1,9 @@
-"""Linear, partial and rank correlation of many measures with a target, in many draws of models at once.
+"""Linear, partial and rank correlation of many measures with a target, at once.
 
-A measure is a column of values (n, M), or (B, n, M) where they differ between draws. Weights (B, n) count how often each model is in each
-draw; without weights each counts once. A value that is not finite leaves a model out for that measure alone.
+A measure is a column of values (n, M), or (B, n, M) where they differ between draws of
+the bootstrap. Weights (B, n) count how often each model is in each draw; without
+weights each counts once. A value that is not finite leaves a model out for that measure
+alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,217 +19,349 @@ _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
 def slices(count: int, size: int, entries: int = _ENTRIES) -> Iterator[slice]:
-    """Parts of ``count`` rows of ``size`` numbers each, so that a temporary array of a part has so many entries at most."""
+    """Divide rows, so that a temporary array of a part is not too large.
+
+    Args:
+        count: number of rows.
+        size: numbers in a row of the temporary array.
+        entries: numbers that it may have; a part has one row at least.
+
+    Example:
+        >>> list(slices(5, 10, entries=20))
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
     step = max(1, entries // max(1, size))
     return (slice(start, start + step) for start in range(0, count, step))
 
 
 def finite_mean(values: Array) -> Array:
-    """Mean over the first axis of what is finite, NaN where nothing is."""
-    known = np.isfinite(values)
-    counts = known.sum(0)
-    return np.where(known, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
+    """Mean over the first axis of what is finite.
+
+    Args:
+        values: (n, ...).
+
+    Returns:
+        (...), NaN where nothing is finite.
+
+    Example:
+        >>> finite_mean(np.array([[1.0, np.nan], [3.0, np.nan]]))
+        array([ 2., nan])
+    """
+    is_finite = np.isfinite(values)
+    counts = is_finite.sum(0)
+    sums = np.where(is_finite, values, 0).sum(0)
+    return sums / np.where(counts > 0, counts, np.nan)
 
 
 def level_codes(values: ArrayLike) -> Codes:
-    """Number the levels of a hyperparameter from 0, those of floats by their size: (n,) -> (n,)."""
+    """Number the levels of a hyperparameter.
+
+    Args:
+        values: (n,), one a model.
+
+    Returns:
+        (n,) from 0, in the order of appearance; levels of floats by their size.
+
+    Example:
+        >>> level_codes(["sgd", "adam", "sgd"])
+        array([0, 1, 0])
+    """
     column = pd.Series(values).infer_objects()
-    return pd.factorize(column, sort=column.dtype.kind == "f")[0].astype(np.int64)
+    is_float = column.dtype.kind == "f"
+    return pd.factorize(column, sort=is_float)[0].astype(np.int64)
 
 
 def design(
     models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequence[str] = ()
 ) -> Array:
-    """Columns to hold fixed (n, k): an indicator of each level but the first, and linear columns standardised; no intercept."""
+    """Columns to hold fixed.
+
+    Args:
+        models: a row per model.
+        categorical: hyperparameters, each an indicator of every level but the first.
+        linear: numbers, which are standardised.
+
+    Returns:
+        (n, k) without an intercept.
+    """
     columns = [np.empty((len(models), 0))]
     for name in categorical:
         codes = level_codes(models[name])
-        columns.append(
-            np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float)
-        )
+        levels = np.arange(1, codes.max(initial=0) + 1)
+        columns.append(np.equal.outer(codes, levels).astype(float))
     for name in linear:
-        number = models[name].to_numpy(dtype=float)
-        columns.append(
-            ((number - number.mean()) / (number.std() or 1))[:, None]
-            if len(number)
-            else number[:, None]
-        )
+        values = models[name].to_numpy(dtype=float)
+        if len(values):
+            values = (values - values.mean()) / (values.std() or 1)
+        columns.append(values[:, None])
     return np.hstack(columns)
 
 
 def partial_correlation(
     x: ArrayLike, y: ArrayLike, given: Array | None = None, weights: Array | None = None
 ) -> Array:
-    """Pearson's r of measures with a target (n,) or (B, n), least squares on ``given`` (n, k) and an intercept taken out of both.
+    """Pearson's r of measures with a target, given other columns.
 
-    A weight counts as repeated rows. (B, M), or (M,) of one target without weights; NaN with no degree of freedom or no residual.
+    Least squares on ``given`` and an intercept are taken out of both; Du, Zhou and Dai
+    2024, equation (7) where nothing is given.
+
+    Args:
+        x: (n, M) measures, or (B, n, M).
+        y: (n,) target, or (B, n).
+        given: (n, k) columns to hold fixed, see ``design``.
+        weights: (B, n) whole numbers; a weight counts as repeated rows.
+
+    Returns:
+        (B, M), or (M,) of one target without weights, in [-1, 1]; NaN without a degree
+        of freedom or without a residual.
     """
-    x, targets, w = checked(x, y, weights)
-    result = np.full((max(len(w), len(targets)), x.shape[-1]), np.nan)
-    for kept, columns in finite_groups(x, targets):
-        basis = orthonormal(given, kept)
-        if kept.sum() < basis.shape[1] + 2:
+    x, targets, weight = checked(x, y, weights)
+    result = np.full((max(len(weight), len(targets)), x.shape[-1]), np.nan)
+    for is_finite, columns in finite_groups(x, targets):
+        basis = orthonormal(given, is_finite)
+        rank = basis.shape[1]
+        if is_finite.sum() < rank + 2:
             continue
-        known, target = (
-            x[..., kept, :][..., columns],
-            residuals(targets[..., kept, None], basis)[..., 0],
-        )
-        for rows in slices(len(result), len(basis) * max(basis.shape[1], len(columns))):
-            own = residuals(known if x.ndim == 2 else known[rows], basis)
-            result[rows, columns] = _weighted(
-                own, _drawn(target, rows), basis, _drawn(w, rows)[:, kept]
+        measures = x[..., is_finite, :][..., columns]
+        of_y = residuals(targets[..., is_finite, None], basis)[..., 0]
+        for draws in slices(len(result), len(basis) * max(rank, len(columns))):
+            of_draws = measures if x.ndim == 2 else measures[draws]
+            result[draws, columns] = _weighted(
+                residuals(of_draws, basis),
+                _of_draws(of_y, draws),
+                basis,
+                _of_draws(weight, draws)[:, is_finite],
             )
     return result[0] if weights is None and np.ndim(y) == 1 else result
 
 
-def _drawn(values: Array, rows: slice) -> Array:
-    return values if len(values) == 1 else values[rows]
+def _of_draws(values: Array, draws: slice) -> Array:
+    """Values of some draws; those of a single row are the same in all draws."""
+    return values if len(values) == 1 else values[draws]
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
-    """Linear correlation of two columns (n,), NaN where undefined; Du et al. 2024, equation (7)."""
+    """Linear correlation of two columns; Du et al. 2024, equation (7).
+
+    Args:
+        x: (n,).
+        y: (n,).
+
+    Returns:
+        In [-1, 1], NaN where undefined.
+
+    Example:
+        >>> pearson([1, 2, 3], [2, 4, 6])
+        1.0
+    """
     return float(partial_correlation(x, y)[0])
 
 
 def checked(
     x: ArrayLike, y: ArrayLike, weights: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n)."""
-    x, y = np.asarray(x, dtype=float), np.atleast_2d(np.asarray(y, dtype=float))
-    return (
-        x[:, None] if x.ndim == 1 else x,
-        y,
-        np.ones((1, y.shape[1])) if weights is None else np.asarray(weights),
-    )
+    """Measures, target and weights in their full shapes.
+
+    Returns:
+        Measures (n, M) or (B, n, M), target (1, n) or (B, n), weights (1, n) or (B, n).
+    """
+    measures = np.asarray(x, dtype=float)
+    if measures.ndim == 1:
+        measures = measures[:, None]
+    targets = np.atleast_2d(np.asarray(y, dtype=float))
+    if weights is None:
+        return measures, targets, np.ones((1, targets.shape[1]))
+    return measures, targets, np.asarray(weights)
 
 
 def finite_groups(
     x: Array, y: Array
 ) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:
-    """Measures known for the same models: the (n,) mask of these, and the numbers of the columns."""
-    known = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
-    known &= np.isfinite(y).any(0)[:, None]
-    masks, groups = np.unique(known, axis=1, return_inverse=True)
+    """Groups of measures that are finite for the same models.
+
+    Args:
+        x: (n, M) or (B, n, M).
+        y: (B, n).
+
+    Yields:
+        The (n,) mask of the models, and the numbers of the columns.
+    """
+    is_finite = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
+    is_finite &= np.isfinite(y).any(0)[:, None]
+    masks, groups = np.unique(is_finite, axis=1, return_inverse=True)
     for group, mask in enumerate(masks.T):
         yield mask, np.flatnonzero(groups == group)
 
 
-def orthonormal(given: Array | None, kept: NDArray[np.bool_]) -> Array:
-    """Orthonormal columns (models kept, rank) that span the given columns and the intercept."""
-    count = int(kept.sum())
-    columns = (
-        np.ones((count, 1))
-        if given is None
-        else np.column_stack([np.ones(count), given[kept]])
-    )
+def orthonormal(given: Array | None, rows: NDArray[np.bool_]) -> Array:
+    """Orthonormal columns that span the given ones and the intercept.
+
+    Args:
+        given: (n, k), or None for the intercept alone.
+        rows: (n,) models that are taken.
+
+    Returns:
+        (models taken, rank).
+    """
+    columns = np.ones((int(rows.sum()), 1))
+    if given is not None:
+        columns = np.hstack([columns, given[rows]])
     basis, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     return basis[:, sizes > 1e-9 * sizes[:1]]
 
 
 def residuals(values: Array, basis: Array) -> Array:
-    """What is left of each column (..., n, M) without its projection on the basis, to a mean square of 1; NaN where it is rounding."""
+    """What is left of each column without its projection on a basis.
+
+    Args:
+        values: (..., n, M).
+        basis: (n, k) orthonormal, with the intercept in its span.
+
+    Returns:
+        (..., n, M) with a mean square of 1; NaN where only rounding is left.
+    """
     if not values.size:
         return values
-    values = values / np.where(
-        (largest := np.abs(values).max(-2, keepdims=True)) > 0, largest, 1
-    )
+    largest = np.abs(values).max(-2, keepdims=True)
+    values = values / np.where(largest > 0, largest, 1)
     centred = values - values.mean(-2, keepdims=True)
-    left = centred - basis @ (basis.T @ centred)
-    left -= basis @ (basis.T @ left)  # once more, against the rounding of the first
-    size, before = (
-        np.sqrt((part**2).mean(-2, keepdims=True)) for part in (left, centred)
-    )
-    return left / np.where((size > 1e-9 * before) & (before > 1e-12), size, np.nan)
+    rest = centred - basis @ (basis.T @ centred)
+    rest -= basis @ (basis.T @ rest)  # once more, against the rounding of the first
+    size = np.sqrt((rest**2).mean(-2, keepdims=True))
+    before = np.sqrt((centred**2).mean(-2, keepdims=True))
+    is_defined = (size > 1e-9 * before) & (before > 1e-12)
+    return rest / np.where(is_defined, size, np.nan)
 
 
-def _weighted(x: Array, y: Array, basis: Array, w: Array) -> Array:
-    """Partial correlation in each draw of residuals (n, M) or (b, n, M) and (1 or b, n)."""
-    left = w[:, None, :] * basis.T
-    roots, vectors = np.linalg.eigh(left @ basis)
+def _weighted(x: Array, y: Array, basis: Array, weights: Array) -> Array:
+    """Partial correlation in each draw.
+
+    Args:
+        x: (n, M) or (b, n, M) residuals in all models.
+        y: (1 or b, n) residuals.
+        basis: (n, k) orthonormal.
+        weights: (1 or b, n).
+
+    Returns:
+        (b, M).
+    """
+    weighted_basis = weights[:, None, :] * basis.T  # (b, k, n)
+    roots, vectors = np.linalg.eigh(weighted_basis @ basis)
     # A level of which the draw holds no model has root 0.
-    white = (
-        vectors
-        * np.where(
-            roots > 1e-9 * roots[:, -1:], 1 / np.sqrt(np.maximum(roots, 1e-300)), 0
-        )[:, None, :]
-    )
-    of_x, of_y = white.mT @ (left @ x), (white.mT @ (left @ y[..., None]))
-    squares_x = (w[:, None] @ x**2)[:, 0] - (of_x**2).sum(1)
-    squares_y = ((w * y**2).sum(1) - (of_y[..., 0] ** 2).sum(1))[:, None]
-    products = ((w * y)[:, None] @ x)[:, 0] - (of_x * of_y).sum(1)
-    least = 1e-10 * w.sum(1)[:, None]  # the residuals' mean square is 1 in all models
-    defined = (squares_x > least) & (squares_y > least)
-    return np.clip(
-        products / np.sqrt(np.where(defined, squares_x * squares_y, np.nan)), -1, 1
-    )
+    is_there = roots > 1e-9 * roots[:, -1:]
+    inverse_roots = 1 / np.sqrt(np.maximum(roots, 1e-300))
+    whitening = vectors * np.where(is_there, inverse_roots, 0)[:, None, :]
+    fitted_x = whitening.mT @ (weighted_basis @ x)  # (b, k, M)
+    fitted_y = whitening.mT @ (weighted_basis @ y[..., None])  # (b, k, 1)
+    squares_x = (weights[:, None] @ x**2)[:, 0] - (fitted_x**2).sum(1)
+    squares_y = ((weights * y**2).sum(1) - (fitted_y[..., 0] ** 2).sum(1))[:, None]
+    products = ((weights * y)[:, None] @ x)[:, 0] - (fitted_x * fitted_y).sum(1)
+    # The residuals' mean square is 1 in all models.
+    least = 1e-10 * weights.sum(1)[:, None]
+    is_defined = (squares_x > least) & (squares_y > least)
+    scale = np.sqrt(np.where(is_defined, squares_x * squares_y, np.nan))
+    return np.clip(products / scale, -1, 1)
 
 
 def kendall(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Rank correlation tau-b (Kendall 1945), exact in every draw of whole weights, two copies of a model tied; NaN below 3 models."""
+    """Rank correlation tau-b (Kendall 1945), exact in every draw of whole weights.
+
+    Two copies of a model in a draw are tied.
+
+    Args:
+        x: (n, M) measures, or (B, n, M).
+        y: (n,) target, or (B, n).
+        weights: (B, n) whole numbers.
+
+    Returns:
+        (B, M), or (M,) of one target without weights, in [-1, 1]; NaN below 3 models
+        and where all are tied.
+
+    Example:
+        >>> kendall([1, 2, 3, 4], [1, 2, 4, 3]).round(3)
+        array([0.667])
+    """
     signed, differ_x, differ_y, _ = pair_counts(x, y, weights)
-    return signed / np.sqrt(
-        np.where((product := differ_x * differ_y) > 0, product, np.nan)
-    )
+    product = differ_x * differ_y
+    return signed / np.sqrt(np.where(product > 0, product, np.nan))
 
 
 def gamma(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Rank correlation over the pairs of models that tie in neither, ``(C - D) / (C + D)`` (Goodman and Kruskal 1954); see ``kendall``."""
+    """Rank correlation over the pairs that tie in neither column.
+
+    ``(C - D) / (C + D)`` of concordant and discordant pairs (Goodman and Kruskal 1954).
+
+    Args:
+        x: see ``kendall``.
+        y: see ``kendall``.
+        weights: see ``kendall``.
+
+    Returns:
+        As ``kendall``; NaN where every pair ties.
+    """
     signed, _, _, differ = pair_counts(x, y, weights)
     return signed / np.where(differ > 0, differ, np.nan)
 
 
 def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Weighted counts of pairs: concordant minus discordant, unequal in x, in y, and in both: (4, B, M); NaN below 3 models.
+    """Weighted counts of pairs of models.
 
-    (4, M) of one target without weights.
+    Args:
+        x: (n, M) measures, or (B, n, M).
+        y: (n,) target, or (B, n).
+        weights: (B, n) whole numbers.
+
+    Returns:
+        (4, B, M), or (4, M) of one target without weights: concordant minus discordant
+        pairs, pairs unequal in x, in y, and in both. NaN where a measure is finite for
+        fewer than three models.
     """
-    x, targets, w = checked(x, y, weights)
+    x, targets, weight = checked(x, y, weights)
     x = np.where(np.isfinite(targets).all(0)[:, None], x, np.nan)
-    counts = np.full((4, max(len(w), len(targets)), x.shape[-1]), np.nan)
+    counts = np.full((4, max(len(weight), len(targets)), x.shape[-1]), np.nan)
     if x.ndim == 3:
-        for draw, drawn in enumerate(w > 0):
+        for draw, row in enumerate(weight):
+            models = row > 0
+            target = _of_draws(targets, slice(draw, draw + 1))
             counts[:, [draw]] = _counted(
-                x[draw, drawn],
-                _drawn(targets, slice(draw, draw + 1))[:, drawn],
-                w[[draw]][:, drawn],
+                x[draw, models], target[:, models], row[None, models]
             )
     elif len(x) > 2:
         for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
-            counts[:, :, columns] = _counted(x[:, columns], targets, w)
+            counts[:, :, columns] = _counted(x[:, columns], targets, weight)
     return counts[:, 0] if weights is None and np.ndim(y) == 1 else counts
 
 
-def _counted(x: Array, y: Array, w: Array) -> Array:
-    """The four counts of measures (n, M), 0 below 3 models; sums of products of whole weights are exact in float32 up to 16.7 million."""
-    found = np.zeros((4, max(len(y), len(w)), x.shape[1]))
-    for kept, columns in finite_groups(x, y):
-        if kept.sum() < 3:
+def _counted(x: Array, y: Array, weights: Array) -> Array:
+    """The four counts of measures (n, M), 0 below 3 models.
+
+    Sums of products of whole weights are exact in float32 up to 16.7 million.
+    """
+    counts = np.zeros((4, max(len(y), len(weights)), x.shape[1]))
+    for is_finite, columns in finite_groups(x, y):
+        n = int(is_finite.sum())
+        if n < 3:
             continue
-        own, (one, other) = (
-            x[np.ix_(kept, columns)],
-            np.triu_indices(int(kept.sum()), 1),
-        )
-        signs = np.subtract(
-            own[one] > own[other], own[one] < own[other], dtype=np.float32
-        )
-        unequal = np.abs(signs)
-        for rows in slices(found.shape[1], len(one)):
-            weight, target = (
-                _drawn(part, rows)[:, kept] for part in (w.astype(np.float32), y)
-            )
-            pairs = weight[:, one] * weight[:, other]
-            order = pairs * np.subtract(
-                target[:, one] > target[:, other],
-                target[:, one] < target[:, other],
-                dtype=np.float32,
-            )
-            differ = np.abs(order)
-            sums = (
-                order @ signs,
-                pairs @ unequal,
-                differ.sum(1, keepdims=True),
-                differ @ unequal,
-            )
-            for number, values in enumerate(sums):
-                found[number][rows, columns] = values
-    return found
+        first, second = np.triu_indices(n, 1)
+        order_x = _order(x[np.ix_(is_finite, columns)], first, second)
+        differ_x = np.abs(order_x)  # (pairs, M)
+        for draws in slices(counts.shape[1], len(first)):
+            weight = _of_draws(weights.astype(np.float32), draws)[:, is_finite]
+            pairs = weight[:, first] * weight[:, second]  # (draws, pairs)
+            target = _of_draws(y, draws)[:, is_finite]
+            order_y = pairs * _order(target.T, first, second).T
+            differ_y = np.abs(order_y)
+            counts[0][draws, columns] = order_y @ order_x
+            counts[1][draws, columns] = pairs @ differ_x
+            counts[2][draws, columns] = differ_y.sum(1, keepdims=True)
+            counts[3][draws, columns] = differ_y @ differ_x
+    return counts
+
+
+def _order(
+    values: Array, first: NDArray[np.intp], second: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Order in each pair of rows of (n, k) values: (pairs, k) of -1, 0 and 1."""
+    is_larger = values[first] > values[second]
+    is_smaller = values[first] < values[second]
+    return np.subtract(is_larger, is_smaller, dtype=np.float32)

@@ -1,4 +1,8 @@
-"""Intervals: whole configurations, and images where there are values of them, are drawn with replacement; percentiles of the draws."""
+"""Intervals: percentiles of a statistic in draws of configurations and images.
+
+Whole configurations are drawn with replacement, and images where there are values of
+single ones.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -16,20 +20,21 @@ from helpers.statistics.correlations import (
 )
 from helpers.statistics.permutation import EXACT_UP_TO, Rows, permuted_rows
 
-Statistic = Callable[
-    ..., Array
-]  # of measures, a target and weights, see ``correlations``
+# Of measures, a target and weights, see ``correlations``.
+Statistic = Callable[..., Array]
 
 DRAWS = 2_000
 LEVEL = 0.95
 FEWEST_CONFIGURATIONS = 8
-_CONFIGURATIONS, SCORING_IMAGES, TEST_IMAGES = (
-    0,
-    1,
-    2,
-)  # streams of random numbers that do not depend on each other
-_TEST_ACCURACY = "test_accuracy"  # of the test images, and test_accuracy@shift of shifted copies of them
+POWER = 2.8  # standard errors that are told from 0 with 80 % power: 1.96 + 0.84
+# Streams of random numbers that do not depend on each other.
+_CONFIGURATIONS = 0
+SCORING_IMAGES = 1
+TEST_IMAGES = 2
+# Of the test images; test_accuracy@shift is that of shifted copies of them.
+_TEST_ACCURACY = "test_accuracy"
 _BOUND = 1 - 1e-12  # of what Fisher's transformation takes
+_TOLERANCE = 2e-3  # of a mean of images that are kept in half precision
 
 
 class Estimate(NamedTuple):
@@ -48,6 +53,10 @@ class Draws:
 
     Differences of statistics are therefore paired. Configurations (column ``cell``)
     are drawn as a whole, and images where there are values of single ones.
+
+    Example:
+        >>> bootstrap = Draws(models, draws=2000)  # doctest: +SKIP
+        >>> bootstrap.correlations(["iou"])  # doctest: +SKIP
     """
 
     def __init__(
@@ -58,8 +67,18 @@ class Draws:
         draws: int = DRAWS,
         seed: int = 0,
     ) -> None:
-        """Take (models, images) values by column, which is their mean, NaN where an image has none; of test images for test_accuracy."""
-        self.models, self.draws, self.seed = models.reset_index(drop=True), draws, seed
+        """Draw from a table of models.
+
+        Args:
+            models: a row per model.
+            images: (models, images) values by column, whose mean the column is, NaN
+                where an image has none; of test images for test_accuracy.
+            draws: number of draws.
+            seed: of the draws.
+        """
+        self.models = models.reset_index(drop=True)
+        self.draws = draws
+        self.seed = seed
         self.images = {
             name: np.asarray(values, dtype=np.float32)
             for name, values in (images or {}).items()
@@ -74,7 +93,11 @@ class Draws:
         return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
     def of(self, rows: ArrayLike) -> "Draws":
-        """Some of the models, (n,) bool or row numbers, with the images drawn as for all of them."""
+        """Some of the models, with the images drawn as for all of them.
+
+        Args:
+            rows: (n,) bool, or row numbers.
+        """
         rows = np.arange(len(self.models))[np.asarray(rows)]
         images = {name: values[rows] for name, values in self.images.items()}
         part = Draws(self.models.iloc[rows], images, draws=self.draws, seed=self.seed)
@@ -105,28 +128,23 @@ class Draws:
         return part
 
     def _redrawn(self, name: str) -> Array | None:
-        """A column in every draw of its images, (draws, n), else None. The gap moves with the test accuracy."""
-        if name == "gap" and (accuracy := self.redrawn(_TEST_ACCURACY)) is not None:
-            return (self.models["gap"] + self.models[_TEST_ACCURACY]).to_numpy(
-                dtype=float
-            ) - accuracy
+        """A column in every draw of its images, (draws, n), else None.
+
+        The gap moves with the test accuracy.
+        """
+        if name == "gap":
+            accuracy = self.redrawn(_TEST_ACCURACY)
+            if accuracy is not None:
+                sums = self.models["gap"] + self.models[_TEST_ACCURACY]
+                return sums.to_numpy(dtype=float) - accuracy
         if name not in self.images:
             return None
-        values, column = self.images[name], self.models[name].to_numpy(dtype=float)
+        values = self.images[name]
+        column = self.models[name].to_numpy(dtype=float)
         mean = finite_mean(values.T.astype(float))
-        if (
-            mean.shape != column.shape
-            or not (
-                np.isclose(mean, column, rtol=2e-3, atol=2e-3) | ~np.isfinite(column)
-            ).all()
-        ):
-            told = f"{name} per image, of shape {values.shape}, has not the means that its column has"
-            raise ValueError(
-                f"{told}; give both in the same order of {len(column)} models and from the same images"
-            )
-        stream = (
-            TEST_IMAGES if name.partition("@")[0] == _TEST_ACCURACY else SCORING_IMAGES
-        )
+        _check_means(name, values, column, mean)
+        is_of_test = name.partition("@")[0] == _TEST_ACCURACY
+        stream = TEST_IMAGES if is_of_test else SCORING_IMAGES
         # Values may be kept in half precision; only how far they move is taken from them.
         return column + resampled_mean(values, self.draws, self.seed, stream) - mean
 
@@ -138,30 +156,31 @@ class Draws:
         statistic: Statistic = partial_correlation,
         level: float = LEVEL,
     ) -> Estimate:
-        """A statistic in [-1, 1] of each measure with a target, and its interval."""
+        """A statistic of each measure with a target, and its interval.
+
+        Args:
+            measures: columns.
+            target: a column.
+            statistic: with values in [-1, 1].
+            level: of the interval.
+        """
         names = list(measures)
-        x, y = (
-            self.models[names].to_numpy(dtype=float),
-            self.models[target].to_numpy(dtype=float),
-        )
-        known, found = (
-            np.isfinite(x) & np.isfinite(y)[:, None],
-            np.empty((0, len(names))),
-        )
-        counts = self.configurations(known)
+        x = self.models[names].to_numpy(dtype=float)
+        y = self.models[target].to_numpy(dtype=float)
+        is_finite = np.isfinite(x) & np.isfinite(y)[:, None]
+        counts = self.configurations(is_finite)
+        in_each_draw = np.empty((0, len(names)))
         if self.draws:
-            own = {
-                place: drawn
-                for place, name in enumerate(names)
-                if (drawn := self.redrawn(name)) is not None
+            columns = {place: self.redrawn(name) for place, name in enumerate(names)}
+            of_images = {
+                place: column for place, column in columns.items() if column is not None
             }
-            found = in_draws(statistic, x, y, self.weights, own, self.redrawn(target))
+            in_each_draw = in_draws(
+                statistic, x, y, self.weights, of_images, self.redrawn(target)
+            )
+        low, high = percentile_interval(in_each_draw, counts, level)
         return Estimate(
-            statistic(x, y),
-            *percentile_interval(found, counts, level),
-            known.sum(0),
-            counts,
-            found,
+            statistic(x, y), low, high, is_finite.sum(0), counts, in_each_draw
         )
 
     def correlations(
@@ -172,39 +191,56 @@ class Draws:
         given: Array | None = None,
         tau: bool = True,
     ) -> pd.DataFrame:
-        """Correlation of measures, one a row, with a target; Kendall's tau has an interval where asked."""
+        """Correlation of measures with a target.
+
+        Args:
+            measures: columns, one a row of the result.
+            target: a column.
+            given: (n, k) columns to hold fixed.
+            tau: whether Kendall's tau has an interval too.
+
+        Returns:
+            measure, n, dropped, cells (the number of configurations), and pearson_r
+            and kendall_tau with their intervals; NaN where undefined.
+        """
         names = list(measures)
-        r = self.estimate(
-            names, target, statistic=partial(partial_correlation, given=given)
-        )
-        ranked = (kendall(self.models[names], self.models[target]), np.nan, np.nan)
+        statistic = partial(partial_correlation, given=given)
+        r = self.estimate(names, target, statistic=statistic)
+        table = pd.DataFrame({"measure": names})
+        table["n"] = r.n
+        table["dropped"] = len(self.models) - r.n
+        table["cells"] = r.configurations
+        table["pearson_r"] = r.value
+        table["ci_low"] = r.low
+        table["ci_high"] = r.high
         if tau:
-            ranked = self.estimate(names, target, statistic=kendall)[:3]
-        table = {
-            "measure": names,
-            "n": r.n,
-            "dropped": len(self.models) - r.n,
-            "cells": r.configurations,
-        }
-        table |= dict(zip(("pearson_r", "ci_low", "ci_high"), r[:3], strict=True))
-        return pd.DataFrame(
-            table
-            | dict(
-                zip(("kendall_tau", "kendall_low", "kendall_high"), ranked, strict=True)
-            )
-        )
+            ranked = self.estimate(names, target, statistic=kendall)
+            table["kendall_tau"] = ranked.value
+            table["kendall_low"] = ranked.low
+            table["kendall_high"] = ranked.high
+        else:
+            table["kendall_tau"] = kendall(self.models[names], self.models[target])
+            table["kendall_low"] = np.nan
+            table["kendall_high"] = np.nan
+        return table
 
     def mean(self, values: Array, level: float = LEVEL) -> tuple[Array, Array, Array]:
-        """Mean over the models of what is finite of (n, M) values, and the ends of its interval."""
-        has = np.isfinite(values)
-        mass, sums = (
-            self.weights @ has.astype(float),
-            self.weights @ np.where(has, values, 0),
-        )
-        drawn = sums / np.where(mass > 0, mass, np.nan)
-        return finite_mean(values), *percentile_interval(
-            drawn, self.configurations(has), level
-        )
+        """Mean over the models of what is finite, with its interval.
+
+        Args:
+            values: (n, M).
+            level: of the interval.
+
+        Returns:
+            Mean, low and high, (M,) each.
+        """
+        is_finite = np.isfinite(values)
+        mass = self.weights @ is_finite.astype(float)
+        sums = self.weights @ np.where(is_finite, values, 0)
+        means = sums / np.where(mass > 0, mass, np.nan)
+        counts = self.configurations(is_finite)
+        low, high = percentile_interval(means, counts, level)
+        return finite_mean(values), low, high
 
     def permutations(
         self,
@@ -214,59 +250,96 @@ class Draws:
     ) -> Rows:
         """Rows of the models after each permutation; see ``permuted_rows``.
 
-        Configurations with the same value of the column ``within`` change places.
+        Args:
+            count: number of random ones, where there are too many for all.
+            within: configurations with the same value of this column change places.
+            exact_up_to: number of permutations up to which all are taken.
         """
         groups = None if within is None else self.models[within]
         return permuted_rows(
             self.models[self.unit], count, self.seed, groups, exact_up_to
         )
 
-    def configurations(self, known: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many configurations the models with each measure come from: (n, M) -> (M,)."""
+    def configurations(self, is_finite: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many configurations the models with each measure come from.
+
+        Args:
+            is_finite: (n, M).
+
+        Returns:
+            (M,).
+        """
         codes = pd.factorize(self.models[self.unit])[0]
         return np.array(
-            [len(np.unique(codes[column])) for column in known.T], dtype=int
+            [len(np.unique(codes[column])) for column in is_finite.T], dtype=int
         )
 
 
+def _check_means(name: str, values: Array, column: Array, mean: Array) -> None:
+    """Refuse values of images whose means are not those of the column."""
+    if mean.shape == column.shape:
+        is_close = np.isclose(mean, column, rtol=_TOLERANCE, atol=_TOLERANCE)
+        if (is_close | ~np.isfinite(column)).all():
+            return
+    raise ValueError(
+        f"{name} per image, of shape {values.shape}, has not the means that its column "
+        f"has; give both in the same order of {len(column)} models and from the same "
+        "images"
+    )
+
+
 def configuration_weights(configurations: ArrayLike, draws: int, seed: int) -> Array:
-    """How often each model is in each draw of whole configurations: (n,) names -> (draws, n) whole numbers."""
+    """How often each model is in each draw of whole configurations.
+
+    Args:
+        configurations: (n,) names.
+        draws: number of draws.
+        seed: of the draws.
+
+    Returns:
+        (draws, n) whole numbers.
+    """
     codes, names = pd.factorize(np.asarray(configurations))
-    return _counts(np.random.default_rng([seed, _CONFIGURATIONS]), draws, len(names))[
-        :, codes
-    ]
+    random = np.random.default_rng([seed, _CONFIGURATIONS])
+    return _counts(random, draws, len(names))[:, codes]
 
 
 def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
-    drawn = (
-        random.integers(units, size=(draws, units))
-        if units
-        else np.zeros((draws, 0), dtype=np.int64)
-    )
-    drawn += np.arange(draws)[:, None] * units
-    return (
-        np.bincount(drawn.ravel(), minlength=draws * units)
-        .reshape(draws, units)
-        .astype(float)
-    )
+    """How often each unit is in each draw of so many with replacement: (draws, units)."""
+    numbers = np.zeros((draws, 0), dtype=np.int64)
+    if units:
+        numbers = random.integers(units, size=(draws, units))
+    numbers += np.arange(draws)[:, None] * units
+    counts = np.bincount(numbers.ravel(), minlength=draws * units)
+    return counts.reshape(draws, units).astype(float)
 
 
 def resampled_mean(
     values: ArrayLike, draws: int, seed: int, stream: int = SCORING_IMAGES
 ) -> Array:
-    """Mean over drawn images of each model's values, NaN left out: (n, images) -> (draws, n); all models share the images of a draw."""
-    table = np.asarray(values).astype(np.float32).T
-    known, random, means = (
-        np.isfinite(table),
-        np.random.default_rng([seed, stream]),
-        np.empty((draws, table.shape[1])),
-    )
-    table = np.where(known, table, 0)
+    """Mean over drawn images of each model's values.
+
+    Args:
+        values: (n, images), NaN is left out.
+        draws: number of draws; all models share the images of a draw.
+        seed: of the draws.
+        stream: of random numbers; images of training and test are drawn apart.
+
+    Returns:
+        (draws, n), NaN where a draw has no value of a model.
+    """
+    table = np.asarray(values).astype(np.float32).T  # (images, n)
+    is_finite = np.isfinite(table)
+    all_finite = is_finite.all()
+    table = np.where(is_finite, table, 0)
+    random = np.random.default_rng([seed, stream])
+    means = np.empty((draws, table.shape[1]))
     for start in range(0, draws, 100):
-        counts = _counts(random, min(100, draws - start), len(table)).astype(np.float32)
-        mass = (
-            np.float64(len(table)) if known.all() else counts @ known.astype(np.float32)
-        )
+        count = min(100, draws - start)
+        counts = _counts(random, count, len(table)).astype(np.float32)
+        mass = np.float64(len(table))
+        if not all_finite:
+            mass = counts @ is_finite.astype(np.float32)
         means[start : start + 100] = (counts @ table) / np.where(mass > 0, mass, np.nan)
     return means
 
@@ -279,56 +352,78 @@ def in_draws(
     redrawn: Mapping[int, Array],
     redrawn_y: Array | None,
 ) -> Array:
-    """A correlation of measures (n, M) with a target in every draw of configurations, and of images where they are redrawn (B, n): (B, M).
+    """A correlation of measures with a target in every draw.
 
-    Drawing images adds their noise a second time: the mean shift that it brings, on Fisher's scale, is taken out, and the spread stays (at
-    reliability 0.74 and r = -0.75 the plain interval holds the truth in 58 % of catalogues, this in 97 %).
+    Drawing images adds their noise a second time: the mean shift that it brings, on
+    Fisher's scale, is taken out, and the spread stays (at reliability 0.74 and r = -0.75
+    the plain interval holds the truth in 58 % of catalogues, this in 97 %).
+
+    Args:
+        statistic: with values in [-1, 1].
+        x: (n, M) measures.
+        y: (n,) target.
+        weights: (B, n) of the draws of configurations.
+        redrawn: by the number of a measure, its values in draws of images, (B, n).
+        redrawn_y: the target in draws of images, (B, n), None where it has none.
+
+    Returns:
+        (B, M).
     """
     fixed = statistic(x, y, weights=weights)
     if not redrawn and redrawn_y is None:
         return fixed
-    y, drawn, others = (
-        y if redrawn_y is None else redrawn_y,
-        fixed.copy(),
-        np.delete(np.arange(x.shape[1]), list(redrawn)),
-    )
+    target = y if redrawn_y is None else redrawn_y
+    moved = fixed.copy()
+    of_images = list(redrawn)
+    others = np.delete(np.arange(x.shape[1]), of_images)
     if redrawn_y is not None and len(others):
-        drawn[:, others] = statistic(x[:, others], y, weights=weights)
+        moved[:, others] = statistic(x[:, others], target, weights=weights)
     if redrawn:
-        drawn[:, list(redrawn)] = statistic(
-            np.stack(list(redrawn.values()), axis=-1), y, weights=weights
-        )
-    inside = (np.abs(drawn) < _BOUND) & (np.abs(fixed) < _BOUND)
-    drawn, fixed = (
-        np.arctanh(np.clip(values, -_BOUND, _BOUND)) for values in (drawn, fixed)
-    )
-    return np.tanh(
-        drawn - np.where(inside, drawn - fixed, 0).sum(0) / np.maximum(inside.sum(0), 1)
-    )
+        measures = np.stack(list(redrawn.values()), axis=-1)  # (B, n, measures)
+        moved[:, of_images] = statistic(measures, target, weights=weights)
+    is_inside = (np.abs(moved) < _BOUND) & (np.abs(fixed) < _BOUND)
+    moved = np.arctanh(np.clip(moved, -_BOUND, _BOUND))
+    fixed = np.arctanh(np.clip(fixed, -_BOUND, _BOUND))
+    shift = np.where(is_inside, moved - fixed, 0).sum(0)
+    return np.tanh(moved - shift / np.maximum(is_inside.sum(0), 1))
 
 
 def percentile_interval(
     drawn: ArrayLike, configurations: ArrayLike, level: float = LEVEL
 ) -> tuple[Array, Array]:
-    """Percentile interval (Efron and Tibshirani 1993, chapter 13) of statistics from draws (B, ...), of which half at least are defined."""
+    """Percentile interval (Efron and Tibshirani 1993, chapter 13).
+
+    Args:
+        drawn: (B, ...) statistics in the draws.
+        configurations: (...) that they rest on.
+        level: of the interval.
+
+    Returns:
+        Low and high, (...) each; NaN below ``FEWEST_CONFIGURATIONS``, and where half of
+        the draws or more are undefined.
+    """
     drawn = np.asarray(drawn, dtype=float)
     enough = np.broadcast_to(configurations, drawn.shape[1:]) >= FEWEST_CONFIGURATIONS
-    usable = (2 * np.isfinite(drawn).sum(0) > len(drawn)) & enough
+    is_usable = (2 * np.isfinite(drawn).sum(0) > len(drawn)) & enough
     ends = np.full((2, *drawn.shape[1:]), np.nan)
-    if usable.any():
-        ends[:, usable] = np.nanquantile(
-            drawn[:, usable], [(1 - level) / 2, (1 + level) / 2], axis=0
-        )
+    if is_usable.any():
+        shares = [(1 - level) / 2, (1 + level) / 2]
+        ends[:, is_usable] = np.nanquantile(drawn[:, is_usable], shares, axis=0)
     return ends[0], ends[1]
 
 
 def smallest_detectable(estimate: Estimate) -> Array:
-    """Smallest |r| that these configurations would have told from 0 with 80 % power: ``tanh(2.8 sd(atanh r))`` over the draws."""
-    spread = (
-        pd.DataFrame(np.arctanh(np.clip(estimate.drawn, -_BOUND, _BOUND)))
-        .std()
-        .to_numpy()
-    )  # NaN is left out
-    return np.where(
-        estimate.configurations >= FEWEST_CONFIGURATIONS, np.tanh(2.8 * spread), np.nan
-    )  # 2.8 = 1.96 + 0.84
+    """Smallest |r| that these configurations would have told from 0.
+
+    ``tanh(2.8 sd(atanh r))`` over the draws, for a power of 80 %.
+
+    Args:
+        estimate: of a correlation.
+
+    Returns:
+        (M,), NaN below ``FEWEST_CONFIGURATIONS``.
+    """
+    transformed = np.arctanh(np.clip(estimate.drawn, -_BOUND, _BOUND))
+    spread = pd.DataFrame(transformed).std().to_numpy()  # NaN is left out
+    enough = estimate.configurations >= FEWEST_CONFIGURATIONS
+    return np.where(enough, np.tanh(POWER * spread), np.nan)

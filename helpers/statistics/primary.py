@@ -14,7 +14,7 @@ from helpers.statistics.baselines import (
 )
 from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import Array, design, finite_mean
-from helpers.statistics.draws import LEVEL, Draws
+from helpers.statistics.draws import LEVEL, POWER, Draws
 from helpers.statistics.hyperparameters import varied_axes
 from helpers.statistics.permutation import holm
 from helpers.statistics.prediction import (
@@ -41,7 +41,6 @@ KIND = [
 ]
 _START = ["pretrained", "augmentation"]
 WITHIN_SETTINGS = "r_gap_within_settings"
-_POWER = 2.8  # standard errors that are told from 0 with 80 % power: 1.96 + 0.84
 
 
 def primary_rows(models: pd.DataFrame) -> np.ndarray:
@@ -248,7 +247,7 @@ def _within_settings(
     held = np.linalg.matrix_rank(np.column_stack([np.ones(len(models)), given]))
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     freedom = n - held - 2  # as n - 3 where only the mean is held
-    smallest = np.tanh(_POWER / np.sqrt(np.where(freedom > 0, freedom, np.nan)))
+    smallest = np.tanh(POWER / np.sqrt(np.where(freedom > 0, freedom, np.nan)))
     is_defined = np.isfinite(columns[WITHIN_SETTINGS])
     return {
         WITHIN_SETTINGS: columns[WITHIN_SETTINGS],

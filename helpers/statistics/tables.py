@@ -1,4 +1,8 @@
-"""Tables of the papers: correlation and selection per architecture and training accuracy, information and sign errors task by task."""
+"""Tables of the papers.
+
+Correlation and selection per architecture and training accuracy, information and sign
+errors task by task.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,15 +31,19 @@ TOTAL = "Total"
 def _subsets(
     models: pd.DataFrame, thresholds: Collection[float]
 ) -> Iterator[tuple[dict[str, Any], pd.Series]]:
-    """Models above each training accuracy, per architecture and then, where there are several, pooled."""
+    """Models above each training accuracy, per architecture.
+
+    Where there are several architectures, all models together come last.
+    """
     architectures = list(models["architecture"].unique())
-    for architecture in [*architectures, *([TOTAL] if len(architectures) != 1 else [])]:
+    if len(architectures) != 1:
+        architectures.append(TOTAL)
+    for architecture in architectures:
         for threshold in thresholds:
-            chosen = (architecture == TOTAL) | (models["architecture"] == architecture)
-            yield (
-                {"architecture": architecture, "threshold": threshold},
-                chosen & (models["train_accuracy"] > threshold),
-            )
+            is_chosen = models["train_accuracy"] > threshold
+            if architecture != TOTAL:
+                is_chosen &= models["architecture"] == architecture
+            yield {"architecture": architecture, "threshold": threshold}, is_chosen
 
 
 def correlation_table(
@@ -45,49 +53,68 @@ def correlation_table(
     *,
     tau: bool = True,
 ) -> pd.DataFrame:
-    """Correlate measures with the gap, per architecture and pooled, among the models above each training accuracy; Du et al., Table 3."""
+    """Correlate measures with the gap; Du et al. 2024, Table 3.
+
+    Args:
+        draws: of the models.
+        measures: columns.
+        thresholds: training accuracies above which models are taken.
+        tau: whether Kendall's tau has an interval.
+
+    Returns:
+        A row per architecture (and ``TOTAL``), threshold and measure, see
+        ``Draws.correlations``.
+    """
     parts = []
     for where, rows in _subsets(draws.models, thresholds):
-        found = draws.of(rows).correlations(measures, tau=tau)
-        parts.append(pd.DataFrame(where, index=found.index).join(found))
+        table = draws.of(rows).correlations(measures, tau=tau)
+        parts.append(pd.DataFrame(where, index=table.index).join(table))
     return pd.concat(parts, ignore_index=True)
 
 
 def selection_table(
     draws: Draws, measures: Mapping[str, int], thresholds: Collection[float]
 ) -> pd.DataFrame:
-    """How often each measure picks the better of two models, per architecture and pooled; Du et al. 2024, Table 4.
+    """How often each measure picks the better of two models; Du et al. 2024, Table 4.
 
-    Directions are +1 when a larger value promises a smaller gap, else -1; accuracy is ``(1 - direction gamma) / 2``.
+    ``accuracy = (1 - direction gamma) / 2``, where pairs that tie are left out.
+
+    Args:
+        draws: of the models.
+        measures: the direction of each column, +1 where a larger value promises a
+            smaller gap, else -1.
+        thresholds: training accuracies above which models are taken.
+
+    Returns:
+        A row per architecture (and ``TOTAL``), threshold and measure: accuracy in
+        [0, 1] with its interval, and the number of concordant, discordant and tied
+        pairs.
     """
-    names, sign, parts = (
-        list(measures),
-        np.array(list(measures.values()), dtype=float),
-        [],
-    )
+    names = list(measures)
+    direction = np.array(list(measures.values()), dtype=float)
+    parts = []
     for where, rows in _subsets(draws.models, thresholds):
         part = draws.of(rows)
-        found = part.estimate(names, statistic=gamma)
-        picked = (1 - sign * np.stack(found[:3])) / 2
-        x, y = (
-            part.models[names].to_numpy(dtype=float),
-            part.models["gap"].to_numpy(dtype=float),
-        )
-        signed, _, _, differ = pair_counts(x * sign, y)
-        counts = {
+        estimate = part.estimate(names, statistic=gamma)
+        accuracy = (1 - direction * estimate.value) / 2
+        ends = np.stack([estimate.low, estimate.high])
+        ends = (1 - direction * ends) / 2
+        x = part.models[names].to_numpy(dtype=float)
+        y = part.models["gap"].to_numpy(dtype=float)
+        signed, _, _, differ = pair_counts(x * direction, y)
+        columns = {
+            "measure": names,
+            "n": estimate.n,
+            "dropped": len(y) - estimate.n,
+            "cells": estimate.configurations,
+            "accuracy": accuracy,
             "concordant": (differ - signed) / 2,
             "discordant": (differ + signed) / 2,
-            "ties": found.n * (found.n - 1) / 2 - differ,
+            "ties": estimate.n * (estimate.n - 1) / 2 - differ,
+            "ci_low": ends.min(0),
+            "ci_high": ends.max(0),
         }
-        ends = {"ci_low": picked[1:].min(0), "ci_high": picked[1:].max(0)}
-        facts = {
-            "measure": names,
-            "n": found.n,
-            "dropped": len(y) - found.n,
-            "cells": found.configurations,
-            "accuracy": picked[0],
-        }
-        parts.append(pd.DataFrame(where | facts | counts | ends))
+        parts.append(pd.DataFrame(where | columns))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -99,38 +126,46 @@ def conditional_table(
     test_images: int,
     permutations: int = PERMUTATIONS,
 ) -> tuple[pd.DataFrame, str]:
-    """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
+    """Statistics of the literature that hold hyperparameters fixed.
 
-    p are adjusted by maxT; a low sign error is the extreme one. The text says why no measure has a sign error, and is empty where one has.
+    Each stands beside what chance would give the best of these measures.
+
+    Args:
+        draws: of the models.
+        measures: the direction of each column.
+        axes: hyperparameters that vary.
+        test_images: behind each gap.
+        permutations: number of random ones.
+
+    Returns:
+        A row per measure, p adjusted by maxT, a low sign error being the extreme one;
+        and why no measure has a sign error, "" where one has.
     """
-    models, gaps, reason = draws.models, _permuted(draws, permutations), ""
-    granulated = granulated_kendall(models, list(measures), axes)
-    found = granulated.loc[
-        granulated["hyperparameter"] == ALL, ["measure", "psi"]
-    ].rename(columns={"psi": "granulated_kendall"})
-    found = found.assign(
-        **_against_chance(
-            "conditional_information",
-            conditional_information(models, list(measures), axes, gaps),
-        )
-    )
+    models = draws.models
+    names = list(measures)
+    gaps = _permuted(draws, permutations)
+    granulated = granulated_kendall(models, names, axes)
+    of_all = granulated["hyperparameter"] == ALL
+    table = granulated.loc[of_all, ["measure", "psi"]]
+    table = table.rename(columns={"psi": "granulated_kendall"})
+    information = conditional_information(models, names, axes, gaps)
+    table = table.assign(**_against_chance("conditional_information", information))
     errors = sign_errors(models, measures, axes, gaps, test_images=test_images)
+    reason = ""
     if np.isfinite(errors.robust[0]).any():
-        lowest = _against_chance("sign_error", -errors.robust)
-        found = found.assign(
-            **lowest
-            | {
-                "sign_error": errors.robust[0],
-                "sign_error_band": -lowest["sign_error_band"],
-            }
-        )
-        found = found.assign(environments=errors.environments, pooled=errors.pooled)
+        table = table.assign(**_against_chance("sign_error", -errors.robust))
+        table["sign_error"] = errors.robust[0]
+        table["sign_error_band"] = -table["sign_error_band"]
+        table["environments"] = errors.environments
+        table["pooled"] = errors.pooled
     else:
-        reason = f"no two levels have the weight of {MINIMUM_SAMPLE:g} pairs of models between them that differ in this hyperparameter "
-        reason += (
-            f"alone and in the gap by more than {test_images:,} test images can tell"
+        reason = (
+            f"no two levels have the weight of {MINIMUM_SAMPLE:g} pairs of models "
+            "between them that differ in this hyperparameter alone and in the gap by "
+            f"more than {test_images:,} test images can tell"
         )
-    return found.assign(permutations=len(gaps) - 1).reset_index(drop=True), reason
+    table["permutations"] = len(gaps) - 1
+    return table.reset_index(drop=True), reason
 
 
 def _permuted(draws: Draws, count: int) -> Array:
@@ -157,51 +192,77 @@ def task_table(
     *,
     permutations: int,
 ) -> pd.DataFrame:
-    """PGDL scores, 100 times the conditional information, by level of ``task`` and in the mean; Schiff et al. 2021."""
+    """PGDL scores, 100 times the conditional information; Schiff et al. 2021.
+
+    Args:
+        draws: of the models.
+        measures: columns.
+        axes: hyperparameters that vary.
+        task: column whose levels are the tasks.
+        permutations: number of random ones.
+
+    Returns:
+        A row per measure: a column per task, NaN where one hyperparameter at most
+        varies, and the average beside what chance gives.
+    """
+    names = list(measures)
     scores = {}
     for number, (name, models) in enumerate(draws.models.groupby(task, sort=True)):
         varied = varied_axes(models, [axis for axis in axes if axis != task])
-        own = Draws(
-            models, draws=0, seed=draws.seed + number
-        )  # so that what chance gives one task says nothing of another
-        gaps = _permuted(own, permutations)
-        found = 100 * conditional_information(own.models, list(measures), varied, gaps)
-        scores[str(name)] = found if len(varied) > 1 else np.full(found.shape, np.nan)
-    nothing = np.full((1, 1, len(measures)), np.nan)
-    average = finite_mean(np.stack(list(scores.values())) if scores else nothing)
-    chance = _against_chance("average", average)
-    return pd.DataFrame(
-        {"measure": list(measures)}
-        | {name: part[0] for name, part in scores.items()}
-        | chance
-    )
+        # Another seed, so that what chance gives one task says nothing of another.
+        of_task = Draws(models, draws=0, seed=draws.seed + number)
+        gaps = _permuted(of_task, permutations)
+        information = conditional_information(of_task.models, names, varied, gaps)
+        if len(varied) <= 1:
+            information = np.full(information.shape, np.nan)
+        scores[str(name)] = 100 * information
+    average = np.full((1, len(names)), np.nan)
+    if scores:
+        average = finite_mean(np.stack(list(scores.values())))
+    table = pd.DataFrame({"measure": names})
+    for name, values in scores.items():
+        table[name] = values[0]
+    return table.assign(**_against_chance("average", average))
 
 
 def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
-    """First principal component of z-scores of Gi-score and mixup accuracy over models, growing with Gi; Schiff et al., PCA Gi&Mix."""
-    x, y = np.asarray(gi, dtype=float), np.asarray(mixup, dtype=float)
-    kept, component = np.isfinite(x) & np.isfinite(y), np.full(x.shape, np.nan)
-    if abs(r := pearson(x, y)) > 1e-12:
-        component[kept] = (zscore(x[kept]) + np.sign(r) * zscore(y[kept])) / 2**0.5
+    """First principal component of Gi-score and mixup accuracy; Schiff et al. 2021.
+
+    Args:
+        gi: (n,) Gi-scores of models.
+        mixup: (n,) accuracies on mixed images.
+
+    Returns:
+        (n,) of z-scores, growing with Gi; NaN where either is undefined or the two do
+        not correlate.
+    """
+    x = np.asarray(gi, dtype=float)
+    y = np.asarray(mixup, dtype=float)
+    is_finite = np.isfinite(x) & np.isfinite(y)
+    component = np.full(x.shape, np.nan)
+    r = pearson(x, y)
+    if abs(r) > 1e-12:
+        of_y = np.sign(r) * zscore(y[is_finite])
+        component[is_finite] = (zscore(x[is_finite]) + of_y) / 2**0.5
     return component
 
 
 def beside_published(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Add published_r (Du et al., Table 3) or published_accuracy (Table 4) and the difference to it, where the paper has such a row."""
-    ours, name = (
-        ("pearson_r", "published_r")
-        if "pearson_r" in published
-        else ("accuracy", "published_accuracy")
-    )
-    values = (
-        published["pearson_r"]
-        if ours == "pearson_r"
-        else published["accuracy_percent"] / 100
-    )
+    """Add the paper's value and the difference to it, where the paper has such a row.
+
+    Args:
+        table: of ``correlation_table`` or ``selection_table``.
+        published: Du et al. 2024, Table 3 or Table 4.
+
+    Returns:
+        The table with published_r or published_accuracy, and difference.
+    """
+    if "pearson_r" in published:
+        ours, name, values = "pearson_r", "published_r", published["pearson_r"]
+    else:
+        ours, name = "accuracy", "published_accuracy"
+        values = published["accuracy_percent"] / 100
     keys = ["architecture", "threshold", "measure"]
-    joined = table.merge(
-        published.rename(columns={"method": "measure"})[keys].assign(**{name: values}),
-        how="left",
-        on=keys,
-    )
+    theirs = published.rename(columns={"method": "measure"})[keys]
+    joined = table.merge(theirs.assign(**{name: values}), how="left", on=keys)
     return joined.assign(difference=joined[ours] - joined[name])

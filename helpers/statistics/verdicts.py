@@ -1,4 +1,8 @@
-"""What a study says to each claim, from intervals and adjusted p-values, and gates: conditions that a reader is to know beside it."""
+"""Verdicts on claims, and conditions under which a study is informative.
+
+A verdict follows from an interval and an adjusted p-value. A condition that does not
+hold stands beside it.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -16,7 +20,9 @@ from helpers.statistics.primary import ended_by_a_rule
 
 ANY_MEASURE = "all"
 STANDARD_ERRORS = 3
-GATES = {  # least, most, and the same in words: conventions, but for the central map, which is a matter of principle
+# Least, most, and the same in words: conventions, but for the central map, which is a
+# matter of principle.
+GATES = {
     "the mask can miss": (0.05, 0.60, "mask of 5 to 60 % of the image, in the median"),
     "boxes leave room": (0, 0.40, "whole image scores at most 0.40"),
     "beats a fixed central map": (0.5, inf, "50 % of models above a fixed central map"),
@@ -36,15 +42,23 @@ GATES = {  # least, most, and the same in words: conventions, but for the centra
     "enough configurations": (40, inf, "at least 40 configurations"),
 }
 
-SUPPORTED, CONTRADICTED, PRACTICALLY_NONE = (
-    "supported",
-    "contradicted",
-    "practically none",
-)
-SMALLER, LARGER = "smaller", "larger"  # the gap of networks with larger values
-REPRODUCED, NOT_REPRODUCED, CANNOT_TELL = "reproduced", "not reproduced", "cannot tell"
+SUPPORTED = "supported"
+CONTRADICTED = "contradicted"
+PRACTICALLY_NONE = "practically none"
+SMALLER = "smaller"  # the gap of networks with larger values
+LARGER = "larger"
+REPRODUCED = "reproduced"
+NOT_REPRODUCED = "not reproduced"
+CANNOT_TELL = "cannot tell"
 NEGLIGIBLE = 0.2  # |r|, and points of saved error
 SIGNIFICANT = 1 - LEVEL
+# What a claim may lack.
+_UNSTATED = {
+    "primary": False,
+    "source": "",
+    "published": np.nan,
+    "errs_at_most": np.nan,
+}
 _STATED = (
     "claim",
     "primary",
@@ -58,16 +72,24 @@ _STATED = (
 
 
 def share_above_chance(corrected: ArrayLike) -> float:
-    """Share of models whose values less their chance, (n, images), have a mean of ``STANDARD_ERRORS`` above 0."""
-    values = np.asarray(corrected, dtype=float).T
+    """Share of models whose mean value is clearly above chance.
+
+    Args:
+        corrected: (n, images) values less their chance, NaN where undefined.
+
+    Returns:
+        Share of models with two values or more whose mean is at least
+        ``STANDARD_ERRORS`` standard errors above 0; NaN where there is no such model.
+    """
+    values = np.asarray(corrected, dtype=float).T  # (images, n)
     count = np.isfinite(values).sum(0)
-    values, count = values[:, count > 1], count[count > 1]
-    error = np.sqrt(finite_mean((values - finite_mean(values)) ** 2) / (count - 1))
-    return (
-        float((finite_mean(values) > STANDARD_ERRORS * error).mean())
-        if len(count)
-        else np.nan
-    )
+    values = values[:, count > 1]
+    count = count[count > 1]
+    if not len(count):
+        return np.nan
+    mean = finite_mean(values)
+    error = np.sqrt(finite_mean((values - mean) ** 2) / (count - 1))
+    return float((mean > STANDARD_ERRORS * error).mean())
 
 
 def gate_table(
@@ -81,54 +103,59 @@ def gate_table(
     beats_central_map: Mapping[str, float] | None = None,
     reliabilities: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """Whether each condition of a study holds, and which measure, or "all", it concerns; a value that is not known does not pass.
+    """Whether each condition of ``GATES`` holds, and which measure it concerns.
 
-    Whether networks learnt and finished is read of all ``trained``, one row a run, the analysed ``models`` among them; one that diverged is
-    at chance. ``floor`` is the mean area of the boxes. By measure: areas of masks, fractions of the image; (n, images) values less their
-    chance; share of models above one fixed central map.
+    Args:
+        models: that are analysed.
+        trained: all runs, one row each, of which it is asked whether networks learnt
+            and finished; one that diverged is at chance.
+        classes: number of classes.
+        floor: mean area of the boxes, a fraction of the image.
+        mask_areas: by measure, (n,) areas of masks, fractions of the image.
+        corrected: by measure, (n, images) values less their chance.
+        beats_central_map: by measure, share of models above one fixed central map.
+        reliabilities: by measure.
+
+    Returns:
+        gate, concerns (a measure, or "all"), value, limit, and whether it passes; a
+        value that is not known does not.
     """
-    above_chance = (
-        trained["test_accuracy"].fillna(1 / classes).median() - 1 / classes
-    ) / (1 - 1 / classes)
-    found = {
-        "the mask can miss": {
-            name: pd.Series(np.ravel(values)).median()
-            for name, values in mask_areas.items()
-        },
+    chance = 1 / classes
+    accuracy = trained["test_accuracy"].fillna(chance).median()
+    most, least = models["gap"].quantile([0.9, 0.1])
+    medians = {
+        name: pd.Series(np.ravel(values)).median()
+        for name, values in mask_areas.items()
+    }
+    above_chance = {
+        name: share_above_chance(values) for name, values in (corrected or {}).items()
+    }
+    values = {
+        "the mask can miss": medians,
         "boxes leave room": dict.fromkeys(mask_areas, floor),
         "beats a fixed central map": beats_central_map or {},
-        "the map depends on the image": {
-            name: share_above_chance(values)
-            for name, values in (corrected or {}).items()
-        },
+        "the map depends on the image": above_chance,
         "models differ": reliabilities or {},
-        "gaps differ": {
-            ANY_MEASURE: 100
-            * (models["gap"].quantile(0.9) - models["gap"].quantile(0.1))
-        },
-        "networks learnt": {ANY_MEASURE: above_chance},
+        "gaps differ": {ANY_MEASURE: 100 * (most - least)},
+        "networks learnt": {ANY_MEASURE: (accuracy - chance) / (1 - chance)},
         "networks finished": {ANY_MEASURE: ended_by_a_rule(trained).mean()},
         "enough configurations": {ANY_MEASURE: models["cell"].nunique()},
     }
     rows = [
         (gate, name, float(value), *GATES[gate])
-        for gate, values in found.items()
-        for name, value in values.items()
+        for gate, by_measure in values.items()
+        for name, value in by_measure.items()
     ]
-    table = pd.DataFrame(
-        rows, columns=["gate", "concerns", "value", "least", "most", "limit"]
-    )
+    columns = ["gate", "concerns", "value", "least", "most", "limit"]
+    table = pd.DataFrame(rows, columns=columns)
     table["passes"] = table["value"].round(9).between(table["least"], table["most"])
     return table.drop(columns=["least", "most"])
 
 
 def closed(gates: pd.DataFrame, measure: str) -> list[str]:
-    """Gates that a measure, or the study, does not pass, in the table's order."""
-    return list(
-        gates.loc[
-            gates["concerns"].isin([ANY_MEASURE, measure]) & ~gates["passes"], "gate"
-        ]
-    )
+    """Conditions that a measure, or the study, does not meet, in the table's order."""
+    concerned = gates["concerns"].isin([ANY_MEASURE, measure])
+    return list(gates.loc[concerned & ~gates["passes"], "gate"])
 
 
 def verdict(
@@ -140,20 +167,32 @@ def verdict(
     *,
     significant: float = SIGNIFICANT,
 ) -> str:
-    """Verdict on a claim that a statistic is below (-1) or above (+1) 0, from its interval and its p-value for the family of claims.
+    """Verdict on a claim that a statistic is below or above 0.
 
-    A published value is not reproduced where the interval does not reach it.
+    Args:
+        side: -1 for below, +1 for above.
+        low: lower end of the interval.
+        high: its upper end.
+        p: adjusted for the family of claims.
+        published: value of a paper, which is not reproduced where the interval does
+            not reach it; NaN without one.
+        significant: p below which a side is named.
+
+    Returns:
+        ``REPRODUCED``, ``NOT_REPRODUCED`` or ``CANNOT_TELL`` of a published value; else
+        ``SUPPORTED``, ``CONTRADICTED``, ``PRACTICALLY_NONE`` or ``CANNOT_TELL``.
     """
-    clear = p < significant and (low > 0 or high < 0)
+    is_clear = p < significant and (low > 0 or high < 0)
+    is_as_claimed = (low > 0) == (side > 0)
     if np.isfinite(published):
-        if (high < published) if side > 0 else (low > published):
+        falls_short = (high < published) if side > 0 else (low > published)
+        if falls_short:
             return NOT_REPRODUCED
-        return REPRODUCED if clear and (low > 0) == (side > 0) else CANNOT_TELL
-    if clear:
-        return SUPPORTED if (low > 0) == (side > 0) else CONTRADICTED
-    return (
-        PRACTICALLY_NONE if low >= -NEGLIGIBLE and high <= NEGLIGIBLE else CANNOT_TELL
-    )
+        return REPRODUCED if is_clear and is_as_claimed else CANNOT_TELL
+    if is_clear:
+        return SUPPORTED if is_as_claimed else CONTRADICTED
+    is_negligible = low >= -NEGLIGIBLE and high <= NEGLIGIBLE
+    return PRACTICALLY_NONE if is_negligible else CANNOT_TELL
 
 
 def direction(low: float, high: float, p: float, significant: float) -> str:
@@ -209,67 +248,59 @@ def judged(
     ranking: pd.DataFrame,
     gates: pd.DataFrame,
 ) -> pd.DataFrame:
-    """What a study says to every claim, with the numbers that this stands on; the primary table answers before the ranking.
+    """The verdict on every claim, with the numbers that it stands on.
 
-    Primary claims stand first and are one family of Holm's, the others another. A claim with ``errs_at_most`` is contradicted
-    where the whole interval of the error lies above it.
+    Primary claims stand first and are one family of Holm's, the others another. A claim
+    with ``errs_at_most`` is contradicted where the whole interval of the error lies
+    above it.
+
+    Args:
+        claims: as a study file states them; those on paired differences are left out.
+        primary: the primary table, which answers before the ranking.
+        ranking: see ``ranking_table``.
+        gates: see ``gate_table``.
     """
-    rows = []
     of_models = [claim for claim in claims if claim["question"] != PAIRED]
-    for claim in sorted(of_models, key=lambda claim: not claim.get("primary", False)):
-        name, question = claim["measure"], claim["question"]
-        tables = (
-            table.set_index("measure")
-            for table in (primary, ranking)
-            if question in table
-        )
-        row = next(
-            (table.loc[name] for table in tables if name in table.index),
-            pd.Series({"n": 0}),
-        )
-        facts = [
-            row.get(f"{question}{end}", np.nan) for end in ("", "_low", "_high", "_p")
-        ]
-        facts += [
-            row.get("level", LEVEL),
-            row.get("error_with_low", np.nan),
-            row.get("error_with_high", np.nan),
-            int(row["n"]),
-        ]
-        stated = {
-            "primary": False,
-            "source": "",
-            "published": np.nan,
-            "errs_at_most": np.nan,
-        } | claim
-        rows.append(
-            [
-                *(stated[item] for item in _STATED),
-                *facts,
-                ", ".join(closed(gates, name)),
-            ]
-        )
-    found = pd.DataFrame(
-        rows,
-        columns=[
-            *_STATED,
-            "ours",
-            "ours_low",
-            "ours_high",
-            "p",
-            "level",
-            "error_low",
-            "error_high",
-            "n",
-            "closed",
-        ],
-    )
-    found["p_adjusted"] = found.groupby("primary")["p"].transform(holm).astype(float)
-    return found.assign(verdict=[_of_claim(row) for row in found.itertuples()])
+    of_models.sort(key=lambda claim: not claim.get("primary", False))
+    rows = []
+    for claim in of_models:
+        stated = _UNSTATED | claim
+        answer = _answer(claim, [primary, ranking])
+        not_met = ", ".join(closed(gates, claim["measure"]))
+        row = {name: stated[name] for name in _STATED} | answer
+        rows.append(row | {"closed": not_met})
+    columns = [*_STATED, *_answer({"measure": "", "question": ""}, []), "closed"]
+    table = pd.DataFrame(rows, columns=columns)
+    table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
+    return table.assign(verdict=[_of_claim(row) for row in table.itertuples()])
+
+
+def _answer(
+    claim: Mapping[str, Any], tables: Sequence[pd.DataFrame]
+) -> dict[str, float | int]:
+    """Numbers of a claim's question and measure, of the first table that has both."""
+    question = claim["question"]
+    row = pd.Series({"n": 0})
+    for table in tables:
+        is_measure = table["measure"].eq(claim["measure"])
+        if question in table and is_measure.any():
+            row = table[is_measure].iloc[0]
+            break
+    return {
+        "ours": row.get(question, np.nan),
+        "ours_low": row.get(f"{question}_low", np.nan),
+        "ours_high": row.get(f"{question}_high", np.nan),
+        "p": row.get(f"{question}_p", np.nan),
+        "level": row.get("level", LEVEL),
+        "error_low": row.get("error_with_low", np.nan),
+        "error_high": row.get("error_with_high", np.nan),
+        "n": int(row["n"]),
+    }
 
 
 def _of_claim(row: Any) -> str:
-    found = verdict(
+    """Verdict on a row of ``judged``."""
+    of_statistic = verdict(
         SIDES[row.side],
         row.ours_low,
         row.ours_high,
@@ -279,5 +310,5 @@ def _of_claim(row: Any) -> str:
     )
     if row.error_low > row.errs_at_most:
         return CONTRADICTED
-    unsure = np.isfinite(row.errs_at_most) and not row.error_high <= row.errs_at_most
-    return CANNOT_TELL if found == SUPPORTED and unsure else found
+    is_unsure = np.isfinite(row.errs_at_most) and not row.error_high <= row.errs_at_most
+    return CANNOT_TELL if of_statistic == SUPPORTED and is_unsure else of_statistic

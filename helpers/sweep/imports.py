@@ -23,7 +23,7 @@ def files_behind(cells: Sequence[str], root: Path) -> list[Path]:
     Returns:
         Modules, and data in folders that are called as a module, sorted.
     """
-    todo = list(_modules("\n".join(map(_without_magics, cells)), root))
+    todo = list(_modules("\n".join(map(_statements, cells)), root))
     modules: set[Path] = set()
     while todo:
         path = todo.pop()
@@ -36,9 +36,19 @@ def files_behind(cells: Sequence[str], root: Path) -> list[Path]:
     return sorted([*modules, *data])
 
 
-def _without_magics(source: str) -> str:
-    lines = source.splitlines()
-    return "\n".join(line for line in lines if not line.lstrip().startswith(("%", "!")))
+def _statements(cell: str) -> str:
+    """A cell, or those lines of it that are Python by themselves: no magics."""
+    if _is_python(cell):
+        return cell
+    return "\n".join(filter(_is_python, map(str.strip, cell.splitlines())))
+
+
+def _is_python(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _data_of(module: Path) -> list[Path]:

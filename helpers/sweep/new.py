@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from shlex import quote
 from types import SimpleNamespace
@@ -439,6 +440,8 @@ def _notebooks(
     if look.boxes:
         notebooks["03_cam_scoring"] = {}
     notebooks["04_baselines"] = measures
+    notebooks["10_all_measures"] = deepcopy(measures)
+    notebooks["11_classification"] = {}
     if not short:
         notebooks["08_unlabelled_images"] = {}
     if look.boxes and not short:

@@ -46,11 +46,24 @@ AFTER = {
     "05": "02",
     "06": "02",
     "07": "08",
+    "09": "02",
+    "10": "04",
+    "11": "02",
 }
 JUDGING = "04"  # from this notebook on the claims are read
 # Notebooks that need images, pixels or weights, which records do not hold.
 _OF_IMAGES = ("01", "02", "06")
-_BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "run", "work_study")
+_BLOCKS = (
+    "question",
+    "subject",
+    "claims",
+    "common",
+    "notebooks",
+    "sweep",
+    "extends",
+    "run",
+    "work_study",
+)
 # What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
 _FREE = (
     "study",
@@ -337,6 +350,11 @@ def _faults_of_names(
         *((stem, content["notebooks"][stem], names) for stem, names in schema.items()),
     ]
     faults = [fault for block in blocks for fault in _unknown(*block)]
+    faults += [
+        f"{name} is {content[name]!r:.100}, and must be a text"
+        for name in ("question", "subject")
+        if not isinstance(content.get(name, ""), str)
+    ]
     if schema:
         return faults
     return [
@@ -435,7 +453,7 @@ def _faults_of_sweeps(study: CheckedStudy) -> Iterator[str]:
 
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
-    few = f"; valid: {', '.join(sorted(known))}" if len(known) < 9 else ""
+    few = f"; valid: {', '.join(sorted(known))}" if len(known) < 10 else ""
     return [
         f"{where}: unknown name {name!r}{near_names(name, known)}{few}"
         for name in block

@@ -138,7 +138,7 @@ def row(table, kind, hyperparameter="all", measure="iou"):
 def test_every_r_is_what_it_is_called():
     models = confounded()
     table = confounders(
-        Draws(models, draws=100), ["iou", "iou_b"], list(AXES), theirs={"iou": -0.8}
+        Draws(models, draws=100), ["iou", "iou_b"], list(AXES), published={"iou": -0.8}
     )
     assert (
         row(table, "pooled")["r"]

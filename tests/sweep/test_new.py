@@ -131,6 +131,8 @@ def test_images_without_boxes_are_a_study_without_localization(root, capsys):
         "01_data_subset",
         "02_grid_training",
         "04_baselines",
+        "10_all_measures",
+        "11_classification",
         "08_unlabelled_images",
     ]
     assert found["01_data_subset"]["data_source"] == "class_folders"

@@ -102,7 +102,23 @@ def test_every_declared_parameter_has_a_value_and_what_is_nearer_wins(project):
         "08",
         "05",
         "06",
+        "07",
+        "09",
+        "10",
+        "11",
     ] and demo[4].after == ("04_baselines",)
+    assert [item.after for item in demo[-2:]] == [
+        ("04_baselines",),
+        ("02_grid_training",),
+    ]
+
+
+def test_the_question_and_subject_of_a_study_are_texts(project):
+    content = {"notebooks": EACH, "question": "Why?", "subject": "Mice."}
+    assert project(content).name == "mine"
+    assert faults(project, content | {"question": ["Why?"]}).endswith(
+        "question is ['Why?'], and must be a text"
+    )
 
 
 def test_all_faults_are_told_at_once_with_the_nearest_names(project):

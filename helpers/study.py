@@ -1,0 +1,255 @@
+"""A study as an object: its networks, images and scores, from work or from records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from helpers.data.images import StudyData, of_study
+from helpers.files import PROJECT_ROOT, from_root, inside, records_of
+from helpers.measures.evidence import MeasureSettings
+from helpers.parameters import near_names, read_blocks
+from helpers.report.notebook import Report, share
+from helpers.report.sweeps import sweep_results
+from helpers.scoring.classification import (
+    AS_IF_INDEPENDENT,
+    of_test_images,
+    test_logits,
+)
+from helpers.scoring.measuring import score, score_table, with_measures
+from helpers.scoring.models import Model, models_of
+from helpers.scoring.scoring_set import ScoringSet, scoring_set
+from helpers.scoring.store import Kept, Store
+from helpers.training.catalogue import models_of_study
+from helpers.training.pool import choose_device
+
+SCORED_IMAGES = 1000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What some families of measures say of some networks."""
+
+    models: pd.DataFrame  # rows of the catalogue with a column per measure
+    table: pd.DataFrame  # model_id, measure, variant, value, seconds, reason
+    records: Kept  # what is kept of each network, by family
+
+    @cached_property
+    def of_images(self) -> dict[str, NDArray[np.float32]]:
+        """Values of single images by column, (models, images), NaN where undefined."""
+        families = [part for part in self.records.folders if "." not in part]
+        return {
+            name: values
+            for family in families
+            for name, values in self.records.stacked(family, ["maps"]).items()
+            if name in self.models
+        }
+
+    def undefined(self) -> pd.DataFrame:
+        """The number of networks in which a measure is undefined, by reason."""
+        without_value = self.table[self.table["reason"] != ""]
+        by_reason = without_value.groupby(["measure", "variant", "reason"]).size()
+        return by_reason.rename("models").reset_index()
+
+
+class Study:
+    """Networks, images and scores of one study.
+
+    What lies in ``work/<study>`` is read there, else in ``reports/<study>/records``;
+    what is missing is computed where weights and images are.
+
+    Example:
+        >>> study = Study.open("kinds20")  # doctest: +SKIP
+        >>> study.scores(["localization"], cam_threshold=0.2)["iou"]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        reports: Path,
+        *,
+        minimum_train_accuracy: float = 0.8,
+        device: str = "auto",
+        jobs: int = 0,
+    ) -> None:
+        """See ``open``; ``work`` and ``reports`` are the study's own folders."""
+        self.work = work
+        self.reports = reports
+        self.minimum_train_accuracy = minimum_train_accuracy
+        self.device = choose_device(device)
+        self.jobs = jobs
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        work_dir: str = "work",
+        reports_dir: str = "reports",
+        **options: Any,
+    ) -> "Study":
+        """Open a study by its name.
+
+        Args:
+            name: of its folder in ``work_dir`` and ``reports_dir``.
+            work_dir: where runs, scores and images are, from the project's root.
+            reports_dir: where reports and records are.
+            options: ``minimum_train_accuracy`` (a network at or below it is not
+                analysed; 0.8 as in the paper), ``device`` ("cpu", "cuda" or "auto")
+                and ``jobs`` (networks that are scored side by side; 0 takes one per
+                core or GPU).
+
+        Raises:
+            FileNotFoundError: if neither folder has the study.
+            ValueError: if the name would leave the folders.
+        """
+        study_file = inside(PROJECT_ROOT / "params", f"{name}.yaml")
+        shared = read_blocks(study_file)["work_study"] if study_file.is_file() else name
+        work = inside(from_root(work_dir), shared)
+        reports = inside(from_root(reports_dir), name)
+        if not work.is_dir() and not records_of(work).is_dir():
+            studies = [path.parent.name for path in reports.parent.glob("*/records")]
+            raise FileNotFoundError(
+                f"no study {name!r} is in {work.parent} or has records in "
+                f"{reports.parent}{near_names(name, studies)}; run `python -m "
+                f"helpers.sweep {name}`, or open one of {', '.join(sorted(studies))}"
+            )
+        return cls(work, reports, **options)
+
+    @classmethod
+    def of(cls, report: Report) -> "Study":
+        """The study that a notebook's parameters name."""
+        values = vars(report.parameters)
+        names = ("minimum_train_accuracy", "device", "jobs")
+        options = {name: values[name] for name in names if name in values}
+        reports = inside(from_root(values["reports_dir"]), values["study"])
+        return cls(report.work, reports, **options)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.reports.name
+
+    @cached_property
+    def images(self) -> StudyData:
+        """Images of both splits with labels and boxes.
+
+        They have pixels where the images are here, see ``ImageSet.has_pixels``.
+        """
+        return of_study(self.work)
+
+    @cached_property
+    def models(self) -> pd.DataFrame:
+        """A row per network: hyperparameters, accuracies, gap and kind of training.
+
+        ``left_out`` is "" for a network that is analysed, else why it is not.
+        """
+        fingerprint = self.images.fingerprint
+        return models_of_study(self.work, fingerprint, self.minimum_train_accuracy)
+
+    @cached_property
+    def analysed(self) -> pd.DataFrame:
+        """The rows of ``models`` that are analysed."""
+        return self.models[self.models["left_out"] == ""].reset_index(drop=True)
+
+    @cached_property
+    def store(self) -> Store:
+        """What is kept of the study's networks."""
+        images = partial(of_study, self.work)
+        return Store(self.work, images, device=self.device, jobs=self.jobs)
+
+    def networks(self, models: pd.DataFrame | None = None) -> list[Model]:
+        """Networks that can be loaded, of rows of ``models``; of all analysed ones."""
+        rows = self.analysed if models is None else models
+        return models_of(self.work, rows, self.images)
+
+    def scoring_set(self, count: int = SCORED_IMAGES) -> ScoringSet:
+        """The training images that every network is scored on.
+
+        Args:
+            count: the first so many of those that all runs were fitted to; 0 takes all.
+        """
+        return scoring_set(self.models, self.images, count)
+
+    def measure(
+        self,
+        families: Sequence[str],
+        settings: MeasureSettings,
+        scored_on: ScoringSet,
+        *,
+        models: pd.DataFrame | None = None,
+        shard: str = "",
+    ) -> Measured:
+        """Measures of networks; what is not kept is computed.
+
+        Args:
+            families: of ``measures.registry.FAMILIES``.
+            settings: of the measures.
+            scored_on: training images, see ``scoring_set``.
+            models: rows of ``models``; those that are analysed by default.
+            shard: share of the networks to score, as "2/4"; "" scores all.
+
+        Raises:
+            NotInRecords: if values are needed that neither are kept nor can be
+                computed here.
+        """
+        rows = self.analysed if models is None else models
+        networks = share(self.networks(rows), shard)
+        records = score(self.store, networks, families, settings, scored_on)
+        table = score_table(records)
+        return Measured(with_measures(rows, table), table, records)
+
+    def scores(
+        self,
+        families: Sequence[str],
+        *,
+        scored_images: int = SCORED_IMAGES,
+        **settings: Any,
+    ) -> pd.DataFrame:
+        """The analysed networks with a column per measure.
+
+        Args:
+            families: such as ``["localization", "norms"]``.
+            scored_images: training images that every network is scored on.
+            settings: of ``MeasureSettings``, such as ``cam_threshold=0.2``.
+
+        Raises:
+            NotInRecords: see ``measure``.
+        """
+        scored_on = self.scoring_set(scored_images)
+        return self.measure(families, MeasureSettings(**settings), scored_on).models
+
+    def accuracy_of_images(
+        self, models: pd.DataFrame | None = None
+    ) -> tuple[Mapping[str, NDArray[np.float32]], str]:
+        """Whether each test image is classified right, for intervals that draw them.
+
+        Args:
+            models: rows of ``models``; those that are analysed by default.
+
+        Returns:
+            ``test_accuracy`` (models, test images), and a sentence where that is drawn
+            by chance from accuracies, "" where it is recorded; see ``of_test_images``.
+        """
+        rows = self.analysed if models is None else models
+        logits = test_logits(self.store, self.networks(rows), self.images)
+        accuracies = rows.set_index("model_id")["test_accuracy"].to_dict()
+        labels = self.images.test.labels
+        sentence = AS_IF_INDEPENDENT if logits.left_out else ""
+        return of_test_images(logits, labels, accuracies), sentence
+
+    def sweep(self, notebook: str) -> pd.DataFrame:
+        """The results of each combination of a sweep over a notebook's parameters.
+
+        Args:
+            notebook: such as "03_cam_scoring".
+
+        Raises:
+            FileNotFoundError: if the study has no sweep of this notebook.
+        """
+        return sweep_results(self.name, notebook, str(self.reports.parent))
