@@ -60,15 +60,15 @@ def masks_of_images(
     images = scored_on.of(store.shared())
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
     folder = store.folder / f"{MASKS}-{digest(settings)}"
-    kept = Kept({MASKS: folder}, (), store.published)
+    records = Kept({MASKS: folder}, (), store.published)
     masks = {}
     for provider in providers:
-        record = kept.record(MASKS, provider)
+        record = records.record(MASKS, provider)
         if images.has_pixels and (provider == "folder" or not record):
             made = make_masks(provider, images, path).numpy()
             record = {"bits": np.packbits(made, axis=-1)}
             write_json(folder / SETTINGS, settings)
-            kept.write(MASKS, provider, record)
+            records.write(MASKS, provider, record)
         if record:
             size = images.images.shape[-1]
             bits = np.unpackbits(record["bits"], axis=-1, count=size)
@@ -77,7 +77,7 @@ def masks_of_images(
 
 
 def scores_of_maps(
-    kept: Kept,
+    records: Kept,
     images: Any,
     masks: Mapping[str, Tensor],
     settings: AblationSettings,
@@ -86,7 +86,7 @@ def scores_of_maps(
     """Grad-CAM of the predicted class under every choice that its kept maps allow.
 
     Args:
-        kept: records of the part "localization", at the settings' threshold.
+        records: of the part "localization", at the settings' threshold.
         images: that the models are scored on.
         masks: (N, S, S) bool by provider, beside the annotated boxes.
         settings: of the ablations.
@@ -109,7 +109,7 @@ def scores_of_maps(
     annotations = {BOXES: overlap.box_masks(images.boxes, size), **masks}
     scores = []
     corrected = []
-    for model_id, record in kept.records("localization"):
+    for model_id, record in records.records("localization"):
         if len(record["maps"]) < len(images):
             continue  # of so many images records have the first maps alone
         maps = from_integers(record["maps"])

@@ -46,18 +46,18 @@ def _matches(table: pd.DataFrame, fixed: Mapping[str, object]) -> pd.Series:
     return (table[list(fixed)] == pd.Series(fixed)).all(axis=1)
 
 
-def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
+def scores_of(records: Kept, name: str, threshold: float) -> pd.DataFrame:
     """A table of the closed and the sampled part together.
 
     Args:
-        kept: records of both parts.
+        records: of both parts.
         name: "scores" or "corrected".
         threshold: of the map, the paper's.
 
     Returns:
         The table with its part, see ``marked``.
     """
-    parts = [kept.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)]
+    parts = [records.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)]
     return marked(pd.concat(parts, ignore_index=True), threshold)
 
 
@@ -147,8 +147,8 @@ def correlations(
     if scores.empty:
         return pd.DataFrame(columns=[*keys, "images", "mean", *CORRELATION])
     of_choices, choices = each_choice(draws, scores, keys, value)
-    found = of_choices.correlations(choices["measure"], tau=False)
-    return choices.drop(columns="measure").join(found[CORRELATION])
+    with_gap = of_choices.correlations(choices["measure"], tau=False)
+    return choices.drop(columns="measure").join(with_gap[CORRELATION])
 
 
 def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
@@ -212,22 +212,22 @@ def _by_architecture(
 
 
 def values_of_images(
-    kept: Kept, models: Sequence[str]
+    records: Kept, models: Sequence[str]
 ) -> dict[tuple[str, str, str], ArrayLike]:
     """IoU of single images by each CAM method, part by part.
 
     Args:
-        kept: records of the ablations.
+        records: of the ablations.
         models: ids in the order of the rows.
 
     Returns:
         (models, images) by method, formula and part; without those that earlier
         versions of the workbook did not keep.
     """
-    places = [kept.model_ids.index(name) for name in models]
+    places = [records.model_ids.index(name) for name in models]
     single = {}
     for part in (CLOSED, SAMPLED):
-        for name, values in kept.stacked(part).items():
+        for name, values in records.stacked(part).items():
             prefix, _, way = name.partition(", ")
             if prefix == "iou":
                 method, formula = way.split(", ")
@@ -343,20 +343,20 @@ def by_threshold(
     return table.assign(published_r=np.where(is_paper, published, np.nan))
 
 
-def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
+def attributions_compared(draws: Draws, records: Kept) -> pd.DataFrame:
     """Correlate each score of each attribution with the gap, beside Grad-CAM's.
 
     Args:
-        draws: bootstrap of the models of ``kept``, in its order.
-        kept: records of the attributed part.
+        draws: bootstrap of the models of ``records``, in its order.
+        records: of the attributed part.
 
     Returns:
         A row per measure and method: images, n, mean over the models, reliability,
         r with its interval, minus_cam (r less Grad-CAM's on the same images, paired)
         with its interval, costs per image and the reason where there are no maps.
     """
-    values = kept.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
-    costs = kept.table(ATTRIBUTED, "costs")
+    values = records.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
+    costs = records.table(ATTRIBUTED, "costs")
     methods = costs["method"].unique()
     means = {name: finite_mean(single.T) for name, single in values.items()}
     of_attributions = Draws(
@@ -552,5 +552,5 @@ def _with_promise(table: pd.DataFrame) -> pd.DataFrame:
         & (table["r_low"] * table["r_high"] > 0)
         & (gap["ci_low"] * gap["ci_high"] > 0)
     )
-    kept = np.where(is_told, direction, NOT_TOLD)
-    return table.assign(promised=promised, kept=kept)
+    directions = np.where(is_told, direction, NOT_TOLD)
+    return table.assign(promised=promised, kept=directions)

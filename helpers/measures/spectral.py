@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -377,7 +378,8 @@ def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
 def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]:
     """Spectral norms of the folded weights, (d,) by variant."""
     rows = [_norms_of(layer, tuple(example.shape[-2:])) for layer in layers]
-    return {name: np.array([row[name] for row in rows]) for name in NORM_VARIANTS}
+    table = pd.DataFrame(rows, columns=NORM_VARIANTS, dtype=float)
+    return {name: table[name].to_numpy() for name in NORM_VARIANTS}
 
 
 def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:

@@ -111,7 +111,8 @@ def shards(path: Path) -> list[Path]:
     name = _SHARD.fullmatch(path.name)
     if not name:
         return [path]
-    count, digits = int(name["count"]), len(name["number"])
+    count = int(name["count"])
+    digits = len(name["number"])
     names = [
         f"{name['stem']}-{number:0{digits}}-of-{name['count']}{name['ending']}"
         for number in range(1, min(count, 10_000) + 1)
@@ -257,24 +258,19 @@ def _plain() -> list[Any]:
     Options of a command line (argparse.Namespace), paths, numbers and arrays of
     numpy. Each stands for itself under all names that versions of its library use.
     """
-    paths = [
-        (pathlib.PurePosixPath, f"{module}.{name}")
-        for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "PurePosixPath")
-    ] + [
-        (pathlib.PureWindowsPath, f"{module}.{name}")
-        for module in ("pathlib", "pathlib._local")
-        for name in ("WindowsPath", "PureWindowsPath")
-    ]
+    allowed: list[Any] = [argparse.Namespace, np.dtype, np.ndarray]
+    allowed += [type(np.dtype(code)) for code in "?bBhHiIlLqQefdFD"]
+    for module in ("pathlib", "pathlib._local"):
+        for name in ("PosixPath", "PurePosixPath"):
+            allowed.append((pathlib.PurePosixPath, f"{module}.{name}"))
+        for name in ("WindowsPath", "PureWindowsPath"):
+            allowed.append((pathlib.PureWindowsPath, f"{module}.{name}"))
     scalar = np.float64(0).__reduce__()[0]
     array = np.zeros(1).__reduce__()[0]
-    numbers = [
-        (function, f"{module}.{name}")
-        for module in ("numpy._core.multiarray", "numpy.core.multiarray")
-        for name, function in (("scalar", scalar), ("_reconstruct", array))
-    ]
-    kinds = [type(np.dtype(code)) for code in "?bBhHiIlLqQefdFD"]
-    return [argparse.Namespace, np.dtype, np.ndarray, *kinds, *paths, *numbers]
+    for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
+        allowed.append((scalar, f"{module}.scalar"))
+        allowed.append((array, f"{module}._reconstruct"))
+    return allowed
 
 
 def _state_dicts(
@@ -342,19 +338,25 @@ def _chosen(
 
 def _unwrapped(state: Mapping[str, Tensor]) -> State:
     """A state dict by the names of the bare network."""
-    names = {
-        name: ".".join(word for word in name.split(".") if word != _COMPILED)
-        for name in state
-    }
+    names = [_without_compilation(name) for name in state]
     while True:
-        common = [
-            prefix
-            for prefix in _PREFIXES
-            if all(name.startswith(prefix) for name in names.values())
-        ]
-        if not common:
-            return {names[name]: value for name, value in state.items()}
-        names = {name: short.removeprefix(common[0]) for name, short in names.items()}
+        prefix = _common_prefix(names)
+        if not prefix:
+            return dict(zip(names, state.values(), strict=True))
+        names = [name.removeprefix(prefix) for name in names]
+
+
+def _without_compilation(name: str) -> str:
+    words = [word for word in name.split(".") if word != _COMPILED]
+    return ".".join(words)
+
+
+def _common_prefix(names: Sequence[str]) -> str:
+    """A wrapper's prefix that all names have; "" where they have none."""
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in names):
+            return prefix
+    return ""
 
 
 def _dictionaries(content: Any, depth: int = 0) -> list[Mapping]:
@@ -363,8 +365,10 @@ def _dictionaries(content: Any, depth: int = 0) -> list[Mapping]:
         content = vars(content)
     if not isinstance(content, Mapping) or depth == _DEPTH:
         return []
-    inner = [_dictionaries(value, depth + 1) for value in content.values()]
-    return [content, *(item for items in inner for item in items)]
+    dictionaries = [content]
+    for value in content.values():
+        dictionaries += _dictionaries(value, depth + 1)
+    return dictionaries
 
 
 def _plain_header(path: Path) -> dict[str, Any]:

@@ -417,9 +417,9 @@ def restore(
     tensors = read_tensors(folder / CHECKPOINT)
     if tensors is None:
         return [], []
-    parameters = [
-        weight for group in optimizer.param_groups for weight in group["params"]
-    ]
+    parameters = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
     state_dict = {}
     states: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in tensors.items():

@@ -217,3 +217,10 @@ def test_a_map_of_zeros_has_no_energy_and_one_pixel_is_no_empty_mask():
     assert table["energy_in_box_shuffled"].tolist() == [0, 0]
     assert table["empty_map"].tolist() == [True, False]
     assert table["map_pixels"].tolist() == [0, 1]
+
+
+def test_a_rectangle_finds_a_box_that_is_just_half_of_it():
+    half = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 4, 2]], [[0, 0, 4, 1]]])
+    scores = chance.chance_scores(torch.ones(3, 4, 4), half, 4)
+    assert scores["box_iou"].tolist() == [0.5, 0.5, 0.25]
+    assert scores["box_found"].tolist() == [1, 1, 0]
