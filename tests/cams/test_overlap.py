@@ -132,7 +132,7 @@ def test_pixels_of_zero_are_in_no_mask_by_the_quantile_and_equal_pixels_all_are(
 
 def test_pixels_at_the_threshold_are_in_the_mask_and_empty_ones_in_none_by_share():
     maps = torch.tensor([[[1.0, 0.5], [0.25, 0.0]], [[0.5, 0.0], [0.0, 0.0]]])
-    by_maximum = overlap.cut(maps, 0.5)
+    by_maximum = cut(maps, 0.5)
     assert by_maximum.int().tolist() == [[[1, 1], [0, 0]], [[1, 0], [0, 0]]]
-    by_share = overlap.cut(maps, 0.5, "quantile")
+    by_share = cut(maps, 0.5, "quantile")
     assert by_share.int().tolist() == [[[1, 1], [0, 0]], [[1, 0], [0, 0]]]
