@@ -41,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Pages, findings, picture and records of a study's report.",
     )
     parser.add_argument("what", choices=list(_ACTIONS))
-    parser.add_argument("study")
+    parser.add_argument("study", help="compare: the first of the studies")
+    parser.add_argument("others", nargs="*", help="compare: the other studies")
     parser.add_argument(
         "--write",
         action="store_true",
@@ -49,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--checkpoints", action="store_true", help="share: with the networks' weights"
+    )
+    parser.add_argument(
+        "--equal-architectures",
+        action="store_true",
+        help="compare: predict from equally many networks of each architecture",
     )
     parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
     parser.add_argument(
@@ -59,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _pages(folder: Path, options: argparse.Namespace) -> int:
     print(f"wrote {pages.write(folder)} and the pages that it links to")
+    return 0
+
+
+def _compare(folder: Path, options: argparse.Namespace) -> int:
+    from helpers.report import comparison
+
+    names = [folder.name, *options.others]
+    print(comparison.write(options.reports, names, options.equal_architectures))
     return 0
 
 
@@ -121,6 +135,7 @@ def _records(folder: Path, options: argparse.Namespace) -> int:
 
 _ACTIONS = {
     "pages": _pages,
+    "compare": _compare,
     "findings": _findings,
     "share": _share,
     "records": _records,

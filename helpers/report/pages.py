@@ -476,6 +476,15 @@ def _write_explorers(folder: Path) -> Path:
     )
 
 
+def write_comparison(reports: Path, **content: Any) -> Path:
+    """``reports/comparison.html``, see ``comparison.write``."""
+    page = {"title": "Studies side by side", "assets": "assets"}
+    template = _environment().get_template("comparison.html.j2")
+    path = _put(reports / "comparison.html", template.render(**page, **content))
+    _write_studies(reports)
+    return path
+
+
 def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
     folders = [index.parent for index in reports.glob("*/index.html")]
@@ -496,7 +505,12 @@ def _write_studies(reports: Path) -> Path:
     text = (
         _environment()
         .get_template("studies.html.j2")
-        .render(title="All studies", assets="assets", studies=studies)
+        .render(
+            title="All studies",
+            assets="assets",
+            studies=studies,
+            compared=(reports / "comparison.html").is_file(),
+        )
     )
     return _put(reports / "index.html", text)
 

@@ -1,0 +1,239 @@
+"""Studies side by side: the same rows, one study predicting another, and classes."""
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from helpers.files import inside
+from helpers.report import figures, pages, studies, style, tables
+from helpers.statistics.baselines import across_studies
+from helpers.statistics.classes import equal_numbers
+from helpers.statistics.primary import KIND, SETTING
+
+PAGE = "comparison"
+_ESTIMATES = ("r_gap", "r_gap_given_start", "error_with")
+_TITLES = {
+    "r_gap": "r with the gap",
+    "r_gap_given_start": "r with the start held fixed",
+    "error_with": "error of a held-out kind (points)",
+}
+
+
+def side_by_side(reports: Path, names: Sequence[str]) -> pd.DataFrame:
+    """The primary rows of studies, a row per study and measure.
+
+    Args:
+        reports: folder of all reports.
+        names: of the studies, two at least.
+
+    Returns:
+        Measures that all studies have, in the order of the first: study, measure,
+        title, baseline, n, and of each estimate (r with the gap, with the start held fixed, error
+        of a held-out kind in points) the value with ``_low`` and ``_high``.
+
+    Raises:
+        ValueError: for fewer than two studies, or where they share no measure.
+        FileNotFoundError: where a report has no primary analysis of this form.
+    """
+    if len(set(names)) < 2:
+        raise ValueError(
+            f"two studies at least are compared, got {', '.join(names) or 'none'}; "
+            "name some of those in reports"
+        )
+    ends = [f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")]
+    columns = ["measure", "title", "baseline", "n", *ends]
+    parts = []
+    for name in names:
+        primary = tables.read(inside(reports, name), "primary")
+        if primary is None or not set(columns) <= set(primary.columns):
+            raise FileNotFoundError(
+                f"{reports / name}/tables holds no primary.csv as notebook 04 writes "
+                f"it now; execute 04 of {name} again, or leave it out"
+            )
+        parts.append(primary[columns].assign(study=name))
+    shared = set.intersection(*(set(part["measure"]) for part in parts))
+    if not shared:
+        raise ValueError(f"{', '.join(names)} have no primary measure in common")
+    joined = pd.concat(parts, ignore_index=True)
+    joined = joined[joined["measure"].isin(shared)]
+    rank = {measure: place for place, measure in enumerate(parts[0]["measure"])}
+    order = joined["measure"].map(rank)
+    return joined.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+
+
+def predictions(
+    reports: Path,
+    names: Sequence[str],
+    equal_architectures: bool = False,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What the networks of each study predict of the gaps of each other one.
+
+    Args:
+        reports: folder of all reports.
+        names: of the studies.
+        equal_architectures: take equally many networks of each architecture in each
+            study, drawn once.
+        seed: of that draw.
+
+    Returns:
+        See ``baselines.across_studies``, for each study as the one that is judged.
+    """
+    measures = side_by_side(reports, names).query("not baseline")
+    titles = dict(zip(measures["measure"], measures["title"], strict=True))
+    models = {}
+    for name in names:
+        of_study = studies.published_models(reports, name)
+        if equal_architectures:
+            of_study = of_study[equal_numbers(of_study["architecture"], seed)]
+        models[name] = of_study.reset_index(drop=True)
+    titles = {
+        measure: title
+        for measure, title in titles.items()
+        if all(measure in of_study for of_study in models.values())
+    }
+    axes = [
+        name
+        for name in (*KIND, *SETTING)
+        if all(name in of_study for of_study in models.values())
+    ]
+    return pd.concat(
+        [across_studies(models, name, axes, titles) for name in names],
+        ignore_index=True,
+    )
+
+
+def classes(reports: Path, names: Sequence[str]) -> pd.DataFrame:
+    """Overlap, accuracies and gap of each class of each study, see ``class_table``.
+
+    Studies whose notebook 04 was executed before it wrote ``classes.csv`` have no row.
+    """
+    parts = []
+    for name in names:
+        table = tables.read(inside(reports, name), "classes")
+        if table is not None:
+            parts.append(table.assign(study=name))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def write(
+    reports: Path, names: Sequence[str], equal_architectures: bool = False
+) -> Path:
+    """Write ``reports/comparison.html``.
+
+    Args:
+        reports: folder of all reports.
+        names: of the studies that are compared, two at least.
+        equal_architectures: see ``predictions``.
+    """
+    rows = side_by_side(reports, names)
+    across = predictions(reports, names, equal_architectures)
+    of_classes = classes(reports, names)
+    absent = [
+        name
+        for name in names
+        if of_classes.empty or name not in set(of_classes["study"])
+    ]
+    return pages.write_comparison(
+        reports,
+        studies=list(names),
+        agreement=agreement(rows),
+        primary=Markup(tables.html(_wide(rows))),
+        figure=_inline(_forests(rows)),
+        across=Markup(tables.html(across.drop(columns=["measure", "baseline"]))),
+        best=best_predictors(across),
+        classes=Markup(tables.html(of_classes)) if len(of_classes) else "",
+        absent=", ".join(absent),
+        equal=equal_architectures,
+    )
+
+
+def agreement(rows: pd.DataFrame) -> str:
+    """Which measures correlate clearly, and alike, with the gap in all studies.
+
+    A correlation is clear where its interval does not hold 0. What the pretrained start
+    explains is credited to no measure: a second sentence holds the start fixed.
+
+    Args:
+        rows: of ``side_by_side``.
+    """
+    measures = rows[~rows["baseline"].astype(bool)]
+    alone = _clear(measures, "r_gap")
+    fixed = _clear(measures, "r_gap_given_start")
+    return (
+        "Clearly correlated with the gap, and with the same sign in each study: "
+        f"{', '.join(alone) or 'no measure'}. "
+        f"With the pretrained start held fixed: {', '.join(fixed) or 'no measure'}."
+    )
+
+
+def _clear(rows: pd.DataFrame, estimate: str) -> list[str]:
+    """Titles of measures whose intervals all lie on the same side of 0."""
+    low, high = rows[f"{estimate}_low"], rows[f"{estimate}_high"]
+    side = (low > 0).astype(int) - (high < 0).astype(int)
+    sums = side.groupby(rows["title"], sort=False).sum()
+    return list(sums.index[sums.abs() == rows["study"].nunique()])
+
+
+def best_predictors(across: pd.DataFrame) -> list[str]:
+    """A sentence per pair of studies: which predictor errs least.
+
+    Args:
+        across: of ``predictions``.
+    """
+    sentences = []
+    for (trained_on, judged_on), part in across.groupby(
+        ["trained_on", "judged_on"], sort=False
+    ):
+        defined = part.dropna(subset="error_points")
+        if len(defined):
+            best = defined.loc[defined["error_points"].idxmin()]
+            sentences.append(
+                f"From {trained_on} to {judged_on}: {best['title']}, with a mean error "
+                f"of {best['error_points']:.1f} points over {best['n']} networks."
+            )
+    return sentences
+
+
+def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row per measure, the estimates of each study beside each other, as text."""
+    columns = {"measure": rows.drop_duplicates("measure")["title"].tolist()}
+    for name in _ESTIMATES:
+        for study, part in rows.groupby("study", sort=False):
+            columns[f"{_TITLES[name]}: {study}"] = [
+                style.with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+                for row in part.to_dict("records")
+            ]
+    return pd.DataFrame(columns)
+
+
+def _forests(rows: pd.DataFrame) -> Figure:
+    """r with the gap of each measure, a panel per study."""
+    names = list(rows["study"].unique())
+    count = rows["measure"].nunique()
+    style.use()
+    figure, panels = plt.subplots(
+        1, len(names), figsize=(3.2 * len(names) + 1, 1.2 + 0.36 * count), sharey=True
+    )
+    for ax, name in zip(panels, names, strict=True):
+        part = rows[rows["study"] == name].reset_index(drop=True)
+        figures.forest(ax, part, "r_gap", part["title"])
+        ax.set_xlim(-1.05, 1.05)
+        ax.set_title(f"{name} (n = {part['n'].max():.0f})", fontsize="small")
+        ax.set_xlabel("r with the gap")
+    return figure
+
+
+def _inline(figure: Figure) -> Markup:
+    """A figure as an image within the page."""
+    with io.BytesIO() as buffer:
+        figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+        content = base64.b64encode(buffer.getvalue()).decode()
+    plt.close(figure)
+    return Markup(f"data:image/png;base64,{content}")

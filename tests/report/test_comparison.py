@@ -1,0 +1,85 @@
+"""Studies side by side: what they share, what one predicts of another, and classes."""
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from helpers.report import __main__ as command
+from helpers.report import comparison
+from tests.report import made
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Two studies of the same measures; the gaps of the second are larger by 0.1."""
+    folder = tmp_path_factory.mktemp("reports")
+    made.write_report(folder / "first")
+    shutil.copytree(folder / "first", folder / "second")
+    path = folder / "second/tables/catalogue.csv"
+    models = pd.read_csv(path)
+    models["gap"] += 0.1
+    models["test_accuracy"] -= 0.1
+    models.to_csv(path, index=False)
+    pd.DataFrame(
+        {"class": ["a"], "iou": [0.25], "train_accuracy": [0.9], "gap": [0.375]}
+    ).to_csv(folder / "first/tables/classes.csv", index=False)
+    return folder
+
+
+def test_the_page_holds_rows_predictions_and_classes_of_both(reports):
+    assert command.main(["compare", "first", "second", "--reports", str(reports)]) == 0
+    page = made.Page(reports / "comparison.html")
+    links = page.of("a", "href")
+    assert {"first/index.html", "second/index.html"} <= set(links)
+    assert "From first to second" in page.text and "From second to first" in page.text
+    # Notebook 04 of the second study left no table of classes.
+    assert "Notebook 04 of second was executed before" in page.text
+    assert "37.5" in page.text  # the gap of its class, points
+    index = made.Page(reports / "index.html")
+    assert "comparison.html" in index.of("a", "href")
+
+
+def test_rows_of_both_studies_stand_together(reports):
+    rows = comparison.side_by_side(reports, ["first", "second"])
+    assert rows["study"].tolist() == ["first", "second"] * (len(rows) // 2)
+    primary = pd.read_csv(reports / "first/tables/primary.csv").set_index("measure")
+    ours = rows[rows["study"] == "first"].set_index("measure")
+    assert ours["r_gap"].dropna().to_dict() == primary["r_gap"].dropna().to_dict()
+
+
+def test_a_shift_of_all_gaps_is_the_error_of_the_best_prediction(reports):
+    """Hyperparameters give the gap, so what errs is the shift alone."""
+    table = comparison.predictions(reports, ["first", "second"])
+    row = table.query("measure == 'hyperparameters' and judged_on == 'second'")
+    assert row["error_points"].item() == pytest.approx(10, abs=0.01)
+    assert row["n"].item() == 36
+    assert not table.duplicated(["measure", "trained_on", "judged_on"]).any()
+
+
+def test_measures_agree_where_all_intervals_lie_on_one_side():
+    rows = pd.DataFrame(
+        [
+            ("one", False, "a", -0.9, -0.5, -0.9, 0.1),
+            ("one", False, "b", -0.8, -0.4, -0.8, -0.1),
+            ("two", False, "a", 0.2, 0.5, 0.2, 0.4),
+            ("two", False, "b", -0.5, -0.2, 0.1, 0.2),
+            ("three", True, "a", 0.2, 0.5, 0.1, 0.2),
+            ("three", True, "b", 0.2, 0.5, 0.1, 0.2),
+        ],
+        columns=[
+            *("title", "baseline", "study", "r_gap_low", "r_gap_high"),
+            *("r_gap_given_start_low", "r_gap_given_start_high"),
+        ],
+    )
+    assert comparison.agreement(rows) == (
+        "Clearly correlated with the gap, and with the same sign in each study: one. "
+        "With the pretrained start held fixed: two."
+    )
+
+
+def test_one_study_alone_or_one_without_its_rows_is_refused(reports, capsys):
+    assert command.main(["compare", "first", "--reports", str(reports)]) == 2
+    assert "two studies at least are compared, got first" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="execute 04 of third again"):
+        comparison.side_by_side(reports, ["first", "third"])
