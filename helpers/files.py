@@ -1,4 +1,7 @@
-"""Files that are either complete or absent, and where a number comes from: versions, commit, device."""
+"""Files that are complete or absent, and where a number comes from.
+
+Its versions, its commit, its device.
+"""
 
 import json
 import math
@@ -45,29 +48,43 @@ def project_root(start: Path, shipped: Path = SHIPPED) -> Path:
 
 PROJECT_ROOT = project_root(Path.cwd())
 CODE_ROOT = _PACKAGE.parent  # of the modules: the clone, or where a wheel is installed
-# Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
+# Environment variable: the folder in which a kernel of the launcher leaves what the
+# launcher publishes when the notebook ends well.
 STAGING = "WORKBOOK_STAGING"
 # Environment variable: where a combination of a sweep publishes.
 COMBINATION = "WORKBOOK_COMBINATION"
 SWEEP_LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
-WORK = "WORKBOOK_WORK"  # environment variable: the folder of work of the study that such a kernel belongs to
+# Environment variable: the folder of work of the study of such a kernel.
+WORK = "WORKBOOK_WORK"
 
 CHECKSUM = "checksum"  # in a file: of all else that it holds, see ``checksum``
 RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
 POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
-# In a study's folder of work and in its records: which images notebook 01 chose, and all
-# that is known of them but their pixels.
+# In a study's folder of work and in its records: which images notebook 01 chose, and
+# all about them but their pixels.
 MANIFEST = "data.json"
 LABELS = "images.npz"
 
 
 def from_root(path: str | Path) -> Path:
-    """Resolve a path against the project's root, so that it means the same wherever a kernel starts."""
+    """A path from the project's root, the same wherever a kernel starts.
+
+    Args:
+        path: absolute, from the root, or from "~".
+    """
     return (PROJECT_ROOT / Path(path).expanduser()).resolve()
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Join a name that comes from data to a folder; one that would leave it is a ValueError."""
+    """Join a name that comes from data to a folder.
+
+    Args:
+        folder: any.
+        name: of a file or folder in it.
+
+    Raises:
+        ValueError: where the name would leave the folder.
+    """
     folder = folder.resolve()
     path = (folder / name).resolve()
     if not path.is_relative_to(folder) or path == folder:
@@ -79,9 +96,10 @@ def inside(folder: Path, name: str) -> Path:
 
 @contextmanager
 def complete_or_absent(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``, renamed when the block succeeds and deleted when it fails.
+    """A path beside ``path``, renamed when the block succeeds, else deleted.
 
-    A process killed inside the block leaves at most a hidden ``.<name>.<pid>.partial`` file, never half of ``path``.
+    A process killed inside the block leaves at most a hidden ``.<name>.<pid>.partial``
+    file, never half of ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -157,8 +175,9 @@ def _state(file: str) -> str:
 def records_of(work: Path) -> Path:
     """Folder of the published records of a study, by its folder of work.
 
-    ``reports/<study>/records`` beside ``work/<study>``, or where ``work/<study>/records.json``
-    says, which notebooks write whose ``reports_dir`` is another place.
+    ``reports/<study>/records`` beside ``work/<study>``, or where
+    ``work/<study>/records.json`` says, which notebooks write whose ``reports_dir`` is
+    another place.
 
     Args:
         work: ``<work_dir>/<study>``.
@@ -173,17 +192,29 @@ def records_of(work: Path) -> Path:
 
 
 def digest(value: Any) -> str:
-    """Digest of a JSON-like value, such as the settings that decide some numbers: 8 hex digits, whatever the order of keys."""
+    """Digest of a JSON-like value, whatever the order of keys: 8 hex digits.
+
+    Args:
+        value: such as the settings that decide some numbers.
+
+    Example:
+        >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+        True
+    """
     return blake2b(
         json.dumps(value, sort_keys=True).encode(), digest_size=4
     ).hexdigest()
 
 
 def checksum(tensors: Mapping[str, "Tensor"], texts: Mapping[str, str]) -> str:
-    """CRC-32 of named tensors on the CPU and of texts, whatever their order: 8 hex digits.
+    """CRC-32 of named tensors and of texts, whatever their order: 8 hex digits.
 
-    A safetensors file has none of its own, so that a flipped bit would be read as another
-    number.
+    A safetensors file has none of its own, so that a flipped bit would be read as
+    another number.
+
+    Args:
+        tensors: by name, on the CPU.
+        texts: by name.
     """
     import torch
 
@@ -250,7 +281,11 @@ def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """Texts in the header of a safetensors file; none where it has none, is not there or damaged, or is of another kind."""
+    """Texts in the header of a safetensors file.
+
+    Returns:
+        None where the file has none, is not there or damaged, or is of another kind.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -387,7 +422,8 @@ def read_json(path: Path) -> Any:
         record = json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as fault:
         raise ValueError(
-            f"{path} is not readable JSON ({fault}); delete it and run again to make it anew"
+            f"{path} is not readable JSON ({fault}); delete it and run again to make "
+            "it anew"
         ) from fault
     written = record.pop(CHECKSUM, None) if isinstance(record, dict) else None
     if written not in (None, digest(record)):
@@ -408,13 +444,17 @@ def versions(
 
 
 def commit() -> str:
-    """Short commit of the project, with "+changes" when the tree differs from it, "unknown" outside git."""
+    """Short commit of the project.
+
+    Returns:
+        With "+changes" where the tree differs from it; "unknown" outside git.
+    """
     where = {"cwd": PROJECT_ROOT, "capture_output": True, "text": True}
     try:
         name = subprocess.run(
             ["git", "describe", "--always", "--exclude=*"], check=True, **where
         ).stdout.strip()
-        # Contents are compared as filters leave them: outputs of a notebook are no change.
+        # Contents are compared as filters leave them: outputs are no change.
         differs = subprocess.run(["git", "diff", "--quiet", "HEAD"], **where).returncode
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
@@ -422,8 +462,12 @@ def commit() -> str:
 
 
 def device_name(device: Any) -> str:
-    """Name of a torch device as a reader knows it: the GPU's model, or the processor's architecture and its threads."""
-    import torch  # here, so that a launcher can ask for the commit without loading torch
+    """Name of a torch device as a reader knows it.
+
+    Returns:
+        The GPU's model, or the processor's architecture and its threads.
+    """
+    import torch  # here, so that a launcher does without
 
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)

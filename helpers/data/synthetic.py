@@ -1,4 +1,7 @@
-"""The embedded data: rendered scenes with one object of the class, its exact box, and a background that may give it away."""
+"""The embedded data: rendered scenes with one object of the class and its exact box.
+
+The background may give the class away.
+"""
 
 from collections.abc import Callable
 
@@ -41,14 +44,30 @@ def scenes(
     split: str,
     background_cue: float = 0.5,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Render scenes, class by class; image i of a class is the same however many are asked for.
+    """Render scenes, class by class.
 
-    With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training split to the
-    image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. Of the
-    object, which is lighter than every background, only the shape says anything of the class.
+    Image i of a class is the same however many are asked for. The background may carry
+    stripes whose direction belongs to a class: in the training split to the image's
+    class, in the test split to a random one, so that a network which looks beside the
+    object pays for it on unseen images. Of the object, which is lighter than any
+    background, only the shape says anything of the class.
 
-    Gives (N, 3, size, size) uint8 RGB, from 16 pixels on, so that every class shows; (N,) int64 labels; (N, 1, 4) int16 half-open boxes
-    x0, y0, x1, y1, tight around the object.
+    Args:
+        classes: their number, at most that of ``CLASS_NAMES``.
+        per_class: images of each.
+        size: side, pixels; from 16 on all classes show.
+        seed: of all draws.
+        split: "train" or "test".
+        background_cue: probability of stripes.
+
+    Returns:
+        Images (N, 3, size, size) uint8 RGB; labels (N,) int64; boxes (N, 1, 4) int16,
+        half-open x0, y0, x1, y1, tight around the object.
+
+    Example:
+        >>> images, labels, boxes = scenes(2, 1, 16, seed=0, split="train")
+        >>> images.shape, labels, boxes.shape
+        ((2, 3, 16, 16), array([0, 1]), (2, 1, 4))
     """
     images = np.empty((classes * per_class, 3, size, size), dtype=np.uint8)
     boxes = np.empty((classes * per_class, 1, 4), dtype=np.int16)
@@ -58,16 +77,13 @@ def scenes(
                 [seed, _SPLITS.index(split), label, number]
             )
             image, mask = _scene(label, size, split, background_cue, generator)
-            row, rows, columns = (
-                label * per_class + number,
-                np.flatnonzero(mask.any(1)),
-                np.flatnonzero(mask.any(0)),
-            )
-            images[row], boxes[row, 0] = (
-                image,
-                (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1),
-            )
-    return images, np.repeat(np.arange(classes, dtype=np.int64), per_class), boxes
+            row = label * per_class + number
+            rows = np.flatnonzero(mask.any(1))
+            columns = np.flatnonzero(mask.any(0))
+            images[row] = image
+            boxes[row, 0] = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+    labels = np.repeat(np.arange(classes, dtype=np.int64), per_class)
+    return images, labels, boxes
 
 
 def _scene(
@@ -92,7 +108,7 @@ def _scene(
 def _background(
     x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Smooth dark colour: a random level and three slow waves per channel; never above 132."""
+    """Smooth dark colour: a level and three slow waves a channel, 132 at most."""
     image = generator.uniform(40, 105, (3, 1, 1)) + np.zeros((3, *x.shape))
     for _ in range(3):
         wave = generator.uniform(-7, 7, (2, 3, 1, 1))
@@ -120,7 +136,8 @@ def _clutter(
 ) -> np.ndarray:
     """Lines and blots that are no class."""
     for _ in range(int(generator.integers(2, 6))):
-        angle, offset = generator.uniform(0, np.pi), generator.uniform(-0.5, 1)
+        angle = generator.uniform(0, np.pi)
+        offset = generator.uniform(-0.5, 1)
         along = np.cos(angle) * x + np.sin(angle) * y - offset
         across = -np.sin(angle) * x + np.cos(angle) * y
         near = (abs(along) < generator.uniform(0.01, 0.03)) & (
@@ -133,14 +150,17 @@ def _clutter(
 def _object_mask(
     label: int, x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Place the class's shape: about 30 to 65 % of the side, stretched by up to 35 %, turned by up to 20 degrees, wholly inside."""
+    """Place the class's shape, wholly inside.
+
+    About 30 to 65 % of the side, stretched by up to 35 %, turned by up to 20 degrees.
+    """
     half = generator.uniform(0.18, 0.33) * np.exp(generator.uniform(-0.15, 0.15, 2))
     angle = generator.uniform(-0.35, 0.35)
-    reach = (
-        half.max() * 1.2
-    )  # a turned square of half width 0.9 reaches to 0.9 (cos 0.35 + sin 0.35) = 1.16
+    # A turned square of half width 0.9 reaches to 0.9 (cos 0.35 + sin 0.35) = 1.16.
+    reach = half.max() * 1.2
     centre = generator.uniform(reach, 1 - reach, 2)
-    dx, dy = x - centre[0], y - centre[1]
+    dx = x - centre[0]
+    dy = y - centre[1]
     u = (np.cos(angle) * dx + np.sin(angle) * dy) / half[0]
     v = (-np.sin(angle) * dx + np.cos(angle) * dy) / half[1]
     mask = _SHAPES[CLASS_NAMES[label]](u, v)
@@ -151,8 +171,12 @@ def _object_mask(
 def _object_colour(
     x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Any light colour, plain or textured, in every channel above 150 and so above the background with its stripes."""
-    texture = _stripes(
-        x, y, generator.uniform(0, np.pi), generator.uniform(8, 20), generator
-    ) * generator.choice([0, 0, 20])
+    """Any light colour, plain or textured, above 150 in all channels.
+
+    So it is above the background with its stripes.
+    """
+    angle = generator.uniform(0, np.pi)
+    frequency = generator.uniform(8, 20)
+    stripes = _stripes(x, y, angle, frequency, generator)
+    texture = stripes * generator.choice([0, 0, 20])
     return generator.uniform(170, 255, (3, 1, 1)) + texture
