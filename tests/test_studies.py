@@ -169,7 +169,7 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
 
 def test_a_study_of_too_few_images_is_refused_before_it_trains(tmp_path, capsys):
     notebooks = {"01_data_subset": {"images_per_class": 6}, "02_grid_training": {}}
-    assert run(shrunk("demo", notebooks), "few", tmp_path) == 1
+    assert run({"notebooks": notebooks}, "few", tmp_path) == 1
     said = capsys.readouterr().out
     assert "all runs of this study together are fitted to" in said
     assert "minimum_images_per_class of 01" in said
