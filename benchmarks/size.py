@@ -11,11 +11,12 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.files import PROJECT_ROOT
+from helpers.sweep.imports import files_behind
 
 WIDTH = 88
 # Names that say how a value came to be instead of what it is.
@@ -175,45 +176,10 @@ def complexities(folder: Path) -> list[int]:
     return [int(re.search(r"\((\d+) >", message)[1]) for message in messages]
 
 
-def imported_modules(start: Iterable[str], root: Path) -> set[str]:
-    """Modules of ``helpers`` that importing some of them reads.
-
-    Args:
-        start: dotted names, such as "helpers.data.images".
-        root: the folder that holds ``helpers``.
-
-    Returns:
-        These modules and all that they import, at their heads or inside of functions.
-    """
-    reached: set[str] = set()
-    waiting = list(start)
-    while waiting:
-        name = waiting.pop()
-        path = root / (name.replace(".", "/") + ".py")
-        if name in reached or not path.is_file():
-            continue
-        reached.add(name)
-        waiting += imports_of(ast.parse(path.read_text(encoding="utf-8")))
-    return reached
-
-
-def imports_of(tree: ast.Module) -> list[str]:
-    """Dotted names below ``helpers`` that a module or a notebook's code imports."""
-    names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [item.name for item in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module]
-            names += [f"{node.module}.{item.name}" for item in node.names]
-    return [name for name in names if name.startswith("helpers")]
-
-
-def notebook_code(path: Path) -> str:
-    """The code of a notebook, one cell after the other."""
+def code_cells(path: Path) -> list[str]:
+    """Sources of the code cells of a notebook."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    return "\n\n".join(code)
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def per_thousand(
@@ -276,8 +242,7 @@ def rows_of(root: Path) -> list[tuple[str, str]]:
         ),
     ]
     for path in notebooks:
-        imports = imports_of(ast.parse(notebook_code(path)))
-        files = imported_modules(imports, root)
+        files = files_behind(code_cells(path), root)
         rows.append((f"files of helpers that {path.stem} imports", f"{len(files)}"))
     return rows
 

@@ -1,6 +1,5 @@
 """The check of a GPU server runs through on a CPU, with nothing installed that a bare server lacks."""
 
-import ast
 import importlib
 import json
 import os
@@ -156,18 +155,3 @@ def test_sizes_by_hand(tmp_path):
         True,
         False,
     ]
-
-
-def test_imports_are_followed_through_modules(tmp_path):
-    package = tmp_path / "helpers"
-    package.mkdir()
-    (package / "first.py").write_text("from helpers import second\n")
-    (package / "second.py").write_text("def late():\n    import helpers.third\n")
-    (package / "third.py").write_text("import helpers.first\n")
-    (package / "apart.py").write_text("")
-    imports = size.imports_of(ast.parse("from helpers import first"))
-    assert size.imported_modules(imports, tmp_path) == {
-        "helpers.first",
-        "helpers.second",
-        "helpers.third",
-    }

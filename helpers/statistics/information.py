@@ -1,4 +1,7 @@
-"""How much a measure says of the order of two gaps once their hyperparameters are known: the score of the PGDL competition."""
+"""How much a measure says of the order of two gaps with hyperparameters known.
+
+The score of the PGDL competition.
+"""
 
 from collections.abc import Sequence
 from itertools import combinations, product
@@ -67,69 +70,82 @@ def conditional_information(
 def information_by_set(
     measures: Array, gaps: Array, levels: dict[str, Codes]
 ) -> dict[tuple[str, ...], Array]:
-    """Share of the entropy of the order of two gaps that a measure explains, for every set of at most two hyperparameters that are known.
+    """Share of the entropy of the order of two gaps that a measure explains.
 
-    Ordered pairs (a, b) of configurations fall into cells u by the values of the set in both. With ``V_g = 1[gap_a > gap_b]`` and
-    ``V_mu = 1[measure_a > measure_b]`` it is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)`` over cells of two pairs or more. Measures
-    (C, M), gaps (C, D), levels (C,) of each hyperparameter -> (D, M), NaN where every cell is certain.
+    Ordered pairs (a, b) of configurations fall into cells u by the values that some
+    hyperparameters have in both. With ``V_g = 1[gap_a > gap_b]`` and
+    ``V_mu = 1[measure_a > measure_b]`` it is
+    ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)`` over cells of two pairs or more.
+
+    Args:
+        measures: (C, M) of the configurations.
+        gaps: (C, D).
+        levels: (C,) of each hyperparameter.
+
+    Returns:
+        (D, M) in [0, 1] for every set of at most two hyperparameters that are known;
+        NaN where every cell is certain.
     """
-    count, draws, known = measures.shape[1], gaps.shape[1], {}
-    # Ranks tell the same order, and are compared faster.
-    ranks, gap_ranks = (
-        rankdata(values, "dense", axis=0).astype(np.int16)
-        for values in (measures, gaps)
-    )
-    # n log2 n by a table: all counts are whole numbers, so that a certain outcome has exactly no entropy.
-    whole = np.arange(len(gaps) ** 2 + 1, dtype=float)
-    log = np.log2(np.maximum(whole, 1)) * whole
-    for names in (names for size in (0, 1, 2) for names in combinations(levels, size)):
-        kinds = joint_codes([levels[name] for name in names], len(gaps))
-        members = [
-            np.flatnonzero(kinds == kind) for kind in range(kinds.max(initial=-1) + 1)
-        ]
-        information, entropy = np.zeros((count, draws)), np.zeros(draws)
-        for (a, one), (b, other) in product(enumerate(members), repeat=2):
-            pairs = len(one) * (len(other) - (a == b))
-            if pairs < 2:
-                continue
-            of_measure = _larger(ranks, one, other).T
-            for chosen in slices(draws, pairs):
-                of_gap = _larger(gap_ranks[:, chosen], one, other)
-                # Single precision holds whole numbers exactly up to 16.7 million.
-                counts = (
-                    of_measure @ of_gap,
-                    of_gap.sum(0),
-                    of_measure.sum(1)[:, None],
-                )
-                both, by_gap, by_measure = (part.astype(np.intp) for part in counts)
-                outcomes = (
-                    both,
-                    by_gap - both,
-                    by_measure - both,
-                    pairs - by_gap - by_measure + both,
-                )
-                gap_alone, measure_alone = (
-                    log[pairs] - log[part] - log[pairs - part]
-                    for part in (by_gap, by_measure)
-                )
-                entropy[chosen] += gap_alone / pairs
-                information[:, chosen] += (
-                    gap_alone
-                    + measure_alone
-                    - log[pairs]
-                    + sum(log.take(part) for part in outcomes)
-                ) / pairs
+    # Ranks have the same order, and are compared faster.
+    ranks = rankdata(measures, "dense", axis=0).astype(np.int16)
+    gap_ranks = rankdata(gaps, "dense", axis=0).astype(np.int16)
+    sets = [names for size in (0, 1, 2) for names in combinations(levels, size)]
+    shares = {}
+    for names in sets:
+        cells = joint_codes([levels[name] for name in names], len(gaps))
+        information, entropy = _in_cells(ranks, gap_ranks, cells)
+        share = information / np.where(entropy > 0, entropy, np.nan)
         # Rounded, so that a measure that is constant in every cell has exactly nothing.
-        known[names] = np.round(
-            np.clip(information / np.where(entropy > 0, entropy, np.nan), 0, 1), 12
-        ).T
-    return known
+        shares[names] = np.round(np.clip(share, 0, 1), 12).T
+    return shares
+
+
+def _in_cells(
+    ranks: NDArray[np.int16], gap_ranks: NDArray[np.int16], groups: Codes
+) -> tuple[Array, Array]:
+    """Information (M, D) and entropy (D,) summed over the cells of pairs of groups."""
+    draws = gap_ranks.shape[1]
+    members = [
+        np.flatnonzero(groups == group) for group in range(groups.max(initial=-1) + 1)
+    ]
+    information = np.zeros((ranks.shape[1], draws))
+    entropy = np.zeros(draws)
+    n_log_n = _n_log_n(len(gap_ranks) ** 2)
+    for (a, one), (b, other) in product(enumerate(members), repeat=2):
+        pairs = len(one) * (len(other) - (a == b))
+        if pairs < 2:
+            continue
+        of_measure = _larger(ranks, one, other).T
+        for chosen in slices(draws, pairs):
+            of_gap = _larger(gap_ranks[:, chosen], one, other)
+            # Single precision holds whole numbers exactly up to 16.7 million.
+            both = (of_measure @ of_gap).astype(np.intp)
+            by_gap = of_gap.sum(0).astype(np.intp)
+            by_measure = of_measure.sum(1)[:, None].astype(np.intp)
+            neither = pairs - by_gap - by_measure + both
+            outcomes = (both, by_gap - both, by_measure - both, neither)
+            of_gap_alone = n_log_n[pairs] - n_log_n[by_gap] - n_log_n[pairs - by_gap]
+            of_measure_alone = (
+                n_log_n[pairs] - n_log_n[by_measure] - n_log_n[pairs - by_measure]
+            )
+            of_outcomes = sum(n_log_n.take(count) for count in outcomes)
+            joint = of_gap_alone + of_measure_alone - n_log_n[pairs] + of_outcomes
+            entropy[chosen] += of_gap_alone / pairs
+            information[:, chosen] += joint / pairs
+    return information, entropy
+
+
+def _n_log_n(most: int) -> Array:
+    """``n log2 n`` of 0 to ``most``.
+
+    A table, since all counts are whole numbers: a certain outcome has exactly no
+    entropy.
+    """
+    whole = np.arange(most + 1, dtype=float)
+    return np.log2(np.maximum(whole, 1)) * whole
 
 
 def _larger(ranks: NDArray[np.int16], one: Codes, other: Codes) -> NDArray[np.float32]:
-    """1 where one configuration's value is the larger, else 0: (C, K) -> (pairs, K)."""
-    return (
-        (ranks[one][:, None] > ranks[other][None])
-        .reshape(len(one) * len(other), -1)
-        .astype(np.float32)
-    )
+    """1 where one configuration's value is the larger: (C, K) -> (pairs, K)."""
+    is_larger = ranks[one][:, None] > ranks[other][None]
+    return is_larger.reshape(len(one) * len(other), -1).astype(np.float32)

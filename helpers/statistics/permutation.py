@@ -1,4 +1,8 @@
-"""P-values: gaps, or their residuals, change places among configurations; one null for all measures, and the error of a family."""
+"""P-values by permutation.
+
+Gaps, or their residuals, change places among configurations: one null for all measures,
+and the error of a family.
+"""
 
 import itertools
 import math
@@ -162,49 +166,86 @@ def p_values(observed: ArrayLike, null: Array) -> Array:
 
 
 def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
-    """P-value of each statistic for the family of all, by the null of their maximum: maxT, single step; Westfall and Young 1993."""
+    """P-value of each statistic for the family of all: maxT, single step.
+
+    By the null of their maximum; Westfall and Young 1993.
+
+    Args:
+        observed: (M,) statistics, larger is more extreme.
+        null: (D, M) the same under the null.
+
+    Returns:
+        (M,) in (0, 1]; NaN where a statistic is undefined, which is not in the family.
+    """
     observed = np.asarray(observed, dtype=float)
-    largest = np.fmax.reduce(null[:, np.isfinite(observed)], axis=1, initial=np.nan)
+    family = null[:, np.isfinite(observed)]
+    largest = np.fmax.reduce(family, axis=1, initial=np.nan)
     return p_values(observed, np.broadcast_to(largest[:, None], null.shape))
 
 
 def band(null: Array) -> float:
-    """Bound that the largest of all statistics stays within in 95 % of the null: beyond it the adjusted p is below 0.05."""
+    """Bound that the largest of all statistics stays within in 95 % of the null.
+
+    Beyond it the adjusted p is below 0.05.
+
+    Args:
+        null: (D, M) statistics under the null, larger is more extreme.
+
+    Returns:
+        NaN where too few draws are there.
+    """
     largest = np.sort(np.fmax.reduce(null, axis=1, initial=np.nan))
     largest = largest[np.isfinite(largest)]
-    rank = (
-        int(0.95 * (len(largest) + 1) + 1e-9) + 1
-    )  # so few draws are above that the adjusted p is less than 0.05
+    # So few draws are above that the adjusted p is less than 0.05.
+    rank = int(0.95 * (len(largest) + 1) + 1e-9) + 1
     return float(largest[rank - 1]) if 0 < rank <= len(largest) else np.nan
 
 
 def holm(p: ArrayLike) -> Array:
-    """P-values for the family of all by Holm 1979, whatever their dependence: (m,) -> (m,); NaN stays and is not in the family."""
+    """P-values for the family of all, whatever their dependence; Holm 1979.
+
+    Args:
+        p: (m,); NaN is not in the family.
+
+    Returns:
+        (m,) in [0, 1], NaN where p is.
+
+    Example:
+        >>> holm([0.01, 0.04, np.nan]).tolist()
+        [0.02, 0.04, nan]
+    """
     p = np.asarray(p, dtype=float)
-    adjusted, known = np.full(p.shape, np.nan), np.flatnonzero(np.isfinite(p))
-    order = known[np.argsort(p[known], kind="stable")]
-    adjusted[order] = np.minimum(
-        np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1
-    )
+    family = np.flatnonzero(np.isfinite(p))
+    order = family[np.argsort(p[family], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    adjusted = np.full(p.shape, np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1)
     return adjusted
 
 
 def sign_flip_p(
     values: Array, groups: ArrayLike, flips: int = PERMUTATIONS, seed: int = 0
 ) -> Array:
-    """One-sided p of each column's sum (n, M) when whole groups change sign at random, in every way if few; Fisher 1935."""
-    known = np.isfinite(values)
-    sums = (
-        pd.DataFrame(np.where(known, values, 0))
-        .groupby(np.asarray(groups))
-        .sum()
-        .to_numpy()
-    )
-    if 2 ** len(sums) <= flips + 1:
-        signs = 1 - 2 * (
-            (np.arange(1, 2 ** len(sums))[:, None] >> np.arange(len(sums))) & 1
-        )
+    """One-sided p of each column's sum when whole groups change sign; Fisher 1935.
+
+    Args:
+        values: (n, M), NaN is left out.
+        groups: (n,) names of what changes sign together.
+        flips: number of random changes, where there are too many for all.
+        seed: of the random changes.
+
+    Returns:
+        (M,) in (0, 1]; NaN where no value is finite.
+    """
+    is_finite = np.isfinite(values)
+    table = pd.DataFrame(np.where(is_finite, values, 0))
+    sums = table.groupby(np.asarray(groups)).sum().to_numpy()
+    count = len(sums)
+    if 2**count <= flips + 1:
+        numbers = np.arange(1, 2**count)[:, None]
+        signs = 1 - 2 * ((numbers >> np.arange(count)) & 1)
     else:
-        signs = np.random.default_rng(seed).choice([-1, 1], size=(flips, len(sums)))
-    as_large = (signs @ sums >= sums.sum(0) - 1e-9 * np.abs(sums).sum(0)).sum(0)
-    return np.where(known.any(0), (1 + as_large) / (1 + len(signs)), np.nan)
+        signs = np.random.default_rng(seed).choice([-1, 1], size=(flips, count))
+    least = sums.sum(0) - 1e-9 * np.abs(sums).sum(0)
+    as_large = (signs @ sums >= least).sum(0)
+    return np.where(is_finite.any(0), (1 + as_large) / (1 + len(signs)), np.nan)

@@ -1,4 +1,7 @@
-"""What predicts the gap of models that were not seen: hyperparameters, fit, and what a measure saves beside them."""
+"""What predicts the gap of models that were not seen.
+
+Hyperparameters, training accuracy and loss, and what a measure saves beside them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +14,18 @@ from helpers.statistics.correlations import Array, design, finite_groups, finite
 from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.permutation import sign_flip_p
 
-FIT = (
-    "train_accuracy",
-    "log_train_loss",
-)  # how well a network fits its training images; measures must add something to it
-FOLDS, DEALS = 10, 30
+# How well a network fits its training images; measures must add something to it.
+FIT = ("train_accuracy", "log_train_loss")
+FOLDS = 10
+DEALS = 30
 FEWEST_FOLDS = 3
 PENALTIES = np.logspace(-2, 4, 13)
 
 
 def with_fit(models: pd.DataFrame) -> pd.DataFrame:
     """The models with ``log_train_loss``, natural, of a loss of 1e-12 at least."""
-    return models.assign(
-        log_train_loss=np.log(models["train_loss"].astype(float).clip(lower=1e-12))
-    )
+    loss = models["train_loss"].astype(float).clip(lower=1e-12)
+    return models.assign(log_train_loss=np.log(loss))
 
 
 def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
@@ -102,12 +103,20 @@ def _ridge(x: Array, y: Array, new: Array) -> Array:
 def dealt_folds(
     groups: ArrayLike, deals: int = DEALS, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Deals of whole groups into ``FOLDS`` folds, or as many as there are groups: (n,) names -> (deals, n)."""
+    """Deal whole groups into ``FOLDS`` folds, or as many as there are groups.
+
+    Args:
+        groups: (n,) names.
+        deals: how often.
+        seed: of the deals.
+
+    Returns:
+        (deals, n) numbers of folds.
+    """
     codes, names = pd.factorize(np.asarray(groups))
-    random, count = np.random.default_rng(seed), min(FOLDS, max(1, len(names)))
-    return np.stack(
-        [random.permutation(np.arange(len(names)) % count)[codes] for _ in range(deals)]
-    )
+    folds = np.arange(len(names)) % min(FOLDS, max(1, len(names)))
+    random = np.random.default_rng(seed)
+    return np.stack([random.permutation(folds)[codes] for _ in range(deals)])
 
 
 def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
@@ -193,24 +202,34 @@ def saved_errors(
 def known_in_advance(
     draws: Draws, axes: Sequence[str], left_out: str = "cell"
 ) -> pd.DataFrame:
-    """Error of the predicted gap, in points, before any measure: by mean, fit, hyperparameters, and both."""
+    """Error of the predicted gap before any measure, in points.
+
+    Args:
+        draws: n networks.
+        axes: hyperparameters that vary.
+        left_out: column whose groups are left out, see ``folds_of``.
+
+    Returns:
+        A row each for the mean, the fit (training accuracy and loss), hyperparameters,
+        and both, with the interval of the error.
+    """
     models = with_fit(draws.models)
-    parts = {
-        "mean": ((), ()),
-        "fit": ((), FIT),
-        "hyperparameters": (axes, ()),
-        "hyperparameters and fit": (axes, FIT),
+    predictors = {
+        "mean": design(models),
+        "fit": design(models, (), FIT),
+        "hyperparameters": design(models, axes),
+        "hyperparameters and fit": design(models, axes, FIT),
     }
-    gap, folds = models["gap"].to_numpy(dtype=float), folds_of(draws, left_out)
+    gap = models["gap"].to_numpy(dtype=float)
+    folds = folds_of(draws, left_out)
     errors = np.column_stack(
-        [
-            left_out_errors(design(models, *columns), gap, folds)
-            for columns in parts.values()
-        ]
+        [left_out_errors(columns, gap, folds) for columns in predictors.values()]
     )
-    ends = dict(zip(("error_points", "low", "high"), draws.mean(errors), strict=True))
-    return pd.DataFrame(
-        {"known": list(parts)}
-        | ends
-        | {"n": len(models), "cells": models["cell"].nunique()}
-    )
+    mean, low, high = draws.mean(errors)
+    table = pd.DataFrame({"known": list(predictors)})
+    table["error_points"] = mean
+    table["low"] = low
+    table["high"] = high
+    table["n"] = len(models)
+    table["cells"] = models["cell"].nunique()
+    return table

@@ -1,4 +1,7 @@
-"""The one primary analysis of a study: one model a run at its stop, right labels, above the training accuracy of the paper."""
+"""The one primary analysis of a study.
+
+One model a run at its stop, on right labels, above the training accuracy of the paper.
+"""
 
 from collections.abc import Sequence
 
@@ -45,12 +48,10 @@ WITHIN_SETTINGS = "r_gap_within_settings"
 
 def primary_rows(models: pd.DataFrame) -> np.ndarray:
     """Which models of a catalogue the primary analysis takes, (n,) bool."""
-    kept = (
-        models["snapshot"].eq("stop")
-        & models["label_noise"].eq(0)
-        & (models["train_accuracy"] > PAPER_ACCURACY)
-    )
-    return (kept & models["gap"].notna()).to_numpy()
+    at_stop = models["snapshot"].eq("stop")
+    right_labels = models["label_noise"].eq(0)
+    learnt = models["train_accuracy"] > PAPER_ACCURACY
+    return (at_stop & right_labels & learnt & models["gap"].notna()).to_numpy()
 
 
 def primary_table(
@@ -262,26 +263,31 @@ def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:
 
 
 def kinds_table(models: pd.DataFrame) -> pd.DataFrame:
-    """The kinds of training of a study, and the share of the variance of the gap that lies between them, the same in every row.
+    """The kinds of training of a study.
 
-    That share is adjusted for degrees of freedom (epsilon squared, Kelley 1935), so that it is 0 in the mean where kinds do not matter.
+    Args:
+        models: a row per model.
+
+    Returns:
+        A row per kind: its number of models, the share of them that ended by a rule,
+        its least and largest gap, and medians. variance_between_kinds, the same in
+        every row, is the share of the variance of the gap that lies between kinds,
+        adjusted for degrees of freedom (epsilon squared, Kelley 1935), so that it is 0
+        in the mean where kinds do not matter.
     """
-    parts = models.assign(by_rule=ended_by_a_rule(models)).groupby("kind", sort=False)
-    table = parts.agg(
+    by_kind = models.assign(by_rule=ended_by_a_rule(models)).groupby("kind", sort=False)
+    table = by_kind.agg(
         models=("gap", "size"),
         ended_by_a_rule=("by_rule", "mean"),
         gap_least=("gap", "min"),
         gap_most=("gap", "max"),
     )
-    within_kinds = (models["gap"] - parts["gap"].transform("mean")).pow(2).sum()
-    freedom = len(models) - len(parts)
+    within_kinds = (models["gap"] - by_kind["gap"].transform("mean")).pow(2).sum()
+    freedom = len(models) - len(by_kind)
     variance = models["gap"].var()
     share_within = np.nan
     if freedom > 0 and variance > 0:
         share_within = within_kinds / freedom / variance
-    medians = parts[["train_accuracy", "test_accuracy", "gap"]].median()
-    return (
-        table.join(medians)
-        .assign(variance_between_kinds=1 - share_within)
-        .reset_index()
-    )
+    medians = by_kind[["train_accuracy", "test_accuracy", "gap"]].median()
+    table = table.join(medians).assign(variance_between_kinds=1 - share_within)
+    return table.reset_index()

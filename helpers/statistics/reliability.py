@@ -1,4 +1,7 @@
-"""How far a measure is the same when its images, or the seed of its network, are others: what a correlation can reach at most."""
+"""How far a measure is the same when its images, or the seed of its network, change.
+
+A correlation with it can reach the root of its reliability at most.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,46 +9,67 @@ from numpy.typing import ArrayLike
 
 from helpers.statistics.correlations import pearson
 
+SPLITS = 20
+
 
 def reliability(values: ArrayLike, seed: int = 0) -> float:
-    """Reliability of the mean over images of (n, images) values: median over 20 random splits in two halves of ``2 r / (1 + r)``.
+    """Reliability of the mean over images, from random halves.
 
-    The step to full length (Spearman 1910, Brown 1910) is not taken below 0.
+    The median over ``SPLITS`` splits in two halves of ``2 r / (1 + r)``, the step to
+    full length (Spearman 1910, Brown 1910), which is not taken below 0.
+
+    Args:
+        values: (n, images), NaN where an image has none.
+        seed: of the splits.
+
+    Returns:
+        At most 1; NaN where no split has a correlation.
     """
     table = np.asarray(values, dtype=float)
-    order = np.random.default_rng(seed).permuted(
-        np.tile(np.arange(table.shape[1]), (20, 1)), axis=1
-    )
-    first = (order < table.shape[1] // 2).T  # (images, splits)
-    halves, known = np.stack([first, ~first]).astype(float), np.isfinite(table)
-    counts = known.astype(float) @ halves
-    means = (np.where(known, table, 0) @ halves) / np.where(
-        counts > 0, counts, np.nan
-    )  # (2, models, splits)
-    r = np.array(
-        [
-            pearson(*both)
-            for both in means[:, np.isfinite(means).all((0, 2))].transpose(2, 0, 1)
-        ]
-    )
+    images = table.shape[1]
+    numbers = np.tile(np.arange(images), (SPLITS, 1))
+    order = np.random.default_rng(seed).permuted(numbers, axis=1)
+    first = (order < images // 2).T  # (images, splits)
+    halves = np.stack([first, ~first]).astype(float)
+    is_finite = np.isfinite(table)
+    counts = is_finite.astype(float) @ halves
+    sums = np.where(is_finite, table, 0) @ halves
+    means = sums / np.where(counts > 0, counts, np.nan)  # (2, n, splits)
+    in_all = np.isfinite(means).all((0, 2))
+    r = np.array([pearson(*split) for split in means[:, in_all].transpose(2, 0, 1)])
+    if not np.isfinite(r).any():
+        return np.nan
     stepped = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
-    return float(np.median(stepped[np.isfinite(r)])) if np.isfinite(r).any() else np.nan
+    return float(np.median(stepped[np.isfinite(r)]))
 
 
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
-    """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979."""
-    table = pd.DataFrame(
-        {"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}
-    ).dropna()
-    parts, total = table.groupby("group")["value"], len(table)
-    sizes, count = parts.size(), parts.ngroups
-    if (
-        count < 2
-        or total == count
-        or np.ptp(table["value"]) <= 1e-12 * table["value"].abs().max()
-    ):
+    """ICC(1) of repeats; Shrout and Fleiss 1979.
+
+    The share of the variance that lies between groups.
+
+    Args:
+        values: (n,), NaN is left out.
+        groups: (n,) names.
+
+    Returns:
+        At most 1; NaN with fewer than two groups, without repeats, or where all values
+        are equal.
+    """
+    table = pd.DataFrame({"value": np.asarray(values, dtype=float)})
+    table["group"] = np.asarray(groups)
+    table = table.dropna()
+    by_group = table.groupby("group")["value"]
+    total = len(table)
+    count = by_group.ngroups
+    if count < 2 or total == count:
         return np.nan
-    between = (sizes * (parts.mean() - table["value"].mean()) ** 2).sum() / (count - 1)
-    within = ((table["value"] - parts.transform("mean")) ** 2).sum() / (total - count)
+    if np.ptp(table["value"]) <= 1e-12 * table["value"].abs().max():
+        return np.nan
+    sizes = by_group.size()
+    squares_between = sizes * (by_group.mean() - table["value"].mean()) ** 2
+    squares_within = (table["value"] - by_group.transform("mean")) ** 2
+    between = squares_between.sum() / (count - 1)
+    within = squares_within.sum() / (total - count)
     size = (total - (sizes**2).sum() / total) / (count - 1)
     return float((between - within) / (between + (size - 1) * within))
