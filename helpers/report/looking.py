@@ -1,19 +1,17 @@
 """What notebook 09 draws and says of an experiment on where networks look."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from helpers.data.boxes import box_masks, box_shares
 from helpers.data.images import ImageSet
-from helpers.files import read_table
 from helpers.report.cams import draw_boxes
 from helpers.report.style import count
-from helpers.scoring import measuring
 from helpers.statistics import pairs
 from helpers.training import looking
 
@@ -109,29 +107,25 @@ def differences_figure(
     return figure
 
 
-def slope_of_study(reports: Path, study: str) -> float:
-    """Points of gap per unit of overlap, over the networks of a published study.
+def draw_slope(ax: Axes, networks: pd.DataFrame, slope: float, study: str) -> None:
+    """Draw where networks would lie if overlap were what lowers the gap.
 
     Args:
-        reports: the folder of reports.
-        study: its name.
-
-    Returns:
-        Least squares of the gap on ``area_matched_iou`` of training images; NaN where
-        the study publishes no such scores.
+        ax: with the networks; its limits stay, and the line may leave them.
+        networks: one row each, with looking, train_area_matched_iou and gap (points).
+        slope: points of gap per unit of overlap; NaN draws nothing.
+        study: that the slope is of.
     """
-    folder = reports / study / "tables"
-    if not (folder / "scores.parquet").is_file():
-        return np.nan
-    models = pd.read_csv(
-        folder / "catalogue.csv", keep_default_na=False, na_values=[""]
-    )
-    models = measuring.with_measures(models, read_table(folder / "scores.parquet"))
-    analysed = models["left_out"].fillna("").eq("") & models["area_matched_iou"].notna()
-    chosen = models[analysed]
-    if len(chosen) < 3:
-        return np.nan
-    return float(100 * np.polyfit(chosen["area_matched_iou"], chosen["gap"], 1)[0])
+    ax.set_ylim(ax.get_ylim())
+    plain = networks[networks["looking"] == looking.PLAIN]
+    if not np.isfinite(slope) or plain.empty:
+        return
+    overlap = networks["train_area_matched_iou"]
+    ends = np.array([overlap.min(), overlap.max()])
+    away = ends - plain["train_area_matched_iou"].mean()
+    heights = plain["gap"].mean() + slope * away
+    style = {"color": "0.4", "linestyle": "--", "label": f"slope of {study}"}
+    ax.plot(ends, heights, **style)
 
 
 def answer(judged: pd.DataFrame, networks: int) -> str:
@@ -160,6 +154,9 @@ def answer(judged: pd.DataFrame, networks: int) -> str:
             f"{where}. The difference is {row.difference:+.1f} points "
             f"({row.low:.1f} to {row.high:.1f}) over {count(row.pairs, 'pair')}."
         )
+        least_p = pairs.least_p(row.pairs)
+        if least_p >= 1 - pairs.LEVEL:
+            sentences.append(f"So few pairs allow no p below {least_p:.2g}.")
     if primary["verdict"].eq(pairs.NOT_CHANGED).any():
         sentences.append(
             "Where looking was not changed, the gap says nothing about looking."

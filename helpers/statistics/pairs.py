@@ -18,6 +18,7 @@ LEVEL = 0.95
 CHECK = "area_matched_iou"  # by which an arm is seen to look elsewhere than its control
 NOT_CHANGED = "looking was not changed"
 _FEWEST = 4  # networks of which a correlation is shown
+_FEWEST_PAIRS = 3  # of which an interval is narrow enough to see that looking changed
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ def paired_difference(
     one_sided = sign_flip_p(columns, range(pairs))
     p = min(1.0, 2 * float(one_sided.min()))
     return PairedDifference(mean, mean - half_width, mean + half_width, p, pairs)
+
+
+def least_p(pairs: int) -> float:
+    """The smallest two-sided p of the sign-flip test of a number of pairs.
+
+    Example:
+        >>> least_p(6)
+        0.03125
+    """
+    return min(1.0, 2 / 2**pairs)
 
 
 def paired_table(
@@ -138,6 +149,27 @@ def _by_pair(
     return arm
 
 
+def slope_of_gap(models: pd.DataFrame, measure: str) -> float:
+    """Points of gap per unit of a measure, by least squares over networks.
+
+    Args:
+        models: one row per network, with "gap" (a fraction) and the measure.
+        measure: column.
+
+    Returns:
+        NaN where fewer than three networks have the measure.
+
+    Example:
+        >>> models = pd.DataFrame({"gap": [0.5, 0.4, 0.3], "iou": [0.0, 0.1, 0.2]})
+        >>> round(slope_of_gap(models, "iou"))
+        -100
+    """
+    measured = models[models[measure].notna()]
+    if len(measured) < 3:
+        return np.nan
+    return float(100 * np.polyfit(measured[measure], measured["gap"], 1)[0])
+
+
 def correlations_by_arm(
     models: pd.DataFrame, measures: Sequence[str], target: str, plain: str
 ) -> pd.DataFrame:
@@ -188,7 +220,7 @@ def paired_claims(
         One row per claim, primary ones first: claim, primary, arm, control, measure,
         side, pairs, difference, low, high, p, p_adjusted (Holm's, over primary claims,
         and over the others), looking_changed ("yes", "no", or "not known" with fewer
-        than two pairs), verdict.
+        than three pairs), verdict.
     """
     rows = []
     asked = [claim for claim in claims if claim["question"] == PAIRED]
@@ -225,7 +257,7 @@ def paired_verdict(row: Mapping[str, Any]) -> str:
 
 def _was_changed(check: pd.Series) -> str:
     """Whether the networks of an arm look elsewhere than those of its control."""
-    if check["pairs"] < 2:
+    if check["pairs"] < _FEWEST_PAIRS:
         return "not known"
     return "yes" if excludes_zero(check) else "no"
 

@@ -201,12 +201,12 @@ def in_order(levels: Iterable[str]) -> list[str]:
     return sorted(set(levels), key=place)
 
 
-def contrasts(levels: Iterable[str]) -> list[tuple[str, str]]:
+def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
     """Which levels are held against which: an arm against its control, and each plain.
 
     Example:
         >>> from pprint import pprint
-        >>> pprint(contrasts(["plain", "map_in_box 1", "map_in_shuffled_box 1"]))
+        >>> pprint(contrasts_of(["plain", "map_in_box 1", "map_in_shuffled_box 1"]))
         [('map_in_box 1', 'map_in_shuffled_box 1'),
          ('map_in_box 1', 'plain'),
          ('map_in_shuffled_box 1', 'plain')]

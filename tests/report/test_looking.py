@@ -73,29 +73,27 @@ def test_differences_are_drawn_at_their_values():
     assert looking.differences_figure(table({"plain": [1.0]}), ["gap"]) is None
 
 
-def test_the_slope_is_that_of_least_squares(tmp_path):
-    folder = tmp_path / "study" / "tables"
-    folder.mkdir(parents=True)
-    overlap = np.array([0.0, 0.1, 0.2, 0.5])
-    gaps = np.array([0.6, 0.5, 0.4, 9.0])
-    models = pd.DataFrame(
+def test_the_slope_runs_through_the_middle_of_plain_networks():
+    networks = pd.DataFrame(
         {
-            "model_id": list("abcd"),
-            "gap": gaps,
-            "left_out": ["", "", "", "train accuracy not above 80%"],
+            "looking": ["plain", "plain", "map_in_box 1"],
+            "train_area_matched_iou": [0.1, 0.3, 0.6],
+            "gap": [50.0, 40.0, 44.0],
         }
     )
-    models.to_csv(folder / "catalogue.csv", index=False)
-    pd.DataFrame(
-        {
-            "model_id": list("abcd"),
-            "measure": "area_matched_iou",
-            "variant": "",
-            "value": overlap,
-        }
-    ).to_parquet(folder / "scores.parquet")
-    assert looking.slope_of_study(tmp_path, "study") == pytest.approx(-100)
-    assert np.isnan(looking.slope_of_study(tmp_path, "another"))
+    figure, ax = plt.subplots()
+    ax.scatter(networks["train_area_matched_iou"], networks["gap"])
+    limits = ax.get_ylim()
+    looking.draw_slope(ax, networks, -100.0, "kinds20")
+    (line,) = ax.get_lines()
+    assert line.get_xdata().tolist() == [0.1, 0.6]
+    assert line.get_ydata().tolist() == pytest.approx([55.0, 5.0])
+    assert line.get_label() == "slope of kinds20"
+    assert ax.get_ylim() == limits
+    looking.draw_slope(ax, networks, np.nan, "none")
+    looking.draw_slope(ax, networks[2:], -100.0, "none")
+    assert len(ax.get_lines()) == 1
+    plt.close(figure)
 
 
 def claims_table(**changed):
@@ -117,6 +115,8 @@ def test_the_answer_gives_each_primary_claim_its_verdict_and_numbers():
         "**96 networks.** *the gap falls*: **cannot tell**. The difference is -0.4 "
         "points (-1.2 to 0.4) over 16 pairs."
     )
+    few = looking.answer(claims_table(pairs=4), 16)
+    assert few.endswith("over 4 pairs. So few pairs allow no p below 0.12.")
     assert "one pair of networks has no" in looking.answer(claims_table(pairs=1), 4)
     assert "no pair of networks" in looking.answer(claims_table(pairs=0), 3)
     unchanged = looking.answer(claims_table(verdict="looking was not changed"), 96)

@@ -11,6 +11,7 @@ from helpers.statistics.pairs import (
     paired_claims,
     paired_difference,
     paired_table,
+    slope_of_gap,
 )
 
 GENERATOR = np.random.default_rng(0)
@@ -139,11 +140,13 @@ def test_verdicts(models, side, verdict):
     assert row["verdict"] == verdict
 
 
-def test_with_one_pair_nobody_knows_whether_looking_changed():
+@pytest.mark.parametrize(("repeats", "known"), [(1, False), (2, False), (3, True)])
+def test_with_two_pairs_nobody_knows_whether_looking_changed(repeats, known):
     models = networks()
-    one = models[models[["pretrained", "repeat"]].eq([True, 0]).all(axis=1)]
-    (row,) = paired_claims([CLAIM], table_of(one)).to_dict("records")
-    assert (row["pairs"], row["looking_changed"]) == (1, "not known")
+    few = models[models["pretrained"] & (models["repeat"] < repeats)]
+    (row,) = paired_claims([CLAIM], table_of(few)).to_dict("records")
+    assert row["pairs"] == repeats
+    assert row["looking_changed"] == ("yes" if known else "not known")
     assert row["verdict"] == "cannot tell"
 
 
@@ -175,3 +178,10 @@ def test_correlations_of_all_networks_and_of_those_told_nothing():
     assert row["r_given_start"] == pytest.approx(expected)
     few = correlations_by_arm(models[:3], ["iou"], "gap", "plain")
     assert few[["r", "plain_r"]].isna().all(axis=None)
+
+
+def test_the_slope_of_the_gap_is_that_of_least_squares_over_defined_values():
+    overlap = [0.0, 0.1, 0.2, np.nan]
+    models = pd.DataFrame({"gap": [0.6, 0.5, 0.4, 9.0], "iou": overlap})
+    assert slope_of_gap(models, "iou") == pytest.approx(-100)
+    assert np.isnan(slope_of_gap(models[:2], "iou"))
