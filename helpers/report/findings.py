@@ -133,7 +133,8 @@ def of_report(folder: Path) -> Findings:
         warning = no_verdicts(tables)
         definitions = _definitions(numbers)
         parts = _parts(numbers)
-    if not not_learnt(tables.get("catalogue")):
+    is_general = not _template_of(folder.name).is_file()
+    if not not_learnt(tables.get("catalogue")) and not (texts and is_general):
         texts.insert(0, _sentences(folder.name, numbers, concluded=concluded))
     answer = "\n\n".join(filter(None, texts))
     return Findings(

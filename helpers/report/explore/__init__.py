@@ -9,7 +9,7 @@ from helpers.files import from_root
 from helpers.report.tables import intact, interactive
 
 TITLES = {
-    "measures": "Which measure goes with the gap?",
+    "measures": "Which measure correlates with the gap?",
     "maps": "Where do the networks look?",
     "curves": "How did the networks train?",
 }
