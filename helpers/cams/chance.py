@@ -1,4 +1,21 @@
-"""Overlap of maps with boxes, and with boxes of other images: what chance has of it."""
+"""Overlap of maps with boxes, and with boxes of other images: what chance has of it.
+
+Scores of a map with the boxes of an image:
+
+- iou: of the mask (Du et al. 2024);
+- energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based
+  pointing game), 0 for a map of zeros;
+- pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al.
+  2018, without a tolerance);
+- area_matched_iou: IoU at the highest level at which the mask is at least as large as
+  the boxes;
+- pixel_average_precision: area under precision over recall of the pixels, ranked by the
+  map (PxAP of Choe et al. 2020).
+
+With the boxes of its own image alone: iou_b of the rectangle around the mask (Du et al.
+2024), its box_iou with the box that fits best, and box_found, 1 where that reaches 0.5
+(Russakovsky et al. 2015).
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -82,23 +99,10 @@ def chance_scores(
         rule: by which the threshold cuts, see ``overlap.cut``.
 
     Returns:
-        A row per image with ``SCORES``, and the mean of each with the boxes of other
-        images under its name and ``SHUFFLED``, NaN where a map is not finite:
-
-        - iou: of the mask (Du et al. 2024);
-        - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020,
-          energy-based pointing game), 0 for a map of zeros;
-        - pointing_game: 1 when the mean place of the map's maxima is in the boxes
-          (Zhang et al. 2018, without a tolerance);
-        - area_matched_iou: IoU at the highest level at which the mask is at least as
-          large as the boxes;
-        - pixel_average_precision: area under precision over recall of the pixels,
-          ranked by the map (PxAP of Choe et al. 2020).
-
-        With its own boxes alone: iou_b of the rectangle around the mask (Du et al.
-        2024), its box_iou with the box that fits best, and box_found, 1 where that
-        reaches 0.5 (Russakovsky et al. 2015). Areas as pixels and shares; the rectangle
-        x0, y0, x1, y1 is half-open, zeros for an empty mask.
+        A row per image: ``SCORES``, and the mean of each with the boxes of other images
+        under its name and ``SHUFFLED``; iou_b, box_iou and box_found; areas as pixels
+        and shares; and the rectangle x0, y0, x1, y1, half-open, zeros for an empty
+        mask. NaN where a map is not finite.
 
     Raises:
         ValueError: where no image has a box.

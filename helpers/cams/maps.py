@@ -1,4 +1,20 @@
-"""Class activation maps: in closed form, by differentiation, and as integers."""
+"""Class activation maps: in closed form, by differentiation, and as integers.
+
+Maps are ``M = relu(sum over k of w_k A_k)``. With ``g_kij = dz_c / dA_kij`` of the
+logit z_c, and ``S_k = sum over ij of A_kij``:
+
+- "grad_cam" (Selvaraju et al. 2017): ``w_k = mean over ij of g_kij``;
+- "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``w_k = sum over ij of alpha_kij
+  relu(g_kij)``, see ``_alpha``; a negative S_k (before a ReLU) has a pole at
+  g = -2 / S_k;
+- "smooth_grad_cam_plus_plus" (Omeiza et al. 2019): g^2 and g^3 are means over
+  images with Gaussian noise;
+- "layer_cam" (Jiang et al. 2021): w is ``relu(g_kij)``, one weight for each pixel;
+- "eigen_cam" (Muhammad and Yeasin 2020): w is the first right singular vector of A
+  as pixels by channels, not centred;
+- "score_cam" (Wang et al. 2020, Algorithm 1): w is the softmax over k of the logit
+  of the image times A_k, scaled to [0, 1).
+"""
 
 from typing import NamedTuple
 
@@ -186,20 +202,7 @@ def layer_maps(
 ) -> Tensor:
     """Where a layer sees the evidence for a class; Du et al. 2024, equation (1).
 
-    ``M = relu(sum over k of w_k A_k)``. With ``g_kij = dz_c / dA_kij`` of the logit
-    z_c, and ``S_k = sum over ij of A_kij``:
-
-    - "grad_cam" (Selvaraju et al. 2017): ``w_k = mean over ij of g_kij``;
-    - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``w_k = sum over ij of alpha_kij
-      relu(g_kij)``, see ``_alpha``; a negative S_k (before a ReLU) has a pole at
-      g = -2 / S_k;
-    - "smooth_grad_cam_plus_plus" (Omeiza et al. 2019): g^2 and g^3 are means over
-      images with Gaussian noise;
-    - "layer_cam" (Jiang et al. 2021): w is ``relu(g_kij)``, one weight for each pixel;
-    - "eigen_cam" (Muhammad and Yeasin 2020): w is the first right singular vector of A
-      as pixels by channels, not centred;
-    - "score_cam" (Wang et al. 2020, Algorithm 1): w is the softmax over k of the logit
-      of the image times A_k, scaled to [0, 1).
+    See above for the methods.
 
     Args:
         method: one of ``GRADIENT_METHODS``.

@@ -37,8 +37,7 @@ def search(
     """Find the magnitude of a change that costs a tenth of the accuracy.
 
     Drops grow about with the square of a small magnitude, which gives each step.
-    Between a magnitude that costs too little and one that costs too much, the next is
-    where the line through their logarithms crosses.
+    Between two magnitudes the next is where the line through their logarithms crosses.
 
     Args:
         drop_at: drop of accuracy at a magnitude.
@@ -83,17 +82,17 @@ def search(
             magnitude = min(magnitude + step, math.log(HIGHEST))
         else:
             magnitude -= step
-    if too_little and too_much:
-        return math.exp(magnitude)
-    if too_little:
+    if not too_much:
         raise ValueError(
             f"accuracy never dropped by {DROP:g} up to {name} = "
             f"{math.exp(too_little[0]):.3g}"
         )
-    raise ValueError(
-        f"accuracy drops by more than {DROP:g} at every {name} down to "
-        f"{math.exp(too_much[0]):.1g}"
-    )
+    if not too_little:
+        raise ValueError(
+            f"accuracy drops by more than {DROP:g} at every {name} down to "
+            f"{math.exp(too_much[0]):.1g}"
+        )
+    return math.exp(magnitude)
 
 
 def _crossing(low: tuple[float, float], high: tuple[float, float]) -> float:

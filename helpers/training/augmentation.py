@@ -25,7 +25,7 @@ class Draws(NamedTuple):
 
 
 def draw(count: int, generator: torch.Generator) -> Draws:
-    """Draw flips, brightness, contrast and order of channels, each for half the images.
+    """Draw flips, brightness, contrast and order of channels, each with chance 1/2.
 
     Args:
         count: images.

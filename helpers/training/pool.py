@@ -51,7 +51,7 @@ def choose_device(device: str) -> str:
 
 
 def compute_float32_exactly() -> None:
-    """Let a GPU compute what is called float32 in float32, in this process from now on.
+    """Let a GPU compute float32 in float32, in this process from now on.
 
     By default cuDNN rounds the inputs of convolutions to ten bits (TF32). Then two
     forms of one network, such as the one with batch norm folded into convolutions,
