@@ -370,9 +370,13 @@ def _coco_image(
 
 
 def _coco_box(mark: Mapping[str, Any]) -> Box | None:
-    """The box of an object, or that around its polygons; None for a mask of runs."""
+    """The box of an object, or that around its polygons; None where it has neither."""
     numbers = mark.get("bbox")
     polygons = mark.get("segmentation")
+    if isinstance(polygons, Mapping) and not numbers:
+        raise _NoBoxError(
+            "an object has a mask of runs (RLE), which is not read, and no box"
+        )
     if isinstance(polygons, list) and polygons and not (numbers and any(numbers)):
         outlines = polygons if isinstance(polygons[0], list) else [polygons]
         return _box_of_points([value for outline in outlines for value in outline])
@@ -406,7 +410,8 @@ def parse_yolo(
     try:
         for label, *numbers in map(str.split, _lines(content)):
             box = _yolo_box(numbers[:4] if keypoints else numbers)
-            objects.append((names.get(label, label), box))
+            number = label.removesuffix(".0")  # as arrays of floats are written
+            objects.append((names.get(number, number), box))
     except (_NoBoxError, ValueError) as fault:
         return str(fault)
     return Annotation(tuple(objects), IN_SHARES)

@@ -296,7 +296,25 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
             "give one of them as the path where these names are the classes, or "
             f"--layout top_folders where {_few(alike)} are"
         )
+    groups = tree.inner(folder)
+    if len(groups) > 1 and all(_is_group(tree, join(folder, name)) for name in groups):
+        inner = tree.inner(join(folder, groups[0]))
+        raise Question(
+            f"{_few(groups)} hold no images but several folders each, such as "
+            f"{_few(inner)}: name these in class_ids where they are the classes, or "
+            f"--layout top_folders where {_few(groups)} are"
+        )
     return _all_in(tree, folder, split)
+
+
+def _is_group(tree: Tree, folder: str) -> bool:
+    """Whether a folder holds no images and several folders that do."""
+    names = tree.inner(folder)
+    return (
+        folder not in tree.with_images
+        and len(names) > 1
+        and all(join(folder, name) in tree.with_images for name in names)
+    )
 
 
 def _splits_in_classes(tree: Tree, folder: str) -> list[ClassFolder]:

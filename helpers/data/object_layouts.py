@@ -159,9 +159,9 @@ def read_yolo(source: Source) -> Listed:
         if label.isdigit() and label not in table.names.values()
     }
     if numbers:
+        subject = "1 class has" if len(numbers) == 1 else f"{len(numbers)} classes have"
         detail = (
-            f"{len(numbers)} classes have a number and no name, which data.yaml or "
-            "classes.txt would give"
+            f"{subject} a number and no name, which data.yaml or classes.txt would give"
         )
         yield Fault(table.path, "class_without_name", detail)
     yield from by_largest_box("labels", marked)

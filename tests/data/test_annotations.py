@@ -132,6 +132,20 @@ def test_width_and_height_beside_corners_are_of_the_image():
     assert parse_csv(head + b"a.png,32,16,cat,1,2,3,4")["a.png"].size == (32, 16)
 
 
+def test_a_class_of_yolo_written_as_a_float_has_its_name():
+    assert parse_yolo(b"1.0 0.5 0.5 1 1", {"1": "dog"}).objects[0][0] == "dog"
+    assert parse_yolo(b"2.0 0.5 0.5 1 1", {"1": "dog"}).objects[0][0] == "2"
+
+
+def test_a_mask_of_runs_without_a_box_is_named():
+    table = json.loads(coco([("a.png", 9, 9)], ["cat"], [(0, 1, 2, 3, 4, 5)]))
+    (mark,) = table["annotations"]
+    mark["segmentation"] = {"size": [9, 9], "counts": "51n"}
+    assert parse_coco(json.dumps(table).encode())["a.png"].boxes
+    del mark["bbox"]
+    assert "mask of runs" in parse_coco(json.dumps(table).encode())["a.png"]
+
+
 def test_a_csv_whose_letters_or_numbers_are_not_known_is_named():
     with pytest.raises(ValueError, match="no UTF-8; save it as UTF-8"):
         parse_csv("path,label\na.png,tür".encode("latin-1"))
@@ -232,7 +246,7 @@ def test_coco_of_outlines_ids_as_text_and_objects_of_no_image():
                 "category_id": 1.0,
                 "segmentation": [[1, 5, 4, 2, 3, 9], [0, 3, 2, 3, 2, 4]],
             },
-            {"image_id": "8", "category_id": "2", "segmentation": {"counts": "x"}},
+            {"image_id": "8", "category_id": "2", "segmentation": []},
             {"image_id": 8, "category_id": 2, "bbox": []},
         ],
     }

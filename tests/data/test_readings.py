@@ -285,6 +285,18 @@ def test_yolo_in_pixels_is_refused_with_the_reason(load):
         load(files)
 
 
+def test_folders_of_folders_are_a_question_and_class_ids_answer_it(load):
+    species = ("canis/dog", "canis/wolf", "felis/cat", "felis/lynx")
+    names = [f"train/{one}/{number}.jpg" for one in species for number in range(6)]
+    files = {name: jpeg(number) for number, name in enumerate(names)}
+    with pytest.raises(Question, match="canis, felis hold no images but several"):
+        load(files)
+    data = load(files, class_ids=["cat", "wolf"])
+    assert data.classes["class_id"].tolist() == ["cat", "wolf"]
+    data = load(files, "top_folders")
+    assert data.classes["class_id"].tolist() == ["canis", "felis"]
+
+
 def test_labels_that_look_like_paths_are_ids_of_classes_and_two_are_never_one(load):
     images_of = {f"{number}.jpg": jpeg(number) for number in range(12)}
     csv = "path,label\n" + "".join(
