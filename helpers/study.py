@@ -11,10 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import PROJECT_ROOT, from_root, inside, records_of
+from helpers.files import PROJECT_ROOT, RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings
 from helpers.parameters import near_names, read_blocks
-from helpers.report.notebook import Report, share
+from helpers.report.notebook import Report, point_to_records, share
 from helpers.report.sweeps import sweep_results
 from helpers.scoring.classification import (
     AS_IF_INDEPENDENT,
@@ -112,13 +112,17 @@ class Study:
         shared = read_blocks(study_file)["work_study"] if study_file.is_file() else name
         work = inside(from_root(work_dir), shared)
         reports = inside(from_root(reports_dir), name)
-        if not work.is_dir() and not records_of(work).is_dir():
-            studies = [path.parent.name for path in reports.parent.glob("*/records")]
+        records = inside(from_root(reports_dir), shared) / RECORDS
+        if not work.is_dir() and not records.is_dir():
+            studies = sorted(
+                path.parent.name for path in reports.parent.glob(f"*/{RECORDS}")
+            )
             raise FileNotFoundError(
                 f"no study {name!r} is in {work.parent} or has records in "
                 f"{reports.parent}{near_names(name, studies)}; run `python -m "
-                f"helpers.sweep {name}`, or open one of {', '.join(sorted(studies))}"
+                f"helpers.sweep {name}`, or open one of {', '.join(studies)}"
             )
+        point_to_records(work, reports_dir)
         return cls(work, reports, **options)
 
     @classmethod

@@ -463,9 +463,7 @@ def open_report(
     report = Report(Path(staging) if staging else scratch, notebook, work)
     if not staging:
         _tell_where_files_go(report.folder, study, reports_dir)
-    records = inside(from_root(reports_dir), work.name) / files.RECORDS
-    if records != files.records_of(work):
-        write_json(work / files.POINTER, {"folder": str(records)})
+    point_to_records(work, reports_dir)
     write_json(report.folder / "story" / f"{notebook}.json", [])
     (report.folder / results_file(notebook)).unlink(missing_ok=True)
     return report
@@ -475,6 +473,22 @@ def work_folder(study: str, work_dir: str) -> Path:
     """The folder of work of a study; that of the sweep whose kernel this is."""
     of_sweep = os.environ.get(files.WORK, "")
     return Path(of_sweep) if of_sweep else inside(from_root(work_dir), study)
+
+
+def point_to_records(work: Path, reports_dir: str) -> Path:
+    """Note in a study's folder of work where its records lie, if not beside it.
+
+    Args:
+        work: the folder of work.
+        reports_dir: folder of all reports.
+
+    Returns:
+        The folder of the records, which need not exist.
+    """
+    records = inside(from_root(reports_dir), work.name) / files.RECORDS
+    if records != files.records_of(work):
+        write_json(work / files.POINTER, {"folder": str(records)})
+    return records
 
 
 def _tell_where_files_go(folder: Path, study: str, reports_dir: str) -> None:

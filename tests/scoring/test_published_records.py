@@ -8,17 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers import Study
 from helpers.data.images import without_pixels
-from helpers.files import PROJECT_ROOT, write_json
+from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
-from helpers.measures.evidence import MeasureSettings
 from helpers.report.tables import read
-from helpers.scoring import measuring, models, scoring_set
 from helpers.scoring.store import Store
 from helpers.statistics.draws import Draws
 from helpers.statistics.primary import kinds_table
 from helpers.statistics.tables import correlation_table, selection_table
-from helpers.training import catalogue
 
 STUDIES = sorted(
     path.parent.parent.name for path in PROJECT_ROOT.glob("reports/*/records/data.json")
@@ -31,20 +29,25 @@ def study(request, tmp_path_factory):
     report = PROJECT_ROOT / "reports" / request.param
     if not (report / "tables/scores.parquet").is_file():
         pytest.skip(f"{request.param} has no scores")
-    work = tmp_path_factory.mktemp("work") / request.param
-    write_json(work / "records.json", {"folder": str(report / "records")})
-    data = without_pixels(report / "records/images.npz")
-    table = catalogue.models_of_study(work, data.fingerprint, 0.8)
-    analysed = table[table["left_out"] == ""].reset_index(drop=True)
-    kept = measuring.score(
-        Store(work, lambda: data, jobs=1),
-        models.models_of(work, analysed, data),
-        ["localization", "norms"],
-        MeasureSettings(),
-        scoring_set.scoring_set(table, data, 1000),
-    )
-    scored = measuring.with_measures(analysed, measuring.score_table(kept))
+    folder = str(tmp_path_factory.mktemp("work"))
+    opened = Study.open(request.param, work_dir=folder, device="cpu")
+    # Whether the images are on this machine or not.
+    opened.images = without_pixels(report / "records/images.npz")
+    opened.store = Store(opened.work, lambda: opened.images, jobs=1)
+    table = opened.models
+    scored = opened.scores(["localization", "norms"])
     return report, table, scored
+
+
+def test_a_study_that_is_not_there_is_refused_with_the_nearest_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as refused:
+        Study.open("filled2O", work_dir=str(tmp_path))
+    assert str(refused.value) == (
+        f"no study 'filled2O' is in {tmp_path} or has records in "
+        f"{PROJECT_ROOT / 'reports'} (did you mean 'filled20'?); run `python -m "
+        f"helpers.sweep filled2O`, or open one of {', '.join(STUDIES)}"
+    )
+    assert not any(tmp_path.iterdir())
 
 
 def same(ours, published, columns):
