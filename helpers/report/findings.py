@@ -31,11 +31,13 @@ CAPTION = (
     "r of each measure with the gap, the same with the start held fixed, and the error "
     "of the gap of a kind of training that was held out."
 )
-TRADE_OFF = "huang-figure-2-marginals"  # how the names of these figures begin
-TRADE_OFF_CAPTION = (
-    "Error and Kappa loss along noise, added classes and size; the star is the "
-    "trade-off point."
-)
+# What opens a study without a primary analysis: how the figure's name begins, caption.
+LEADING = {
+    "huang-figure-2-marginals": "Error and Kappa loss along noise, added classes and "
+    "size; the star is the trade-off point.",
+    "paired-differences": "Each row is an arm against its control, with 95 % intervals. "
+    "Left of 0 the arm is lower.",
+}
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "across", "pairs", "images")
 TEMPLATES = Path(__file__).parent / "templates"
 _QUESTION = (
@@ -123,9 +125,11 @@ def of_report(folder: Path) -> Findings:
     tables = read(folder)
     question, subject = asked(folder.name)
     numbers = Numbers(tables, folder)
-    texts = notebook_answers(folder) if "primary" not in tables else []
-    has_sentences = bool(texts) or _template_of(folder.name).is_file()
-    warning = "" if has_sentences else nothing_concluded(tables)
+    is_written = _template_of(folder.name).is_file()
+    texts = []
+    if "primary" not in tables and not is_written:
+        texts = notebook_answers(folder)
+    warning = "" if texts or is_written else nothing_concluded(tables)
     definitions = ""
     parts: tuple[Part, ...] = ()
     concluded = "primary" in tables and not nothing_concluded(tables)
@@ -133,9 +137,8 @@ def of_report(folder: Path) -> Findings:
         warning = no_verdicts(tables)
         definitions = _definitions(numbers)
         parts = _parts(numbers)
-    is_general = not _template_of(folder.name).is_file()
-    if not not_learnt(tables.get("catalogue")) and not (texts and is_general):
-        texts.insert(0, _sentences(folder.name, numbers, concluded=concluded))
+    if not texts and not not_learnt(tables.get("catalogue")):
+        texts = [_sentences(folder.name, numbers, concluded=concluded)]
     answer = "\n\n".join(filter(None, texts))
     return Findings(
         question, subject, warning, answer, definitions, parts, _folded(tables)
@@ -306,19 +309,23 @@ def figures(folder: Path, findings: Findings) -> list[tuple[str, str]]:
     if findings.parts:
         named = [(opening.WIDE, opening.CAPTION), (FIGURE, CAPTION)]
     elif findings.answer:
-        named = [(path, TRADE_OFF_CAPTION) for path in _trade_off_figures(folder)[:1]]
+        named = _leading_figures(folder)[:1]
     return [(path, text) for path, text in named if inside(folder, path).is_file()]
 
 
-def _trade_off_figures(folder: Path) -> list[str]:
-    """Of notebook 06, which alone draws them."""
+def _leading_figures(folder: Path) -> list[tuple[str, str]]:
+    """The figures of ``LEADING`` that notebooks of a report drew, with captions."""
     items = [
         item
         for path in sorted(folder.glob("story/[0-9][0-9]_*.json"))
         for item in story(folder, path.stem)
+        if item["kind"] == "figure"
     ]
     return [
-        item["path"] for item in items if item.get("name", "").startswith(TRADE_OFF)
+        (item["path"], caption)
+        for beginning, caption in LEADING.items()
+        for item in items
+        if item.get("name", "").startswith(beginning)
     ]
 
 

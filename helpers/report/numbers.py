@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 
 from helpers.report.markup import inert
 from helpers.report.style import Tables, percent, short_name
+from helpers.report.sweeps import results_of
 from helpers.report.tables import read
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.draws import LEVEL, Draws
@@ -131,6 +132,11 @@ class Numbers:
         if not len(rows):
             raise KeyError(f"the table gates has no {gate!r} of {measure!r}")
         return float(rows["value"].iloc[0])
+
+    def swept(self, notebook: str, result: str) -> pd.Series:
+        """A result of a notebook by the value of the parameter that was swept."""
+        frame = results_of(self.report / "sweeps" / notebook)
+        return frame.set_index(frame.attrs["parameters"][0])[result]
 
     @cached_property
     def models(self) -> pd.DataFrame | None:

@@ -156,7 +156,7 @@ def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp
         path.unlink()
     story, figure = (
         folder / "story/04_baselines.json",
-        {"kind": "figure", "name": f"{findings.TRADE_OFF}-a", "alt": "Figure 4.2"},
+        {"kind": "figure", "name": "huang-figure-2-marginals-a", "alt": "Figure 4.2"},
     )
     told = [
         figure | {"path": "figures/04_baselines-other.png"},
