@@ -389,7 +389,7 @@ def _checksum_of_table(table: "pd.DataFrame") -> str:
         if is_numeric_dtype(column):
             content = column.to_numpy(dtype="float64", na_value=math.nan).tobytes()
         else:  # the kinds of texts differ between versions of pandas, as does None
-            texts = column.map(str).where(column.notna(), "")
+            texts = column.astype(object).map(str).where(column.notna(), "")
             content = "\0".join(texts).encode("utf-8", "surrogatepass")
         crc = zlib.crc32(content, zlib.crc32(f"{name}\0".encode(), crc))
     return f"{crc:08x}"
