@@ -141,6 +141,7 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
             "max_epochs": 3,
         },
         "04_baselines": {"perturbation_fraction": 1.0},
+        "10_all_measures": {"perturbation_fraction": 1.0},
         "08_unlabelled_images": {},
     }
     study = shrunk("cifar10", notebooks)
@@ -164,7 +165,7 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
     curves = pd.read_csv(report / "tables/perturbation_curves.csv")
     assert curves.groupby("perturbation").size().eq(3).all()
     assert {"intra input", "rotation"} <= set(curves["perturbation"])
-    assert (report / "figures/04_baselines-response-curves.png").is_file()
+    assert (report / "figures/10_all_measures-response-curves.png").is_file()
 
 
 def test_a_study_of_too_few_images_is_refused_before_it_trains(tmp_path, capsys):

@@ -112,7 +112,7 @@ def predictions(
 def classes(reports: Path, names: Sequence[str]) -> pd.DataFrame:
     """Overlap, accuracies and gap of each class of each study, see ``class_table``.
 
-    Studies whose notebook 04 was executed before it wrote ``classes.csv`` have no row.
+    Studies whose notebook 10 was not executed since it writes ``classes.csv`` have no row.
     """
     parts = []
     for name in names:

@@ -1,0 +1,107 @@
+"""Sliders and dropdowns over the networks of a study, in JupyterLab alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn
+from IPython.display import Markdown, display
+from matplotlib.figure import Figure
+
+from helpers.report.tables import interactive
+
+
+def by_hand(
+    networks: pd.DataFrame,
+    columns: Mapping[str, str],
+    colours: Mapping[str, str],
+    *,
+    x: str,
+    y: str,
+    at_least: str = "train_accuracy",
+) -> Any:
+    """Two dropdowns for the axes, one for the colour, and a slider that leaves out.
+
+    Args:
+        networks: a row per network.
+        columns: numbers that can stand on an axis, by their labels' columns.
+        colours: columns that can give the colour, with their labels.
+        x: column on the horizontal axis at first.
+        y: column on the vertical axis at first.
+        at_least: column of the slider; networks below its value are left out.
+
+    Returns:
+        The controls with their figure; where no reader can touch them, such as in an
+        executed report, a line that says where they are.
+
+    Example:
+        >>> by_hand(kept, {"gap": "gap", "iou": "IoU"}, {"kind": "kind"}, x="iou", y="gap")
+        ... # doctest: +SKIP
+    """
+    columns = {name: label for name, label in columns.items() if name in networks}
+    if not interactive() or not len(networks):
+        return Markdown(
+            "*By hand:* in JupyterLab (`make lab`) dropdowns and a slider stand here, "
+            "for any two numbers of the networks."
+        )
+    from ipywidgets import Dropdown, FloatSlider, HBox, VBox, interactive_output
+
+    numbers = [(label, name) for name, label in columns.items()]
+    lowest = float(np.floor(100 * networks[at_least].min()) / 100)
+    controls = {
+        "x": Dropdown(options=numbers, value=x, description="across"),
+        "y": Dropdown(options=numbers, value=y, description="up"),
+        "colour": Dropdown(
+            options=[(label, name) for name, label in colours.items()],
+            description="colour",
+        ),
+        "least": FloatSlider(
+            min=lowest,
+            max=1.0,
+            step=0.01,
+            value=lowest,
+            description=columns.get(at_least, at_least.replace("_", " ")),
+            continuous_update=False,
+        ),
+    }
+
+    def draw(x: str, y: str, colour: str, least: float) -> None:
+        shown = networks[networks[at_least] >= least]
+        figure = scatter(shown, columns, x, y, colour)
+        display(figure, Markdown(correlation(shown, columns, x, y)))
+        plt.close(figure)
+
+    output = interactive_output(draw, controls)
+    return VBox([HBox(list(controls.values())), output])
+
+
+def scatter(
+    networks: pd.DataFrame, columns: Mapping[str, str], x: str, y: str, colour: str
+) -> Figure:
+    """Networks by two of their numbers, coloured by a third fact."""
+    figure, ax = plt.subplots(figsize=(7, 4.5))
+    seaborn.scatterplot(networks, x=x, y=y, hue=colour, style=colour, ax=ax)
+    ax.set(xlabel=columns[x], ylabel=columns[y])
+    if ax.get_legend():
+        seaborn.move_legend(
+            ax, "center left", bbox_to_anchor=(1, 0.5), fontsize="small"
+        )
+    return figure
+
+
+def correlation(
+    networks: pd.DataFrame, columns: Mapping[str, str], x: str, y: str
+) -> str:
+    """Pearson's r and Kendall's tau of two numbers in a sentence, with their n."""
+    pairs = networks[[x, y]].astype(float).replace([np.inf, -np.inf], np.nan).dropna()
+    if x == y or len(pairs) < 3 or pairs.nunique().min() < 2:
+        return f"{len(pairs)} networks: no correlation is defined."
+    r = pairs[x].corr(pairs[y])
+    tau = pairs[x].corr(pairs[y], method="kendall")
+    return (
+        f"{columns[x]} and {columns[y]} of {len(pairs)} networks: r = {r:.2f}, "
+        f"Kendall's tau = {tau:.2f}. Patterns found by browsing are hypotheses, not "
+        "results."
+    )
