@@ -1,4 +1,8 @@
-"""Every model's map of the predicted class on every scored image, published, so that localization can be recomputed without training."""
+"""Every model's map of the predicted class on every scored image, as explorers and other readers take them.
+
+Maps are published with the records, one file a model. A report holds beside them what
+they share: boxes, labels and small pictures of the scored images.
+"""
 
 import io
 from pathlib import Path
@@ -11,30 +15,46 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import complete_or_absent, read_arrays
+from helpers.files import RECORDS, complete_or_absent, inside, read_arrays
+from helpers.scoring.records import KEPT
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept
 
-MAPS = "tables/maps.npz"  # in the folder of a report
+SCORED = "tables/scored_images.npz"  # in the folder of a report
+_OF_RECORDS = ("maps", "right")  # what the report itself does not hold
 _BYTES, _FEWEST_IMAGES = 60_000_000, 200  # of all maps at most, of images at least
 _THUMBNAILS, _SIDE = 48, 96  # images that a reader sees, and their side at most, pixels
 
 
-def publish(
-    folder: Path,
+def of_models(
     kept: Kept,
     models: pd.DataFrame,
     data: StudyData,
     scored_on: ScoringSet,
     before: Path | None = None,
-) -> Path | None:
-    """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes.
+) -> dict[str, Any] | None:
+    """Maps of M models on n scored images, with what a reader needs beside them.
 
-    Of so many models that all maps take more than 60 MB, those of the first images, 200 at least.
-    Of M models on n scored images: model_ids (M,); maps, (M, n, h, w) uint8, 255 is 1, normalised, of the predicted class, and whether that
-    was right (M, n); boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size pixels a side; labels (n,) and
-    class_names; thumbnails, the bytes of a JPEG of each of the first images, one after the other, and their ends. Images without pixels
-    have the thumbnails of ``before``, a published report of the same images, or none.
+    Of so many models that all maps take more than 60 MB, those of the first images, 200
+    at least.
+
+    Args:
+        kept: records of the part "localization".
+        models: with a column model_id.
+        data: images of the study.
+        scored_on: those that the models are scored on.
+        before: a published report of the same images, whose small pictures serve where
+            pixels are not here.
+
+    Returns:
+        None where no model has maps, else
+
+        - model_ids (M,), and study and part, which name the records;
+        - maps (M, n, h, w) uint8, 255 is 1, and right (M, n), whether the predicted class
+          is the label;
+        - boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size
+          pixels a side; labels (n,) and class_names;
+        - thumbnails, JPEGs of the first images.
     """
     ids = set(models["model_id"])
     maps: dict[str, NDArray[np.uint8]] = {}
@@ -49,28 +69,47 @@ def publish(
         return None
     count = min(map(len, maps.values()))
     images = scored_on.of(data).subset(np.arange(count))
-    pictures = _thumbnails(images, before)
-    arrays = {
+    place = kept.folders["localization"]
+    return {
         "model_ids": np.array(list(maps)),
+        "study": place.parent.parent.name,
+        "part": place.name,
         "maps": np.stack([of_model[:count] for of_model in maps.values()]),
         "right": np.stack([of_model[:count] for of_model in right.values()]),
         "boxes": images.boxes.numpy().astype(np.int16),
         "labels": images.labels.numpy().astype(np.int16),
         "image_size": np.int64(images.images.shape[-1]),
         "class_names": np.array(list(data.classes["class_name"]), dtype=str),
-        "thumbnails": np.frombuffer(b"".join(pictures), dtype=np.uint8),
-        "ends": np.cumsum([len(picture) for picture in pictures]),
+        "thumbnails": _thumbnails(images, before),
     }
-    with complete_or_absent(folder / MAPS) as temporary, temporary.open("wb") as file:
+
+
+def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
+    """Write what maps share into a report, without the maps, which its records hold.
+
+    Args:
+        folder: of the report.
+        maps: of ``of_models``; of None nothing is written.
+
+    Returns:
+        The file.
+    """
+    if maps is None:
+        return None
+    pictures = maps["thumbnails"]
+    arrays = {name: maps[name] for name in maps if name not in _OF_RECORDS}
+    arrays["thumbnails"] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
+    arrays["ends"] = np.cumsum([len(picture) for picture in pictures], dtype=np.int64)
+    with complete_or_absent(folder / SCORED) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-    return folder / MAPS
+    return folder / SCORED
 
 
 def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:
     """JPEGs of the first images, made or as they were published of the same images."""
     if images.has_pixels:
         return [_jpeg(image) for image in images.images[:_THUMBNAILS]]
-    published = read_maps(before) if before else None
+    published = _shared(before) if before else None
     if published is None or not np.array_equal(published["boxes"], images.boxes):
         return []
     return published["thumbnails"]
@@ -84,13 +123,40 @@ def _jpeg(image: Tensor) -> bytes:
 
 
 def read_maps(folder: Path) -> dict[str, Any] | None:
-    """What ``publish`` wrote into a report's folder, thumbnails one by one; None where it has no maps."""
-    if not (folder / MAPS).is_file():
+    """Maps of a published report.
+
+    Args:
+        folder: of the report.
+
+    Returns:
+        See ``of_models``; None where the report has none, or a model has no record.
+    """
+    shared = _shared(folder)
+    if shared is None:
         return None
-    found = read_arrays(folder / MAPS)
-    ends, pictures = found.pop("ends").tolist(), found["thumbnails"].tobytes()
-    return found | {
-        "thumbnails": [
-            pictures[start:end] for start, end in zip([0, *ends], ends, strict=False)
-        ]
-    }
+    part = folder / RECORDS / KEPT / shared["part"]
+    if not part.is_dir():  # a report may show the networks of another study
+        part = inside(folder.parent, shared["study"]) / RECORDS / KEPT / shared["part"]
+    maps, right = [], []
+    for model_id in shared["model_ids"]:
+        path = inside(part, f"{model_id}.npz")
+        if not path.is_file():
+            return None
+        record = read_arrays(path)
+        maps.append(record["maps"][: len(shared["boxes"])])
+        right.append(record["correct"][: len(shared["boxes"])] > 0)
+    return shared | {"maps": np.stack(maps), "right": np.stack(right)}
+
+
+def _shared(folder: Path) -> dict[str, Any] | None:
+    """What ``publish`` wrote into a report, thumbnails one by one; None without it."""
+    if not (folder / SCORED).is_file():
+        return None
+    shared = read_arrays(folder / SCORED)
+    for name in ("study", "part"):
+        shared[name] = str(shared[name])
+        inside(folder, shared[name])
+    ends, pictures = shared.pop("ends").tolist(), shared["thumbnails"].tobytes()
+    starts = [0, *ends]
+    thumbnails = [pictures[start:end] for start, end in zip(starts, ends, strict=False)]
+    return shared | {"thumbnails": thumbnails}

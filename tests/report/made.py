@@ -13,7 +13,7 @@ import pandas as pd
 from PIL import Image
 
 from helpers.files import write_json
-from helpers.scoring.maps_kept import MAPS
+from helpers.scoring.maps_kept import publish
 from helpers.statistics import baselines
 from helpers.statistics.draws import Draws
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
@@ -172,13 +172,14 @@ def kept_maps() -> dict[str, Any]:
     return {"maps": maps} | facts
 
 
-def _write_maps(path: Path) -> None:
-    given = kept_maps()
-    pictures = given.pop("thumbnails")
-    ends = np.cumsum([len(picture) for picture in pictures])
-    np.savez_compressed(
-        path, thumbnails=np.frombuffer(b"".join(pictures), np.uint8), ends=ends, **given
-    )
+def _write_maps(folder: Path) -> None:
+    content = kept_maps() | {"study": folder.name, "part": "localization-0"}
+    publish(folder, content)
+    records = folder / "records/kept/localization-0"
+    records.mkdir(parents=True)
+    rows = zip(content["model_ids"], content["maps"], content["right"], strict=True)
+    for name, maps, right in rows:
+        np.savez(records / f"{name}.npz", maps=maps, correct=right)
 
 
 def write_report(folder: Path) -> Path:
@@ -205,7 +206,7 @@ def write_report(folder: Path) -> Path:
     pd.concat([epochs.assign(run_id=name) for name in models["run_id"]]).to_parquet(
         folder / "tables/histories.parquet"
     )
-    _write_maps(folder / MAPS)
+    _write_maps(folder)
     figure, ax = plt.subplots(figsize=(4, 3))
     ax.plot(models["pointing_game"], models["gap"], "o")
     for name in ("primary", "other"):

@@ -127,7 +127,7 @@ def test_what_the_report_does_not_hold_is_not_explored_and_its_figure_is_that_of
 ):
     folder = made.write_report(tmp_path / "made")
     for name in (
-        "tables/maps.npz",
+        "tables/scored_images.npz",
         "tables/histories.parquet",
         "figures/04_baselines-other.png",
     ):

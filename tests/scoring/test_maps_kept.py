@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -11,7 +13,8 @@ from tests.conftest import TINY_SCENES
 def published(tmp_path, with_maps=True):
     data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
     scored_on = ScoringSet((3, 1, 30), "3-x", 36)
-    kept = Kept({"localization": tmp_path / "kept"}, [])
+    records = tmp_path / "study/records/kept/localization-0"
+    kept = Kept({"localization": records}, [])
     kept.model_ids = ["a@stop", "b@stop", "left out"]
     maps = np.arange(3 * 16, dtype=np.uint8).reshape(3, 4, 4)
     for number, name in enumerate(kept.model_ids):
@@ -22,12 +25,12 @@ def published(tmp_path, with_maps=True):
             | ({"maps": maps + number} if with_maps else {}),
         )
     table = pd.DataFrame({"model_id": ["a@stop", "b@stop"]})
-    return (
-        data,
-        scored_on,
-        maps,
-        maps_kept.publish(tmp_path / "report", kept, table, data, scored_on),
-    )
+    content = maps_kept.of_models(kept, table, data, scored_on)
+    if content is not None:
+        assert (content["study"], content["part"]) == ("records", "localization-0")
+        content["study"] = "study"  # of a folder of work it is its name
+    path = maps_kept.publish(tmp_path / "report", content)
+    return data, scored_on, maps, path
 
 
 def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_images(
@@ -35,7 +38,7 @@ def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_
 ):
     data, scored_on, maps, path = published(tmp_path)
     found = maps_kept.read_maps(tmp_path / "report")
-    assert path == tmp_path / "report/tables/maps.npz"
+    assert path == tmp_path / "report/tables/scored_images.npz"
     assert found["model_ids"].tolist() == ["a@stop", "b@stop"]
     np.testing.assert_array_equal(found["maps"], [maps, maps + 1])
     np.testing.assert_array_equal(found["right"], [[True, False, True]] * 2)
@@ -62,6 +65,24 @@ def test_of_more_models_than_fit_the_maps_of_the_first_images_are_published(
         assert len(content["thumbnails"]) == len(content["boxes"]) == count
         boxes = scored_on.of(data).boxes[:count]
         np.testing.assert_array_equal(content["boxes"], boxes)
+
+
+def test_small_pictures_are_those_of_the_report_where_pixels_are_not_here(tmp_path):
+    data, scored_on, *_ = published(tmp_path)
+    before = maps_kept.read_maps(tmp_path / "report")["thumbnails"]
+    there = replace(data.train, images=data.train.images.to("meta"))
+    kept = Kept({"localization": tmp_path / "study/records/kept/localization-0"}, [])
+    kept.model_ids = ["a@stop"]
+    given = kept, pd.DataFrame({"model_id": ["a@stop"]}), replace(data, train=there)
+    again = maps_kept.of_models(*given, scored_on, tmp_path / "report")
+    assert again["thumbnails"] == before and len(before) == 3
+    assert maps_kept.of_models(*given, scored_on)["thumbnails"] == []
+
+
+def test_a_report_whose_records_lack_a_network_has_no_maps(tmp_path):
+    published(tmp_path)
+    (tmp_path / "study/records/kept/localization-0/b@stop.npz").unlink()
+    assert maps_kept.read_maps(tmp_path / "report") is None
 
 
 def test_images_without_maps_publish_nothing(tmp_path):
