@@ -103,14 +103,12 @@ def test_of_many_images_the_first_have_maps_and_all_have_values(
         lean = again.record("localization", model_id)
         np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
         np.testing.assert_array_equal(lean["iou"], record["iou"])
-    maps_kept.publish(
-        tmp_path, again, table, data, scoring_set.scoring_set(table, data, 20)
-    )
-    assert maps_kept.read_maps(tmp_path)["boxes"].shape[0] == 10
+    scored_on = scoring_set.scoring_set(table, data, 20)
+    content = maps_kept.of_models(again, table, data, scored_on)
+    assert content["boxes"].shape[0] == content["maps"].shape[1] == 10
     other = MeasureSettings(cam_threshold=0.3)
     store = Store(work, lambda: data, jobs=1)
     chosen = models.models_of(work, table, data)
-    scored_on = scoring_set.scoring_set(table, data, 20)
     with pytest.raises(NotInRecords, match="lack localization of 2 of 2 models"):
         measuring.score(store, chosen, ["localization"], other, scored_on)
 
