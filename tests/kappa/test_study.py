@@ -8,7 +8,7 @@ from helpers.files import PROJECT_ROOT
 from helpers.kappa import report, statistics, tradeoff
 from helpers.measures import registry
 
-TABLES = PROJECT_ROOT / "reports/kappa_tiny100/tables"
+TABLES = PROJECT_ROOT / "reports/kinds20/tables"
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,8 @@ def test_cells_are_those_of_the_published_classes(cells):
     classes = pd.read_parquet(TABLES / "kappa_classes.parquet").astype(
         {"error": float, "kappa": float}
     )
+    classes = classes[classes["model"].isin(classes["model"].unique()[:2])]
+    cells = cells[cells["model"].isin(classes["model"])].reset_index(drop=True)
     # Published in float32; an error is a number of images by that of its class.
     classes = classes.assign(
         error=(classes["error"] * classes["n"]).round() / classes["n"],
@@ -66,6 +68,7 @@ def test_marginals_and_trade_off_points_are_the_published_ones(cells):
 
 def test_sign_errors_and_their_p_values_are_the_published_ones(cells):
     scores = pd.read_csv(TABLES / "complexity_scores.csv").fillna({"variant": ""})
+    scores["model"] = scores["model"].str.replace("ResNet", "resnet")
     ranked = registry.columns().query("direction != 0 and column == measure")
     known = scores.merge(ranked, on=["measure", "variant"]).eval(
         "complexity = -1 * direction * value"
