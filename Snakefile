@@ -10,7 +10,7 @@ from helpers.sweep.study import from_records, load_study
 study = load_study(
     config.get("study", "demo"), config.get("set", []), variations=config.get("vary", [])
 )
-study = from_records(study)
+study = from_records(study, only_varied=bool(int(config.get("only_varied", 0))))
 study = with_shares(study, int(config.get("shares", 0)))
 wholes = [execution.name for execution in study.executions if not execution.part]
 study.work.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from helpers.sweep.gpus import Card, ask_torch, numbering_fault, visible_cards
 from helpers.sweep.shares import with_shares
 from helpers.sweep.study import (
     CheckedStudy,
+    asks_only_combinations,
     from_records,
     further_faults,
     load_study,
@@ -156,7 +157,9 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
     Returns:
         The exit status of the command.
     """
-    study = from_records(load_study(given.study, given.set, variations=given.vary))
+    study = load_study(given.study, given.set, variations=given.vary)
+    only_varied = asks_only_combinations(given.vary, given.set, study)
+    study = from_records(study, only_varied=only_varied)
     if study.standing:
         print(_without_images(study))
     remote = any(
@@ -171,7 +174,7 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
         usable, faults = _usable_gpus(study)
     gpus = usable if given.gpus is None and not remote else given.gpus or 0
     study = with_shares(study, gpus)
-    command = [*_command(given, gpus, remote), *handed]
+    command = [*_command(given, gpus, remote, only_varied), *handed]
     if given.look:
         return _look([*command, "--dry-run"], study)
     faults += further_faults(study)
@@ -205,7 +208,9 @@ def _without_images(study: CheckedStudy) -> str:
     )
 
 
-def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
+def _command(
+    given: argparse.Namespace, gpus: int, remote: bool, only_varied: bool
+) -> list[str]:
     """The words that start Snakemake for the options of the command."""
     cores = given.cores
     threads = cores or _CORES_OF_A_JOB
@@ -226,6 +231,7 @@ def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
         f"vary={json.dumps(given.vary)}",
         f"threads={threads}",
         f"shares={gpus}",
+        f"only_varied={int(only_varied)}",
     ]
 
 

@@ -111,6 +111,10 @@ class CheckedStudy:
     # Notebooks that stand as they were published, see ``from_records``.
     standing: tuple[Execution, ...] = ()
 
+    def is_published(self, execution: Execution) -> bool:
+        """Whether the executed notebook lies in the study's report."""
+        return (self.reports / f"{execution.name}.ipynb").is_file()
+
     @cached_property
     def values(self) -> dict[str, Any]:
         """The parameters of all notebooks together, without what a sweep varies."""
@@ -209,11 +213,13 @@ def _order(execution: Execution) -> int:
     return [*AFTER, execution.notebook[:2]].index(execution.notebook[:2])
 
 
-def from_records(study: CheckedStudy) -> CheckedStudy:
+def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedStudy:
     """A study whose images are not here, as its published records can run it.
 
     Args:
         study: any.
+        only_varied: whether the study's own notebooks stand as they were published, and
+            the combinations of its sweeps alone run; see ``asks_only_combinations``.
 
     Returns:
         The study without the notebooks that need images, which stand as they were
@@ -224,7 +230,11 @@ def from_records(study: CheckedStudy) -> CheckedStudy:
     published = study.reports.parent / study.work_study / RECORDS / MANIFEST
     if not path or (study.root / Path(path).expanduser()).exists():
         return study
-    standing = [item for item in study.executions if item.notebook[:2] in _OF_IMAGES]
+    standing = [
+        item
+        for item in study.executions
+        if item.notebook[:2] in _OF_IMAGES or (only_varied and not item.combination)
+    ]
     names = {item.name for item in standing}
     if not published.is_file() or len(names) == len(study.executions):
         return study
@@ -233,8 +243,28 @@ def from_records(study: CheckedStudy) -> CheckedStudy:
         for item in study.executions
         if item.name not in names
     ]
-    wholes = tuple(item for item in standing if not item.part)
+    wholes = tuple(
+        item
+        for item in standing
+        if not item.part and (study.is_published(item) or not only_varied)
+    )
     return replace(study, executions=executions, standing=wholes)
+
+
+def asks_only_combinations(
+    variations: Sequence[str], overrides: Sequence[str], study: CheckedStudy
+) -> bool:
+    """Whether a command asks for combinations of values of a published study alone.
+
+    So it is where parameters are varied and no other is set, as long as no notebook of
+    the study has run here.
+    """
+    ran_here = any(
+        record_of(study.work, study.name, item.name).is_file()
+        for item in study.executions
+        if not item.combination
+    )
+    return bool(variations) and not overrides and not ran_here
 
 
 def record_of(work: Path, study: str, name: str) -> Path:

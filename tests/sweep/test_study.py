@@ -21,10 +21,12 @@ from helpers.sweep.relations import relation_faults
 from helpers.sweep.study import (
     CheckedStudy,
     Execution,
+    asks_only_combinations,
     digest_of,
     from_records,
     further_faults,
     load_study,
+    record_of,
 )
 from tests.sweep.conftest import write_notebook
 
@@ -45,14 +47,14 @@ def project(tmp_path):
     ):
         write_notebook(tmp_path / f"notebooks/{stem}.ipynb", cell, source)
 
-    def load(content, *overrides, name="mine"):
+    def load(content, *overrides, name="mine", variations=()):
         text = (
             content
             if isinstance(content, str)
             else yaml.safe_dump(content, sort_keys=False)
         )
         (tmp_path / f"params/{name}.yaml").write_text(text)
-        return load_study(name, overrides, tmp_path)
+        return load_study(name, overrides, tmp_path, variations)
 
     load.root = tmp_path
     return load
@@ -409,6 +411,34 @@ def test_a_published_study_without_its_images_runs_what_its_records_can(project)
     assert [*json.loads(alone.job())["parameters"]] == ["01_one", "02_two", "04_four"]
     (project.root / "nowhere.zip").touch()
     assert from_records(study) is study
+
+
+def test_varied_values_of_a_published_study_run_alone(project):
+    for stem, cell in (("01_one", TWO), ("04_four", TWO)):
+        write_notebook(project.root / f"notebooks/{stem}.ipynb", cell, stem)
+    values = ["04_four.other=1,2"]
+    study = project({"notebooks": EACH}, "data_path=nowhere.zip", variations=values)
+    reports = project.root / "reports/mine"
+    (reports / "records").mkdir(parents=True)
+    write_json(reports / "records/data.json", {})
+    write_notebook(reports / "01_one.ipynb", TWO, "01_one")
+    assert asks_only_combinations(values, [], study)
+    alone = from_records(study, only_varied=True)
+    assert [item.name for item in alone.executions] == [
+        "04_four@other=1",
+        "04_four@other=2",
+    ]
+    assert [item.after for item in alone.executions] == [(), ()]
+    assert [item.name for item in alone.standing] == ["01_one"]
+    # What is set otherwise, or has run here, is asked for as a whole.
+    assert not asks_only_combinations([], [], study)
+    assert not asks_only_combinations(values, ["count=2"], study)
+    record = record_of(study.work, study.name, "04_four@other=1")
+    record.parent.mkdir(parents=True)
+    write_json(record, {})
+    assert asks_only_combinations(values, [], study)
+    write_json(record_of(study.work, study.name, "04_four"), {})
+    assert not asks_only_combinations(values, [], study)
 
 
 DEMO = {
