@@ -320,16 +320,44 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
     x = np.where(np.isfinite(targets).all(0)[:, None], x, np.nan)
     counts = np.full((4, max(len(weight), len(targets)), x.shape[-1]), np.nan)
     if x.ndim == 3:
-        for draw, row in enumerate(weight):
-            models = row > 0
-            target = _of_draws(targets, slice(draw, draw + 1))
-            counts[:, [draw]] = _counted(
-                x[draw, models], target[:, models], row[None, models]
-            )
+        for draws in slices(len(x), x.shape[2] * x.shape[1] ** 2):
+            target = _of_draws(targets, draws)
+            counts[:, draws] = _counted_in_draws(x[draws], target, weight[draws])
     elif len(x) > 2:
         for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
             counts[:, :, columns] = _counted(x[:, columns], targets, weight)
     return counts[:, 0] if weights is None and np.ndim(y) == 1 else counts
+
+
+def _counted_in_draws(x: Array, y: Array, weights: Array) -> Array:
+    """The four counts of measures that differ between draws, 0 below 3 models.
+
+    Args:
+        x: (B, n, M), NaN where a model has no value.
+        y: (1 or B, n).
+        weights: (B, n), how often each model is in each draw.
+
+    Returns:
+        (4, B, M).
+    """
+    first, second = np.triu_indices(x.shape[1], 1)
+    pairs = weights[:, first] * weights[:, second]  # (B, pairs)
+    order_y = _order(y.T, first, second).T
+    counts = np.zeros((4, len(x), x.shape[2]))
+    for column in range(x.shape[2]):
+        values = x[:, :, column]
+        is_finite = np.isfinite(values)
+        is_known = is_finite[:, first] & is_finite[:, second]
+        known_pairs = np.where(is_known, pairs, 0).astype(np.float32)
+        order_x = _order(values.T, first, second).T
+        signed = known_pairs * order_y
+        # Draws of two models or fewer have no rank correlation.
+        enough = ((weights > 0) & is_finite).sum(1) >= 3
+        counts[0, enough, column] = (signed * order_x).sum(1)[enough]
+        counts[1, enough, column] = (known_pairs * np.abs(order_x)).sum(1)[enough]
+        counts[2, enough, column] = np.abs(signed).sum(1)[enough]
+        counts[3, enough, column] = np.abs(signed * order_x).sum(1)[enough]
+    return counts
 
 
 def _counted(x: Array, y: Array, weights: Array) -> Array:
