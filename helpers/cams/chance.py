@@ -184,8 +184,8 @@ def _scores(
     values = values.flatten(1)
     shares = targets.float()
     areas = shares.sum(2).int()  # (B, 1 + K)
-    # One product replaces (masks & targets).sum(2) and (values * targets).sum(2): float32
-    # counts pixels exactly up to 2^24.
+    # One product replaces (masks & targets).sum(2) and (values * targets).sum(2).
+    # Float32 counts pixels exactly up to 2^24.
     both = torch.stack([masks.flatten(1).float(), values], 1)  # (B, 2, S * S)
     common, energy = torch.bmm(both, shares.mT).unbind(1)
     common = common.int()

@@ -134,9 +134,9 @@ class Numbers:
         return float(rows["value"].iloc[0])
 
     def swept(self, notebook: str, result: str) -> pd.Series:
-        """A result of a notebook by the value of the parameter that was swept."""
+        """A result of a notebook by the values of the parameters that were swept."""
         frame = results_of(self.report / "sweeps" / notebook)
-        return frame.set_index(frame.attrs["parameters"][0])[result]
+        return frame.set_index(frame.attrs["parameters"])[result]
 
     @cached_property
     def models(self) -> pd.DataFrame | None:
