@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
@@ -51,7 +51,7 @@ _KERNEL |= {
 }
 _KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 _BAR = re.compile(
-    r"\d+/\d+ \[.*\]"
+    r"\d+/\d+ \[[^\]]*\]"
 )  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
 _EVERY = 30.0  # seconds between two lines on where a notebook is
 
@@ -73,48 +73,64 @@ def log(work: Path, study: str, line: str) -> None:
         )
 
 
+def _progress_bar(message: Mapping[str, Any]) -> str:
+    """The last progress bar of tqdm in a message of a kernel; "" where it has none.
+
+    Args:
+        message: of Jupyter's protocol. In a notebook a bar is the state of a widget,
+            elsewhere a printed text.
+    """
+    content = message["content"]
+    text = content.get("text", "")
+    if message["msg_type"].startswith("comm_"):
+        state = content.get("data", {}).get("state", {})
+        text = state.get("value") or text
+    bars = _BAR.findall(" ".join(html.unescape(str(text)).split()))
+    return bars[-1] if bars else ""
+
+
+def _section(cells: Sequence[Any]) -> str:
+    """The last heading in the Markdown of cells; "" where there is none."""
+    for cell in reversed(cells):
+        if cell.cell_type != "markdown":
+            continue
+        headings = [line for line in cell.source.splitlines() if line.startswith("#")]
+        if headings:
+            return headings[-1].lstrip("# ")
+    return ""
+
+
 def run_papermill(
     source: Any,
     target: Path,
     parameters: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> None:
-    """Execute a notebook by papermill, in a kernel that ends with this process; each half minute ``tell`` its section and progress bar."""
+    """Execute a notebook by papermill, in a kernel that ends with this process.
+
+    Args:
+        source: path of a notebook, or the notebook itself.
+        target: path of the executed notebook.
+        parameters: values by name.
+        tell: is called each half minute with the section and its progress bar.
+    """
     import papermill
     from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine, papermill_engines
 
     class Client(PapermillNotebookClient):
-        told = -_EVERY
+        last_line = -_EVERY  # when the last line was told
 
         def process_message(
             self, message: dict[str, Any], cell: Any, cell_index: int
         ) -> Any:
-            state = (
-                message["content"].get("data", {}).get("state", {})
-                if message["msg_type"].startswith("comm_")
-                else {}
-            )
-            text = html.unescape(
-                str(state.get("value") or message["content"].get("text", ""))
-            )
-            bars = _BAR.findall(" ".join(text.split()))[-1:]
-            texts = [
-                item.source
-                for item in self.nb.cells[:cell_index]
-                if item.cell_type == "markdown"
-            ]
-            headings = [
-                line.lstrip("# ")
-                for text in texts
-                for line in text.splitlines()
-                if line.startswith("#")
-            ][-1:]
-            if (
-                bars or (headings and message["msg_type"] == "execute_input")
-            ) and time.monotonic() - self.told >= _EVERY:
-                self.told = time.monotonic()
-                tell(": ".join(headings + bars))
+            if time.monotonic() - self.last_line >= _EVERY:
+                bar = _progress_bar(message)
+                section = _section(self.nb.cells[:cell_index])
+                begins = message["msg_type"] == "execute_input"
+                if bar or (section and begins):
+                    self.last_line = time.monotonic()
+                    tell(": ".join(filter(None, (section, bar))))
             return super().process_message(message, cell, cell_index)
 
     class Engine(NBClientEngine):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -110,8 +111,23 @@ def test_a_job_whose_asker_is_gone_is_not_done():
 
 
 def test_progress_bars_are_read_as_tqdm_writes_them():
+    """Printed, and as the state of a widget, in which signs of HTML are escaped."""
     drawn = "runs:  25%|██▌       | 3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"
-    assert execute._BAR.findall(drawn) == [
-        "3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"
+    bar = "3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]"
+    printed = {"msg_type": "stream", "content": {"text": f"{drawn}\n{drawn}"}}
+    state = {"value": drawn.replace("<", "&lt;")}
+    widget = {"msg_type": "comm_msg", "content": {"data": {"state": state}}}
+    other = {"msg_type": "stream", "content": {"text": "12/13 of all [see below"}}
+    bars = [execute._progress_bar(message) for message in (printed, widget, other)]
+    assert bars == [bar, bar, ""]
+
+
+def test_the_section_of_a_cell_is_the_last_heading_above_it():
+    kinds = ["markdown", "code", "markdown", "markdown"]
+    texts = ["# Title\n\ntext", "# a comment", "## Scores", "no heading"]
+    cells = [
+        SimpleNamespace(cell_type=kind, source=text)
+        for kind, text in zip(kinds, texts, strict=True)
     ]
-    assert execute._BAR.findall("12/13 of all [see below") == []
+    sections = [execute._section(cells[:count]) for count in range(5)]
+    assert sections == ["", "Title", "Title", "Scores", "Scores"]
