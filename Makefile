@@ -14,72 +14,81 @@ STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_ext
 STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings pages picture share test test-elsewhere nightly quick browser faults lab lint size strip format clean
+.PHONY: help setup ready report sweep status findings pages picture share test test-elsewhere nightly quick browser faults lab lint size strip format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: ## install the project and what it needs
+# The clone whose modules the environment has; empty where it has none.
+INSTALLED = $(shell $(RUN) -I -c "import importlib.metadata as m, json, urllib.parse as u; print(*(u.unquote(json.loads(d.read_text('direct_url.json') or '{}').get('url', '')[7:]) for d in m.distributions(name='generalization-workbook')))" 2> /dev/null)
+HERE := $(shell pwd -P)
+
+setup: ## install the project and what it needs; an environment with another clone's modules takes this one's
 	@test -x $(RUN) || $(PYTHON) -m venv "$(VENV)"
-	@ready="$(VENV)/.workbook-ready"; if [ ! "$$ready" -nt pyproject.toml ] || [ ! "$$ready" -nt constraints.txt ]; then \
+	@ready="$(VENV)/.workbook-ready"; if [ "$(INSTALLED)" != "$(HERE)" ] || [ ! "$$ready" -nt pyproject.toml ] || [ ! "$$ready" -nt constraints.txt ]; then \
 	  $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" && touch "$$ready"; fi
 	@if [ -e .git ]; then git config filter.workbook.clean '$(STRIP)'; fi
 
-report: setup ## run the whole chain on the embedded default: reports/demo/index.html
+ready:
+	@clone="$(INSTALLED)"; if [ -n "$$clone" ] && [ "$$clone" != "$(HERE)" ]; then \
+	  echo "this environment has the modules of another clone, $$clone; leave it (deactivate), so that make takes .venv, or let it have this clone: make setup" >&2; exit 2; fi
+	@$(MAKE) --no-print-directory setup
+
+report: ready ## run the whole chain on the embedded default: reports/demo/index.html
 	$(RUN) -m helpers.sweep demo $(SET)
 
-sweep: setup ## run a study: make sweep STUDY=compact20 SET="--set data_path=..."
+sweep: ready ## run a study: make sweep STUDY=compact20 SET="--set data_path=..."
 	$(RUN) -m helpers.sweep $(STUDY) $(SET)
 
-status: setup ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
+status: ready ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
 	@$(RUN) -m helpers.sweep $(STUDY) $(SET) --status
 
-findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=kinds20 (SET=--write writes it)
+findings: ready ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=kinds20 (SET=--write writes it)
 	@$(RUN) -m helpers.report findings $(STUDY) $(SET)
 
-pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=kinds20
+pages: ready ## write the pages of a study's report anew from what is published of it: make pages STUDY=kinds20
 	@$(RUN) -m helpers.report pages $(STUDY)
 
-picture: setup ## draw the picture that opens a study from its published maps: make picture STUDY=kinds20
+picture: ready ## draw the picture that opens a study from its published maps: make picture STUDY=kinds20
 	@$(RUN) -m helpers.report picture $(STUDY)
 
-share: setup ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=kinds20
+share: ready ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=kinds20
 	@$(RUN) -m helpers.report share $(STUDY) $(SET)
 
-test: setup ## contract, unit and smoke tests
+test: ready ## contract, unit and smoke tests
 	$(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
 
-test-elsewhere: setup ## the tests three times with other trained fixtures: as here, as without AVX-512, and as without AVX2
+test-elsewhere: ready ## the tests three times with other trained fixtures: as here, as without AVX-512, and as without AVX2
 	WORKBOOK_TEST_SEED=1 $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
 	WORKBOOK_TEST_SEED=2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
 	WORKBOOK_TEST_SEED=3 ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
 
-nightly: setup ## kills, interrupts, damage, a full disk: ten minutes
+nightly: ready ## kills, interrupts, damage, a full disk: ten minutes
 	$(TESTS) -m nightly
 
-quick: setup ## the tests without the notebooks end to end
+quick: ready ## the tests without the notebooks end to end
 	$(TESTS) -m "not smoke and not browser and not nightly"
 
-browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
+browser: ready ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(RUN) -m pytest -m browser tests/browser
 
-faults: setup ## kill a study 20 times inside of writes and compare with an uninterrupted one; FAULTS=--proofs shows that this can fail
+faults: ready ## kill a study 20 times inside of writes and compare with an uninterrupted one; FAULTS=--proofs shows that this can fail
 	$(RUN) -m tests.faults.killed $(FAULTS)
 
-lab: setup ## open JupyterLab on the notebooks
+lab: ready ## open JupyterLab on the notebooks
 	$(RUN) -m jupyterlab --notebook-dir="$(CURDIR)"
 
-lint: setup ## check style of modules and notebooks
+lint: ready ## check style of modules and notebooks
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check .
 
-size: setup ## how much there is to read, and how it is written
+size: ready ## how much there is to read, and how it is written
 	@$(RUN) -m benchmarks.size
 
-strip: setup ## take out of the notebooks what running them left there
+strip: ready ## take out of the notebooks what running them left there
 	@$(STRIP) notebooks/*.ipynb
 
-format: setup ## put modules and notebooks into style
+format: ready ## put modules and notebooks into style
 	$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
 
 clean: ## delete what can be made again, but no runs and no reports

@@ -1,6 +1,8 @@
 """Who installs by conda gets what who installs by pip gets."""
 
+import os
 import re
+import subprocess
 import tomllib
 
 import yaml
@@ -39,3 +41,19 @@ def test_constraints_pin_every_direct_requirement():
         of_dev += extras[extra]
     names = {re.match(r"[\w.-]+", item)[0].lower().replace("_", "-") for item in of_dev}
     assert names - {PROJECT["name"]} <= pins
+
+
+def test_no_target_takes_an_environment_away_from_another_clone(tmp_path):
+    """Only `make setup`, which says so, installs into it."""
+    command = ["make", "sweep", "STUDY=demo", "INSTALLED=/another/clone"]
+    environment = os.environ | {"VIRTUAL_ENV": str(tmp_path)}
+    refused = subprocess.run(
+        command, cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert refused.stderr.splitlines()[0] == (
+        "this environment has the modules of another clone, /another/clone; leave it "
+        "(deactivate), so that make takes .venv, or let it have this clone: make setup"
+    )
+    assert list(tmp_path.iterdir()) == []

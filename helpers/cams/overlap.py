@@ -10,7 +10,9 @@ from helpers.data.boxes import box_masks as box_masks
 
 
 def upsample(maps: Tensor, size: int) -> Tensor:
-    """Enlarge maps to the size of the images, bilinearly with aligned edges.
+    """Enlarge maps to the size of the images, bilinearly.
+
+    Pixels are squares whose centres are compared (``align_corners=False``).
 
     Args:
         maps: (B, h, w).

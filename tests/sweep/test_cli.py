@@ -494,6 +494,7 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
     shutil.copy(PROJECT_ROOT / "helpers/report/pages.py", chain.root / "helpers/report")
     for target in ("report", "status", "pages", "share", "clean"):
         command = ["make", target, "STUDY=demo", f"PYTHON={sys.executable}"]
+        command.append(f"INSTALLED={chain.root.resolve()}")
         done = subprocess.run(
             command,
             cwd=chain.root,
