@@ -1,7 +1,7 @@
 """What measures need of a network and its training images: each computed once."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -175,13 +175,16 @@ def as_reason(fault: Exception) -> ValueError:
 
 
 def closure(
-    names: Iterable[str], sources: Mapping[str, Source] | None = None
+    names: Iterable[str],
+    sources: Mapping[str, Source] | None = None,
+    present: Collection[str] = (),
 ) -> set[str]:
     """Everything that some things need, directly or through others, with themselves.
 
     Args:
         names: of measures or of what they need.
         sources: see ``sources_by_name``; without them those of this process.
+        present: names of what is there already, whose own needs do not count.
 
     Returns:
         Names, also of inputs and of settings.
@@ -193,7 +196,8 @@ def closure(
         name = waiting.pop()
         if name not in needed:
             needed.add(name)
-            waiting += sources[name].needs if name in sources else ()
+            if name in sources and name not in present:
+                waiting += sources[name].needs
     return needed
 
 

@@ -1,7 +1,7 @@
 """Every measure of every model on the scored images: computed once, as tables."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -61,9 +61,10 @@ def score(
         for part, items in measures.items()
     }
     if "localization" in parts and not only:
-        _localize_kept_maps(
-            store, models, parts["localization"], measures["localization"], scored_on
-        )
+        kept_maps = _KeptMaps(store, models, parts["localization"], scored_on)
+        for part in parts:
+            if part.partition(".")[0] == "localization":
+                kept_maps.localize(part, parts[part], measures[part])
     return store.each(
         models,
         parts,
@@ -198,56 +199,79 @@ def _of_part(
     return arrays
 
 
-def _localize_kept_maps(
-    store: Store,
-    models: Sequence[Model],
-    part: Mapping[str, Any],
-    measures: Sequence[registry.Measure],
-    scored_on: ScoringSet,
-) -> None:
-    """Keep localization of models whose maps were kept at another threshold.
+@dataclass(frozen=True)
+class _KeptMaps:
+    """Maps that were kept of models, of which localization needs neither network nor pixels.
 
-    Neither network nor pixels are needed. Maps of 8 bits, which are published, serve
-    where nothing can be computed here.
-
-    Args:
-        store: of the study.
-        models: to be scored.
-        part: settings of the part "localization".
-        measures: of the part.
-        scored_on: the images.
+    Maps of 8 bits, which are published, serve where nothing can be computed here.
     """
-    name = f"localization-{digest(part)}"
-    target = Kept({"localization": store.folder / name}, models, store.published)
-    todo = [model for model in models if target.missing(model.model_id)]
-    sources = [
-        Kept({"localization": store.folder / source}, todo, store.published)
-        for source in (_folders_of_maps(store, part) if todo else ())
-    ]
-    recorded = {model.model_id for model in store.not_computable(todo)}
-    for model in todo:
-        records = [one.record("localization", model.model_id) for one in sources]
-        records = [
-            record
-            for record in records
-            if localization.MAPS in record
-            or (model.model_id in recorded and _has_all_maps(record, scored_on))
-        ]
-        if records:
-            images = scored_on.of(store.shared())
-            given = localization.of_record(records[0]) | {"images": images}
-            cut = {
-                name: part[name]
-                for name in ("cam_threshold", "cam_cut")
-                if name in part
-            }
-            settings = evidence.MeasureSettings(**cut)
+
+    store: Store  # of the study
+    models: Sequence[Model]  # to be scored
+    settings: Mapping[str, Any]  # of the part "localization"
+    scored_on: ScoringSet  # the images
+
+    def localize(
+        self,
+        part: str,
+        settings: Mapping[str, Any],
+        measures: Sequence[registry.Measure],
+    ) -> None:
+        """Keep a part of localization of models whose maps were kept.
+
+        Args:
+            part: "localization", or "localization.NAME" of a measure that stands by
+                itself.
+            settings: of the part.
+            measures: of the part; where they need more than maps, boxes and
+                predictions, nothing is kept.
+        """
+        folder = self.store.folder / f"{part}-{digest(settings)}"
+        target = Kept({part: folder}, self.models, self.store.published)
+        todo = [model for model in self.models if target.missing(model.model_id)]
+        names = [item.name for item in measures]
+        from_outside = evidence.sources_from_outside(names)
+        sources = evidence.sources_by_name(measures, from_outside)
+        cut = {
+            name: settings[name]
+            for name in ("cam_threshold", "cam_cut")
+            if name in settings
+        }
+        for model_id, record in self._records(todo):
+            given = localization.of_record(record)
+            if "network" in evidence.closure(names, sources, given):
+                return
             scores, single = evidence.score(
-                measures, given, settings, IMAGE_VALUES["localization"]
+                measures,
+                given | {"images": self.scored_on.of(self.store.shared())},
+                evidence.MeasureSettings(**cut),
+                IMAGE_VALUES.get(part, ()),
+                from_outside,
             )
-            arrays = _of_part("localization", single)
-            write_json(target.folders["localization"] / SETTINGS, part)
-            target.write("localization", model.model_id, {"scores": scores} | arrays)
+            arrays = _of_part(part, single)
+            write_json(target.folders[part] / SETTINGS, settings)
+            target.write(part, model_id, {"scores": scores} | arrays)
+
+    def _records(self, models: Sequence[Model]) -> Iterator[tuple[str, Mapping]]:
+        """Ids of models with a record of their maps; others are passed over."""
+        folders = _folders_of_maps(self.store, self.settings) if models else ()
+        sources = [
+            Kept(
+                {"localization": self.store.folder / folder},
+                models,
+                self.store.published,
+            )
+            for folder in folders
+        ]
+        recorded = {model.model_id for model in self.store.not_computable(models)}
+        for model in models:
+            for source in sources:
+                record = source.record("localization", model.model_id)
+                if localization.MAPS in record or (
+                    model.model_id in recorded and _has_all_maps(record, self.scored_on)
+                ):
+                    yield model.model_id, record
+                    break
 
 
 def _has_all_maps(record: Mapping[str, Any], scored_on: ScoringSet) -> bool:

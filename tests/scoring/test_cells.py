@@ -15,7 +15,8 @@ from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import measuring
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.scoring_set import scoring_set
-from helpers.scoring.store import Store
+from helpers.scoring.store import NotInRecords, Store
+from helpers.study import Study
 
 # Digests of the settings under which values of earlier versions are kept.
 DIGESTS = {
@@ -221,3 +222,33 @@ def test_a_part_of_which_nothing_was_computed_is_not_kept(records, tmp_path):
     with pytest.raises(RuntimeError, match="nothing was computed of p"):
         store.each([Model("a", lambda device: None)], {"p": {}, "q": {}}, compute)
     assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
+    lists, tmp_path
+):
+    """Of a published study there are neither pixels nor weights."""
+
+    @registry.measure("localization", 1, "this test")
+    def mean_of_maps(kept_maps):
+        """Mean of the kept maps, in [0, 1]."""
+        return float(kept_maps.mean() / np.iinfo(kept_maps.dtype).max)
+
+    study = Study.open("filled20", work_dir=str(tmp_path), device="cpu")
+    study.models = study.models[:2]
+    table = study.scores(["localization"])
+    assert table["mean_of_maps"].between(0.05, 0.95).all()
+    record = PROJECT_ROOT / "reports/filled20/records/kept"
+    model_id = table["model_id"].iloc[0]
+    (path,) = record.glob(f"localization-*/{model_id}.npz")
+    with np.load(path) as file:
+        expected = file["maps"].mean() / 255
+    assert table["mean_of_maps"].iloc[0] == pytest.approx(expected)
+
+    @registry.measure("localization", 1, "this test")
+    def mean_of_logits(logits):
+        """Mean of all logits."""
+        return float(logits.mean())
+
+    with pytest.raises(NotInRecords):
+        study.scores(["localization"])
