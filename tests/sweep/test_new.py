@@ -77,7 +77,7 @@ def test_a_placeof_images_becomes_a_study_that_passes_the_check(root, capsys):
         "accuracy_thresholds": [0.95, 0.9, 0.8, 0.67],
     }
     assert "flatness" in written(root, "birds")["04_baselines"]["families"]
-    assert len(load_study("birds", root=root).executions) == 6
+    assert len(load_study("birds", root=root).executions) == 8
     printed = capsys.readouterr().out
     assert (
         "max_epochs 20: a probing run reached 92% training accuracy after 10 epochs"
