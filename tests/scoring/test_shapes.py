@@ -74,6 +74,7 @@ def test_the_studies_for_a_cpu_are_found():
     assert {shape[0] for shape in SHAPES} >= {"resnet18", "resnet34"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "precision",
     [

@@ -519,6 +519,7 @@ def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_pat
     assert cli.main(["--new", "birds"]) == 2
 
 
+@pytest.mark.nightly
 def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_file(
     project, tmp_path
 ):

@@ -111,6 +111,7 @@ def test_a_process_that_dies_is_said_with_what_to_try():
         list(pool.side_by_side(die, [1, 2, 3], shared=int, jobs=2))
 
 
+@pytest.mark.nightly
 def test_two_executions_of_one_list_at_once_both_end_with_all_complete(
     script, tmp_path
 ):
