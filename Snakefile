@@ -5,12 +5,13 @@ import sys
 
 sys.path.insert(0, workflow.basedir)
 from helpers.sweep.shares import with_shares
-from helpers.sweep.study import from_records, load_study
+from helpers.sweep.study import asks_only_combinations, from_records, load_study
 
-study = load_study(
-    config.get("study", "demo"), config.get("set", []), variations=config.get("vary", [])
+overrides, variations = config.get("set", []), config.get("vary", [])
+study = load_study(config.get("study", "demo"), overrides, variations=variations)
+study = from_records(
+    study, only_varied=asks_only_combinations(variations, overrides, study)
 )
-study = from_records(study, only_varied=bool(int(config.get("only_varied", 0))))
 study = with_shares(study, int(config.get("shares", 0)))
 wholes = [execution.name for execution in study.executions if not execution.part]
 study.work.mkdir(parents=True, exist_ok=True)

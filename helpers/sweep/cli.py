@@ -174,7 +174,7 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
         usable, faults = _usable_gpus(study)
     gpus = usable if given.gpus is None and not remote else given.gpus or 0
     study = with_shares(study, gpus)
-    command = [*_command(given, gpus, remote, only_varied), *handed]
+    command = [*_command(given, gpus, remote), *handed]
     if given.look:
         return _look([*command, "--dry-run"], study)
     faults += further_faults(study)
@@ -208,9 +208,7 @@ def _without_images(study: CheckedStudy) -> str:
     )
 
 
-def _command(
-    given: argparse.Namespace, gpus: int, remote: bool, only_varied: bool
-) -> list[str]:
+def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
     """The words that start Snakemake for the options of the command."""
     cores = given.cores
     threads = cores or _CORES_OF_A_JOB
@@ -231,7 +229,6 @@ def _command(
         f"vary={json.dumps(given.vary)}",
         f"threads={threads}",
         f"shares={gpus}",
-        f"only_varied={int(only_varied)}",
     ]
 
 

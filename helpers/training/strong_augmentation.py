@@ -1,8 +1,8 @@
 """Augmentation beyond the paper's: crops, erased rectangles, mixed images.
 
-A level of the hyperparameter ``strong_augmentation`` is ``none``, or names from
-``CHANGES`` joined by ``+``, as ``crops+erasing``. All random numbers of an epoch are
-drawn at once on the CPU, so that every device sees the same.
+A level of the hyperparameter ``strong_augmentation`` is ``none``, or ``crops``,
+``erasing`` and ``mixup`` joined by ``+``, as ``crops+erasing``. All random numbers of
+an epoch are drawn at once on the CPU, so that every device sees the same.
 """
 
 import math
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 NONE = "none"
-CHANGES = ("crops", "erasing", "mixup")
 _STREAM = 5  # sets the random numbers of this module apart from a run's others
 _CROP_AREAS = (0.35, 1.0)  # share of the image
 _CROP_SHAPES = (3 / 4, 4 / 3)  # height by width
