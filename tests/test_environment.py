@@ -45,7 +45,8 @@ def test_constraints_pin_every_direct_requirement():
 
 def test_no_target_takes_an_environment_away_from_another_clone(tmp_path):
     """Only `make setup`, which says so, installs into it."""
-    command = ["make", "sweep", "STUDY=demo", "INSTALLED=/another/clone"]
+    quiet = "--no-print-directory"  # make prints it where a make calls this test
+    command = ["make", quiet, "sweep", "STUDY=demo", "INSTALLED=/another/clone"]
     environment = os.environ | {"VIRTUAL_ENV": str(tmp_path)}
     refused = subprocess.run(
         command, cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True
