@@ -2,7 +2,7 @@
 
 From the ground up: ``data``, ``networks``, ``statistics``, ``training``, ``cams``,
 ``measures``, ``scoring``, ``report``, ``study``; on them ``ablations``, ``kappa`` and
-``select``, each for one notebook; apart from all ``sweep``, which runs notebooks.
+``checkpoints``, each for one notebook; apart from all ``sweep``, which runs notebooks.
 
 Example:
     >>> from helpers import Study

@@ -3,7 +3,7 @@
     python -m tests.on_gpu FOLDER    # prints one line of JSON
 
 Training with an interruption, a score of each family, ablations, untrained networks,
-the probe of Kappa, what ``select`` asks of checkpoints, and failures of the machine.
+the probe of Kappa, what judging asks of checkpoints, and failures of the machine.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ import safetensors.torch
 import torch
 
 from helpers.ablations import compute
+from helpers.checkpoints import calibration, judging
+from helpers.checkpoints.images import OwnImages
 from helpers.data import images
 from helpers.data.images import choose_images
 from helpers.kappa import networks, noise, probing
@@ -28,8 +30,6 @@ from helpers.measures.evidence import MeasureSettings
 from helpers.networks import batches
 from helpers.scoring import classification, measuring, models, scoring_set, store
 from helpers.scoring import targets as shifted
-from helpers.select import calibration, judging
-from helpers.select.images import OwnImages
 from helpers.training import catalogue, pool, run
 from helpers.training.config import RunConfig
 from tests import pretended_gpu

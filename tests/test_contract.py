@@ -28,7 +28,7 @@ ROOMS = (
     {"scoring"},
     {"report"},
     {"study"},
-    {"ablations", "kappa", "select"},
+    {"ablations", "checkpoints", "kappa"},
     {"sweep"},
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.checkpoints.__main__ import main as judge_checkpoints
 from helpers.files import PROJECT_ROOT
 from helpers.measures.registry import KEPT_TOGETHER, ranked
 from helpers.networks import resnet
-from helpers.select.__main__ import main as select
 from helpers.sweep.cli import main as sweep
 from helpers.sweep.plan import planned_runs
 from helpers.sweep.study import load_study
@@ -179,7 +179,7 @@ def absent_names(text):
     )["project"]["optional-dependencies"]
     known_of = {
         "helpers.sweep": options(sweep) | OF_SNAKEMAKE,
-        "helpers.select": options(select),
+        "helpers.checkpoints": options(judge_checkpoints),
     }
     for part in code(text):
         paths = re.findall(

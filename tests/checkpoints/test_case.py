@@ -6,12 +6,12 @@ import torchvision
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
+from helpers.checkpoints import __main__ as command_line
+from helpers.checkpoints import case, load
+from helpers.checkpoints.images import Preparation, training_images
 from helpers.files import PROJECT_ROOT
-from helpers.select import __main__ as command_line
-from helpers.select import case, load
-from helpers.select.images import Preparation, training_images
+from tests.checkpoints.conftest import Residual, narrow
 from tests.conftest import jpeg
-from tests.select.conftest import Residual, narrow
 
 
 @pytest.fixture(scope="module")

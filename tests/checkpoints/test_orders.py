@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.select import orders
+from helpers.checkpoints import orders
 
 NAMES = ["Cat", "ant", "bee", "dog"]
 

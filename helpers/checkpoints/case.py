@@ -11,19 +11,19 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
-from helpers.networks.faults import is_of_machine
-from helpers.networks.weights import header_of
-from helpers.scoring.models import Model
-from helpers.scoring.store import Store
-from helpers.select import calibration, judging, load, orders, report
-from helpers.select.images import (
+from helpers.checkpoints import calibration, judging, load, orders, report
+from helpers.checkpoints.images import (
     OwnImages,
     Preparation,
     images_of_report,
     labelled_images,
     training_images,
 )
-from helpers.select.load import Reading
+from helpers.checkpoints.load import Reading
+from helpers.networks.faults import is_of_machine
+from helpers.networks.weights import header_of
+from helpers.scoring.models import Model
+from helpers.scoring.store import Store
 
 FACTS = [
     "checkpoint",

@@ -10,20 +10,15 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
-from helpers.report.style import percent
-from helpers.scoring.classification import logits_of
-from helpers.scoring.measuring import score, score_table
-from helpers.scoring.models import Model
-from helpers.scoring.store import Store
-from helpers.select.calibration import (
+from helpers.checkpoints.calibration import (
     CANDIDATES,
     LOG_CLASS_IMAGES,
     MEASURES,
     Calibration,
     with_candidates,
 )
-from helpers.select.images import OwnImages, digest
-from helpers.select.prediction import (
+from helpers.checkpoints.images import OwnImages, digest
+from helpers.checkpoints.prediction import (
     QUANTILE,
     Predictor,
     counting_covariance,
@@ -31,6 +26,11 @@ from helpers.select.prediction import (
     weighed,
     wilson,
 )
+from helpers.report.style import percent
+from helpers.scoring.classification import logits_of
+from helpers.scoring.measuring import score, score_table
+from helpers.scoring.models import Model
+from helpers.scoring.store import Store
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import FIT, with_fit
 

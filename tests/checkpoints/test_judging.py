@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from helpers.select import judging, report
-from helpers.select.case import FACTS
-from helpers.select.prediction import predictor, weighed, wilson
-from tests.select.conftest import models_table
+from helpers.checkpoints import judging, report
+from helpers.checkpoints.case import FACTS
+from helpers.checkpoints.prediction import predictor, weighed, wilson
+from tests.checkpoints.conftest import models_table
 
 
 def facts(**columns):

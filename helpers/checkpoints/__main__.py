@@ -1,6 +1,6 @@
 """Which of several checkpoints will do best, and how accurate it will be.
 
-``python -m helpers.select CHECKPOINTS IMAGES``.
+``python -m helpers.checkpoints CHECKPOINTS IMAGES``.
 """
 
 import argparse
@@ -99,7 +99,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     command_line = argparse.ArgumentParser(
-        prog="python -m helpers.select", description=DESCRIPTION
+        prog="python -m helpers.checkpoints", description=DESCRIPTION
     )
     command_line.add_argument(
         "checkpoints",
@@ -140,10 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _judge(options: argparse.Namespace) -> int:
     # Here: torch and scikit-learn take seconds, and --help waits for none.
+    from helpers.checkpoints import case
+    from helpers.checkpoints.images import Preparation
+    from helpers.checkpoints.load import Reading
     from helpers.files import from_root
-    from helpers.select import case
-    from helpers.select.images import Preparation
-    from helpers.select.load import Reading
     from helpers.training.pool import choose_device
 
     # Before the work, so that nothing is computed that cannot be written.
@@ -201,8 +201,8 @@ def _write(judged: Any, folder: Path) -> None:
 
 
 def _print(judged: Any, folder: Path) -> None:
-    from helpers.select import report
-    from helpers.select.judging import NOT_READ
+    from helpers.checkpoints import report
+    from helpers.checkpoints.judging import NOT_READ
 
     print("\n".join(judged.sentences))
     shown = judged.verdicts[judged.verdicts["verdict"].ne(NOT_READ)]

@@ -7,9 +7,9 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
+from helpers.checkpoints import load
 from helpers.networks.weights import Form, save_half
-from helpers.select import load
-from tests.select.conftest import Residual, narrow
+from tests.checkpoints.conftest import Residual, narrow
 
 
 @pytest.fixture(scope="module")

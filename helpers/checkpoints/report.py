@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
+from helpers.checkpoints.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
+from helpers.checkpoints.judging import NOT_JUDGED, NOT_READ, Scored
+from helpers.checkpoints.load import described
+from helpers.checkpoints.prediction import LEVEL
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points
-from helpers.select.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
-from helpers.select.judging import NOT_JUDGED, NOT_READ, Scored
-from helpers.select.load import described
-from helpers.select.prediction import LEVEL
 
 _LOST = 0.1  # accuracy below the one that a file notes from which on it is said
 

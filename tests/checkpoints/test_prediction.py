@@ -4,8 +4,8 @@ import pytest
 import scipy.stats
 from sklearn.linear_model import LinearRegression
 
-from helpers.select import prediction
-from tests.select.conftest import models_table
+from helpers.checkpoints import prediction
+from tests.checkpoints.conftest import models_table
 
 BOTH = ("other", "mixup")
 

@@ -11,7 +11,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers.select.calibration import LOG_CLASS_IMAGES
+from helpers.checkpoints.calibration import LOG_CLASS_IMAGES
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import (
     FEWEST_FOLDS,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from helpers.checkpoints.calibration import class_images, parameters_of
 from helpers.data import layouts
 from helpers.data.decode import Crop, Decoded, decode_all
 from helpers.data.images import ImageSet, StudyData, image_set, load_study_data
@@ -17,7 +18,6 @@ from helpers.data.selection import pixel_digest
 from helpers.data.sources import Source, open_source
 from helpers.report.style import count
 from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
-from helpers.select.calibration import class_images, parameters_of
 
 SIDES = (8, 1024)  # of the squares, pixels
 LARGEST_SIDE = 224  # where none is given

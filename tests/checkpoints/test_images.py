@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from helpers.checkpoints import images
 from helpers.data.images import load_study_data
-from helpers.select import images
+from tests.checkpoints.conftest import models_table
 from tests.conftest import jpeg
-from tests.select.conftest import models_table
 
 
 def test_classes_stand_in_turn_and_fewer_images_are_the_first_of_more(

@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.select import calibration
-from tests.select.conftest import models_table
+from helpers.checkpoints import calibration
+from tests.checkpoints.conftest import models_table
 
 
 def test_a_report_gives_models_with_kinds_and_measures(reports):

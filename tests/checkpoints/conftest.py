@@ -1,4 +1,4 @@
-"""A study in tables, networks of a few weights, and folders of images, that tests of ``select`` share."""
+"""A study in tables, networks of a few weights, and folders of images, that tests of checkpoints share."""
 
 import json
 import sys
@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from torch import nn
 
+from helpers.checkpoints import calibration, load
 from helpers.measures import registry
-from helpers.select import calibration, load
 from helpers.training.config import RunConfig, cell_name, kind_name, run_id
 from tests.conftest import jpeg
 
