@@ -209,8 +209,7 @@ def draw(scene: Scene, *, narrow: bool = False) -> Figure:
         narrow: for a phone, 600 pixels wide and one below the other, in place of 1,200.
     """
     style.use()
-    look = {"figure.constrained_layout.use": False, "text.hinting": "none"}
-    with plt.rc_context(look):
+    with plt.rc_context({"figure.constrained_layout.use": False}):
         figure = plt.figure(figsize=(6, 11.4) if narrow else (12, 6), dpi=_DPI)
         if narrow:
             tiles = GridSpec(1, 1, figure, 0.02, 0.48, 0.98, 0.965)
@@ -361,9 +360,13 @@ def write(report: Path) -> bool:
     for name, narrow in ((WIDE, False), (NARROW, True)):
         if source_of(report / name) == source:
             continue
-        figure = draw(scene, narrow=narrow)
         (report / name).parent.mkdir(exist_ok=True)
-        with complete_or_absent(report / name) as temporary:
+        # Hinted, "=" and "−" of this font are drawn as thick as bold ones.
+        with (
+            complete_or_absent(report / name) as temporary,
+            plt.rc_context({"text.hinting": "none"}),
+        ):
+            figure = draw(scene, narrow=narrow)
             figure.savefig(
                 temporary, format="png", facecolor="white", metadata={"Source": source}
             )
