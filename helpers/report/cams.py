@@ -25,8 +25,8 @@ _MASK_BOX = {
 }
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 NO_PIXELS = (
-    "This picture is left out, since records have no pixels: put the images where notebook "
-    "01 reads them (`data_path`) and run this notebook again."
+    "Records have no pixels: to draw it anew, put the images where notebook 01 reads them "
+    "(`data_path`) and run this notebook again."
 )
 
 

@@ -33,6 +33,7 @@ from helpers.files import (
 from helpers.parameters import StudyError, declared, in_force, name_of_values
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
+from helpers.report.published_figures import published_figure
 from helpers.statistics.claims import check_claims, keep_claims
 
 _PACKAGES = (
@@ -133,6 +134,58 @@ class Report:
         contents = {path: picture}
         if not _is_photographs(vector):
             contents[path.with_suffix(".svg")] = vector
+        self._show_figure(contents, shown, name, caption)
+
+    def published_figure(self, name: str, reason: str) -> None:
+        """Show a figure that cannot be drawn here as the study has published it.
+
+        Its caption says of which execution it is. Where the study has no such figure,
+        or one of other parameters, a sentence says that it is left out.
+
+        Args:
+            name: as of ``figure``.
+            reason: why it cannot be drawn here, and what would help, in Markdown.
+
+        Raises:
+            ValueError: if the name would leave the folder.
+        """
+        path = inside(self.folder, f"figures/{self.notebook}-{name}.png")
+        reason = inert(reason)
+        values = vars(self.parameters)
+        origin = published_figure(self.published, self.notebook, name, values)
+        if origin is None:
+            self.tell(f"**{figure_title(name)}** is left out. {reason}")
+            return
+        contents = {
+            path.with_suffix(published.suffix): published.read_bytes()
+            for published in (origin.path, origin.path.with_suffix(".svg"))
+            if published.is_file()
+        }
+        shown = _resized(contents[path], _DPI_SHOWN / _DPI)
+        caption = (
+            f"{origin.caption} *This figure is of the execution of {origin.finished} "
+            f"(UTC), as published. {reason}*"
+        )
+        drawn = {"caption": origin.caption, "finished": origin.finished}
+        self._show_figure(contents, shown, name, caption, origin=drawn)
+
+    def _show_figure(
+        self,
+        contents: Mapping[Path, bytes],
+        shown: bytes,
+        name: str,
+        caption: str,
+        **facts: Any,
+    ) -> None:
+        """Write the files of a figure, show it with its caption, and record it.
+
+        Args:
+            contents: of its files, the PNG first.
+            shown: PNG for the notebook.
+            name: of the figure.
+            caption: in Markdown.
+            facts: that its record has beside.
+        """
         for place, content in contents.items():
             with complete_or_absent(place) as temporary:
                 temporary.write_bytes(content)
@@ -142,9 +195,9 @@ class Report:
         data = {"image/png": base64.b64encode(shown).decode(), "text/plain": title}
         display(data, raw=True, metadata={"image/png": {"alt": title}})
         display(Markdown(f"**{title}** {caption}"))
-        self.record(
-            "figure", name=name, path=f"figures/{path.name}", reading=caption, alt=title
-        )
+        picture = next(iter(contents)).name
+        content = {"path": f"figures/{picture}", "reading": caption, "alt": title}
+        self.record("figure", name=name, **content, **facts)
 
     def table(
         self, frame: pd.DataFrame, name: str, caption: str = "", *, rows: int = 20
@@ -539,8 +592,19 @@ def as_file(figure: Figure, **look: Any) -> bytes:
 
 
 def _few_colours(file: io.BytesIO) -> bytes:
-    picture = Image.open(file, formats=["PNG"]).convert("RGB")
-    picture = picture.quantize(256, kmeans=4, dither=Image.Dither.NONE)
+    return _small_png(Image.open(file, formats=["PNG"]))
+
+
+def _resized(picture: bytes, share: float) -> bytes:
+    """A PNG at a share of its width and height, with 256 colours."""
+    image = Image.open(io.BytesIO(picture), formats=["PNG"]).convert("RGB")
+    size = [max(1, round(share * length)) for length in image.size]
+    return _small_png(image.resize(size, Image.Resampling.LANCZOS))
+
+
+def _small_png(image: Image.Image) -> bytes:
+    """A picture as PNG with 256 colours."""
+    picture = image.convert("RGB").quantize(256, kmeans=4, dither=Image.Dither.NONE)
     small = io.BytesIO()
     picture.save(small, "png", optimize=True)
     return small.getvalue()

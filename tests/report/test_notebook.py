@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shutil
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
@@ -134,6 +136,61 @@ def test_photographs_have_no_vector_picture(report):
     assert [path.name for path in (opened.folder / "figures").iterdir()] == [
         "01_data_subset-photograph.png"
     ]
+
+
+def execution_that_drew(report_folder, threshold):
+    """A published report whose notebook drew a photograph and a curve."""
+    drawing = notebook.Report(report_folder, "01_data_subset", report_folder)
+    drawing.parameters = SimpleNamespace(threshold=threshold, device="cuda")
+    drawing.record("parameters", values={"threshold": str(threshold), "device": "cuda"})
+    drawing.figure(curve(), "curve", "It rises.")
+    drawing.record("provenance", facts={"finished (UTC)": "2026-11-01 10:00"})
+    return drawing
+
+
+def test_a_figure_that_cannot_be_drawn_stays_as_it_was_published(report):
+    opened, shown = report
+    drawn = execution_that_drew(opened.published, 0.1)
+    before = {path.name: path.read_bytes() for path in drawn.folder.glob("figures/*")}
+    assert sorted(before) == ["01_data_subset-curve.png", "01_data_subset-curve.svg"]
+    opened.folder = opened.folder.with_name("staging")
+    opened.parameters = SimpleNamespace(threshold=0.1, device="cpu")
+    opened.published_figure("curve", "Records have no pixels.")
+    path = opened.folder / "figures"
+    assert {one.name: one.read_bytes() for one in path.iterdir()} == before
+    caption = (
+        "It rises. *This figure is of the execution of 2026-11-01 10:00 (UTC), as "
+        "published. Records have no pixels.*"
+    )
+    assert shown[-1][0].data == f"**Figure 1.1. Curve.** {caption}"
+    assert shown[-2][0]["image/png"]
+    assert opened.story[-1] == {
+        "kind": "figure",
+        "name": "curve",
+        "path": "figures/01_data_subset-curve.png",
+        "reading": caption,
+        "alt": "Figure 1.1. Curve.",
+        "origin": {"caption": "It rises.", "finished": "2026-11-01 10:00"},
+    }
+    # Published in its turn and shown once more, it keeps the date of who drew it.
+    opened.record("parameters", values={"threshold": "0.1"})
+    opened.record("provenance", facts={"finished (UTC)": "2026-11-02 10:00"})
+    shutil.rmtree(opened.published)
+    shutil.copytree(opened.folder, opened.published)
+    opened.published_figure("curve", "Records have no pixels.")
+    assert opened.story[-1]["reading"] == caption
+
+
+@pytest.mark.parametrize("threshold", [0.2, None])
+def test_a_published_figure_of_other_parameters_is_left_out(report, threshold):
+    opened, shown = report
+    if threshold:
+        execution_that_drew(opened.published, threshold)
+    opened.folder = opened.folder.with_name("staging")
+    opened.parameters = SimpleNamespace(threshold=0.1)
+    opened.published_figure("curve", "Records have no pixels.")
+    assert not (opened.folder / "figures").exists()
+    assert shown[-1][0].data == "**Curve** is left out. Records have no pixels."
 
 
 def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):

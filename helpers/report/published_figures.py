@@ -1,0 +1,60 @@
+"""Figures of a published execution, shown again where they cannot be drawn anew."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.files import inside, read_json
+
+# Parameters on which no figure depends.
+_PLACES = {"study", "work_dir", "reports_dir", "device", "jobs", "shard"}
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """A figure of a published report."""
+
+    path: Path  # of the PNG; an SVG may lie beside it
+    caption: str  # of the execution that drew it
+    finished: str  # when that execution ended, UTC
+
+
+def published_figure(
+    report: Path, notebook: str, name: str, parameters: Mapping[str, Any]
+) -> PublishedFigure | None:
+    """The figure that an execution with the same parameters published.
+
+    Args:
+        report: ``reports/<study>``.
+        notebook: its name without suffix.
+        name: of the figure.
+        parameters: values in force now; those that name places and machines may differ
+            from the published ones, and so may those that one of the two does not have.
+
+    Returns:
+        None where the report has no such figure, or one of other parameters.
+    """
+    try:
+        story = read_json(report / "story" / f"{notebook}.json")
+        published = _content(story, "parameters")["values"]
+        finished = _content(story, "provenance")["facts"]["finished (UTC)"]
+        drawn = next(
+            item for item in story if item["kind"] == "figure" and item["name"] == name
+        )
+        path = inside(report, drawn["path"])
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return None  # nothing is published, or it is damaged
+    names = (published.keys() & parameters.keys()) - _PLACES
+    is_same = all(str(parameters[each]) == published[each] for each in names)
+    if not is_same or not path.is_file():
+        return None
+    origin = drawn.get("origin") or {
+        "caption": drawn["reading"],
+        "finished": finished,
+    }
+    return PublishedFigure(path, origin["caption"], origin["finished"])
+
+
+def _content(story: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next(item for item in story if item["kind"] == kind)
