@@ -1,1 +1,1 @@
-"""Error and Kappa over noise, unseen classes and size (Huang, Yu and Zhang 2025): all that notebook 06 needs."""
+"""Error and Kappa over noise, unseen classes and size (Huang, Yu and Zhang 2025)."""

@@ -1,4 +1,8 @@
-"""Intervals of the trade-off: classes and test images are drawn with replacement, alike for all networks, and everything is read anew."""
+"""Intervals of the trade-off by a bootstrap of classes and of test images.
+
+Both are drawn with replacement, alike for all networks, steps and levels, so that all
+differences are paired; everything is computed anew in each draw.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,144 +22,198 @@ from helpers.kappa.statistics import (
 from helpers.kappa.tradeoff import BOUNDS, marginal_fits, trade_off_point
 from helpers.statistics.draws import configuration_weights, percentile_interval
 
-_FITTED = 60  # places along an axis at which the band of a fit is drawn
+_PLACES = 60  # along an axis, at which the band of a fit is computed
+# Added to the seed: draws of classes and of images do not depend on each other.
+_OF_IMAGES = 1
+_OF_CLASSES = 1_000_000
 
 
-class Units(NamedTuple):
-    """What was drawn: the same for every network, step of classes and level of noise, so that all differences are paired."""
+class Resample(NamedTuple):
+    """Images and classes of each draw."""
 
     labels: NDArray[np.int64]  # (N,) true class of each test image
-    images: Array  # (N, B) how often each image was drawn, within its class
-    classes: dict[
-        int, NDArray[np.int64]
-    ]  # by the number of classes of a step: (B, K) the classes that were drawn
+    images: Array  # (N, B) how often each image is in a draw
+    classes: dict[int, NDArray[np.int64]]  # (B, K) by the number of classes of a step
 
 
-def drawn_units(
+def resample(
     labels: ArrayLike, steps: Sequence[int], draws: int, seed: int = 0
-) -> Units:
-    """Draw images within their class, and classes within those that one step adds to the next smaller one; none without test images."""
-    true = np.asarray(labels)
-    images = np.zeros((len(true), draws), dtype=np.float32)
-    for name in np.unique(true):
-        own = np.flatnonzero(true == name)
-        images[own] = configuration_weights(
-            np.arange(len(own)), draws, seed + 1 + int(name)
-        ).T
-    classes, parts, low = {}, [], 0
-    for high in sorted(set(steps)):
-        block = np.intersect1d(np.unique(true), np.arange(low, high))
-        counts = configuration_weights(block, draws, seed + 1_000_000 + low).astype(
-            np.int64
-        )
-        parts.append(
-            np.repeat(np.tile(block, draws), counts.ravel()).reshape(draws, len(block))
-        )
-        classes[high], low = np.concatenate(parts, axis=1), high
-    return Units(true, images, classes)
+) -> Resample:
+    """Draw images within their class, and classes within their step.
 
+    A step draws the classes that it adds to the next smaller step, so that the share of
+    unseen classes is that of the study in each draw.
 
-def drawn_statistics(
-    predicted: NDArray[np.int16], steps: Sequence[int], units: Units
-) -> Array:
-    """The six statistics of each cell of a network in each draw: (steps, levels, N) predicted classes -> (steps, levels, B, 6).
+    Args:
+        labels: (N,) classes of the test images, from 0 on.
+        steps: number of classes of each step.
+        draws: number of draws, B.
+        seed: of the draws.
 
-    Drawing images adds their noise once more, which widens the spread between classes: the mean shift that this brings is taken out.
+    Returns:
+        Draws in which a class without test images never stands.
     """
-    found = np.empty(
-        (*predicted.shape[:2], units.images.shape[1], len(CELL_STATISTICS))
-    )
+    labels = np.asarray(labels)
+    images = np.zeros((len(labels), draws), dtype=np.float32)
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label)
+        counts = configuration_weights(of_class, draws, seed + _OF_IMAGES + int(label))
+        images[of_class] = counts.T
+    classes = {}
+    blocks = []
+    low = 0
+    for high in sorted(set(steps)):
+        added = np.intersect1d(np.unique(labels), np.arange(low, high))
+        counts = configuration_weights(added, draws, seed + _OF_CLASSES + low)
+        repeats = counts.astype(np.int64).ravel()
+        block = np.repeat(np.tile(added, draws), repeats)
+        blocks.append(block.reshape(draws, len(added)))
+        classes[high] = np.concatenate(blocks, axis=1)
+        low = high
+    return Resample(labels, images, classes)
+
+
+def bootstrap_statistics(
+    predicted: NDArray[np.int16], steps: Sequence[int], draws: Resample
+) -> Array:
+    """The six statistics of each cell of a network in each draw.
+
+    Drawing images adds their noise once more, which widens the spread between classes:
+    the mean shift that this brings is taken out.
+
+    Args:
+        predicted: (steps, levels, N) predicted classes.
+        steps: number of classes of each step.
+        draws: of ``resample``.
+
+    Returns:
+        (steps, levels, B, 6), see ``CELL_STATISTICS``.
+    """
+    cells = predicted.shape[:2]
+    statistics = np.empty((*cells, draws.images.shape[1], len(CELL_STATISTICS)))
     for step, count in enumerate(steps):
-        tested, drawn = units.labels < count, units.classes[count]
-        for level, labels in enumerate(predicted[step][:, tested]):
-            shaken, still = (
-                six_statistics(
-                    *(
-                        np.take_along_axis(
-                            np.broadcast_to(values.T, (len(drawn), count)),
-                            drawn,
-                            axis=1,
-                        )
-                        for values in each
-                    )
-                )
-                for each in (
-                    error_and_loss(units.labels[tested], labels, count, weights)
-                    for weights in (units.images[tested], ())
-                )
-            )
-            found[step, level] = shaken - (shaken.mean(0) - still.mean(0))
-    return found
+        is_tested = draws.labels < count
+        labels = draws.labels[is_tested]
+        weights = draws.images[is_tested]
+        classes = draws.classes[count]
+        for level, answers in enumerate(predicted[step][:, is_tested]):
+            of_images = error_and_loss(labels, answers, count, weights)
+            of_all = error_and_loss(labels, answers, count)
+            both_drawn = _of_drawn_classes(*of_images, classes)
+            classes_drawn = _of_drawn_classes(*of_all, classes)
+            shift = both_drawn.mean(0) - classes_drawn.mean(0)
+            statistics[step, level] = both_drawn - shift
+    return statistics
 
 
-def drawn_grid(
+def _of_drawn_classes(error: Array, loss: Array, classes: NDArray[np.int64]) -> Array:
+    """Six statistics over drawn classes (B, K): (K, B) or (K, 1) errors -> (B, 6)."""
+    shape = (len(classes), len(error))
+    drawn_error = np.take_along_axis(np.broadcast_to(error.T, shape), classes, axis=1)
+    drawn_loss = np.take_along_axis(np.broadcast_to(loss.T, shape), classes, axis=1)
+    return six_statistics(drawn_error, drawn_loss)
+
+
+def bootstrap_grid(
     cells: pd.DataFrame,
-    drawn: Mapping[str, Array],
+    statistics: Mapping[str, Array],
     steps: Sequence[int],
     levels: Sequence[float],
 ) -> Array:
-    """The ``drawn_statistics`` of a family's networks on the grid of ``cell_array``: (S, U, W, B, 6); those of one size are averaged."""
-    networks = (
-        cells.drop_duplicates("model")
-        .sort_values("weights")
-        .groupby("weights")["model"]
-    )
+    """Draws of a family on the grid of ``statistics.cell_array``.
+
+    Args:
+        cells: of the family, with model and weights.
+        statistics: of each network, see ``bootstrap_statistics``.
+        steps: number of classes of each step, in the order of ``statistics``.
+        levels: SSIM, in the order of ``statistics``.
+
+    Returns:
+        (S, U, W, B, 6), ascending; networks of equally many weights are averaged.
+    """
     order = np.ix_(np.argsort(steps), np.argsort(levels))
-    sizes = [
-        np.mean([drawn[name] for name in names], axis=0)[order] for _, names in networks
-    ]
+    networks = cells.drop_duplicates("model").sort_values("weights")
+    sizes = []
+    for _, names in networks.groupby("weights")["model"]:
+        mean = np.mean([statistics[name] for name in names], axis=0)
+        sizes.append(mean[order])
     return np.stack(sizes).transpose(2, 1, 0, 3, 4)
 
 
 class Spread(NamedTuple):
-    """What the draws say of one family."""
+    """Trade-off of one family in all draws.
 
-    points: pd.DataFrame  # a row per draw, see ``tradeoff.trade_off_point``
-    marginals: (
-        pd.DataFrame
-    )  # axis, level, and low and high of the mean error and of the mean Kappa loss
-    fits: pd.DataFrame  # the same for the fitted curves that give the bounds, at ``_FITTED`` places of each axis
+    Attributes:
+        points: a row per draw, see ``tradeoff.trade_off_point``.
+        marginals: axis, level, and ends of the 95 % intervals of the mean error and of
+            the mean Kappa loss.
+        fits: the same of the curves that give the bounds, with the curves.
+    """
+
+    points: pd.DataFrame
+    marginals: pd.DataFrame
+    fits: pd.DataFrame
 
 
 def spread(
-    levels: Sequence[Array], values: Array, drawn: Array, classes: int, strength: float
+    levels: Sequence[Array], values: Array, grids: Array, classes: int, strength: float
 ) -> Spread:
-    """The trade-off point in every draw, with the marginals and the fits that its bounds are read from; no interval below 8 ``classes``."""
-    places = [
-        (np.geomspace if axis == "weights" else np.linspace)(*at[[0, -1]], _FITTED)
-        for axis, at in zip(AXES, levels, strict=True)
-    ]
-    marginals = pd.DataFrame(
-        {
-            "axis": np.repeat(AXES, [len(at) for at in levels]),
-            "level": np.concatenate(levels),
-        }
-    )
-    fits = pd.DataFrame(
-        {"axis": np.repeat(AXES, _FITTED), "level": np.concatenate(places)}
-    )
-    drawn = np.moveaxis(drawn, 3, 0)
-    each = [marginal_fits(levels, draw) for draw in (values, *drawn)]
-    for bound, name in BOUNDS.items():
-        means = [
-            np.concatenate(
-                [
-                    along_axis(draw[..., CELL_STATISTICS.index(name)], axis)
-                    for axis in range(3)
-                ]
-            )
-            for draw in drawn
-        ]
-        fits[name], *along = [
-            np.concatenate([fit(at) for fit, at in zip(of[bound], places, strict=True)])
-            for of in each
-        ]
-        for table, found in ((marginals, means), (fits, along)):
-            table[f"{name}_low"], table[f"{name}_high"] = percentile_interval(
-                found, classes
-            )
+    """The trade-off point in each draw, with the marginals that bounds are read from.
+
+    Args:
+        levels: of each axis, see ``statistics.cell_array``.
+        values: (S, U, W, 6) of all images and classes.
+        grids: (S, U, W, B, 6) of the draws, see ``bootstrap_grid``.
+        classes: number of classes of the smallest step; no intervals below 8.
+        strength: lambda, see ``tradeoff.trade_off_point``.
+    """
+    draws = np.moveaxis(grids, 3, 0)
+    points = [trade_off_point(levels, draw, strength) for draw in draws]
     return Spread(
-        pd.DataFrame([trade_off_point(levels, draw, strength) for draw in drawn]),
-        marginals,
-        fits,
+        pd.DataFrame(points),
+        _bands_of_marginals(levels, draws, classes),
+        _bands_of_fits(levels, values, draws, classes),
     )
+
+
+def _bands_of_marginals(
+    levels: Sequence[Array], draws: Array, classes: int
+) -> pd.DataFrame:
+    axes = np.repeat(AXES, [len(of_axis) for of_axis in levels])
+    table = pd.DataFrame({"axis": axes, "level": np.concatenate(levels)})
+    for name in BOUNDS.values():
+        statistic = draws[..., CELL_STATISTICS.index(name)]
+        means = [
+            np.concatenate([along_axis(draw, axis) for axis in range(3)])
+            for draw in statistic
+        ]
+        low, high = percentile_interval(means, classes)
+        table[f"{name}_low"] = low
+        table[f"{name}_high"] = high
+    return table
+
+
+def _bands_of_fits(
+    levels: Sequence[Array], values: Array, draws: Array, classes: int
+) -> pd.DataFrame:
+    places = []
+    for axis, of_axis in zip(AXES, levels, strict=True):
+        spaced = np.geomspace if axis == "weights" else np.linspace
+        places.append(spaced(of_axis[0], of_axis[-1], _PLACES))
+    fits = marginal_fits(levels, values)
+    fits_of_draws = [marginal_fits(levels, draw) for draw in draws]
+    axes = np.repeat(AXES, _PLACES)
+    table = pd.DataFrame({"axis": axes, "level": np.concatenate(places)})
+    for bound, name in BOUNDS.items():
+        curves = [_curve(of_draw[bound], places) for of_draw in fits_of_draws]
+        low, high = percentile_interval(curves, classes)
+        table[name] = _curve(fits[bound], places)
+        table[f"{name}_low"] = low
+        table[f"{name}_high"] = high
+    return table
+
+
+def _curve(fits: Sequence, places: Sequence[Array]) -> Array:
+    """Fits of the three axes at their places, one after the other."""
+    along = [fit(at) for fit, at in zip(fits, places, strict=True)]
+    return np.concatenate(along)

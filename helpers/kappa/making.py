@@ -24,8 +24,8 @@ _NAME = re.compile(
     r"(?P<kind>resnet\d+|efficientnet-like) w(?P<width>[\d.]+)(?: d(?P<depth>[\d.]+))?"
 )
 # Tan and Le 2019, Table 1: expansion, kernel, stride, input and output channels, and
-# layers of each stage. Of the strides of B0, which is for 224 px, the last is 1 here, so
-# that small images keep a map of more than four places.
+# layers of each stage. Of the strides of B0, which is for 224 px, the last is 1 here,
+# so that small images keep a map of more than four places.
 _STAGES = (
     (1, 3, 1, 32, 16, 1),
     (6, 3, 2, 16, 24, 2),
@@ -184,7 +184,8 @@ def made_models(
         stopped = _stopped(name, config, work, data)
         if not stopped:
             raise ValueError(
-                f"{name} diverged when it was made (run {config}); leave it out, or take more images"
+                f"{name} diverged when it was made (run {config}); leave it out, or "
+                "take more images"
             )
         facts = {
             "model": name,

@@ -1,4 +1,7 @@
-"""The networks whose frozen features are probed: models of the study's own set, networks made on the spot, and published ones."""
+"""The networks whose frozen features are probed.
+
+Models of the study, networks made on the spot (see ``making``), and published ones.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,66 +34,100 @@ CLIP = {
 def chosen_models(
     table: pd.DataFrame, per_architecture: int, include_pretrained: bool
 ) -> pd.DataFrame:
-    """The models of each architecture with the lowest training losses, so that no test image has a say; 0 takes all."""
-    allowed = table[
-        (table["snapshot"] != "none")
-        & (include_pretrained | ~table["pretrained"].astype(bool))
-    ]
-    if not len(allowed):
+    """The models of each architecture with the lowest training losses.
+
+    No test image has a say in it.
+
+    Args:
+        table: the catalogue.
+        per_architecture: number of models; 0 takes all.
+        include_pretrained: whether models with a pretrained start are taken.
+
+    Returns:
+        Rows of the catalogue, with a ``model`` that names each; left-out models only
+        where there are no others.
+
+    Raises:
+        ValueError: where no model remains.
+    """
+    models = table[table["snapshot"] != "none"]
+    if not include_pretrained:
+        models = models[~models["pretrained"].astype(bool)]
+    if not len(models):
         raise ValueError(
-            "the model set has no model trained from scratch; set include_pretrained, or name other networks"
+            "the model set has no model trained from scratch; set include_pretrained, "
+            "or name other networks"
         )
-    kept = (
-        allowed[allowed["left_out"] == ""]
-        if (allowed["left_out"] == "").any()
-        else allowed
-    )
-    kept = kept.sort_values(
-        ["architecture", "train_loss", "model_id"], ignore_index=True
-    )
-    number = kept.groupby("architecture").cumcount() + 1
-    named = kept.assign(model=kept["architecture"] + " no. " + number.astype(str))
-    return named[number <= per_architecture] if per_architecture else named
+    is_analysed = models["left_out"] == ""
+    if is_analysed.any():
+        models = models[is_analysed]
+    order = ["architecture", "train_loss", "model_id"]
+    models = models.sort_values(order, ignore_index=True)
+    number = models.groupby("architecture").cumcount() + 1
+    models = models.assign(model=models["architecture"] + " no. " + number.astype(str))
+    return models[number <= per_architecture] if per_architecture else models
 
 
 def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> None:
-    """Refuse unseen classes that the start of a chosen model has seen; one that 02 did not make is taken to know all of ImageNet."""
-    for weights in sorted(
-        set(chosen.loc[chosen["pretrained"].astype(bool), "weights"])
-    ):
-        known = {name for name in unseen if re.fullmatch(r"n\d{8}", name)}
+    """Refuse unseen classes that the pretrained start of a chosen model has seen.
+
+    Args:
+        work: folder of the study.
+        chosen: of ``chosen_models``. A start that 02 did not make is taken to have seen
+            all of ImageNet.
+        unseen: names of classes.
+
+    Raises:
+        ValueError: with the start and the classes.
+    """
+    is_pretrained = chosen["pretrained"].astype(bool)
+    for weights in sorted(chosen.loc[is_pretrained, "weights"].unique()):
         if catalogue.is_complete(work / pretraining.FOLDER, weights):
-            known = set(of_study(work / pretraining.FOLDER).classes["class_id"])
-        if shared := [name for name in unseen if name in known]:
-            seen = f"{len(shared)} of {len(unseen)} unseen_class_ids ({', '.join(shared[:3])})"
+            classes = of_study(work / pretraining.FOLDER).classes["class_id"]
+            shared = [name for name in unseen if name in set(classes)]
+        else:
+            shared = [name for name in unseen if re.fullmatch(r"n\d{8}", name)]
+        if shared:
             raise ValueError(
-                f"the pretrained start {weights} has seen {seen}; set include_pretrained to false, or name other classes"
+                f"the pretrained start {weights} has seen {len(shared)} of "
+                f"{len(unseen)} unseen_class_ids ({', '.join(shared[:3])}); set "
+                "include_pretrained to false, or name other classes"
             )
 
 
 def model_set(
     work: Path, chosen: pd.DataFrame, data: StudyData, seen: int
 ) -> list[Model]:
-    """Backbones of rows of the catalogue, see ``chosen_models``."""
+    """Backbones of models of the study.
+
+    Args:
+        work: folder of the study.
+        chosen: of ``chosen_models``.
+        data: the study's images.
+        seen: number of seen classes.
+
+    Raises:
+        ValueError: where the models were trained on other classes.
+    """
     if len(chosen) and seen != len(data.classes):
         raise ValueError(
-            f"the model set was trained on all {len(data.classes)} classes, not on {seen}; set seen_classes to 0"
+            f"the model set was trained on all {len(data.classes)} classes, not on "
+            f"{seen}; set seen_classes to 0"
         )
-    origin = f"trained on {len(data.classes)} classes"
-    more = chosen.assign(
-        family=MODEL_SET,
-        origin=origin
-        + chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""}),
-    )
-    return [backbone(model) for model in models_of(work, more, data)]
+    start = chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""})
+    origin = f"trained on {len(data.classes)} classes" + start
+    rows = chosen.assign(family=MODEL_SET, origin=origin)
+    return [backbone(model) for model in models_of(work, rows, data)]
 
 
 def backbone(model: Model) -> Model:
-    """A classifier without its last linear layer: its features are what went into that."""
-    load, initial = (
-        partial(_without_head, make) for make in (model.load, model.initial)
+    """A classifier without its last linear layer, whose input are the features."""
+    return replace(
+        model,
+        load=partial(_without_head, model.load),
+        initial=partial(_without_head, model.initial),
+        training_images=None,
     )
-    return replace(model, load=load, initial=initial, training_images=None)
 
 
 def without_head(network: nn.Module) -> nn.Module:
@@ -109,52 +146,54 @@ def _without_head(
 
 
 def published(names: Sequence[str], weights: str) -> list[Model]:
-    """Backbones read from local files by timm's definitions; other names are passed over.
+    """Backbones read from local files by timm's definitions.
 
-    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021), at the side of its attention pool; of others what
-    goes into their last layer. ``weights`` is a path from the project's root, with {architecture} for the name.
+    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021),
+    at the side of its attention pool; of others what goes into their last layer.
+
+    Args:
+        names: of networks; those that are no published ones are passed over.
+        weights: a path from the project's root, with {architecture} for the name.
+
+    Raises:
+        FileNotFoundError: where the weights of a network are not there.
     """
-    models = []
-    for name in (name for name in names if name != MODEL_SET and not family_made(name)):
-        import timm  # pip install "generalization-workbook[backbones]"
+    published_names = [
+        name for name in names if name != MODEL_SET and not family_made(name)
+    ]
+    return [
+        _published(name, from_root(weights.replace("{architecture}", name)))
+        for name in published_names
+    ]
 
-        path, given = (
-            from_root(weights.replace("{architecture}", name)),
-            timm.get_pretrained_cfg(CLIP.get(name, name)),
+
+def _published(name: str, path: Path) -> Model:
+    import timm  # pip install "generalization-workbook[backbones]"
+
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the weights of {name} are not in {path}; put them there, or change "
+            "kappa_weights or kappa_families"
         )
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"the weights of {name} are not in {path}; put them there, or change kappa_weights or kappa_families"
-            )
-        resized = (
-            [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)]
-            if name in CLIP
-            else []
-        )
-        normalise = v2.Compose(
-            [
-                *resized,
-                v2.ToDtype(torch.float32, scale=True),
-                v2.Normalize(given.mean, given.std),
-            ]
-        )
-        family = "clip" if name in CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
-        facts = {
-            "family": family,
-            "model": name,
-            "architecture": name,
-            "origin": f"file {path.name}",
-        }
-        model_id = f"{name}-{weights_digest(read_state(path))}"
-        models.append(
-            Model(
-                model_id,
-                partial(_load_published, name, path),
-                facts,
-                normalise=normalise,
-            )
-        )
-    return models
+    pretrained = timm.get_pretrained_cfg(CLIP.get(name, name))
+    steps = [
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(pretrained.mean, pretrained.std),
+    ]
+    family = re.sub(r"^tf_|_?b?\d+$", "", name)
+    if name in CLIP:
+        side = list(pretrained.input_size[1:])
+        steps.insert(0, v2.Resize(side, v2.InterpolationMode.BICUBIC))
+        family = "clip"
+    facts = {
+        "family": family,
+        "model": name,
+        "architecture": name,
+        "origin": f"file {path.name}",
+    }
+    model_id = f"{name}-{weights_digest(read_state(path))}"
+    load = partial(_load_published, name, path)
+    return Model(model_id, load, facts, normalise=v2.Compose(steps))
 
 
 def _load_published(
@@ -165,42 +204,48 @@ def _load_published(
     state = read_state(path)
     if name in CLIP:
         network = timm.create_model(CLIP[name])
-        state = timm.models.byobnet.checkpoint_filter_fn(
-            state, network
-        )  # files as OpenAI names their tensors, too
+        # Files as OpenAI names their tensors, too.
+        state = timm.models.byobnet.checkpoint_filter_fn(state, network)
     else:
         network = timm.create_model(name, num_classes=0)
-        state = {
-            key: value
-            for key, value in state.items()
-            if not key.startswith(f"{network.pretrained_cfg['classifier']}.")
-        }
+        head = f"{network.pretrained_cfg['classifier']}."
+        state = {key: value for key, value in state.items() if not key.startswith(head)}
     return load_backbone(network, state).to(device).eval()
 
 
 def with_probes(models: Sequence[Model], probes: Kept) -> list[Model]:
-    """Backbones with their probes of the seen classes as heads (``probing.probes``); their starts have heads of zeros, as probes have."""
-    found = []
+    """Backbones with their probes of the seen classes as heads.
+
+    Args:
+        models: backbones.
+        probes: of ``probing.probes``.
+
+    Returns:
+        Classifiers; their starts have heads of zeros, as probes have.
+    """
+    classifiers = []
     for model in models:
-        weight, bias = map(
-            probes.record("probes", model.model_id).get, ("weight", "bias")
+        record = probes.record("probes", model.model_id)
+        weight = record["weight"]
+        bias = record["bias"]
+        classifier = replace(
+            model,
+            model_id=f"{model.model_id}-{digest([weight.tolist(), bias.tolist()])}",
+            load=partial(_with_head, model.load, weight, bias),
+            initial=partial(_with_head, model.initial, 0 * weight, 0 * bias),
         )
-        load, initial = (
-            partial(_with_head, model.load, weight, bias),
-            partial(_with_head, model.initial, 0 * weight, 0 * bias),
-        )
-        model_id = f"{model.model_id}-{digest([weight.tolist(), bias.tolist()])}"
-        found.append(replace(model, model_id=model_id, load=load, initial=initial))
-    return found
+        classifiers.append(classifier)
+    return classifiers
 
 
 def _with_head(
     make: Callable[..., nn.Module | None], weight: NDArray, bias: NDArray, *device: str
 ) -> nn.Module | None:
-    if (network := make(*device)) is None:
+    network = make(*device)
+    if network is None:
         return None
-    head = nn.utils.skip_init(nn.Linear, *weight.T.shape)
-    head.load_state_dict(
-        {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
-    )
+    classes, features = weight.shape
+    head = nn.utils.skip_init(nn.Linear, features, classes)
+    tensors = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
+    head.load_state_dict(tensors)
     return nn.Sequential(network, head.to(*device)).eval()

@@ -1,4 +1,4 @@
-"""Test images degraded to a given structural similarity (SSIM), whatever degrades them: blur or an auto-encoder."""
+"""Test images degraded to a structural similarity (SSIM) by blur or an auto-encoder."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from helpers.data.shifts import blurred, in_chunks, ssim
 from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
 
 _TOLERANCE = 0.01  # of the mean SSIM
+_TRIALS = 40  # of strengths
 
 
 class Level(NamedTuple):
@@ -25,32 +26,44 @@ class Level(NamedTuple):
 
 
 class AutoEncoder(nn.Module):
-    """A bottleneck of ``width`` channels at a quarter of the side, ordered by nested dropout (Rippel et al. 2014): the last tell least."""
+    """An auto-encoder whose channels are ordered by how much they tell, the last least.
+
+    By nested dropout (Rippel et al. 2014). Its bottleneck has a quarter of the side.
+    """
 
     def __init__(self, width: int = 8) -> None:
-        """Untrained."""
+        """Untrained.
+
+        Args:
+            width: number of channels of the bottleneck.
+        """
         super().__init__()
         self.width = width
-        halved = (
+        self.encoder = nn.Sequential(
             nn.Conv2d(3, 24, 4, 2, 1),
             nn.ReLU(),
             nn.Conv2d(24, 48, 4, 2, 1),
             nn.ReLU(),
+            nn.Conv2d(48, width, 3, 1, 1),
         )
-        self.encoder = nn.Sequential(*halved, nn.Conv2d(48, width, 3, 1, 1))
         self.widen = nn.Sequential(
             nn.Conv2d(width, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 64, 3, 1, 1)
         )
         self.colour = nn.Sequential(nn.ReLU(), nn.Conv2d(16, 12, 3, 1, 1))
 
-    def forward(self, images: Tensor, kept: Tensor) -> Tensor:
-        """Reconstruct (B, 3, H, W) images in [0, 1], H and W multiples of 4, from ``kept`` (B,) channels: 2.3 is two and 0.3 of a third."""
+    def forward(self, images: Tensor, channels: Tensor) -> Tensor:
+        """Reconstruct images from the first channels of the bottleneck.
+
+        Args:
+            images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
+            channels: (B,) how many; 2.3 is two and 0.3 of a third.
+        """
         code = self.encoder(images)
-        scale = (kept[:, None] - torch.arange(self.width, device=images.device)).clamp(
-            0, 1
-        )
-        wide = self.widen(code * scale[:, :, None, None])
-        return torch.sigmoid(pixel_shuffle(self.colour(pixel_shuffle(wide, 2)), 2))
+        numbers = torch.arange(self.width, device=images.device)
+        share = (channels[:, None] - numbers).clamp(0, 1)  # (B, width)
+        wide = self.widen(code * share[:, :, None, None])
+        halved = self.colour(pixel_shuffle(wide, 2))
+        return torch.sigmoid(pixel_shuffle(halved, 2))
 
 
 class Generator(NamedTuple):
@@ -64,114 +77,139 @@ class Generator(NamedTuple):
 def generator(
     name: str, data: StudyData, folder: Path, seed: int = 0, device: str = "cpu"
 ) -> Generator:
-    """A generator by its name; an auto-encoder is trained on the training images, once, and then read."""
+    """A generator by its name.
+
+    Args:
+        name: "blur" or "autoencoder".
+        data: whose training images an auto-encoder is trained on, once.
+        folder: where the auto-encoder is kept.
+        seed: of its training.
+        device: of its training.
+    """
     if name != "autoencoder":
         return Generator(name, seed)
-    path, network = (
-        folder / f"autoencoder-{digest([data.fingerprint, seed])}.safetensors",
-        AutoEncoder(),
-    )
-    if (state := read_tensors(path)) is None:
-        write_tensors(
-            path,
-            state := train_autoencoder(
-                data.train.images, seed=seed, device=device
-            ).state_dict(),
-        )
+    path = folder / f"autoencoder-{digest([data.fingerprint, seed])}.safetensors"
+    state = read_tensors(path)
+    if state is None:
+        trained = train_autoencoder(data.train.images, seed=seed, device=device)
+        state = trained.state_dict()
+        write_tensors(path, state)
+    network = AutoEncoder()
     network.load_state_dict(state)
     return Generator(name, seed, network.eval())
 
 
 def levels(
-    given: Generator,
+    noise: Generator,
     targets: Sequence[float],
     data: StudyData,
     folder: Path,
     device: str = "cpu",
 ) -> list[Level]:
-    """The strength of each level, at which the mean SSIM of all test images hits its target; what was tried is kept in ``folder``."""
-    path = folder / f"{given.name}-{digest([data.fingerprint, given.seed])}.json"
-    tried = (
-        {float(strength): reached for strength, reached in read_json(path).items()}
-        if path.is_file()
-        else {}
-    )
-    found = [
-        calibrate(given, data.test.images.to(device), target, tried)
-        for target in targets
-    ]
-    write_json(path, tried)
-    return found
+    """The strength at which the mean SSIM of all test images is each of the targets.
 
-
-def greatest_strength(given: Generator, side: int) -> float:
-    """The end of a generator's scale: side / 4 pixels, or 1 + the bottleneck's width."""
-    return side / 4 if given.network is None else 1.0 + given.network.width
-
-
-def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
-    """Degrade (N, 3, H, W) uint8 images to as many; strength 0 is the identity.
-
-    Of a blur it is the deviation in pixels; of an auto-encoder the share of what it makes, beyond 1 of ``width + 1 - strength`` channels.
+    Args:
+        noise: what degrades the images.
+        targets: mean SSIM of each level.
+        data: the study's images.
+        folder: where the strengths that were tried are kept.
+        device: where images are degraded.
     """
-    return (
-        in_chunks(images, lambda pixels: _degraded(pixels, given.network, strength))
-        if strength
-        else images.clone()
-    )
+    path = folder / f"{noise.name}-{digest([data.fingerprint, noise.seed])}.json"
+    tried = {}
+    if path.is_file():
+        tried = {float(strength): mean for strength, mean in read_json(path).items()}
+    images = data.test.images.to(device)
+    reached = [calibrate(noise, images, target, tried) for target in targets]
+    write_json(path, tried)
+    return reached
 
 
-def _degraded(pixels: Tensor, network: AutoEncoder | None, strength: float) -> Tensor:
-    if network is None:
-        return blurred(pixels, strength)
-    kept = torch.full(
-        (len(pixels),), network.width - max(0.0, strength - 1), device=pixels.device
-    )
-    return torch.lerp(
-        pixels, network.to(pixels.device)(pixels / 255, kept) * 255, min(strength, 1.0)
-    )
+def greatest_strength(noise: Generator, side: int) -> float:
+    """End of a generator's scale: side / 4 pixels, or 1 + the bottleneck's width."""
+    return side / 4 if noise.network is None else 1.0 + noise.network.width
+
+
+def degrade(images: Tensor, noise: Generator, strength: float) -> Tensor:
+    """Degrade images.
+
+    Args:
+        images: (N, 3, H, W) uint8.
+        noise: what degrades them.
+        strength: 0 is the identity. Of a blur the deviation in pixels. Of an
+            auto-encoder up to 1 the share of its reconstruction; beyond 1 the
+            reconstruction from ``width + 1 - strength`` channels.
+
+    Returns:
+        (N, 3, H, W) uint8.
+    """
+    if not strength:
+        return images.clone()
+    if noise.network is None:
+        return in_chunks(images, lambda pixels: blurred(pixels, strength))
+    return in_chunks(images, lambda pixels: _coded(pixels, noise.network, strength))
+
+
+def _coded(pixels: Tensor, network: AutoEncoder, strength: float) -> Tensor:
+    """Pixels (B, 3, H, W) in [0, 255], mixed with their reconstruction."""
+    width = network.width - max(0.0, strength - 1)
+    channels = torch.full((len(pixels),), width, device=pixels.device)
+    reconstruction = network.to(pixels.device)(pixels / 255, channels) * 255
+    return torch.lerp(pixels, reconstruction, min(strength, 1.0))
 
 
 def calibrate(
-    given: Generator, images: Tensor, target: float, tried: dict[float, float]
+    noise: Generator, images: Tensor, target: float, tried: dict[float, float]
 ) -> Level:
-    """Find a mean SSIM within 0.01 of a target, else ValueError; to ``tried``, mean SSIM by strength, is added what this finds."""
+    """Find a strength whose mean SSIM is within 0.01 of a target.
+
+    Args:
+        noise: what degrades the images.
+        images: (N, 3, H, W) uint8.
+        target: mean SSIM.
+        tried: mean SSIM by strength; what is tried here is added.
+
+    Raises:
+        ValueError: where the target cannot be reached.
+    """
     tried[0.0] = 1.0
-    limit = greatest_strength(given, min(images.shape[-2:]))
-    for step in range(40):
+    limit = greatest_strength(noise, min(images.shape[-2:]))
+    for step in range(_TRIALS):
         nearest = min(tried, key=lambda strength: abs(tried[strength] - target))
         if abs(tried[nearest] - target) <= _TOLERANCE:
             return Level(target, tried[nearest], nearest)
-        if (
-            strength := _next_strength(tried, target, limit, halve=step % 3 == 2)
-        ) is None:
+        strength = _next_strength(tried, target, limit, halve=step % 3 == 2)
+        if strength is None:
             break
-        tried[strength] = float(
-            ssim(images, degrade(images, given, strength)).double().mean()
-        )
-    found = f"the nearest is {tried[nearest]:.4f}, at strength {nearest:g}"
+        degraded = degrade(images, noise, strength)
+        tried[strength] = float(ssim(images, degraded).double().mean())
     raise ValueError(
-        f"a mean SSIM of {target} cannot be reached by {given.name!r}: {found}; change noise_ssim or noise_generator"
+        f"a mean SSIM of {target} cannot be reached by {noise.name!r}: the nearest is "
+        f"{tried[nearest]:.4f}, at strength {nearest:g}; change noise_ssim or "
+        "noise_generator"
     )
 
 
 def _next_strength(
     tried: dict[float, float], target: float, limit: float, halve: bool
 ) -> float | None:
-    """Between the first two neighbours around the target, or beyond all; None where the limit is on the wrong side."""
-    known = sorted(tried)
-    for low, high in itertools.pairwise(known):
+    """Between the two neighbours around the target, or beyond all strengths.
+
+    None where the target lies beyond the limit.
+    """
+    strengths = sorted(tried)
+    for low, high in itertools.pairwise(strengths):
         if tried[low] > target >= tried[high]:
-            share = (
-                0.5
-                if halve
-                else min(
-                    0.9, max(0.1, (tried[low] - target) / (tried[low] - tried[high]))
-                )
-            )  # halved now and then: it ends
+            share = (tried[low] - target) / (tried[low] - tried[high])
+            share = min(0.9, max(0.1, share))
+            if halve:  # now and then, so that the search ends
+                share = 0.5
             return low + share * (high - low)
-    # From below, because weak degradations are many times cheaper than the strongest blur.
-    return None if known[-1] == limit else min(max(2 * known[-1], limit / 64), limit)
+    strongest = strengths[-1]
+    if strongest == limit:
+        return None
+    # From below: weak degradations are many times cheaper than the strongest blur.
+    return min(max(2 * strongest, limit / 64), limit)
 
 
 def train_autoencoder(
@@ -182,22 +220,37 @@ def train_autoencoder(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> AutoEncoder:
-    """Train an auto-encoder on uint8 images: half of each batch keeps all channels, the other half the first u, uniform in [0, width]."""
+    """Train an auto-encoder with nested dropout.
+
+    Half of each batch has all channels, the other half the first u, uniform in
+    [0, width].
+
+    Args:
+        images: (N, 3, H, W) uint8, H and W multiples of 4.
+        width: number of channels of the bottleneck.
+        epochs: passes over the images.
+        seed: of weights, order and u.
+        device: of the training.
+
+    Raises:
+        ValueError: for other sides.
+    """
     if any(side % 4 for side in images.shape[-2:]):
         raise ValueError(
-            f"the auto-encoder takes sides that are multiples of 4, got {tuple(images.shape)}; take another image_size"
+            "the auto-encoder takes sides that are multiples of 4, got "
+            f"{tuple(images.shape)}; take another image_size"
         )
-    draws = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = AutoEncoder(width).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
     for _ in range(epochs):
-        for indices in torch.randperm(len(images), generator=draws).split(16):
-            kept = torch.rand(len(indices), generator=draws) * width
-            kept[::2] = width
+        for indices in torch.randperm(len(images), generator=random).split(16):
+            channels = torch.rand(len(indices), generator=random) * width
+            channels[::2] = width
             batch = images[indices.to(images.device)].to(device) / 255
             optimizer.zero_grad()
-            mse_loss(network(batch, kept.to(device)), batch).backward()
+            mse_loss(network(batch, channels.to(device)), batch).backward()
             optimizer.step()
     return network.eval()

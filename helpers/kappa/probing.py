@@ -1,7 +1,11 @@
-"""Frozen features of every network at every level of noise, and linear probes on them: which class each test image is taken for."""
+"""Frozen features of every network at every level of noise, and linear probes on them.
+
+What is kept of a network is which class each test image is taken for.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,72 +24,91 @@ from helpers.scoring.scoring_set import ScoringSet, classes_in_turn
 from helpers.scoring.store import Kept, Store
 
 _ROUNDING = 0.0005  # published fractions of unseen classes have three decimals
+_FACTS = ("family", "model", "architecture", "origin")
 
 
 def class_steps(
     data: StudyData, wanted: Sequence[str], seen: int, fractions: Sequence[float]
 ) -> list[int]:
-    """How many of the first classes each step has: the seen ones and n more, so that n / (seen + n) is the fraction ("ZeroShot%")."""
-    if missing := [
-        name for name in wanted if name not in set(data.classes["class_id"])
-    ]:
+    """Number of classes of each step: the seen ones and n more.
+
+    Args:
+        data: the study's images, with the unseen classes.
+        wanted: names of the seen classes, then of the unseen ones.
+        seen: number of seen classes.
+        fractions: n / (seen + n) of each step, the paper's "ZeroShot%".
+
+    Returns:
+        seen + n of each step.
+
+    Raises:
+        ValueError: where a class has no images, a fraction cannot be had, or 0 is not
+            among them.
+    """
+    names = set(data.classes["class_id"])
+    missing = [name for name in wanted if name not in names]
+    if missing:
         raise ValueError(
-            f"{len(missing)} classes have no usable images: {', '.join(missing[:5])}; check unseen_class_ids and data_source"
+            f"{len(missing)} classes have no usable images: {', '.join(missing[:5])}; "
+            "check unseen_class_ids and data_source"
         )
-    possible = np.array(
-        [added / (seen + added) for added in range(len(wanted) - seen + 1)]
-    )
-    if 0 not in fractions or any(
-        np.abs(possible - fraction).min() > _ROUNDING for fraction in fractions
-    ):
+    added = np.arange(len(wanted) - seen + 1)
+    possible = added / (seen + added)
+    distances = np.abs(possible - np.array(fractions)[:, None])  # (steps, possible)
+    if 0 not in fractions or (distances.min(axis=1) > _ROUNDING).any():
         choice = ", ".join(f"{value:.3f}" for value in possible)
         raise ValueError(
-            f"unseen_fractions is {list(fractions)}; it needs 0, and of {len(wanted)} classes, {seen} seen, can have {choice}"
+            f"unseen_fractions is {list(fractions)}; it needs 0, and of {len(wanted)} "
+            f"classes, {seen} seen, can have {choice}"
         )
-    return [seen + int(np.abs(possible - fraction).argmin()) for fraction in fractions]
+    return [seen + int(number) for number in distances.argmin(axis=1)]
 
 
 class Probe(NamedTuple):
-    """A linear layer from features to logits: (K, D) and (K,)."""
+    """A linear layer from features to logits."""
 
-    weight: NDArray[np.float64]
-    bias: NDArray[np.float64]
+    weight: NDArray[np.float64]  # (K, D)
+    bias: NDArray[np.float64]  # (K,)
 
     def predict(self, features: ArrayLike) -> NDArray[np.int16]:
-        """The class that each image is taken for."""
-        return (
-            (np.asarray(features) @ self.weight.T + self.bias)
-            .argmax(1)
-            .astype(np.int16)
-        )
+        """The class that each image is taken for: (N, D) features -> (N,)."""
+        logits = np.asarray(features) @ self.weight.T + self.bias
+        return logits.argmax(1).astype(np.int16)
 
 
 def fit_probe(
     features: ArrayLike, labels: ArrayLike, *, l2: float = 1e-2, tolerance: float = 1e-5
 ) -> Probe:
-    """Multinomial logistic regression on standardised features, by scikit-learn's L-BFGS.
+    """Multinomial logistic regression on standardised features, by L-BFGS.
 
-    It minimises ``mean over i of -ln softmax(W x_i + b)_(y_i) + l2 / 2 ||W||_F^2``, x standardised, which is then put into W and b.
-    Features (N, D), labels (N,) 0 to K - 1, each at least once; ``tolerance`` is the largest entry of the gradient at the end.
+    It minimises ``mean over i of -ln softmax(W x_i + b)_(y_i) + l2 / 2 ||W||_F^2`` of
+    standardised x; the standardisation is then put into W and b.
+
+    Args:
+        features: (N, D).
+        labels: (N,) from 0 to K - 1, each at least once.
+        l2: strength of the penalty.
+        tolerance: largest entry of the gradient at the end.
     """
-    x, y = np.asarray(features, dtype=float), np.asarray(labels)
+    x = np.asarray(features, dtype=float)
     scaler = StandardScaler().fit(x)
-    # What varies by no more than float32 rounds is constant; divided by its deviation it would be noise as large as a feature.
+    # What varies by no more than float32 rounds is constant; divided by its deviation
+    # it would be noise as large as a feature.
     scaler.scale_[scaler.scale_ <= 1e-6 * np.abs(x).max(0)] = 1.0
-    # Of two classes scikit-learn fits the difference of the rows of W, of which the penalty is half as large.
-    strength = (2 if len(np.unique(y)) == 2 else 1) / (l2 * len(x))
-    regression = LogisticRegression(C=strength, tol=tolerance, max_iter=2000).fit(
-        scaler.transform(x), y
-    )
-    weight, bias = regression.coef_, regression.intercept_
-    if len(weight) == 1:
-        weight, bias = (
-            np.concatenate([-weight, weight]) / 2,
-            np.concatenate([-bias, bias]) / 2,
-        )
-    return Probe(
-        weight / scaler.scale_, bias - (weight * scaler.mean_ / scaler.scale_).sum(1)
-    )
+    strength = 1 / (l2 * len(x))
+    is_binary = len(np.unique(labels)) == 2
+    if is_binary:
+        # scikit-learn fits the difference of the two rows of W, whose penalty is half.
+        strength *= 2
+    regression = LogisticRegression(C=strength, tol=tolerance, max_iter=2000)
+    regression.fit(scaler.transform(x), np.asarray(labels))
+    weight = regression.coef_
+    bias = regression.intercept_
+    if is_binary:
+        weight = np.concatenate([-weight, weight]) / 2
+        bias = np.concatenate([-bias, bias]) / 2
+    shift = (weight * scaler.mean_ / scaler.scale_).sum(1)
+    return Probe(weight / scaler.scale_, bias - shift)
 
 
 def probes(
@@ -97,9 +120,20 @@ def probes(
     steps: Sequence[int],
     l2: float,
 ) -> Kept:
-    """Linear probes, one per step of classes, fitted to clean training features, which are kept too, and tested at every level of noise.
+    """Linear probes, fitted to clean training images and tested at each noise level.
 
-    A part "probes": predicted (steps, levels, N), -1 outside of the step; weight and bias of the smallest step; weights, the backbone's.
+    Args:
+        store: of the study; features are kept there too.
+        models: backbones.
+        data: images of all classes.
+        generator: of the noise.
+        levels: of the noise.
+        steps: number of classes of each probe.
+        l2: see ``fit_probe``.
+
+    Returns:
+        A part "probes": predicted (steps, levels, N), -1 outside of the step; weight
+        and bias of the smallest step; weights, their number in the backbone.
     """
     noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
     parts = {"features-train": {"data": data.fingerprint}}
@@ -134,19 +168,18 @@ def _features(
     noisy: Mapping[str, float],
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    network, found = model.load(device), {}
+    """Features of training images, and of test images at each level of noise."""
+    network = model.load(device)
     count = np.array(sum(parameter.numel() for parameter in network.parameters()))
+    values = {}
     for part in parts:
-        images = (
-            degrade(data.test.images.to(device), generator, noisy[part])
-            if part in noisy
-            else data.train.images
-        )
-        found[part] = {
-            "features": logits_of(network, images, device, model.normalise).numpy(),
-            "weights": count,
-        }
-    return found
+        if part in noisy:
+            images = degrade(data.test.images.to(device), generator, noisy[part])
+        else:
+            images = data.train.images
+        features = logits_of(network, images, device, model.normalise)
+        values[part] = {"features": features.numpy(), "weights": count}
+    return values
 
 
 def _probes(
@@ -159,84 +192,98 @@ def _probes(
     steps: Sequence[int],
     l2: float,
 ) -> dict[str, dict[str, Any]]:
-    clean, labels, fitted = (
-        features.record("features-train", model.model_id),
-        data.train.labels.numpy(),
-        {},
-    )
+    """The part "probes" of a network, see ``probes``."""
+    clean = features.record("features-train", model.model_id)
+    labels = data.train.labels.numpy()
+    fitted = {}
     for count in set(steps):
+        is_fitted = labels < count
         fitted[count] = fit_probe(
-            clean["features"][labels < count], labels[labels < count], l2=l2
+            clean["features"][is_fitted], labels[is_fitted], l2=l2
         )
     predicted = np.full((len(steps), len(noisy), len(data.test)), -1, dtype=np.int16)
     for level, part in enumerate(noisy):
-        found = features.record(part, model.model_id)["features"]
+        of_level = features.record(part, model.model_id)["features"]
         for step, count in enumerate(steps):
-            tested = data.test.labels.numpy() < count
-            predicted[step, level, tested] = fitted[count].predict(found[tested])
-    head = fitted[min(steps)]._asdict()
-    return {
-        "probes": {
-            "predicted": predicted,
-            "weights": clean["weights"],
-            **{key: x.astype(np.float32) for key, x in head.items()},
-        }
+            is_tested = data.test.labels.numpy() < count
+            answers = fitted[count].predict(of_level[is_tested])
+            predicted[step, level, is_tested] = answers
+    smallest = fitted[min(steps)]
+    values = {
+        "predicted": predicted,
+        "weights": clean["weights"],
+        "weight": smallest.weight.astype(np.float32),
+        "bias": smallest.bias.astype(np.float32),
     }
+    return {"probes": values}
 
 
 def kappa_of_classes(
-    kept: Kept,
+    records: Kept,
     models: Sequence[Model],
     data: StudyData,
     levels: Sequence[Level],
     steps: Sequence[int],
 ) -> pd.DataFrame:
-    """Error and Kappa from what ``probes`` keeps, a row per network, step, level and class; n test images, ssim is the target."""
-    names, true, tables = (
-        data.classes["class_id"].tolist(),
-        data.test.labels.numpy(),
-        [],
-    )
+    """Error and Kappa of each class.
+
+    Args:
+        records: of ``probes``.
+        models: as ``probes`` has them.
+        data: as ``probes`` has it.
+        levels: as ``probes`` has them.
+        steps: as ``probes`` has them.
+
+    Returns:
+        A row per network, step, level and class: what the network is; ssim (the
+        target), ssim_reached and unseen_fraction; n test images, error, kappa and
+        kappa_loss.
+    """
+    names = data.classes["class_id"].to_numpy()
+    labels = data.test.labels.numpy()
+    tables = []
     for model in models:
-        record = kept.record("probes", model.model_id)
-        place = {
-            name: model.facts[name]
-            for name in ("family", "model", "architecture", "origin")
-        }
-        place |= {"model_id": model.model_id, "weights": int(record["weights"])}
-        for step, count in enumerate(steps):
-            tested = true < count
-            for number, level in enumerate(levels):
-                error, loss = error_and_loss(
-                    true[tested], record["predicted"][step, number, tested], count
-                )
-                of_class = {
-                    "class_id": names[:count],
-                    "class_index": range(count),
-                    "n": np.bincount(true[tested], minlength=count),
-                }
-                of_class |= {
-                    "error": error[:, 0],
-                    "kappa": 1 - loss[:, 0],
-                    "kappa_loss": loss[:, 0],
-                }
-                at = {
-                    "ssim": level.ssim,
-                    "ssim_reached": level.ssim_reached,
-                    "unseen_fraction": (count - min(steps)) / count,
-                }
-                tables.append(pd.DataFrame({**place, **at, **of_class}))
+        record = records.record("probes", model.model_id)
+        network = {name: model.facts[name] for name in _FACTS}
+        network["model_id"] = model.model_id
+        network["weights"] = int(record["weights"])
+        for (step, count), (place, level) in product(
+            enumerate(steps), enumerate(levels)
+        ):
+            is_tested = labels < count
+            predicted = record["predicted"][step, place, is_tested]
+            error, loss = error_and_loss(labels[is_tested], predicted, count)
+            of_classes = {
+                **network,
+                "ssim": level.ssim,
+                "ssim_reached": level.ssim_reached,
+                "unseen_fraction": (count - min(steps)) / count,
+                "class_id": names[:count],
+                "class_index": range(count),
+                "n": np.bincount(labels[is_tested], minlength=count),
+                "error": error[:, 0],
+                "kappa": 1 - loss[:, 0],
+                "kappa_loss": loss[:, 0],
+            }
+            tables.append(pd.DataFrame(of_classes))
     return pd.concat(tables, ignore_index=True)
 
 
 def images_of_seen(
     data: StudyData, seen: int, most: int = 0, seed: int = 0
 ) -> ScoringSet:
-    """Training images of the first classes, in turn, on which complexity measures read a network with its probe; ``most`` 0 takes all."""
+    """Training images for complexity measures of a network with its probe.
+
+    Args:
+        data: images of all classes.
+        seen: number of classes of which images are taken, in turn.
+        most: number of images; 0 takes all.
+        seed: of their order.
+    """
     labels = data.train.labels.numpy()
-    drawn = np.random.default_rng(seed).permutation(np.flatnonzero(labels < seen))
-    chosen = drawn[classes_in_turn(labels[drawn])]
-    rows = tuple(chosen[: most or None].tolist())
-    return ScoringSet(
-        rows, f"{len(rows)}-{digest([data.fingerprint, rows])}", len(chosen)
-    )
+    random = np.random.default_rng(seed)
+    shuffled = random.permutation(np.flatnonzero(labels < seen))
+    in_turn = shuffled[classes_in_turn(labels[shuffled])]
+    rows = tuple(in_turn[: most or None].tolist())
+    name = f"{len(rows)}-{digest([data.fingerprint, rows])}"
+    return ScoringSet(rows, name, len(in_turn))

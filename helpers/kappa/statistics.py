@@ -1,7 +1,9 @@
-"""Error and Kappa of every class, and their statistics over a grid of networks, noise and unseen classes (Huang, Yu and Zhang 2025).
+"""Error and Kappa of every class, and their statistics over a grid of networks.
 
-The paper's tidy array is a table of cells, one row per network and setting: model, weights (their number), ssim (1 is clean),
-unseen_fraction (share of the classes that did not adapt the backbone; the linear probe has seen them), and the six ``CELL_STATISTICS``.
+Huang, Yu and Zhang 2025. The paper's array is a table of cells here, one row per
+network and setting: model, weights (their number), ssim (1 is clean), unseen_fraction
+(share of the classes that did not adapt the backbone; the linear probe has seen them),
+and the six ``CELL_STATISTICS``.
 """
 
 import itertools
@@ -9,7 +11,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import scipy.stats
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.sparse import csr_array
 
 from helpers.statistics.correlations import Array, pair_counts
@@ -29,6 +31,7 @@ CELL_STATISTICS = (
     "kappa_loss_std",
     "kappa_loss_10th_percentile",
 )
+# What tells the cells of a network apart, and what is said of the network.
 _PLACE = [
     "family",
     "model",
@@ -40,197 +43,270 @@ _PLACE = [
     "ssim_reached",
     "unseen_fraction",
 ]
-_BIN_EDGES = (
-    np.arange(11) / 10
-)  # the nearest float to each tenth, so that an error of 3 in 10 is not put below 0.3
-_FLOOR = 1e-10
+# The nearest float to each tenth, so that an error of 3 in 10 is not put below 0.3.
+_BIN_EDGES = np.arange(11) / 10
+_FLOOR = 1e-10  # added to each fraction of a histogram
 _ALL_PAIRINGS = 7  # networks, up to which every pairing is tried
+_FEWEST_NETWORKS = 3  # of a sign error
+_BEST_RANK = 3
 
 
 def error_and_loss(
     true: ArrayLike, predicted: ArrayLike, classes: int, weights: ArrayLike = ()
 ) -> tuple[Array, Array]:
-    """Error rate and Kappa loss of each class against the rest; Huang et al. 2025, equations (1) and (2).
+    """Error rate and Kappa loss of each class against the rest.
 
-    ``g_i = 1 - n_ii / n_i.``, and 1 minus ``kappa_i = (Po - Pe) / (1 - Pe)``: 0 perfect, 1 chance, at most 2; NaN without images, 1 where
-    Pe = 1, as in the authors' newer code. Images are (N,), or count (N, B) times in B draws; each result is (K, B).
+    ``g_i = 1 - n_ii / n_i.`` and 1 minus ``kappa_i = (Po - Pe) / (1 - Pe)``; Huang et
+    al. 2025, equations (1) and (2).
+
+    Args:
+        true: (N,) classes, from 0 on.
+        predicted: (N,) classes.
+        classes: number of them, K.
+        weights: (N, B) how often each image counts in each draw; without them all count
+            once, and B is 1.
+
+    Returns:
+        Error in [0, 1] and loss in [0, 2], (K, B) each; a loss of 0 is perfect, 1 is
+        chance. NaN for a class without images; a loss of 1 where Pe is 1, as in the
+        authors' newer code.
     """
-    true, predicted, images = (
-        np.asarray(true),
-        np.asarray(predicted),
-        np.arange(len(true)),
-    )
+    true = np.asarray(true)
     weights = np.asarray(weights if len(weights) else np.ones((len(true), 1)))
-    of, taken = (
-        csr_array(
-            (np.ones_like(weights, shape=len(true)), (x, images)), (classes, len(true))
-        )
-        for x in (true, predicted)
-    )
-    right, n, named = (
-        (counted @ weights).astype(float) for counted in (of * taken, of, taken)
-    )
+    # For all draws at once; for a single one, scikit-learn's
+    # multilabel_confusion_matrix(true, predicted, sample_weight=weights[:, draw]).
+    is_true = _membership(true, classes, weights.dtype)
+    is_predicted = _membership(np.asarray(predicted), classes, weights.dtype)
+    n = (is_true @ weights).astype(float)
+    n_predicted = (is_predicted @ weights).astype(float)
+    n_right = ((is_true * is_predicted) @ weights).astype(float)
     total = n.sum(0)
-    # Both sides of Kappa times N², which leaves whole numbers, so that only the division rounds.
-    disagreement, possible = (
-        total * (n + named - 2 * right),
-        total * (n + named) - 2 * n * named,
-    )  # N² (1 - Po), N² (1 - Pe)
+    # Both sides of Kappa times N², which leaves whole numbers: only the division
+    # rounds.
+    disagreement = total * (n + n_predicted - 2 * n_right)  # N² (1 - Po)
+    possible = total * (n + n_predicted) - 2 * n * n_predicted  # N² (1 - Pe)
     loss = np.divide(disagreement, possible, out=np.ones(n.shape), where=possible > 0)
-    return np.divide(n - right, n, out=np.full(n.shape, np.nan), where=n > 0), np.where(
-        n > 0, loss, np.nan
-    )
+    error = np.divide(n - n_right, n, out=np.full(n.shape, np.nan), where=n > 0)
+    return error, np.where(n > 0, loss, np.nan)
+
+
+def _membership(labels: NDArray, classes: int, dtype: DTypeLike) -> csr_array:
+    """1 where an image (column) is of a class (row), (K, N)."""
+    images = np.arange(len(labels))
+    ones = np.ones(len(labels), dtype=dtype)
+    return csr_array((ones, (labels, images)), (classes, len(labels)))
 
 
 def six_statistics(error: Array, loss: Array) -> Array:
-    """The ``CELL_STATISTICS`` of equation (3) over the last axis, the classes: (..., K) each -> (..., 6). SD has ddof 1."""
-    parts = [
-        (values.mean(-1), values.std(-1, ddof=1), np.quantile(values, 0.1, axis=-1))
-        for values in (error, loss)
-    ]
-    return np.stack([*parts[0], *parts[1]], axis=-1)
+    """Mean, standard deviation and 10th percentile over classes; equation (3).
+
+    Args:
+        error: (..., K) of each class.
+        loss: (..., K) Kappa loss of each class.
+
+    Returns:
+        (..., 6), see ``CELL_STATISTICS``; standard deviations divide by K - 1.
+    """
+    statistics = []
+    for values in (error, loss):
+        statistics.append(values.mean(-1))
+        statistics.append(values.std(-1, ddof=1))
+        statistics.append(np.quantile(values, 0.1, axis=-1))
+    return np.stack(statistics, axis=-1)
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
-    """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats, at least 0.
+    """How far the classes of a cell have moved from those of a reference.
 
-    A working definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]², 1e-10 added to each fraction.
+    ``sum P log(P / Q)`` of the pairs (error, Kappa loss). A working definition, since
+    Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]², 1e-10
+    added to each fraction.
+
+    Args:
+        classes: error and kappa_loss of each class; NaN is left out.
+        reference: the same of another cell.
+
+    Returns:
+        In nats, at least 0.
     """
-    histograms = []
-    for table in (classes, reference):
-        pairs = table[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
-        histograms.append(
-            (
-                np.histogram2d(*pairs.T, bins=[_BIN_EDGES, _BIN_EDGES])[0] / len(pairs)
-                + _FLOOR
-            ).ravel()
-        )
-    return float(scipy.stats.entropy(*histograms))
+    return float(scipy.stats.entropy(_histogram(classes), _histogram(reference)))
+
+
+def _histogram(classes: pd.DataFrame) -> Array:
+    """Fractions of the classes in 10 x 10 bins, (100,)."""
+    pairs = classes[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
+    counts, _, _ = np.histogram2d(*pairs.T, bins=[_BIN_EDGES, _BIN_EDGES])
+    return (counts / len(pairs) + _FLOOR).ravel()
 
 
 def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
-    """The classes of each cell summed up; dropped are those without test images, the divergence is from the network's clean cell."""
+    """Statistics over the classes of each cell.
+
+    Args:
+        classes: a row per network, level, step and class, see
+            ``probing.kappa_of_classes``.
+
+    Returns:
+        A row per cell: what the network is, ``AXES``, ``CELL_STATISTICS``, the number
+        of classes, of those dropped since they have no test images, and the divergence
+        from the network's clean cell.
+    """
     rows = []
-    for _, own in classes.groupby("model", sort=False):
-        clean = own[
-            (own["ssim"] == own["ssim"].max())
-            & (own["unseen_fraction"] == own["unseen_fraction"].min())
-        ]
-        for place, cell in own.groupby(_PLACE, sort=True):
-            tested = cell[["error", "kappa_loss"]].dropna().to_numpy().T
-            row = dict(zip(_PLACE, place, strict=True)) | dict(
-                zip(CELL_STATISTICS, six_statistics(*tested), strict=True)
-            )
-            count = tested.shape[1]
-            rows.append(
-                row
-                | {
-                    "classes": count,
-                    "dropped": len(cell) - count,
-                    "divergence": divergence(cell, clean),
-                }
-            )
+    for _, network in classes.groupby("model", sort=False):
+        is_clean = network["ssim"] == network["ssim"].max()
+        is_seen = network["unseen_fraction"] == network["unseen_fraction"].min()
+        clean = network[is_clean & is_seen]
+        for place, cell in network.groupby(_PLACE, sort=True):
+            tested = cell[["error", "kappa_loss"]].dropna().to_numpy()
+            row = dict(zip(_PLACE, place, strict=True))
+            row |= zip(CELL_STATISTICS, six_statistics(*tested.T), strict=True)
+            row["classes"] = len(tested)
+            row["dropped"] = len(cell) - len(tested)
+            row["divergence"] = divergence(cell, clean)
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
 def averaged(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells of networks of one architecture, which have equally many weights, averaged, NaN where one is."""
-    groups = cells.groupby(
-        ["family", "architecture", "weights", "ssim", "unseen_fraction"], sort=False
-    )
-    means = groups[[*CELL_STATISTICS, "divergence"]].agg(
-        lambda column: column.mean(skipna=False)
-    )
-    return (
-        means.join(groups["classes"].first())
-        .reset_index()
-        .assign(model=lambda joined: joined["architecture"])
-    )
+    """Mean over the networks of one architecture, which have equally many weights.
+
+    Args:
+        cells: of ``cells_of``.
+
+    Returns:
+        A row per architecture and setting, ``model`` its architecture; NaN where one of
+        its networks is.
+    """
+    place = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
+    groups = cells.groupby(place, sort=False)
+    columns = [*CELL_STATISTICS, "divergence"]
+    means = groups[columns].agg(lambda column: column.mean(skipna=False))
+    table = means.join(groups["classes"].first()).reset_index()
+    return table.assign(model=table["architecture"])
 
 
 def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
-    """The cells of a family on the full grid (the paper's 3DA): ascending levels of the ``AXES``, and (S, U, W, 6), NaN where none is."""
+    """Cells of a family on the full grid, the paper's 3DA.
+
+    Args:
+        cells: of ``averaged``, of one family.
+
+    Returns:
+        Ascending levels of each of ``AXES``, and (S, U, W, 6), NaN where no cell is.
+    """
     places = cells[list(AXES)].astype(float)
     levels = [np.unique(places[axis]) for axis in AXES]
     statistics = cells[list(CELL_STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
-    values = statistics.reindex(pd.MultiIndex.from_product(levels)).to_numpy(
-        dtype=float
-    )
-    return levels, values.reshape(*map(len, levels), len(CELL_STATISTICS))
+    grid = statistics.reindex(pd.MultiIndex.from_product(levels))
+    shape = [len(of_axis) for of_axis in levels]
+    return levels, grid.to_numpy(dtype=float).reshape(*shape, len(CELL_STATISTICS))
 
 
 def along_axis(values: Array, axis: int) -> Array:
-    """Mean over the two others of the first three axes: (S, U, W, ...) -> (levels, ...); equation (5), as its code."""
-    return values.mean(axis=tuple({0, 1, 2} - {axis}))
+    """Mean over the two others of the first three axes; equation (5), as its code.
+
+    Args:
+        values: (S, U, W, ...).
+        axis: 0, 1 or 2.
+
+    Returns:
+        (levels of the axis, ...).
+    """
+    others = tuple({0, 1, 2} - {axis})
+    return values.mean(axis=others)
 
 
 def marginals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Each statistic averaged over the two other axes, by axis and level; n cells. NaN where one is missing. Equation (5)."""
+    """Each statistic averaged over the two other axes; equation (5).
+
+    Args:
+        cells: of ``averaged``, of one family.
+
+    Returns:
+        A row per axis and level with ``CELL_STATISTICS`` and n, the number of cells;
+        NaN where one is missing.
+    """
     levels, values = cell_array(cells)
+    cells_of_grid = values[..., 0].size
     tables = []
     for number, axis in enumerate(AXES):
-        means = dict(zip(CELL_STATISTICS, along_axis(values, number).T, strict=True))
-        n = values[..., 0].size // len(levels[number])
-        tables.append(
-            pd.DataFrame({"axis": axis, "level": levels[number], "n": n, **means})
-        )
+        means = pd.DataFrame(along_axis(values, number), columns=list(CELL_STATISTICS))
+        means.insert(0, "axis", axis)
+        means.insert(1, "level", levels[number])
+        means.insert(2, "n", cells_of_grid // len(levels[number]))
+        tables.append(means)
     return pd.concat(tables, ignore_index=True)
 
 
 def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 10th percentile of the error, over unseen fractions of clean images and over SSIM of seen classes; equation (6)."""
-    clean, seen = (
-        cells["ssim"] == cells["ssim"].max(),
-        cells["unseen_fraction"] == cells["unseen_fraction"].min(),
-    )
-    columns = {}
-    for axis, part in (("unseen_fraction", cells[clean]), ("ssim", cells[seen])):
+    """Mean and 10th percentile of the error along two slices; equation (6).
+
+    Args:
+        cells: of ``cells_of``.
+
+    Returns:
+        A row per network: each statistic averaged over unseen fractions of clean
+        images, and over SSIM of seen classes; NaN where a cell is missing.
+    """
+    is_clean = cells["ssim"] == cells["ssim"].max()
+    is_seen = cells["unseen_fraction"] == cells["unseen_fraction"].min()
+    networks = cells["model"].unique()
+    slices = {}
+    for axis, rows in (("unseen_fraction", cells[is_clean]), ("ssim", cells[is_seen])):
         for statistic in ("error_mean", "error_10th_percentile"):
-            table = part.pivot(index="model", columns=axis, values=statistic).reindex(
-                cells["model"].unique()
-            )
-            columns[f"{statistic}_over_{axis}"] = table.mean(axis=1, skipna=False)
-    return pd.DataFrame(columns)
+            table = rows.pivot(index="model", columns=axis, values=statistic)
+            table = table.reindex(networks)
+            slices[f"{statistic}_over_{axis}"] = table.mean(axis=1, skipna=False)
+    return pd.DataFrame(slices)
 
 
 def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
     """The pairing that was observed, and others: all of them, or drawn; (1 + D, n)."""
     if networks <= _ALL_PAIRINGS:
-        return np.array(
-            list(itertools.permutations(range(networks))), dtype=np.intp
-        ).reshape(-1, networks)
-    return np.vstack(
-        [np.arange(networks), permuted_rows(np.arange(networks), draws, seed)]
-    )
+        orders = list(itertools.permutations(range(networks)))
+        return np.array(orders, dtype=np.intp).reshape(-1, networks)
+    observed = np.arange(networks)
+    return np.vstack([observed, permuted_rows(observed, draws, seed)])
 
 
 def sign_errors(
     complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0
 ) -> pd.DataFrame:
-    """How often each complexity measure orders two networks against their error; Huang et al. 2025, equation (7) and Table 3.
+    """How often each complexity measure orders two networks against their error.
 
-    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g each of ``slice_marginals``; NaN below 3 networks. p,
-    of a test that the paper does not name, is the share of pairings of complexities with networks (drawn, or all up to 7 networks) whose
-    mean of the four is no larger; p_adjusted and band are maxT. Larger complexities promise larger errors; the three lowest ranks are best.
+    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g
+    each of ``slice_marginals``; Huang et al. 2025, equation (7) and Table 3. The test
+    is ours, as the paper names none: p is the share of pairings of complexities with
+    networks whose mean of the four sign errors is no larger.
+
+    Args:
+        complexities: a column per measure, a row per network by its name; larger values
+            promise larger errors.
+        cells: of ``cells_of``, of one family.
+        draws: number of pairings that are drawn above 7 networks; up to 7 all are
+            tried.
+        seed: of the draws.
+
+    Returns:
+        A row per measure, the best mean rank first: n networks, the four sign errors in
+        [0, 1], NaN below 3 networks; p_value, p_adjusted and band by maxT over the
+        measures; mean_rank, and best, for the three lowest ranks.
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).to_numpy(dtype=float)
-    pairings, n = _pairings(len(slices), draws, seed), np.isfinite(values).sum(0)
-    pairs = np.where(n > 2, n * (n - 1) / 2, np.nan)
-    errors = {
-        name: (1 - pair_counts(values, column.to_numpy()[pairings])[0] / pairs) / 2
-        for name, column in slices.items()
-    }
-    table = pd.DataFrame(
-        {"measure": complexities.columns, "n": n}
-        | {name: found[0] for name, found in errors.items()}
-    )
-    means = -np.mean(list(errors.values()), axis=0)  # larger is more extreme
-    table = table.assign(
-        p_value=p_values(means[0], means[1:]),
-        p_adjusted=adjusted_p_values(means[0], means[1:]),
-        band=-band(means[1:]),
-    )
+    pairings = _pairings(len(slices), draws, seed)
+    n = np.isfinite(values).sum(0)
+    pairs = np.where(n >= _FEWEST_NETWORKS, n * (n - 1) / 2, np.nan)
+    table = pd.DataFrame({"measure": complexities.columns, "n": n})
+    errors = []
+    for name, column in slices.items():
+        concordant = pair_counts(values, column.to_numpy()[pairings])[0]
+        errors.append((1 - concordant / pairs) / 2)  # (1 + D, M)
+        table[name] = errors[-1][0]
+    means = -np.mean(errors, axis=0)  # larger is more extreme
+    table["p_value"] = p_values(means[0], means[1:])
+    table["p_adjusted"] = adjusted_p_values(means[0], means[1:])
+    table["band"] = -band(means[1:])
     table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
-    table["best"] = table["mean_rank"].rank(method="min") <= 3
+    table["best"] = table["mean_rank"].rank(method="min") <= _BEST_RANK
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)

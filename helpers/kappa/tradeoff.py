@@ -1,4 +1,8 @@
-"""The trade-off point: how much noise, how many unseen classes and how few weights go with a low error (Huang et al. 2025, equation 4)."""
+"""The trade-off point of noise, unseen classes and weights.
+
+Huang, Yu and Zhang 2025, equation (4): how much noise, how many unseen classes and how
+few weights go together with a low error.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -9,34 +13,42 @@ from scipy.interpolate import RegularGridInterpolator
 
 from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array, along_axis
 
+# Each bound is read at the point from the marginals of a statistic.
 BOUNDS = {
     "generalization_bound": "error_mean",
     "diversity_bound": "kappa_loss_mean",
-}  # what each reads at the point
-_SAMPLES = 16  # per axis, spread over the pieces between its levels
-_STARTS, _STEPS, _SHRINKING = (
-    8,
-    36,
-    0.6,
-)  # samples that are improved, how often, and how fast the steps around them shrink
-_AROUND = np.array(list(product((0, -1, 1), repeat=3)))
+}
+_WEIGHTS = AXES.index("weights")
+_TIE = 1e-9  # too small to move a point, large enough to choose among equal ones
+# Of the search for the lowest point: samples per axis, spread over the pieces between
+# its levels; the best of them are improved in steps that shrink by a factor.
+_SAMPLES = 16
+_STARTS = 8
+_STEPS = 36
+_SHRINKING = 0.6
+_NEIGHBOURS = np.array(list(product((0, -1, 1), repeat=3)))
 
 
 def marginal_fits(
     levels: Sequence[Array], values: Array
 ) -> dict[str, list[Callable[[Array], Array]]]:
-    """What each of ``BOUNDS`` is read from: fits of its marginals as functions of SSIM, unseen fraction and log weights."""
+    """Fits of the marginals as functions of SSIM, unseen fraction and log weights.
+
+    Args:
+        levels: of each axis, see ``statistics.cell_array``.
+        values: (S, U, W, 6).
+
+    Returns:
+        For each of ``BOUNDS`` a function for each axis.
+    """
     fits = {}
-    for bound, statistic in BOUNDS.items():
-        mean = values[..., CELL_STATISTICS.index(statistic)]
-        fits[bound] = [
-            _fit(
-                levels[axis],
-                along_axis(mean, axis),
-                np.log if axis == 2 else np.asarray,
-            )
-            for axis in range(3)
-        ]
+    for bound, name in BOUNDS.items():
+        statistic = values[..., CELL_STATISTICS.index(name)]
+        of_axes = []
+        for axis, of_axis in enumerate(levels):
+            scale = np.log if axis == _WEIGHTS else np.asarray
+            of_axes.append(_fit(of_axis, along_axis(statistic, axis), scale))
+        fits[bound] = of_axes
     return fits
 
 
@@ -45,83 +57,136 @@ def _fit(
 ) -> Callable[[Array], Array]:
     if len(levels) == 1:
         return Polynomial(values)
-    fit = Polynomial.fit(
-        scale(levels), values, min(2, len(levels) // 2)
-    )  # so that a fit of few levels never interpolates
-    return lambda at: fit(scale(at))
+    # Of few levels the degree is lower, so that a fit never interpolates.
+    degree = min(2, len(levels) // 2)
+    polynomial = Polynomial.fit(scale(levels), values, degree)
+    return lambda at: polynomial(scale(at))
 
 
 def trade_off_point(
     levels: Sequence[Array], values: Array, strength: float = 1.0
 ) -> dict[str, float]:
-    """The point of least ``F + lambda (x² + y² + z²)``; Huang et al. 2025, equations (3) and (4).
+    """The point of least ``F + lambda (x² + y² + z²)``.
 
-    F is the sum of the six statistics, linear between neighbouring levels; x = SSIM, y = 1 - unseen fraction, z = (weights - smallest) /
-    (largest - smallest), 0 for one size. The paper also varies the upper limits c of x, y, z; its optimum has c = (x, y, z). Strength is
-    lambda, levels and values are of ``cell_array``, ValueError where one is missing; each bound is the mean of three readings beside it.
+    Huang et al. 2025, equations (3) and (4). F is the sum of the six statistics, linear
+    between neighbouring levels; x = SSIM, y = 1 - unseen fraction, z = (weights -
+    smallest) / (largest - smallest), 0 for one size. The paper also varies upper limits
+    c of x, y and z; its optimum has c = (x, y, z).
+
+    Args:
+        levels: of each axis, see ``statistics.cell_array``.
+        values: (S, U, W, 6).
+        strength: lambda.
+
+    Returns:
+        The point by ``AXES``; ``F``, ``penalty`` and ``objective``; and each of
+        ``BOUNDS``, the mean of its three readings, which stand beside it.
+
+    Raises:
+        ValueError: where a cell is missing or undefined.
     """
     total = values.sum(axis=-1)
-    if len(holes := np.argwhere(~np.isfinite(total))):
-        named = [
-            "/".join(f"{levels[axis][index]:g}" for axis, index in enumerate(hole))
-            for hole in holes[:5]
-        ]
-        raise ValueError(
-            f"{len(holes)} of {total.size} cells are missing or undefined ({'/'.join(AXES)}): {', '.join(named)}"
-        )
+    _check_complete(levels, total)
+    surface = _surface(levels, total)
+    smallest = levels[_WEIGHTS][0]
+    span = np.ptp(levels[_WEIGHTS]) or 1.0
+
+    def coordinates(points: Array) -> Array:
+        ssim, unseen, weights = np.moveaxis(points, -1, 0)
+        return np.stack([ssim, 1 - unseen, (weights - smallest) / span], axis=-1)
+
+    def objective(points: Array) -> Array:
+        xyz = coordinates(points)
+        penalty = strength * (xyz**2).sum(-1)
+        # Of equal points that of most noise, most unseen classes and fewest weights.
+        return surface(points) + penalty + _TIE * xyz.sum(-1)
+
+    point = _lowest(objective, levels)
+    place = dict(zip(AXES, point.tolist(), strict=True))
+    lowest = float(surface(point)[0])
+    penalty = float((coordinates(point) ** 2).sum())
+    return {
+        **_bounds(marginal_fits(levels, values), place),
+        **place,
+        "F": lowest,
+        "penalty": penalty,
+        "objective": lowest + strength * penalty,
+    }
+
+
+def _check_complete(levels: Sequence[Array], total: Array) -> None:
+    """Refuse a grid (S, U, W) with cells that are not finite."""
+    holes = np.argwhere(~np.isfinite(total))
+    if not len(holes):
+        return
+    names = []
+    for hole in holes[:5]:
+        place = [of_axis[index] for of_axis, index in zip(levels, hole, strict=True)]
+        names.append("/".join(f"{level:g}" for level in place))
+    raise ValueError(
+        f"{len(holes)} of {total.size} cells are missing or undefined "
+        f"({'/'.join(AXES)}): {', '.join(names)}"
+    )
+
+
+def _surface(levels: Sequence[Array], total: Array) -> RegularGridInterpolator:
+    """Linear between neighbouring levels."""
     nodes = list(levels)
-    for axis in range(
-        3
-    ):  # the interpolator wants two nodes; the second of a single one is never reached
-        if len(nodes[axis]) == 1:
-            nodes[axis], total = nodes[axis] + [0, 1], total.repeat(2, axis)
-    surface, smallest, span = (
-        RegularGridInterpolator(nodes, total),
-        levels[2][0],
-        np.ptp(levels[2]) or 1.0,
-    )
+    for axis, of_axis in enumerate(levels):
+        if len(of_axis) == 1:
+            # The interpolator wants two nodes; the second one is never reached.
+            nodes[axis] = of_axis[0] + np.arange(2)
+            total = total.repeat(2, axis)
+    return RegularGridInterpolator(nodes, total)
 
-    def demands(points: Array) -> Array:
-        return np.stack(
-            [points[..., 0], 1 - points[..., 1], (points[..., 2] - smallest) / span], -1
-        )
 
-    # Of equal points the most demanding, by a last term that is too small to move another.
-    point = _lowest(
-        lambda at: (
-            surface(at)
-            + strength * (demands(at) ** 2).sum(-1)
-            + 1e-9 * demands(at).sum(-1)
-        ),
-        levels,
-    )
-    at = dict(zip(AXES, point.tolist(), strict=True))
-    found = {}
-    for bound, fits in marginal_fits(levels, values).items():
-        read = {
-            f"{bound}_by_{axis}": float(fit(at[axis]))
-            for axis, fit in zip(AXES, fits, strict=True)
+def _bounds(
+    fits: dict[str, list[Callable[[Array], Array]]], place: dict[str, float]
+) -> dict[str, float]:
+    """Each bound at a place: the mean of its readings along the axes, and these."""
+    bounds = {}
+    for bound, of_axes in fits.items():
+        readings = {
+            f"{bound}_by_{axis}": float(fit(place[axis]))
+            for axis, fit in zip(AXES, of_axes, strict=True)
         }
-        found |= {bound: float(np.mean(list(read.values())))} | read
-    f, penalty = float(surface(point)[0]), float((demands(point) ** 2).sum())
-    return (
-        found | at | {"F": f, "penalty": penalty, "objective": f + strength * penalty}
-    )
+        bounds[bound] = float(np.mean(list(readings.values())))
+        bounds |= readings
+    return bounds
 
 
 def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Array:
-    """The lowest point between the levels: the best samples, improved by ever smaller steps."""
-    pieces = [max(1, len(at) - 1) for at in levels]
-    counts = [count * max(1, _SAMPLES // count) + 1 for count in pieces]
-    ticks = [
-        np.unique(np.interp(np.linspace(0, len(at) - 1, n), np.arange(len(at)), at))
-        for at, n in zip(levels, counts, strict=True)
-    ]
-    samples = np.stack(np.meshgrid(*ticks, indexing="ij"), -1).reshape(-1, 3)
-    best = samples[np.argsort(objective(samples), kind="stable")[:_STARTS]]
-    steps = np.array([np.diff(at).max(initial=0) for at in ticks])
+    """The lowest point between the levels: the best samples, improved step by step.
+
+    The objective has kinks at levels and a minimum in many of the pieces between them.
+    All samples go through it at once: for 2,000 draws this takes seconds, where
+    ``scipy.optimize`` would take minutes, a point at a time.
+
+    Args:
+        objective: (..., 3) points -> (...).
+        levels: of each axis.
+
+    Returns:
+        (3,).
+    """
+    ticks = [_ticks(of_axis) for of_axis in levels]
+    samples = np.stack(np.meshgrid(*ticks, indexing="ij"), axis=-1).reshape(-1, 3)
+    order = np.argsort(objective(samples), kind="stable")
+    best = samples[order[:_STARTS]]
+    steps = np.array([np.diff(of_axis).max(initial=0) for of_axis in ticks])
     for _ in range(_STEPS):
-        tried = np.clip(best[:, None] + steps * _AROUND, samples[0], samples[-1])
-        best = tried[np.arange(len(best)), objective(tried).argmin(1)]
+        # (starts, 27, 3): each point with its neighbours, none beyond the levels.
+        candidates = best[:, None] + steps * _NEIGHBOURS
+        candidates = np.clip(candidates, samples[0], samples[-1])
+        lowest = objective(candidates).argmin(axis=1)
+        best = candidates[np.arange(len(best)), lowest]
         steps *= _SHRINKING
     return best[objective(best).argmin()]
+
+
+def _ticks(levels: Array) -> Array:
+    """Samples of an axis: its levels, and equally many places in each piece between."""
+    pieces = max(1, len(levels) - 1)
+    count = pieces * max(1, _SAMPLES // pieces) + 1
+    numbers = np.linspace(0, len(levels) - 1, count)
+    return np.unique(np.interp(numbers, np.arange(len(levels)), levels))

@@ -6,7 +6,12 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from helpers.kappa import statistics, tradeoff
-from helpers.kappa.intervals import drawn_grid, drawn_statistics, drawn_units, spread
+from helpers.kappa.intervals import (
+    bootstrap_grid,
+    bootstrap_statistics,
+    resample,
+    spread,
+)
 from helpers.statistics.draws import percentile_interval
 from tests.kappa.conftest import cells_of_total
 
@@ -28,7 +33,7 @@ def predicted():
 
 
 def test_images_are_drawn_within_their_class_and_classes_within_their_step():
-    units = drawn_units(LABELS, STEPS, 400, seed=3)
+    units = resample(LABELS, STEPS, 400, seed=3)
     np.testing.assert_array_equal(pd.DataFrame(units.images).groupby(LABELS).sum(), 5)
     assert units.classes[4].shape == (400, 4) and units.classes[6].shape == (400, 6)
     assert set(units.classes[4].ravel()) == {0, 1, 2, 3}
@@ -39,18 +44,16 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     # Each class and each image comes as often as any other, within what 400 draws allow.
     assert np.abs(np.bincount(units.classes[6].ravel()) / 400 - 1).max() < 0.2
     assert np.abs(units.images.mean(1) - 1).max() < 0.25
-    again = drawn_units(LABELS, STEPS, 400, seed=3)
+    again = resample(LABELS, STEPS, 400, seed=3)
     assert np.array_equal(units.images, again.images) and np.array_equal(
         units.classes[6], again.classes[6]
     )
-    assert not np.array_equal(
-        units.images, drawn_units(LABELS, STEPS, 400, seed=4).images
-    )
+    assert not np.array_equal(units.images, resample(LABELS, STEPS, 400, seed=4).images)
     # Classes do not share their draws, or their errors would be drawn up and down together.
     assert (
         np.abs(np.corrcoef(units.images)[np.ix_(range(5), range(5, 30))]).max() < 0.25
     )
-    without = drawn_units(LABELS[LABELS != 2], STEPS, 100)
+    without = resample(LABELS[LABELS != 2], STEPS, 100)
     assert set(without.classes[6].ravel()) == {0, 1, 3, 4, 5}, (
         "a class without test images is never drawn"
     )
@@ -58,7 +61,7 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
 
 def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
     """By a loop over the drawn images and classes, with Cohen's Kappa of scikit-learn; the mean shift by the images is taken out."""
-    units = drawn_units(LABELS, STEPS, 30, seed=1)
+    units = resample(LABELS, STEPS, 30, seed=1)
 
     def loop(step, level, draw, weights):
         chosen = np.repeat(np.arange(30), weights.astype(int) * (STEPS[step] > LABELS))
@@ -75,7 +78,7 @@ def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
             ),
         )
 
-    found = drawn_statistics(predicted, STEPS, units)
+    found = bootstrap_statistics(predicted, STEPS, units)
     for place in ((0, 1), (1, 2)):
         shaken = np.array(
             [loop(*place, draw, units.images[:, draw]) for draw in range(30)]
@@ -90,7 +93,7 @@ def test_draws_of_equally_large_networks_are_averaged_and_laid_out_by_their_leve
     rng = np.random.default_rng(0)
     drawn = {name: rng.normal(size=(2, 3, 5, 6)) for name in "abc"}
     cells = pd.DataFrame({"model": ["a", "b", "c"], "weights": [9.0, 5.0, 9.0]})
-    found = drawn_grid(cells, drawn, [6, 4], [1.0, 0.6, 0.8])
+    found = bootstrap_grid(cells, drawn, [6, 4], [1.0, 0.6, 0.8])
     assert found.shape == (3, 2, 2, 5, 6)
     for (s, level), (u, step) in itertools.product(
         enumerate((1, 2, 0)), enumerate((1, 0))
@@ -154,8 +157,8 @@ def test_the_interval_of_a_mean_over_classes_holds_the_truth():
         predicted = np.where(wrong, (labels + 1) % 20, labels).astype(np.int16)[
             None, None
         ]
-        drawn = drawn_statistics(
-            predicted, [20], drawn_units(labels, [20], 200, seed=number)
+        drawn = bootstrap_statistics(
+            predicted, [20], resample(labels, [20], 200, seed=number)
         )[0, 0, :, 0]
         low, high = percentile_interval(drawn, 20)
         held += low <= 0.4 <= high
