@@ -2,38 +2,97 @@
 
 import ast
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 PACKAGE = "helpers"
-_DATA = (".csv",)  # of files beside a module that decide its numbers
+_DATA = ".csv"  # of files beside a module that decide its numbers
 
 
-def files_behind(cells: Sequence[str], root: Path) -> list[Path]:
-    """Files of the project that decide what some cells compute.
+@dataclass
+class ProjectModules:
+    """Modules of a project, each read once, and what they import.
 
     Imports are read from the source, those inside of functions too; nothing is
     imported. A name of a package is followed to the module that the package has it
     from.
 
     Args:
-        cells: sources of code cells.
-        root: of the project.
+        root: of the project, with the package ``helpers``.
 
-    Returns:
-        Modules, and data in folders that are called as a module, sorted.
+    Example:
+        >>> from helpers.files import PROJECT_ROOT
+        >>> modules = ProjectModules(PROJECT_ROOT)
+        >>> files = modules.behind(["from helpers.files import read_json"])
+        >>> [path.name for path in files]
+        ['__init__.py', 'files.py']
     """
-    todo = list(_modules("\n".join(map(_statements, cells)), root))
-    modules: set[Path] = set()
-    while todo:
-        path = todo.pop()
-        if path not in modules:
-            modules.add(path)
-            text = path.read_text(encoding="utf-8")
-            # A package's names are followed where they are asked for.
-            todo += _modules(text, root)
-    data = [file for path in modules for file in _data_of(path)]
-    return sorted([*modules, *data])
+
+    root: Path
+    _imports: dict[Path, list[Path]] = field(default_factory=dict, init=False)
+
+    def behind(self, cells: Sequence[str]) -> list[Path]:
+        """Files of the project that decide what some cells compute.
+
+        Args:
+            cells: sources of code cells.
+
+        Returns:
+            Modules, and data in folders that are called as a module, sorted.
+        """
+        todo = list(self._of_source("\n".join(map(_statements, cells))))
+        modules: set[Path] = set()
+        while todo:
+            path = todo.pop()
+            if path not in modules:
+                modules.add(path)
+                todo += self._of_module(path)
+        data = [file for path in modules for file in self._data.get(path, ())]
+        return sorted([*modules, *data])
+
+    @cached_property
+    def _modules(self) -> dict[str, Path]:
+        """Files of the package by dotted name; a package is its ``__init__``."""
+        modules = {}
+        for path in (self.root / PACKAGE).rglob("*.py"):
+            place = path.parent if path.name == "__init__.py" else path.with_suffix("")
+            modules[".".join(place.relative_to(self.root).parts)] = path
+        return modules
+
+    @cached_property
+    def _data(self) -> dict[Path, list[Path]]:
+        """Data in the folder beside a module that has its name."""
+        data: dict[Path, list[Path]] = {}
+        for path in (self.root / PACKAGE).rglob(f"*{_DATA}"):
+            for folder in path.relative_to(self.root).parents[:-1]:
+                module = (self.root / folder).with_suffix(".py")
+                data.setdefault(module, []).append(path)
+        return data
+
+    def _of_module(self, path: Path) -> list[Path]:
+        if path not in self._imports:
+            source = path.read_text(encoding="utf-8")
+            self._imports[path] = list(self._of_source(source))
+        return self._imports[path]
+
+    def _of_source(self, source: str) -> Iterator[Path]:
+        """Files that a source imports, with the packages in which they lie."""
+        for name in _imported(source):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                path = self._modules.get(".".join(parts[:end]))
+                if path is not None:
+                    yield path
+                elif end == len(parts) and (module := self._lazily(parts)):
+                    yield from self._of_source(f"import {module}")
+
+    def _lazily(self, parts: Sequence[str]) -> str:
+        """The module from which a package takes a name when it is asked for, or ""."""
+        path = self._modules.get(".".join(parts[:-1]))
+        if path is None or path.name != "__init__.py":
+            return ""
+        return _lazy_names(path.read_text(encoding="utf-8")).get(parts[-1], "")
 
 
 def _statements(cell: str) -> str:
@@ -51,32 +110,6 @@ def _is_python(source: str) -> bool:
     return True
 
 
-def _data_of(module: Path) -> list[Path]:
-    """Data in the folder beside a module that has its name."""
-    folder = module.with_suffix("")
-    return [path for path in folder.rglob("*") if path.suffix in _DATA]
-
-
-def _modules(source: str, root: Path) -> Iterator[Path]:
-    """Files that a source imports, with the packages in which they lie."""
-    for name in _imported(source):
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            path = _file_of(parts[:end], root)
-            if path is not None:
-                yield path
-            elif end == len(parts) and (lazy := _lazily(parts, root)):
-                yield from _modules(f"import {lazy}", root)
-
-
-def _file_of(parts: Sequence[str], root: Path) -> Path | None:
-    place = root.joinpath(*parts)
-    for path in (place.with_suffix(".py"), place / "__init__.py"):
-        if path.is_file():
-            return path
-    return None
-
-
 @lru_cache(maxsize=1024)
 def _imported(source: str) -> tuple[str, ...]:
     """Dotted names of the project that a source imports, each once."""
@@ -88,14 +121,6 @@ def _imported(source: str) -> tuple[str, ...]:
             names += [f"{node.module}.{item.name}" for item in node.names]
     ours = [name for name in names if name.split(".")[0] == PACKAGE]
     return tuple(dict.fromkeys(ours))
-
-
-def _lazily(parts: Sequence[str], root: Path) -> str:
-    """The module from which a package takes a name when it is asked for, or ""."""
-    package = root.joinpath(*parts[:-1], "__init__.py")
-    if not package.is_file():
-        return ""
-    return _lazy_names(package.read_text(encoding="utf-8")).get(parts[-1], "")
 
 
 @lru_cache(maxsize=64)

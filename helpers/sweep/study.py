@@ -33,7 +33,7 @@ from helpers.parameters import (
 )
 from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
 from helpers.sweep.combinations import Sweep, read_sweep, vary
-from helpers.sweep.imports import PACKAGE, files_behind
+from helpers.sweep.imports import PACKAGE, ProjectModules
 from helpers.sweep.relations import relation_faults
 
 # The notebooks in the order in which they run, each with the one that made what it reads.
@@ -321,6 +321,7 @@ def load_study(
         check_claims(claims)
     except ValueError as fault:
         faults.append(f"claims: {fault}")
+    modules = ProjectModules(root if (root / PACKAGE).is_dir() else CODE_ROOT)
     wholes = {}
     for stem, names in schema.items():
         parameters = {
@@ -335,7 +336,7 @@ def load_study(
             stem,
             parameters,
             after=_before(stem, list(schema)),
-            depends=_depends(stem, parameters, claims, root),
+            depends=_depends(stem, parameters, claims, root, modules),
         )
     sweeps, wrong = _sweeps(sweep, schema)
     executions = _executions(wholes, sweeps, root)
@@ -567,7 +568,11 @@ def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:
 
 
 def _depends(
-    stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], root: Path
+    stem: str,
+    parameters: Mapping[str, Any],
+    claims: Sequence[Any],
+    root: Path,
+    modules: ProjectModules,
 ) -> tuple[str, ...]:
     """What makes a notebook run again when it changes.
 
@@ -577,13 +582,12 @@ def _depends(
     cells = read_json(root / f"notebooks/{stem}.ipynb")["cells"]
     content = [[cell["source"], cell["metadata"].get("tags")] for cell in cells]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    modules = root if (root / PACKAGE).is_dir() else CODE_ROOT
     return (
         *_values_read(parameters, root),
         f"notebooks/{stem}.ipynb {digest(content)}",
         *(
-            f"{path.relative_to(modules)} {digest_of(path)[:8]}"
-            for path in files_behind(code, modules)
+            f"{path.relative_to(modules.root)} {digest_of(path)[:8]}"
+            for path in modules.behind(code)
         ),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
