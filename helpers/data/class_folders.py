@@ -464,9 +464,7 @@ def _records(images: Sequence[str], folders: Sequence[ClassFolder]) -> Iterator[
 def _voc_of(source: Source, image: str, marks: Places) -> Reading | None:
     """What the XML of an image says; None where there is none."""
     stem = PurePosixPath(image).with_suffix("")
-    path = f"{stem}.xml"
-    if path not in source.known:
-        path = marks.nearest(image, stem.name)
+    path = source.spelt(f"{stem}.xml") or marks.nearest(image, stem.name)
     if not path:
         return None
     try:

@@ -21,7 +21,7 @@ __all__ = ["LAYOUTS", "Listing", "Question", "Record", "scan"]
 
 RECOGNISED = "auto"  # the data source that is recognised
 NOT_READ = "not_read"  # a fault: files that are no part of what was read
-_NAMES = ("words.txt", "LOC_synset_mapping.txt")  # tables of readable names
+_NAMES = ("words.txt", "loc_synset_mapping.txt")  # tables of readable names
 # Faults of images for which a source with annotations may not be read as such.
 _OF_ANNOTATIONS = ("malformed_annotation", "no_object_in_annotation")
 _FEW_IMAGES = 0.5  # of a source, below which annotations may be of something else
@@ -269,7 +269,7 @@ def _readable_names(source: Source) -> dict[str, str]:
     """Names of classes by id, of the tables that ImageNet's relatives have."""
     names: dict[str, str] = {}
     for path in source.names:
-        if path.rpartition("/")[2] in _NAMES:
+        if path.rpartition("/")[2].lower() in _NAMES:
             names |= parse_names(source.read(path))
     return names
 

@@ -64,7 +64,9 @@ def read_tables(
     places = Places(source.images)
     tables = [name for name in source.names if name.lower().endswith(ending)]
     instances = [
-        name for name in tables if name.rpartition("/")[2].startswith("instances")
+        name
+        for name in tables
+        if name.rpartition("/")[2].lower().startswith("instances")
     ]
     for table in instances or tables:
         try:
@@ -172,12 +174,13 @@ def _label_files(source: Source) -> dict[str, str]:
     files = {}
     for name in source.images:
         stem = f"{PurePosixPath(name).with_suffix('.txt')}"
-        before, folder, rest = f"/{stem}".rpartition("/images/")
-        below_labels = f"{before}/labels/{rest}"[1:]
-        if folder and below_labels in source.known:
+        before, folder, rest = f"/{stem.lower()}".rpartition("/images/")
+        below_labels = source.spelt(f"{before}/labels/{rest}"[1:])
+        beside = source.spelt(stem)
+        if folder and below_labels:
             files[name] = below_labels
-        elif stem in source.known and _is_yolo(source, stem):
-            files[name] = stem
+        elif beside and _is_yolo(source, beside):
+            files[name] = beside
     return files
 
 
@@ -207,7 +210,8 @@ def _yolo_names(source: Source) -> Generator[Fault, None, _Names]:
         Question: where other YAML files name the classes differently.
     """
     tables = []
-    for path in [name for name in source.names if name.endswith((".yaml", ".yml"))]:
+    endings = (".yaml", ".yml")
+    for path in [name for name in source.names if name.lower().endswith(endings)]:
         try:
             tables.append(_names_of_yaml(path, source.read(path)))
         except (
@@ -219,7 +223,9 @@ def _yolo_names(source: Source) -> Generator[Fault, None, _Names]:
         ) as fault:
             detail = f"it has no names of classes ({type(fault).__name__})"
             yield Fault(path, NOT_UNDERSTOOD, detail)
-    data = [table for table in tables if PurePosixPath(table.path).stem == "data"]
+    data = [
+        table for table in tables if PurePosixPath(table.path.lower()).stem == "data"
+    ]
     chosen = data or tables
     if not chosen:
         try:
@@ -255,7 +261,7 @@ def _names_of_yaml(path: str, content: bytes) -> _Names:
 def _names_of_lines(source: Source) -> Iterator[_Names]:
     """Files with the name of a class on each line."""
     for path in source.names:
-        if path.rpartition("/")[2] in _LINES_OF_NAMES:
+        if path.rpartition("/")[2].lower() in _LINES_OF_NAMES:
             lines = text_of(source.read(path)).split("\n")
             names = [line.strip() for line in lines]
             yield _Names(

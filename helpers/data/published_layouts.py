@@ -25,15 +25,18 @@ Listed = Iterator[Record | Fault]
 _TINY = re.compile(
     r"(?P<top>(?:.*/)?)"
     r"(?:train/(?P<trained>[^/]+)/images|val/(?:(?P<tested>[^/]+)/)?images"
-    r"|val/(?P<sorted>[^/]+))/(?P<file>[^/]+)"
+    r"|val/(?P<sorted>[^/]+))/(?P<file>[^/]+)",
+    re.IGNORECASE,
 )
 _ILSVRC = re.compile(
     r"(?P<top>(?:.*/)?ILSVRC)/Data/CLS-LOC/"
-    r"(?:train/(?P<trained>[^/]+)|val(?:/(?P<tested>[^/]+))?)/(?P<file>[^/]+)"
+    r"(?:train/(?P<trained>[^/]+)|val(?:/(?P<tested>[^/]+))?)/(?P<file>[^/]+)",
+    re.IGNORECASE,
 )
 _CIFAR = re.compile(
     r"(?P<top>(?:.*/)?)"
-    r"(?:(?P<of_10>data|test)_batch(?:_\d)?|(?P<of_100>train|test))(?P<binary>\.bin)?"
+    r"(?:(?P<of_10>data|test)_batch(?:_\d)?|(?P<of_100>train|test))(?P<binary>\.bin)?",
+    re.IGNORECASE,
 )
 
 
@@ -56,8 +59,8 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> Listed:
         if trained:
             path = f"{top}train/{trained}/{trained}_boxes.txt"
         if path not in tables:
-            there = path in source.known
-            tables[path] = parse_tiny_boxes(source.read(path)) if there else {}
+            there = source.spelt(path)
+            tables[path] = parse_tiny_boxes(source.read(there)) if there else {}
         reading = tables[path].pop(file, None)
         class_id = trained or match["tested"] or match["sorted"] or first_label(reading)
         yield Record(name, class_id, "train" if trained else "test", reading)
@@ -99,10 +102,11 @@ def read_ilsvrc(source: Source) -> Listed:
 
 def _voc(source: Source, path: str) -> Reading | None:
     """What an XML file says; None where there is none."""
-    if path not in source.known:
+    place = source.spelt(path)
+    if not place:
         return None
     try:
-        return parse_voc(source.read(path))
+        return parse_voc(source.read(place))
     except ValueError as fault:
         return str(fault)
 
@@ -130,7 +134,8 @@ def read_cifar(source: Source) -> Listed:
             continue
         table = "fine_label_names.txt" if match["of_100"] else "batches.meta.txt"
         names = _words(source, f"{match['top']}{table}")
-        split = "test" if "test" in (match["of_10"], match["of_100"]) else "train"
+        kind = (match["of_10"] or match["of_100"]).lower()
+        split = "test" if kind == "test" else "train"
         rows = np.frombuffer(content, np.uint8).reshape(-1, size)
         for number, row in enumerate(rows):
             label = row[-3073]
@@ -142,9 +147,8 @@ def read_cifar(source: Source) -> Listed:
 
 def _words(source: Source, path: str) -> list[str]:
     """Words of a text file; none where it is not there."""
-    if path not in source.known:
-        return []
-    return source.read(path).decode("utf-8", "replace").split()
+    place = source.spelt(path)
+    return source.read(place).decode("utf-8", "replace").split() if place else []
 
 
 def read_cub(source: Source) -> Listed:
@@ -156,9 +160,9 @@ def read_cub(source: Source) -> Listed:
         source: the files.
     """
     for table in source.names:
-        if table.rpartition("/")[2] != "images.txt":
+        if table.rpartition("/")[2].lower() != "images.txt":
             continue
-        top = table.removesuffix("images.txt")
+        top = table[: -len("images.txt")]
         boxes = _pairs(source, f"{top}bounding_boxes.txt")
         splits = _pairs(source, f"{top}train_test_split.txt")
         if not boxes and not splits:
@@ -180,7 +184,8 @@ def read_cub(source: Source) -> Listed:
 
 def _pairs(source: Source, path: str) -> dict[str, str]:
     """Lines of "number value"; none where the file is not there."""
-    return parse_pairs(source.read(path)) if path in source.known else {}
+    place = source.spelt(path)
+    return parse_pairs(source.read(place)) if place else {}
 
 
 def _cub_box(text: str | None, class_id: str) -> Reading | None:

@@ -93,7 +93,7 @@ class Source:
             ]
             self.names += self._files(place, top, files)
         self.names.sort()
-        self.known = set(self.names)
+        self._spellings = {name.lower(): name for name in reversed(self.names)}
         self.images = [name for name in self.names if _IMAGE.fullmatch(name)]
         if self._links:
             detail = f"{len(self._links)} {_LINKS}"
@@ -118,6 +118,17 @@ class Source:
                     self._links.append(f"{top}{name}")
                     continue
             yield f"{top}{name}"
+
+    def spelt(self, path: str) -> str:
+        """The name of a file as it lies there, such as ``a.TXT`` for ``a.txt``.
+
+        Args:
+            path: of a file, in letters of any case.
+
+        Returns:
+            "" where there is no such file.
+        """
+        return self._spellings.get(path.lower(), "")
 
     def read(self, name: str) -> bytes:
         """Bytes of a regular file of the folder.

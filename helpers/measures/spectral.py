@@ -22,7 +22,12 @@ _BATCH = 2**22  # complex numbers in the transforms of one batch
 # double precision are computed.
 _ROUGH = 1e-4
 _EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
-_SQUARES = 16  # that are cut further where a matrix has more rows
+# Of a matrix with more rows: the relative errors of eigenvalues at first, of those that
+# are highest, and of those beside the highest of all.
+_TOLERANCES = (0.02, 0.001, _ROUGH / 2)
+_APART = 7  # first frequencies along an axis, for each tap after the first
+_FEW = 16  # frequencies along an axis of which all are taken at first
+_CLIMBS = (16, 8, 8, 8, 8)  # of the highest eigenvalues in turn
 _STEPS = 64  # of a Lanczos iteration at most
 _PLACES = 128  # frequencies in one batch of iterations
 _CLOSE = 8  # of the highest frequencies, for double precision
@@ -170,9 +175,10 @@ def _first_squares(
 def _by_iteration(kernels: Tensor, grid: Sequence[int]) -> float:
     """``_largest`` of one group with many rows.
 
-    Squares are cut as in ``_largest``, but only those with the highest corners, and the
-    eigenvalues of corners are those of Lanczos iterations in single precision, which
-    begin with the vector of a corner before.
+    Eigenvalues are those of Lanczos iterations, rough ones first, of frequencies apart.
+    With the vector x of a high one held fixed, x' W(t) W(t)' x is a trigonometric
+    polynomial in t: where it is highest an eigenvalue is at least as high, and the next
+    iteration begins there, with x.
 
     Args:
         kernels: (n, c, kh, kw).
@@ -184,23 +190,18 @@ def _by_iteration(kernels: Tensor, grid: Sequence[int]) -> float:
     """
     if not kernels.any():
         return 0.0
-    sizes = torch.tensor(grid)
-    bend, squares, side = _first_squares(kernels.shape[2:], grid)
     frequencies = _Frequencies(kernels, grid)
-    while side > 1:
-        corners = (squares[:, None] + side * _CORNERS) % sizes  # (squares, 4, 2)
-        frequencies.add(corners.flatten(0, 1), side, bend * side**2 / 20)
-        heights = frequencies.values[*corners.permute(2, 0, 1)].amax(1)
-        squares = squares[heights.argsort(descending=True)[:_SQUARES]]
-        side //= 2
-        squares = (squares[:, None] + side * _CORNERS).flatten(0, 1) % sizes
-    frequencies.add(squares, 1, 0)
-    neighbours = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
+    frequencies.begin()
     best = -math.inf
-    while float(frequencies.values.max()) > best:
-        best = float(frequencies.values.max())
-        top = (frequencies.values == best).nonzero()[0]
-        frequencies.add((top + neighbours) % sizes, 1, 0)
+    for count in _CLIMBS:
+        if frequencies.highest_value() < best * (1 + _ROUGH):
+            break
+        best = frequencies.highest_value()
+        frequencies.climb(count)
+    best = -math.inf
+    while frequencies.highest_value() > best:
+        best = frequencies.highest_value()
+        frequencies.look_around()
     return frequencies.highest()
 
 
@@ -214,54 +215,123 @@ class _Frequencies:
             kernels: (n, c, kh, kw).
             grid: frequencies along both axes.
         """
-        self.values = torch.full(tuple(grid), -torch.inf)  # where none is computed
+        self._values = torch.full(tuple(grid), -torch.inf)  # where none is computed
+        self._tolerances = torch.full(tuple(grid), torch.inf)
         self._vectors: dict[tuple[int, ...], Tensor] = {}
         self._rows = kernels.shape[0]
         # (taps rows, c): W(t) is the sum of its blocks, each with its wave.
         matrix = kernels.permute(2, 3, 0, 1).flatten(0, 2).contiguous()
         self._matrices = {torch.complex64: matrix.float(), torch.complex128: matrix}
-        self._taps = _places_of_taps(kernels.shape[2:])
-        self._unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
+        self._shape = kernels.shape[2:]
+        self._taps = _places_of_taps(self._shape)
+        self._grid = torch.tensor(grid)
+        self._unit = 2 * math.pi / self._grid.double()
         self._random = torch.Generator().manual_seed(0)
 
-    def add(self, places: Tensor, side: int, tolerance: float) -> None:
-        """Compute the eigenvalues of frequencies that are not there.
+    def begin(self) -> None:
+        """Compute rough eigenvalues of frequencies that are evenly apart.
+
+        Of t and -t, whose blocks are conjugate, one is enough.
+        """
+        axes = []
+        for size, taps in zip(self._grid.tolist(), self._shape, strict=True):
+            count = min(size, max(_FEW, _APART * (taps - 1))) if taps > 1 else 1
+            axes.append(torch.arange(count) * size // count)
+        places = torch.cartesian_prod(axes[0], axes[1][axes[1] <= self._grid[1] // 2])
+        start = self._noise(len(places))
+        self._add(places, start, _TOLERANCES[0])
+
+    def climb(self, count: int) -> None:
+        """Go on from the highest eigenvalues, each with its vector, to where it leads.
 
         Args:
-            places: (P, 2) integers, the frequency's number along each axis.
-            side: of the squares whose corners they are.
-            tolerance: relative error at most, as far as the iteration shows it.
+            count: of eigenvalues.
         """
-        places = places.unique(dim=0)
-        places = places[self.values[*places.T].isinf()]
-        for batch in places.split(_PLACES):
-            start = self._start(batch, side)
-            values, vectors = self._lanczos(batch, start, max(_ROUGH / 2, tolerance))
-            self.values[*batch.T] = values.float()
-            self._vectors |= zip(map(tuple, batch.tolist()), vectors, strict=True)
+        places = self._highest_places(count)
+        vectors = self._vectors_of(places)
+        self._add(self._peaks(vectors), vectors, _TOLERANCES[1])
 
-    def _start(self, places: Tensor, side: int) -> Tensor:
-        """Vectors (P, n) to begin with: near that of a corner of the larger square."""
-        start = torch.randn(
-            len(places), self._rows, dtype=torch.complex64, generator=self._random
-        )
-        start /= torch.linalg.vector_norm(start, dim=1, keepdim=True)
-        corners = places // (2 * side) * (2 * side)
-        for row, corner in enumerate(corners.tolist()):
-            if tuple(corner) in self._vectors:
-                start[row] = self._vectors[tuple(corner)] + 0.1 * start[row]
-        return start
+    def look_around(self) -> None:
+        """Compute the eigenvalues of the highest frequency and of those beside it."""
+        top = self._highest_places(1)
+        steps = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
+        start = self._vectors_of(top).expand(len(steps), -1)
+        self._add((top + steps) % self._grid, start, _TOLERANCES[2])
+
+    def highest_value(self) -> float:
+        """The largest eigenvalue so far, in single precision."""
+        return float(self._values.max())
 
     def highest(self) -> float:
         """The largest of all, in double precision, of those that are close to it."""
-        highest = self.values.flatten().topk(min(_CLOSE, self.values.numel()))
-        is_close = highest.values >= highest.values[0] * (1 - 5 * _ROUGH)
-        columns = self.values.shape[1]
-        numbers = highest.indices[is_close]
-        places = torch.stack([numbers // columns, numbers % columns], 1)
-        start = torch.stack([self._vectors[tuple(place)] for place in places.tolist()])
-        values, _ = self._lanczos(places, start.to(torch.complex128), 1e-9)
+        places = self._highest_places(_CLOSE)
+        is_close = self._values[*places.T] >= self.highest_value() * (1 - 5 * _ROUGH)
+        start = self._vectors_of(places[is_close]).to(torch.complex128)
+        values, _ = self._lanczos(places[is_close], start, 1e-9)
         return float(values.max())
+
+    def _add(self, places: Tensor, start: Tensor, tolerance: float) -> None:
+        """Compute eigenvalues that are not there, or are less exact.
+
+        Args:
+            places: (P, 2) integers, the frequency's number along each axis.
+            start: (P, n) vectors to begin with.
+            tolerance: relative error at most, as far as the iteration shows it.
+        """
+        rows = {tuple(place): row for row, place in enumerate(places.tolist())}
+        first = torch.tensor(list(rows.values()))
+        first = first[self._tolerances[*places[first].T] > tolerance]
+        for batch in first.split(_PLACES):
+            noise = 0.1 * self._noise(len(batch)).to(start.dtype)
+            values, vectors = self._lanczos(
+                places[batch], start[batch] + noise, tolerance
+            )
+            self._tolerances[*places[batch].T] = tolerance
+            # Each is a lower bound, whatever vector it began with.
+            is_higher = values > self._values[*places[batch].T]
+            higher = places[batch][is_higher]
+            self._values[*higher.T] = values[is_higher].float()
+            names = map(tuple, higher.tolist())
+            self._vectors |= zip(names, vectors[is_higher], strict=True)
+
+    def _noise(self, count: int) -> Tensor:
+        """Random vectors (count, n) of about length 1."""
+        size = (count, self._rows)
+        noise = torch.randn(size, dtype=torch.complex64, generator=self._random)
+        return noise / math.sqrt(self._rows)
+
+    def _highest_places(self, count: int) -> Tensor:
+        """Frequencies of the highest eigenvalues: (count, 2) or fewer."""
+        count = min(count, len(self._vectors))
+        numbers = self._values.flatten().topk(count).indices
+        return self._places(numbers)
+
+    def _places(self, numbers: Tensor) -> Tensor:
+        """Frequencies by their number in the flat grid, (P,) -> (P, 2)."""
+        columns = self._values.shape[1]
+        return torch.stack([numbers // columns, numbers % columns], 1)
+
+    def _vectors_of(self, places: Tensor) -> Tensor:
+        """Vectors (P, n) of frequencies (P, 2)."""
+        return torch.stack([self._vectors[tuple(place)] for place in places.tolist()])
+
+    def _peaks(self, vectors: Tensor) -> Tensor:
+        """Frequencies (P, 2) at which ``|W(t)' x|`` is largest, of vectors (P, n).
+
+        Its square is the sum over pairs of taps a and b of ``exp(i t (b - a))`` times
+        the product of ``W_a' x`` and ``W_b' x``, so a Fourier transform of what pairs
+        of the same difference have in sum.
+        """
+        matrix = self._matrices[torch.complex64].unflatten(0, (-1, self._rows))
+        images = torch.einsum("pn,tnc->ptc", vectors, matrix.to(torch.complex64))
+        products = images.conj() @ images.mT  # (P, a, b)
+        taps = self._taps.long()
+        rows, columns = ((taps - taps[:, None]) % self._grid).unbind(2)
+        numbers = (rows * self._values.shape[1] + columns).flatten()
+        sums = images.new_zeros(len(vectors), self._values.numel())
+        sums.index_add_(1, numbers, products.flatten(1))
+        heights = torch.fft.ifft2(sums.unflatten(1, self._values.shape)).real
+        return self._places(heights.flatten(1).argmax(1))
 
     def _lanczos(
         self, places: Tensor, start: Tensor, tolerance: float

@@ -1,10 +1,12 @@
 """Every layout on a small made source: classes, splits and boxes, what is counted, and which layout is recognised."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
-from helpers.data import layouts
+from helpers.data import layouts, sources
 from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
 from tests.data.conftest import (
     cifar10,
@@ -33,7 +35,21 @@ MADE = {
     "cub": (cub_source(), True),
     "top_folders": (class_folders(), False),
 }
+# Tables of CSV and COCO name the images, and so in the letters that these have.
+_OTHERS = ("class_folders", "cifar", "yolo", "voc", "labelme")
+# Folders whose names are classes, which stay as they are.
+_NAMED = {"n01", "n02", "cat", "dog"}
 LEFT_OUT = {"coco": {"several_classes": 2}, "cub": {"not_read": 1}}
+
+
+def _in_capitals(name):
+    """A path in capitals, but for the names of classes and of Tiny ImageNet's files."""
+    *folders, file = name.split("/")
+    stem, dot, ending = file.rpartition(".")
+    if not file.startswith(("n0", "val_0", "val_1")):
+        stem = stem.upper()
+    places = [part if part in _NAMED else part.upper() for part in folders]
+    return "/".join([*places, f"{stem}{dot}{ending.upper()}"])
 
 
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
@@ -63,6 +79,27 @@ def test_each_layout_is_recognised_and_gives_what_it_gives_by_name(load, layout)
         for name, label in zip(found.train.names, found.train.labels, strict=True)
         if label == 1
     }
+
+
+@pytest.mark.parametrize("layout", ["tiny_imagenet", "ilsvrc", "voc_folder", *_OTHERS])
+def test_names_in_capitals_are_read_as_those_in_small_letters(tmp_path, layout):
+    """As copies by way of FAT, and by tools of Windows, write them."""
+    listings = []
+    for place in ("small", "capitals"):
+        files = MADE[layout][0]
+        if place == "capitals":
+            files = {_in_capitals(name): content for name, content in files.items()}
+        source = sources.Source(written(tmp_path / place, files))
+        listings.append(layouts.scan(source, "auto"))
+    small, capitals = listings
+    assert capitals.layout == small.layout
+    assert capitals.classes == small.classes
+    assert capitals.names == small.names
+    counts = [
+        Counter((record.class_id, record.split, record.annotation) for record in listed)
+        for listed in (small.records, capitals.records)
+    ]
+    assert counts[0] == counts[1]
 
 
 def boxes_of(data):
