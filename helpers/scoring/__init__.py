@@ -1,1 +1,1 @@
-"""The models of a study, scored and kept: one store for whatever is computed of them."""
+"""The models of a study, scored: one store for whatever is computed of them."""

@@ -1,4 +1,7 @@
-"""How well a network classifies, from its kept logits and the labels: confusion, precision, recall, average precision, ROC."""
+"""How well a network classifies, from its logits and the labels.
+
+Confusion, precision, recall, average precision and ROC.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,137 +30,178 @@ _RANKED = (
 )
 # What is said of models whose predictions of test images are not recorded.
 AS_IF_INDEPENDENT = (
-    "Which test images each network gets right is not recorded. Intervals draw them as if "
-    "the networks erred independently, so they are somewhat too wide, not too narrow."
+    "Which test images each network gets right is not recorded. Intervals draw them as "
+    "if the networks erred independently, so they are somewhat too wide, not too "
+    "narrow."
 )
 _COUNTS = ("n", "classes_absent", "classes_never_predicted")
 
 
 def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log-odds of each class against all the others: ``log(p_k / (1 - p_k)) = z_k - log(sum over j != k of exp(z_j))``.
+    """Log-odds of each class against all the others.
 
-    They rank images as the softmax p_k does, but do not tie where p_k rounds to 1. (N, K) finite logits with K >= 2 -> (N, K).
+    ``log(p_k / (1 - p_k)) = z_k - log(sum over j != k of exp(z_j))``. They rank images
+    as the softmax p_k does, but do not tie where p_k rounds to 1.
+
+    Args:
+        logits: (N, K), finite, K at least 2.
+
+    Returns:
+        (N, K).
+
+    Example:
+        >>> one_vs_rest_scores(np.array([[2.0, 0.5]]))
+        array([[ 1.5, -1.5]])
     """
-    nothing = np.full((len(logits), 1), -np.inf)
-    before = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :-1]]), axis=1)
-    after = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :0:-1]]), axis=1)[
-        :, ::-1
-    ]
+    none = np.full((len(logits), 1), -np.inf)
+    to_the_left = np.hstack([none, logits[:, :-1]])
+    to_the_right = np.hstack([none, logits[:, :0:-1]])  # from the last class on
+    before = np.logaddexp.accumulate(to_the_left, axis=1)
+    after = np.logaddexp.accumulate(to_the_right, axis=1)[:, ::-1]
     return logits - np.logaddexp(before, after)
 
 
 def decisions(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Whether each image is of each class, and how surely it is said to be: (N, K) logits, (N,) labels -> (N, K) each."""
+    """Whether each image is of each class, and its score for this class.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+
+    Returns:
+        Labels, and ``one_vs_rest_scores``, (N, K) each.
+    """
     logits = np.asarray(logits, dtype=float)
-    return np.asarray(labels)[:, None] == np.arange(
-        logits.shape[1]
-    ), one_vs_rest_scores(logits)
+    is_of_class = np.asarray(labels)[:, None] == np.arange(logits.shape[1])
+    return is_of_class, one_vs_rest_scores(logits)
 
 
 def average_precision(
     positive: ArrayLike, scores: ArrayLike
 ) -> tuple[float, float, float]:
-    """Average the precision P over the recall R, as images are called positive from the highest score down; by three rules.
+    """Average the precision P over the recall R, by three rules.
 
-    By step: ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the best P among R >= r (Pascal
-    VOC 2007). By all points: the best P among R >= R_n for P_n (Pascal VOC 2010).
+    Images are called positive from the highest score down. By step: ``sum over n of
+    (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the
+    best P among R >= r (Pascal VOC 2007). By all points: the best P among R >= R_n for
+    P_n (Pascal VOC 2010).
+
+    Args:
+        positive: (N,) bool, of which one at least is true.
+        scores: (N,).
+
+    Returns:
+        By step, by eleven points and by all points, in [0, 1].
     """
-    precision, recall, _ = metrics.precision_recall_curve(
-        positive, scores
-    )  # its last point, R = 0 and P = 1, is no threshold's
-    best = np.maximum.accumulate(
-        precision[:-1]
-    )  # recall falls along the curve, so these are the points of at least this recall
-    # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3, which 3 * 0.1 exceeds.
-    eleven_point = np.mean(
-        [best[recall[:-1] >= tenth].max() for tenth in np.arange(11) / 10]
-    )
-    return (
-        float(metrics.average_precision_score(positive, scores)),
-        float(eleven_point),
-        float(-np.diff(recall) @ best),
-    )
+    precision, recall, _ = metrics.precision_recall_curve(positive, scores)
+    # The last point, R = 0 and P = 1, is no threshold's. Recall falls along the curve,
+    # so the points before one are those of at least its recall.
+    best = np.maximum.accumulate(precision[:-1])
+    # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3,
+    # which 3 * 0.1 exceeds.
+    tenths = np.arange(11) / 10
+    eleven_point = np.mean([best[recall[:-1] >= tenth].max() for tenth in tenths])
+    by_step = metrics.average_precision_score(positive, scores)
+    all_point = -np.diff(recall) @ best
+    return float(by_step), float(eleven_point), float(all_point)
 
 
 def break_even_point(positive: ArrayLike, scores: ArrayLike) -> float:
-    """Where precision equals recall: where as many are called positive as there are; at tied scores recall is its mean over all orders."""
+    """Where precision equals recall: as many images are called positive as there are.
+
+    Args:
+        positive: (N,) bool, of both kinds.
+        scores: (N,); where they tie, recall is its mean over all orders.
+
+    Returns:
+        Recall there, in [0, 1].
+    """
     positive = np.asarray(positive, dtype=bool)
     false_rate, true_rate, _ = metrics.roc_curve(positive, scores)
-    return float(
-        np.interp(
-            positive.sum(),
-            false_rate * (~positive).sum() + true_rate * positive.sum(),
-            true_rate,
-        )
-    )
+    called_positive = false_rate * (~positive).sum() + true_rate * positive.sum()
+    return float(np.interp(positive.sum(), called_positive, true_rate))
 
 
 def per_class_metrics(
     logits: ArrayLike, labels: ArrayLike, names: Sequence[str]
 ) -> pd.DataFrame:
-    """Score every class against all the others: a row per class, class, n images, and scores in [0, 1], larger is better.
+    """Score every class against all the others.
 
-    Precision, recall and F1 are of the predicted class, the first of equal logits; average precision and auc of ``one_vs_rest_scores``. NaN
-    throughout without an image; precision where the class is never predicted, auc where every image is of it.
+    Args:
+        logits: (N, K).
+        labels: (N,).
+        names: of the K classes.
+
+    Returns:
+        A row per class: class, n images, and scores in [0, 1], larger is better.
+        Precision, recall and F1 are of the predicted class, the first of equal logits;
+        average precision and auc of ``one_vs_rest_scores``. All are NaN without an
+        image, precision where the class is never predicted, auc where every image is of
+        the class.
     """
-    true, scores = decisions(logits, labels)
-    counted = metrics.precision_recall_fscore_support(
-        labels,
-        np.argmax(logits, axis=1),
-        labels=np.arange(len(names)),
-        zero_division=np.nan,
+    is_of_class, scores = decisions(logits, labels)
+    predicted = np.argmax(logits, axis=1)
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+        labels, predicted, labels=np.arange(len(names)), zero_division=np.nan
     )
-    table = pd.DataFrame(
-        {"class": names, "n": true.sum(0)}
-        | dict(zip(("precision", "recall", "f1"), counted[:3], strict=True))
-    )
-    ranked = [
-        average_precision(*both) if both[0].any() else [np.nan] * 3
-        for both in zip(true.T, scores.T, strict=True)
-    ]
-    areas = [
-        metrics.roc_auc_score(*both) if 0 < both[0].mean() < 1 else np.nan
-        for both in zip(true.T, scores.T, strict=True)
-    ]
-    table = table.join(pd.DataFrame(ranked, columns=_RANKED)).assign(auc=areas)
+    ranked = []
+    areas = []
+    for positive, of_class in zip(is_of_class.T, scores.T, strict=True):
+        averages = (np.nan, np.nan, np.nan)
+        area = np.nan
+        if positive.any():
+            averages = average_precision(positive, of_class)
+            if not positive.all():
+                area = metrics.roc_auc_score(positive, of_class)
+        ranked.append(averages)
+        areas.append(area)
+    table = pd.DataFrame({"class": names, "n": is_of_class.sum(0)})
+    table = table.assign(precision=precision, recall=recall, f1=f1)
+    table[list(_RANKED)] = ranked
+    table["auc"] = areas
     table.loc[table["n"] == 0, "precision":] = np.nan
     return table
 
 
 def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Score the network as a whole: fractions of images, and means of ``per_class_metrics`` over the classes where each is defined.
+    """Score the network as a whole.
 
-    top5 is NaN for K <= 5; cross_entropy in nats. classes_absent have no image and are in no mean; classes_never_predicted have images but
-    no precision: a high macro_precision beside many of them is no merit.
+    Args:
+        logits: (N, K).
+        labels: (N,).
+
+    Returns:
+        top1 and top5, fractions of images, NaN for K <= 5; means of
+        ``per_class_metrics`` over the classes where each is defined; cross_entropy in
+        nats; n. classes_absent have no image and are in no mean;
+        classes_never_predicted have images but no precision: a high macro_precision
+        beside many of them is no merit.
     """
-    logits, labels = np.asarray(logits, dtype=float), np.asarray(labels)
+    logits = np.asarray(logits, dtype=float)
+    labels = np.asarray(labels)
     classes = np.arange(logits.shape[1])
     table = per_class_metrics(logits, labels, classes)
-    # Turned over, because scikit-learn puts the later of equal classes first, where argmax takes the earlier.
-    top5 = (
-        metrics.top_k_accuracy_score(
+    summary = {"top1": float((logits.argmax(1) == labels).mean()), "top5": np.nan}
+    if len(classes) > 5:
+        # Turned over: scikit-learn puts the later of equal classes first, argmax the
+        # earlier.
+        top5 = metrics.top_k_accuracy_score(
             classes[-1] - labels, logits[:, ::-1], k=5, labels=classes
         )
-        if len(classes) > 5
-        else np.nan
-    )
-    means = table.drop(columns=["class", "n"]).mean()
-    kinds = {name: "mean" if name in _RANKED else "macro" for name in means.index}
-    return {
-        "top1": float((logits.argmax(1) == labels).mean()),
-        "top5": float(top5),
-        **{f"{kinds[name]}_{name}": float(value) for name, value in means.items()},
-        "cross_entropy": float(
-            -log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()
-        ),
-        "n": len(labels),
-        "classes_absent": int((table["n"] == 0).sum()),
-        "classes_never_predicted": int(
-            ((table["n"] > 0) & table["precision"].isna()).sum()
-        ),
-    }
+        summary["top5"] = float(top5)
+    for name, value in table.drop(columns=["class", "n"]).mean().items():
+        mean = "mean" if name in _RANKED else "macro"
+        summary[f"{mean}_{name}"] = float(value)
+    of_label = log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
+    summary["cross_entropy"] = float(-of_label.mean())
+    has_images = table["n"] > 0
+    never_predicted = has_images & table["precision"].isna()
+    summary["n"] = len(labels)
+    summary["classes_absent"] = int((~has_images).sum())
+    summary["classes_never_predicted"] = int(never_predicted.sum())
+    return summary
 
 
 def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
@@ -169,8 +213,8 @@ def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
         data: its images.
 
     Returns:
-        Part "test_logits": array "logits" (T, K) float32, in the order of ``data.test``;
-        of a published record "predicted" and "confidence", (T,) each.
+        Part "test_logits": array "logits" (T, K) float32, in the order of
+        ``data.test``; of a published record "predicted" and "confidence", (T,) each.
     """
     return store.each(
         models,
@@ -199,16 +243,23 @@ def logits_of(
     device: torch.device | str,
     normalise: Callable[[Tensor], Tensor] = resnet.normalise_images,
 ) -> Tensor:
-    """Logits of images by one pass in batches: uint8 (N, 3, H, W) -> (N, K) float32 on the CPU."""
+    """Logits of images by one pass in batches.
+
+    Args:
+        network: in eval mode, on the device.
+        images: (N, 3, H, W) uint8.
+        device: of the network.
+        normalise: from uint8 images to the network's input.
+
+    Returns:
+        (N, K) float32 on the CPU.
+    """
     # A processor's cache holds the maps of few images.
     most = 512 if torch.device(device).type == "cuda" else 64
-    batches = images.split(fitting_batch(most))
-    return torch.cat(
-        [
-            network(prepared(pixels, normalise, device)).float().cpu()
-            for pixels in batches
-        ]
-    )
+    logits = []
+    for pixels in images.split(fitting_batch(most)):
+        logits.append(network(prepared(pixels, normalise, device)).float().cpu())
+    return torch.cat(logits)
 
 
 def correct(
@@ -260,7 +311,11 @@ def of_test_images(
 
 
 def predicted_classes(record: Mapping[str, NDArray[Any]]) -> NDArray[np.integer]:
-    """Predicted class of each image, (N,), of a record of logits or of what is published."""
+    """Predicted class of each image, (N,).
+
+    Args:
+        record: of ``test_logits``, or what is published of it.
+    """
     return record["predicted"] if "predicted" in record else record["logits"].argmax(1)
 
 
@@ -272,8 +327,8 @@ def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:
         labels: (T,) of the test images.
 
     Returns:
-        A row per model, its id in ``model``, see ``summary_metrics``; models whose logits
-        are not finite are left out.
+        A row per model, its id in ``model``, see ``summary_metrics``; models whose
+        logits are not finite are left out.
     """
     rows = []
     for model_id, record in kept.records("test_logits"):

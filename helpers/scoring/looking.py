@@ -1,4 +1,4 @@
-"""Where networks look, on test images too, and how they do on backgrounds of other images.
+"""Where networks look, on test images too, and what they do on other backgrounds.
 
 Boxes of test images serve here alone: training never sees them.
 """
@@ -136,6 +136,12 @@ def maps_and_logits(
 ) -> tuple[Tensor, Tensor]:
     """Maps of the predicted class in closed form, and logits, of a ResNet.
 
+    Args:
+        network: a ResNet in eval mode, on the device.
+        model: whose network it is.
+        images: N images.
+        device: of the network.
+
     Returns:
         Normalised maps (N, h, w) and logits (N, K), both float32 on the CPU.
     """
@@ -171,6 +177,9 @@ def with_other_backgrounds(images: ImageSet) -> Tensor:
 
 def means_of_models(kept: Kept) -> pd.DataFrame:
     """Means over the images, one row per model.
+
+    Args:
+        kept: of ``look_at_images``.
 
     Returns:
         model_id, ``LOCALIZATION`` of test images and ``MEASURES`` of training images,

@@ -1,4 +1,4 @@
-"""Every model's map of the predicted class on every scored image, as explorers and other readers take them.
+"""Every model's map of the predicted class on every scored image, for readers.
 
 Maps are published with the records, one file a model. A report holds beside them what
 they share: boxes, labels and small pictures of the scored images.
@@ -22,8 +22,10 @@ from helpers.scoring.store import Kept
 
 SCORED = "tables/scored_images.npz"  # in the folder of a report
 _OF_RECORDS = ("maps", "right")  # what the report itself does not hold
-_BYTES, _FEWEST_IMAGES = 60_000_000, 200  # of all maps at most, of images at least
-_THUMBNAILS, _SIDE = 48, 96  # images that a reader sees, and their side at most, pixels
+_BYTES = 60_000_000  # of all maps, at most
+_FEWEST_IMAGES = 200  # of which maps are published even if they take more
+_THUMBNAILS = 48  # images that a reader sees
+_SIDE = 96  # of these at most, pixels
 
 
 def of_models(
@@ -50,8 +52,8 @@ def of_models(
         None where no model has maps, else
 
         - model_ids (M,), and study and part, which name the records;
-        - maps (M, n, h, w) uint8, 255 is 1, and right (M, n), whether the predicted class
-          is the label;
+        - maps (M, n, h, w) uint8, 255 is 1, and right (M, n), whether the predicted
+          class is the label;
         - boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size
           pixels a side; labels (n,) and class_names;
         - thumbnails, JPEGs of the first images.
@@ -116,7 +118,8 @@ def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:
 
 
 def _jpeg(image: Tensor) -> bytes:
-    picture, buffer = Image.fromarray(image.permute(1, 2, 0).numpy()), io.BytesIO()
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    buffer = io.BytesIO()
     picture.thumbnail((_SIDE, _SIDE))
     picture.save(buffer, "jpeg", quality=85)
     return buffer.getvalue()
@@ -137,7 +140,8 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
     part = folder / RECORDS / KEPT / shared["part"]
     if not part.is_dir():  # a report may show the networks of another study
         part = inside(folder.parent, shared["study"]) / RECORDS / KEPT / shared["part"]
-    maps, right = [], []
+    maps = []
+    right = []
     for model_id in shared["model_ids"]:
         path = inside(part, f"{model_id}.npz")
         if not path.is_file():
@@ -156,7 +160,8 @@ def _shared(folder: Path) -> dict[str, Any] | None:
     for name in ("study", "part"):
         shared[name] = str(shared[name])
         inside(folder, shared[name])
-    ends, pictures = shared.pop("ends").tolist(), shared["thumbnails"].tobytes()
+    ends = shared.pop("ends").tolist()
+    pictures = shared["thumbnails"].tobytes()
     starts = [0, *ends]
     thumbnails = [pictures[start:end] for start, end in zip(starts, ends, strict=False)]
     return shared | {"thumbnails": thumbnails}

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from numpy.typing import NDArray
 
 from helpers.files import digest, read_json, write_json
 from helpers.measures import evidence, localization, registry
@@ -25,7 +24,8 @@ IMAGE_VALUES = {
 }
 # Settings of which maps do not depend, but what is computed from them.
 _OF_NO_MAP = ("cam_threshold", "cam_cut", "measures", "sources")
-# Settings that values of earlier versions do not name, with what these were computed by.
+# Settings that values of earlier versions do not name, with what these were computed
+# by.
 _LATER = {"cam_cut": "maximum"}
 
 
@@ -60,26 +60,18 @@ def score(
         | {"images": scored_on.name}
         for part, items in measures.items()
     }
-    if "localization" in parts and not only:
-        kept_maps = _KeptMaps(store, models, parts["localization"], scored_on)
-        for part in parts:
-            if part.partition(".")[0] == "localization":
-                kept_maps.localize(part, parts[part], measures[part])
-    return store.each(
-        models,
-        parts,
-        partial(
-            _scores,
-            measures=measures,
-            from_outside=evidence.sources_from_outside(
-                item.name for items in measures.values() for item in items
-            ),
-            settings=settings,
-            scored_on=scored_on,
-            of_images=not only,
-            device=store.device,
-        ),
+    names = [item.name for items in measures.values() for item in items]
+    scoring = _Scoring(
+        measures,
+        evidence.sources_from_outside(names),
+        settings,
+        scored_on,
+        of_images=not only,
     )
+    if "localization" in parts and not only:
+        _localize_from_maps(store, models, parts, scoring)
+    compute = partial(_scores, scoring=scoring, device=store.device)
+    return store.each(models, parts, compute)
 
 
 def measures_by_part(
@@ -143,171 +135,189 @@ def deciding(
     }
 
 
+@dataclass(frozen=True)
+class _Scoring:
+    """What is computed of each model.
+
+    Measures come with it: another process does not have those of a notebook cell in its
+    registry.
+    """
+
+    measures: Mapping[str, Sequence[registry.Measure]]  # by part
+    from_outside: Mapping[str, evidence.Source]  # see ``sources_from_outside``
+    settings: evidence.MeasureSettings
+    scored_on: ScoringSet
+    of_images: bool  # whether values of single images are wanted too
+
+    def needs(
+        self, parts: Sequence[str], inputs: Mapping[str, Any] | None = None
+    ) -> set[str]:
+        """Everything that the measures of some parts need; inputs need nothing."""
+        items = [item for part in parts for item in self.measures[part]]
+        sources = evidence.sources_by_name(items, self.from_outside)
+        return evidence.closure((item.name for item in items), sources, inputs or {})
+
+    def records(
+        self, parts: Sequence[str], inputs: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Records of some parts of one model, by what is known of it."""
+        providers = {}
+        if self.of_images:
+            providers = {part: IMAGE_VALUES.get(part, ()) for part in parts}
+        scores, arrays = evidence.score(
+            [item for part in parts for item in self.measures[part]],
+            inputs,
+            self.settings,
+            [name for names in providers.values() for name in names],
+            self.from_outside,
+        )
+        records = {}
+        for part in parts:
+            names = [item.name for item in self.measures[part]]
+            table = scores[scores["measure"].isin(names)]
+            lacking = sorted(set(names) - set(table["measure"]))
+            if lacking:
+                raise RuntimeError(
+                    f"no row of {', '.join(lacking)}; nothing of {part} is kept"
+                )
+            records[part] = {"scores": table}
+            for name in providers.get(part, ()):
+                records[part] |= arrays.get(name, {})
+        return records
+
+
 def _scores(
     model: Model,
     shared: Any,
     parts: Sequence[str],
     *,
-    measures: Mapping[str, Sequence[registry.Measure]],
-    from_outside: Mapping[str, evidence.Source],
-    settings: evidence.MeasureSettings,
-    scored_on: ScoringSet,
-    of_images: bool,
+    scoring: _Scoring,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    """Records of the parts that a model lacks; measures come with the call.
-
-    Another process does not have the measures of a notebook cell in its registry.
-    """
-    asked = [item for part in parts for item in measures[part]]
-    given = {
+    """Records of the parts that a model lacks, by its network."""
+    inputs = {
         "network": model.load(device),
-        "images": scored_on.of(shared),
+        "images": scoring.scored_on.of(shared),
         "normalise": model.normalise,
         "device": device,
     }
     if model.training_images is not None:
         # A bound's m is of the training, not of the scoring.
-        given["training_images"] = model.training_images
-    sources = evidence.sources_by_name(asked, from_outside)
-    if "initial_network" in evidence.closure((item.name for item in asked), sources):
-        given["initial_network"] = model.initial()
-    wanted = [name for part in parts for name in IMAGE_VALUES.get(part, ())]
-    scores, single = evidence.score(
-        asked, given, settings, wanted if of_images else (), from_outside
-    )
-    records = {}
-    for part in parts:
-        names = [item.name for item in measures[part]]
-        table = scores[scores["measure"].isin(names)]
-        lacking = sorted(set(names) - set(table["measure"]))
-        if lacking:
-            raise RuntimeError(
-                f"no row of {', '.join(lacking)}; nothing of {part} is kept"
-            )
-        records[part] = {"scores": table} | _of_part(part, single)
-    return records
+        inputs["training_images"] = model.training_images
+    if "initial_network" in scoring.needs(parts):
+        inputs["initial_network"] = model.initial()
+    return scoring.records(parts, inputs)
 
 
-def _of_part(
-    part: str, single: Mapping[str, Mapping[str, Any]]
-) -> dict[str, NDArray[Any]]:
-    """Arrays of single images of a part, of those of all parts by their provider."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in IMAGE_VALUES.get(part, ()):
-        arrays |= single.get(name, {})
-    return arrays
+def _localize_from_maps(
+    store: Store,
+    models: Sequence[Model],
+    parts: Mapping[str, Mapping[str, Any]],
+    scoring: _Scoring,
+) -> None:
+    """Keep localization of models whose maps were kept, without network and pixels.
 
+    Parts that need more than maps, boxes and predictions are passed over.
 
-@dataclass(frozen=True)
-class _KeptMaps:
-    """Maps that were kept of models, of which localization needs neither network nor pixels.
-
-    Maps of 8 bits, which are published, serve where nothing can be computed here.
+    Args:
+        store: of the study.
+        models: to be scored.
+        parts: of the store, with what decides their values.
+        scoring: what is computed of each model.
     """
-
-    store: Store  # of the study
-    models: Sequence[Model]  # to be scored
-    settings: Mapping[str, Any]  # of the part "localization"
-    scored_on: ScoringSet  # the images
-
-    def localize(
-        self,
-        part: str,
-        settings: Mapping[str, Any],
-        measures: Sequence[registry.Measure],
-    ) -> None:
-        """Keep a part of localization of models whose maps were kept.
-
-        Args:
-            part: "localization", or "localization.NAME" of a measure that stands by
-                itself.
-            settings: of the part.
-            measures: of the part; where they need more than maps, boxes and
-                predictions, nothing is kept.
-        """
-        folder = self.store.folder / f"{part}-{digest(settings)}"
-        target = Kept({part: folder}, self.models, self.store.published)
-        todo = [model for model in self.models if target.missing(model.model_id)]
-        names = [item.name for item in measures]
-        from_outside = evidence.sources_from_outside(names)
-        sources = evidence.sources_by_name(measures, from_outside)
-        cut = {
-            name: settings[name]
-            for name in ("cam_threshold", "cam_cut")
-            if name in settings
-        }
-        for model_id, record in self._records(todo):
-            given = localization.of_record(record)
-            if "network" in evidence.closure(names, sources, given):
-                return
-            scores, single = evidence.score(
-                measures,
-                given | {"images": self.scored_on.of(self.store.shared())},
-                evidence.MeasureSettings(**cut),
-                IMAGE_VALUES.get(part, ()),
-                from_outside,
-            )
-            arrays = _of_part(part, single)
-            write_json(target.folders[part] / SETTINGS, settings)
-            target.write(part, model_id, {"scores": scores} | arrays)
-
-    def _records(self, models: Sequence[Model]) -> Iterator[tuple[str, Mapping]]:
-        """Ids of models with a record of their maps; others are passed over."""
-        folders = _folders_of_maps(self.store, self.settings) if models else ()
-        sources = [
-            Kept(
-                {"localization": self.store.folder / folder},
-                models,
-                self.store.published,
-            )
-            for folder in folders
+    folders = {
+        part: store.folder / f"{part}-{digest(settings)}"
+        for part, settings in parts.items()
+        if part.partition(".")[0] == "localization"
+    }
+    target = Kept(folders, models, store.published)
+    missing = {model.model_id: target.missing(model.model_id) for model in models}
+    todo = [model for model in models if missing[model.model_id]]
+    maps = _maps_of_models(store, todo, parts["localization"], scoring.scored_on)
+    for model_id, record in maps:
+        inputs = localization.of_record(record)
+        possible = [
+            part
+            for part in missing[model_id]
+            if "network" not in scoring.needs([part], inputs)
         ]
-        recorded = {model.model_id for model in self.store.not_computable(models)}
-        for model in models:
-            for source in sources:
-                record = source.record("localization", model.model_id)
-                if localization.MAPS in record or (
-                    model.model_id in recorded and _has_all_maps(record, self.scored_on)
-                ):
-                    yield model.model_id, record
-                    break
+        if not possible:
+            continue
+        inputs["images"] = scoring.scored_on.of(store.shared())
+        for part, values in scoring.records(possible, inputs).items():
+            write_json(folders[part] / SETTINGS, parts[part])
+            target.write(part, model_id, values)
 
 
-def _has_all_maps(record: Mapping[str, Any], scored_on: ScoringSet) -> bool:
-    """Whether maps of all scored images were published, see IMAGES_WITH_MAPS."""
-    return len(record.get("maps", ())) == len(scored_on.rows)
+def _maps_of_models(
+    store: Store,
+    models: Sequence[Model],
+    settings: Mapping[str, Any],
+    scored_on: ScoringSet,
+) -> Iterator[tuple[str, Mapping]]:
+    """Ids of models with a record of their maps; others are passed over.
+
+    Maps of 8 bits, which are published, serve where nothing can be computed here, and
+    only where they are of all scored images, see ``records.IMAGES_WITH_MAPS``.
+    """
+    if not models:
+        return
+    sources = [
+        Kept({"localization": store.folder / name}, models, store.published)
+        for name in _folders_of_maps(store, settings)
+    ]
+    recorded = {model.model_id for model in store.not_computable(models)}
+    for model in models:
+        for source in sources:
+            record = source.record("localization", model.model_id)
+            is_complete = len(record.get("maps", ())) == len(scored_on.rows)
+            if localization.MAPS in record or (
+                model.model_id in recorded and is_complete
+            ):
+                yield model.model_id, record
+                break
 
 
 def _folders_of_maps(store: Store, part: Mapping[str, Any]) -> list[str]:
     """Names of folders with the same maps, cut at other thresholds."""
+    decisive = {key: part[key] for key in part if key not in _OF_NO_MAP}
     names = []
     for root in (store.folder, store.published):
         for path in sorted(root.glob(f"localization-*/{SETTINGS}")):
             other = read_json(path)
-            same = {key: other.get(key) for key in part if key not in _OF_NO_MAP}
-            if same.items() <= part.items():
+            if all(other.get(key) == value for key, value in decisive.items()):
                 names.append(path.parent.name)
     return list(dict.fromkeys(names))
 
 
-def score_table(kept: Kept) -> pd.DataFrame:
-    """Scores of all parts: ``SCORE_COLUMNS``."""
-    tables = [kept.table(part, "scores") for part in kept.folders]
-    return pd.concat(
-        [table for table in tables if len(table)]
-        or [pd.DataFrame(columns=SCORE_COLUMNS)],
-        ignore_index=True,
-    )[SCORE_COLUMNS]
+def score_table(records: Kept) -> pd.DataFrame:
+    """Scores of all parts.
+
+    Args:
+        records: of ``score``.
+
+    Returns:
+        ``SCORE_COLUMNS``, a row per model, measure and variant.
+    """
+    tables = [records.table(part, "scores") for part in records.folders]
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return pd.DataFrame(columns=SCORE_COLUMNS)
+    return pd.concat(tables, ignore_index=True)[SCORE_COLUMNS]
 
 
 def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Join scores to the catalogue: one column per measure and variant (see ``registry.columns``), NaN where a model has none."""
-    known = registry.columns().merge(scores, on=["measure", "variant"])
-    wide = known.pivot(index="model_id", columns="column", values="value")
-    return catalogue.merge(
-        wide[list(dict.fromkeys(known["column"]))],
-        how="left",
-        left_on="model_id",
-        right_index=True,
-    )
+    """Join scores to a table of models.
+
+    Args:
+        catalogue: a row per model.
+        scores: of ``score_table``.
+
+    Returns:
+        The catalogue with a column per measure and variant, see ``registry.columns``;
+        NaN where a model has none.
+    """
+    listing = registry.columns().merge(scores, on=["measure", "variant"])
+    wide = listing.pivot(index="model_id", columns="column", values="value")
+    in_order = wide[listing["column"].unique()]
+    return catalogue.merge(in_order, how="left", left_on="model_id", right_index=True)

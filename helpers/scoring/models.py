@@ -25,24 +25,29 @@ from helpers.training.run import initial_network, rows_of_run
 
 @dataclass(frozen=True)
 class Model:
-    """A snapshot of a study's run, or a checkpoint of one's own."""
+    """A snapshot of a study's run, or a checkpoint of one's own.
+
+    Attributes:
+        model_id: its name.
+        load: the network on a device, in eval mode.
+        facts: its row of the catalogue, or what is known of a checkpoint.
+        initial: the network before its first step; None where it is not known.
+        normalise: from uint8 images to the network's input.
+        training_images: number of images that it was fitted to; None where not known.
+        weights: digest of its weights; "" where not known.
+        at_hand: whether it can be loaded here.
+    """
 
     model_id: str
-    load: Callable[..., nn.Module] = field(repr=False)  # on a device, in eval mode
-    facts: Mapping[str, Any] = field(
-        default_factory=dict, repr=False
-    )  # its row of the catalogue, or what is known of a checkpoint
-    initial: Callable[[], nn.Module | None] = field(
-        default=type(None), repr=False
-    )  # before its first step; None where not known
+    load: Callable[..., nn.Module] = field(repr=False)
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    initial: Callable[[], nn.Module | None] = field(default=type(None), repr=False)
     normalise: Callable[[Tensor], Tensor] = field(
         default=resnet.normalise_images, repr=False
-    )  # uint8 images to network input
-    training_images: int | None = field(
-        default=None, repr=False
-    )  # that it was fitted to, where known
-    weights: str = field(default="", repr=False)  # their digest, "" where not known
-    at_hand: bool = field(default=True, repr=False)  # whether it can be loaded here
+    )
+    training_images: int | None = field(default=None, repr=False)
+    weights: str = field(default="", repr=False)
+    at_hand: bool = field(default=True, repr=False)
 
     def __str__(self) -> str:
         """Its id, as messages name it."""
@@ -50,38 +55,42 @@ class Model:
 
 
 def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Model]:
-    """The models of a catalogue, or of a table with its columns, row by row; a diverged run without a snapshot is none."""
-    found, classes = [], len(data.classes)
+    """The models of a study.
+
+    Args:
+        work: folder of the study.
+        catalogue: or a table with its columns. Rows without a snapshot, of diverged
+            runs, are no models.
+        data: the study's images.
+
+    Returns:
+        A model for each row, in their order.
+    """
+    classes = len(data.classes)
     digests: dict[str, dict[str, str]] = {}
+    models = []
     for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
-        config, run = config_from(row), row["run_id"]
+        config = config_from(row)
+        run = row["run_id"]
+        snapshot = row["snapshot"]
         if run not in digests:
             digests[run] = weights_digests(work, run)
-        load, initial = (
+        model = Model(
+            row["model_id"],
             partial(load_network, work, row, classes),
+            row,
             partial(_initial, work, config, classes),
+            training_images=len(rows_of_run(data, config)[0]),
+            weights=digests[run].get(snapshot, ""),
+            at_hand=snapshot_path(run_folder(work, run), snapshot).is_file(),
         )
-        found.append(
-            Model(
-                row["model_id"],
-                load,
-                row,
-                initial,
-                training_images=len(rows_of_run(data, config)[0]),
-                weights=digests[run].get(row["snapshot"], ""),
-                at_hand=snapshot_path(run_folder(work, run), row["snapshot"]).is_file(),
-            )
-        )
-    return found
+        models.append(model)
+    return models
 
 
 def _initial(work: Path, config: RunConfig, classes: int) -> nn.Module | None:
-    """The network of a run as it was before its first step; None when its pretrained start was not kept."""
-    start = (
-        read_tensors(start_path(work, config.weights)) if config.pretrained else None
-    )
-    return (
-        None
-        if config.pretrained and start is None
-        else initial_network(config, classes, start)
-    )
+    """The network of a run before its first step; None where its start is not here."""
+    if not config.pretrained:
+        return initial_network(config, classes, None)
+    start = read_tensors(start_path(work, config.weights))
+    return None if start is None else initial_network(config, classes, start)

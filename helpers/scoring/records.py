@@ -3,9 +3,12 @@
 ``reports/<study>/records`` has the folders of ``work/<study>``, so that readers look in
 the one and then in the other, and records of two machines are merged by copying files:
 
-- ``data.json``, ``images.npz``: labels, classes, boxes, split and fingerprint of all images;
-- ``runs/<run>``: configuration, result and history of a run, with the digest of its weights;
-- ``kept/<part>-<digest>/<model>.npz``: values of a model by part, with ``settings.json``.
+- ``data.json``, ``images.npz``: labels, classes, boxes, split and fingerprint of all
+  images;
+- ``runs/<run>``: configuration, result and history of a run, with the digest of its
+  weights;
+- ``kept/<part>-<digest>/<model>.npz``: values of a model by part, with
+  ``settings.json``.
 """
 
 import os
@@ -68,7 +71,8 @@ class Published:
         """How many runs and models have records, and how much room they take."""
         return (
             f"{self.folder}: {len(self.runs)} runs, {len(self.models)} of their models "
-            f"scored, {self.size / 1e6:.1f} MB; {len(self.written)} files are new or changed"
+            f"scored, {self.size / 1e6:.1f} MB; {len(self.written)} files are new or "
+            "changed"
         )
 
 
@@ -112,16 +116,17 @@ def _publish_images(
 ) -> None:
     if not (work / MANIFEST).is_file():
         raise FileNotFoundError(
-            f"{work / MANIFEST} is not there, so nothing of this study can be published; "
-            f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep {work.name}`"
+            f"{work / MANIFEST} is not there, so nothing of this study can be "
+            "published; run notebooks/01_data_subset.ipynb for it, or `python -m "
+            f"helpers.sweep {work.name}`"
         )
     manifest, target = read_json(work / MANIFEST), published.folder / MANIFEST
     other = read_json(target)["fingerprint"] if target.is_file() else ""
     if other not in ("", manifest["fingerprint"]):
         raise ValueError(
-            f"{published.folder} has records of the images {other}, and {work} is of the "
-            f"images {manifest['fingerprint']}; move one of the two away, or give this study "
-            "another name"
+            f"{published.folder} has records of the images {other}, and {work} is of "
+            f"the images {manifest['fingerprint']}; move one of the two away, or give "
+            "this study another name"
         )
     if not (work / LABELS).is_file() and write_labels:
         write_labels(work / LABELS)
@@ -133,7 +138,7 @@ def _publish_images(
 def _write_manifest(
     manifest: Mapping[str, Any], target: Path, published: Published
 ) -> None:
-    """Write which images there are, with a place of theirs that means something elsewhere."""
+    """Write which images there are, with a place that has a meaning elsewhere too."""
     parameters = dict(manifest["parameters"])
     path = Path(parameters.get("data_path") or "")
     if path.is_absolute() or ".." in path.parts:
@@ -171,8 +176,8 @@ def _publish_run(work: Path, name: str, published: Published) -> None:
         if before != result:
             published.refused.append(
                 f"the run {name} has another result in {target} (trained on "
-                f"{before.get('device')}) than in {source} (trained on {result['device']}); "
-                "delete one of the two folders"
+                f"{before.get('device')}) than in {source} (trained on "
+                f"{result['device']}); delete one of the two folders"
             )
             return
     for file in OF_RUN[:-1]:
@@ -248,8 +253,8 @@ def of_logits(logits: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
         logits: (N, K), K below 65,536.
 
     Returns:
-        ``predicted`` (N,) uint8 or uint16, the first of equal logits, and ``confidence``
-        (N,) float16 in [0, 1], NaN where logits are not finite.
+        ``predicted`` (N,) uint8 or uint16, the first of equal logits, and
+        ``confidence`` (N,) float16 in [0, 1], NaN where logits are not finite.
     """
     logits = logits.astype(np.float64)
     kind = np.uint8 if logits.shape[1] <= 256 else np.uint16

@@ -1,4 +1,4 @@
-"""The images that every model of a study is scored on: those that all runs were fitted to, in one order, the same for all."""
+"""The images that every model is scored on: those that all runs were fitted to."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,31 +13,50 @@ from helpers.training.config import RunConfig, config_from
 from helpers.training.run import rows_of_run
 
 OF_A_CLASS = 10  # images of a class that all runs must share
-_DECISIVE = [
-    "images_per_class",
-    "seed",
-    "rule3_split",
-    "holdout_fraction",
-]  # of which training images a run is fitted to
+# What decides which training images a run is fitted to.
+_DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
 
 
 @dataclass(frozen=True)
 class ScoringSet:
-    """Training images of a study, in the order in which a measure takes fewer of them."""
+    """Training images of a study, in the order in which a measure takes fewer of them.
 
-    rows: tuple[int, ...]  # of the study's training images
-    name: str  # number and digest of the images, as in the folders of scores
-    shared: int  # images that all runs were fitted to, of which these are the first
+    Attributes:
+        rows: of the study's training images.
+        name: number and digest of the images, as in the folders of scores.
+        shared: number of images that all runs were fitted to; these are the first.
+    """
+
+    rows: tuple[int, ...]
+    name: str
+    shared: int
 
     def of(self, data: StudyData) -> ImageSet:
-        """The images, with the labels of the data set."""
+        """The images, with the labels of the data set.
+
+        Args:
+            data: of the study.
+        """
         return data.train.subset(self.rows)
 
 
 def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
-    """Indices of images (N,) such that the first n hold equally many of every class, but for one, as long as there are."""
+    """An order of images that takes one of each class in turn.
+
+    Args:
+        labels: (N,).
+
+    Returns:
+        (N,) indices. The first n hold equally many images of every class that still has
+        some, but for one.
+
+    Example:
+        >>> classes_in_turn([0, 0, 0, 1, 1])
+        array([0, 3, 1, 4, 2])
+    """
     labels = pd.Series(np.asarray(labels))
-    return np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")
+    number_in_class = labels.groupby(labels).cumcount()
+    return np.argsort(number_in_class.to_numpy(), kind="stable")
 
 
 def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int64]:
@@ -53,9 +72,9 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
     Raises:
         ValueError: for fewer than ``OF_A_CLASS`` such images of a class.
     """
-    runs = {tuple(getattr(run, name) for name in _DECISIVE): run for run in runs}
+    different = {tuple(getattr(run, name) for name in _DECISIVE): run for run in runs}
     shared = np.arange(len(data.train))
-    for run in runs.values():
+    for run in different.values():
         shared = np.intersect1d(shared, rows_of_run(data, run)[0])
     labels = data.train.labels.numpy()[shared]
     counts = np.bincount(labels, minlength=len(data.classes))
@@ -63,9 +82,9 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
         raise ValueError(
             f"all runs of this study together are fitted to {counts.min()} images of "
-            f"the class {fewest}; at least {OF_A_CLASS} of every class are needed. Give "
-            "the runs more (images_per_class of 01, training_sizes of 02), or leave out "
-            "such classes (minimum_images_per_class of 01)"
+            f"the class {fewest}; at least {OF_A_CLASS} of every class are needed. "
+            "Give the runs more (images_per_class of 01, training_sizes of 02), or "
+            "leave out such classes (minimum_images_per_class of 01)"
         )
     return shared
 
@@ -88,17 +107,17 @@ def scoring_set(
     """
     if 0 < images < len(data.classes):
         raise ValueError(
-            f"scored_images is {images}, and the study has {len(data.classes)} classes; "
-            f"take at least one image of each, or 0 for all that are shared"
+            f"scored_images is {images}, and the study has {len(data.classes)} "
+            f"classes; take at least one image of each, or 0 for all that are shared"
         )
     rows = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
     shared = shared_images(map(config_from, rows.to_dict("records")), data)
     labels = data.train.labels.numpy()
-    drawn = np.random.default_rng(
-        int.from_bytes(_digest(data.fingerprint))
-    ).permutation(len(data.train))
-    drawn = drawn[np.isin(drawn, shared)]
-    rows = tuple(drawn[classes_in_turn(labels[drawn])][: images or None].tolist())
+    random = np.random.default_rng(int.from_bytes(_digest(data.fingerprint)))
+    shuffled = random.permutation(len(data.train))
+    shuffled = shuffled[np.isin(shuffled, shared)]
+    in_turn = shuffled[classes_in_turn(labels[shuffled])]
+    rows = tuple(in_turn[: images or None].tolist())
     name = _digest(data.fingerprint, *(data.train.names[row] for row in rows)).hex()
     return ScoringSet(rows, f"{len(rows)}-{name}", len(shared))
 

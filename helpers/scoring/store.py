@@ -1,4 +1,7 @@
-"""What was computed of each model of a study, kept: computed once, one file per model, read as tables and arrays."""
+"""What was computed of each model of a study: once, one file per model.
+
+Files are read as tables and arrays.
+"""
 
 import json
 import warnings
@@ -28,14 +31,16 @@ from helpers.scoring.records import KEPT, LARGE, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
 
 Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
-# Computes parts of a model: (model, what is shared by all models, names of the parts that are missing) -> a record by part.
+# Computes parts of a model: (model, what is shared by all models, names of the parts
+# that are missing) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 
 
 class Store:
-    """Files ``work/kept/<part>-<digest of its settings>/<model>.npz``: complete or absent, made anew where damaged.
+    """Files ``work/kept/<part>-<digest of its settings>/<model>.npz``.
 
-    What is not there is read from the study's records, which have the same folders.
+    They are complete or absent, and made anew where damaged. What is not there is read
+    from the study's records, which have the same folders.
     """
 
     def __init__(
@@ -46,14 +51,19 @@ class Store:
         device: str = "cpu",
         jobs: int = 0,
     ) -> None:
-        """Take a study's folder, a loader of what all models share (images), and how many processes compute; see ``side_by_side``."""
-        self.folder, self.shared, self.device, self.jobs = (
-            work / KEPT,
-            shared,
-            device,
-            jobs,
-        )
+        """Take a study.
+
+        Args:
+            work: folder of the study.
+            shared: loads what all models share, such as images.
+            device: "cpu" or "cuda".
+            jobs: processes that compute side by side; 0 takes one per core or GPU.
+        """
+        self.folder = work / KEPT
         self.published = records_of(work) / KEPT
+        self.shared = shared
+        self.device = device
+        self.jobs = jobs
 
     def each(
         self,
@@ -81,8 +91,10 @@ class Store:
                 computed here.
             RuntimeError: where computing fails.
         """
-        names = {name: f"{name}-{digest(settings)}" for name, settings in parts.items()}
-        folders = {name: inside(self.folder, place) for name, place in names.items()}
+        folders = {
+            part: inside(self.folder, f"{part}-{digest(settings)}")
+            for part, settings in parts.items()
+        }
         kept = Kept(folders, models, self.published)
         missing = {model.model_id: kept.missing(model.model_id) for model in models}
         todo = [model for model in models if missing[model.model_id]]
@@ -90,29 +102,39 @@ class Store:
         if absent:
             kept.left_out = self._sentence(absent, missing, parts)
             todo = [model for model in todo if model not in absent]
-        for name in parts if todo else ():
-            if not (folders[name] / SETTINGS).is_file():
-                write_json(folders[name] / SETTINGS, parts[name])
-        work = partial(
-            _compute_and_keep, kept=Kept(folders, (), self.published), compute=compute
-        )
-        done = side_by_side(
-            work, todo, shared=self.shared, device=self.device, jobs=self.jobs
-        )
-        for _ in tqdm(
-            done,
-            total=len(models),
-            initial=len(models) - len(todo),
-            desc=", ".join(parts),
-            disable=not todo,
-        ):
-            pass
+        if todo:
+            _write_settings(folders, parts)
+            self._compute(todo, folders, compute, done=len(models) - len(todo))
         if absent and needed:
             raise NotInRecords(kept.left_out)
         return kept
 
+    def _compute(
+        self,
+        todo: Sequence[Model],
+        folders: Mapping[str, Path],
+        compute: Compute,
+        done: int,
+    ) -> None:
+        """Compute and keep what is missing of some models, with a bar of progress."""
+        of_no_model = Kept(folders, (), self.published)
+        task = partial(_compute_and_keep, kept=of_no_model, compute=compute)
+        results = side_by_side(
+            task, todo, shared=self.shared, device=self.device, jobs=self.jobs
+        )
+        label = ", ".join(folders)
+        for _ in tqdm(results, total=done + len(todo), initial=done, desc=label):
+            pass
+
     def not_computable(self, models: Sequence[Model]) -> list[Model]:
-        """Models that only records can speak for: without weights or pixels here."""
+        """Models that only records can speak for: without weights or pixels here.
+
+        Args:
+            models: to be computed.
+
+        Returns:
+            Some of them; none where the study has no records.
+        """
         if not models or not self.published.is_dir():
             return []
         train = getattr(self.shared(), "train", None)
@@ -128,22 +150,21 @@ class Store:
     ) -> str:
         """What records lack of some models, what they have, and what would bring it."""
         study = self.folder.parent.name
-        names = [
-            name
-            for name in parts
-            if any(name in missing[model.model_id] for model in absent)
-        ]
-        other = [self._other_settings(name, parts[name]) for name in names]
-        differing = "; ".join(text for text in other if text)
+        lacking = set().union(*(missing[model.model_id] for model in absent))
+        names = [name for name in parts if name in lacking]
+        settings = [self._other_settings(name, parts[name]) for name in names]
+        differing = "; ".join(text for text in settings if text)
+        if differing:
+            differing = f" ({differing})"
         return (
             f"The records of {study} lack {', '.join(names)} of {len(absent)} of "
-            f"{len(missing)} models{f' ({differing})' if differing else ''}. To compute "
-            f"this, their weights and images are needed: run `python -m helpers.sweep {study}` "
-            "where the images are."
+            f"{len(missing)} models{differing}. To compute this, their weights and "
+            f"images are needed: run `python -m helpers.sweep {study}` where the "
+            "images are."
         )
 
     def _other_settings(self, name: str, settings: Mapping[str, Any]) -> str:
-        """In what the nearest published values of a part differ; "" where there are none."""
+        """In what the nearest published values of a part differ; "" without any."""
         wanted = json.loads(json.dumps(settings))
         texts = []
         for path in sorted(self.published.glob(f"{name}-*/{SETTINGS}")):
@@ -155,6 +176,14 @@ class Store:
 
 class NotInRecords(LookupError):
     """Values that neither lie in a study's folders nor can be computed here."""
+
+
+def _write_settings(
+    folders: Mapping[str, Path], parts: Mapping[str, Mapping[str, Any]]
+) -> None:
+    for part, settings in parts.items():
+        if not (folders[part] / SETTINGS).is_file():
+            write_json(folders[part] / SETTINGS, settings)
 
 
 def _compute_and_keep(
@@ -175,7 +204,14 @@ def _compute_and_keep(
 
 
 class Kept:
-    """Records of some models, by part."""
+    """Records of some models, by part.
+
+    Attributes:
+        folders: of each part.
+        left_out: which models could not be computed here, in a sentence; "" for none.
+        model_ids: of the models, in their order.
+        weights: digest of the weights of each model, "" where it is not known.
+    """
 
     def __init__(
         self,
@@ -183,9 +219,16 @@ class Kept:
         models: Sequence[Model],
         published: Path | None = None,
     ) -> None:
-        """Take the folder of each part, and the folder that holds the same folders as published records."""
-        self.folders, self.published = folders, published
-        self.left_out = ""  # which models could not be computed here, in a sentence
+        """Take folders and models.
+
+        Args:
+            folders: of each part.
+            models: of which there may be records.
+            published: the folder that has folders of the same names as records.
+        """
+        self.folders = folders
+        self.published = published
+        self.left_out = ""
         self.model_ids = [model.model_id for model in models]
         self.weights = {model.model_id: model.weights for model in models}
 
@@ -193,21 +236,26 @@ class Kept:
         return inside(self.folders[part], f"{model_id}.npz")
 
     def _paths(self, part: str, model_id: str) -> list[Path]:
-        """Files that may hold a record: of the folder of work, then the published one."""
+        """Files that may hold a record, that of the folder of work first."""
         path = self._path(part, model_id)
         if self.published is None:
             return [path]
         return [path, self.published / path.parent.name / path.name]
 
     def missing(self, model_id: str) -> list[str]:
-        """Parts that a model has no readable file of, or one of other weights."""
-        return [
-            part
-            for part in self.folders
-            if not any(
-                self._is_of(path, model_id) for path in self._paths(part, model_id)
-            )
-        ]
+        """Parts that a model has no readable file of, or one of other weights.
+
+        Args:
+            model_id: of the model.
+        """
+        return [part for part in self.folders if self._file(part, model_id) is None]
+
+    def _file(self, part: str, model_id: str) -> Path | None:
+        """The file that holds a record of the model; None without one."""
+        for path in self._paths(part, model_id):
+            if self._is_of(path, model_id):
+                return path
+        return None
 
     @property
     def complete(self) -> list[str]:
@@ -226,9 +274,8 @@ class Kept:
             return False
         expected = self.weights.get(model_id, "")
         if weights and expected and weights != expected:
-            self._withdraw(
-                path, f"is of other weights ({weights}, and the run has {expected})"
-            )
+            fault = f"is of other weights ({weights}, and the run has {expected})"
+            self._withdraw(path, fault)
             return False
         return True
 
@@ -236,56 +283,73 @@ class Kept:
         """Name a file that is of no use; one of the folder of work is removed."""
         if self.published is not None and path.is_relative_to(self.published):
             warnings.warn(
-                f"{path} {fault}; take it from the repository again, or publish the study's "
-                "records anew",
+                f"{path} {fault}; take it from the repository again, or publish the "
+                "study's records anew",
                 stacklevel=3,
             )
             return
         warnings.warn(
-            f"{path} {fault}; it is removed, and made anew when the notebook runs again",
+            f"{path} {fault}; it is removed, and made anew when the notebook runs "
+            "again",
             stacklevel=3,
         )
         path.unlink(missing_ok=True)
 
     def write(self, part: str, model_id: str, record: Record) -> None:
-        """Keep a record: arrays by name, tables column by column; texts as texts, nothing that would have to be unpickled."""
+        """Keep a record; nothing in it would have to be unpickled.
+
+        Args:
+            part: of the record.
+            model_id: of the model.
+            record: arrays and tables by name.
+        """
         arrays = to_arrays(record)
-        if weights := self.weights.get(model_id, ""):
+        weights = self.weights.get(model_id, "")
+        if weights:
             arrays[WEIGHTS] = np.array(weights)
-        with (
-            complete_or_absent(self._path(part, model_id)) as temporary,
-            temporary.open("wb") as file,
-        ):
+        path = self._path(part, model_id)
+        with complete_or_absent(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)
 
     def record(self, part: str, model_id: str) -> dict[str, Any]:
-        """Arrays and tables of a model; empty where there are none. A damaged file is said and removed, so that it is made anew."""
-        for path in self._paths(part, model_id):
-            if self._is_of(path, model_id):
-                return read_record(path)
-        return {}
+        """Arrays and tables of a model by name; empty without a record.
+
+        A damaged file is named and removed, so that it is made anew.
+
+        Args:
+            part: of the record.
+            model_id: of the model.
+        """
+        path = self._file(part, model_id)
+        return {} if path is None else read_record(path)
 
     def records(self, part: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each model's id with its record, those without one left out."""
+        """Each model's id with its record; models without one are left out.
+
+        Args:
+            part: of the records.
+        """
         for model_id in self.model_ids:
-            if record := self.record(part, model_id):
+            record = self.record(part, model_id)
+            if record:
                 yield model_id, record
 
     def table(self, part: str, name: str) -> pd.DataFrame:
-        """A table of all models, one below the other, with the column model_id first."""
-        tables = [
-            record[name].assign(model_id=model_id)
-            for model_id, record in self.records(part)
-            if name in record
-        ]
-        table = (
-            pd.concat(tables, ignore_index=True)
-            if tables
-            else pd.DataFrame({"model_id": []})
-        )
-        return table[
-            ["model_id", *(column for column in table if column != "model_id")]
-        ]
+        """A table of all models, one below the other, with the column model_id first.
+
+        Args:
+            part: of the records.
+            name: of the table in them.
+        """
+        tables = []
+        for model_id, record in self.records(part):
+            if name in record:
+                table = record[name].drop(columns="model_id", errors="ignore")
+                table.insert(0, "model_id", model_id)
+                tables.append(table)
+        if not tables:
+            return pd.DataFrame({"model_id": []})
+        return pd.concat(tables, ignore_index=True)
 
     def stacked(
         self, part: str, leave_out: Collection[str] = ()
@@ -313,13 +377,18 @@ class Kept:
 
 
 def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
-    """Arrays of a file: those of a record, and each table's as ``table|column``."""
-    arrays = {
-        name: value for name, value in record.items() if isinstance(value, np.ndarray)
-    }
-    for name, table in record.items():
-        if isinstance(table, pd.DataFrame):
-            arrays |= {f"{name}|{column}": _plain(table[column]) for column in table}
+    """Arrays of a file: those of a record, and each table's as ``table|column``.
+
+    Args:
+        record: arrays and tables by name; what is neither is left out.
+    """
+    arrays = {}
+    for name, value in record.items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+    for name, value in record.items():
+        if isinstance(value, pd.DataFrame):
+            arrays |= {f"{name}|{column}": _plain(value[column]) for column in value}
     return arrays
 
 
@@ -338,6 +407,9 @@ def _weights_in(path: Path, time: int, size: int) -> str:
 def read_record(path: Path) -> dict[str, Any]:
     """Arrays and tables of a file as ``to_arrays`` names them.
 
+    Args:
+        path: of the file.
+
     Raises:
         DamagedFileError: where it is damaged.
     """
@@ -353,8 +425,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _plain(column: pd.Series) -> NDArray[Any]:
-    return (
-        column.to_numpy()
-        if pd.api.types.is_numeric_dtype(column)
-        else column.astype(str).to_numpy(dtype=str)
-    )
+    """Numbers, or texts that need no unpickling."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column.to_numpy()
+    return column.astype(str).to_numpy(dtype=str)

@@ -1,10 +1,11 @@
-"""What models say of images like those they will meet, the test images and shifted copies: accuracies, and what predicts them.
+"""Accuracies on test images and shifted copies of them, and what predicts these.
 
 Labels of a target are used for one thing, the accuracy that is to be predicted.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
 PLAIN_TARGET = "test images"  # the target that nothing shifts
-RANKS = "matrix_norm_of_logits"  # the one measure of unlabelled images that predicts no accuracy
+# The one measure of unlabelled images that predicts no accuracy.
+RANKS = "matrix_norm_of_logits"
 
 
 def _part(shift: str) -> str:
@@ -45,38 +47,45 @@ def on_targets(
     settings: evidence.MeasureSettings,
     test: Kept,
 ) -> Kept:
-    """Logits and measures of the family "unlabelled" of every model on the test images and on each shifted copy of them.
+    """Logits and measures of unlabelled images on test images and shifted copies.
 
-    A part per target: array "logits" (T, K) float16, table "scores". ``test`` are the logits of the test images. A measure of the holdout
-    is undefined where the study watches the test images (``rule3_split``).
+    Args:
+        store: of the study.
+        models: of the study.
+        data: its images.
+        shifts: names, such as "blur-2".
+        settings: of the measures.
+        test: of ``classification.test_logits``.
+
+    Returns:
+        A part per target: array "logits" (T, K) float16, table "scores". A measure of
+        the holdout is undefined where the study watches the test images
+        (``rule3_split``).
+
+    Raises:
+        NotInRecords: where no model has all parts.
     """
     measures = registry.of_families(["unlabelled"])
-    decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding(
-        "unlabelled", settings
-    )
+    decisive = {"data": data.fingerprint, "seed": settings.seed}
+    decisive |= deciding("unlabelled", settings)
     folder = store.folder.parent / "targets"
-    for shift in shifts if data.test.has_pixels else ():
-        made_once(
-            folder / shift, data.test.images, shift, settings.seed
-        )  # and read by all processes
+    if data.test.has_pixels:
+        for shift in shifts:  # made once, and read by all processes
+            made_once(folder / shift, data.test.images, shift, settings.seed)
     parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    kept = store.each(
-        models,
-        parts,
-        partial(
-            _on_targets,
-            folder=folder,
-            settings=settings,
-            test=test,
-            device=store.device,
-            measures=measures,
-            from_outside=evidence.sources_from_outside(item.name for item in measures),
-        ),
-        needed=False,
+    compute = partial(
+        _on_targets,
+        folder=folder,
+        settings=settings,
+        test=test,
+        device=store.device,
+        measures=measures,
+        from_outside=evidence.sources_from_outside(item.name for item in measures),
     )
-    if kept.left_out and not kept.complete:
-        raise NotInRecords(kept.left_out)
-    return kept
+    records = store.each(models, parts, compute, needed=False)
+    if records.left_out and not records.complete:
+        raise NotInRecords(records.left_out)
+    return records
 
 
 def _on_targets(
@@ -91,60 +100,60 @@ def _on_targets(
     measures: Sequence[registry.Measure],
     from_outside: Mapping[str, evidence.Source],
 ) -> dict[str, dict[str, Any]]:
-    network, config, found = (
-        cache(partial(model.load, device)),
-        config_from(model.facts),
-        {},
-    )
-    given: dict[str, Any] = {"network": nn.Identity()}
+    """Records of the parts of targets that a model lacks."""
+    network = cache(partial(model.load, device))
+    config = config_from(model.facts)
+    inputs: dict[str, Any] = {"network": nn.Identity()}
     if config.rule3_split == "holdout":
-        held_out = images_of_run(data, config)[1]
-        given |= {
-            "holdout_logits": logits_of(network(), held_out.images, device).half(),
-            "holdout_labels": held_out.labels,
-        }
+        holdout = images_of_run(data, config)[1]
+        logits = logits_of(network(), holdout.images, device)
+        inputs["holdout_logits"] = logits.half()
+        inputs["holdout_labels"] = holdout.labels
+    records = {}
     for part in parts:
+        published = {}
+        images = data.test.images
         if part == _part(""):
-            record = test.record("test_logits", model.model_id)
-            if "logits" in record:
-                logits = torch.from_numpy(record["logits"]).half()
-            else:  # published records have the predicted class alone
-                logits = logits_of(network(), data.test.images, device).half()
+            published = test.record("test_logits", model.model_id)
         else:
             shift = part.removeprefix("target-")
-            logits = logits_of(
-                network(),
-                made_once(folder / shift, data.test.images, shift, settings.seed),
-                device,
-            ).half()
+            images = made_once(folder / shift, images, shift, settings.seed)
+        if "logits" in published:  # else there is the predicted class alone
+            logits = torch.from_numpy(published["logits"])
+        else:
+            logits = logits_of(network(), images, device)
+        inputs["target_logits"] = logits.half()
         scores, _ = evidence.score(
-            measures,
-            given | {"target_logits": logits},
-            settings,
-            from_outside=from_outside,
+            measures, inputs, settings, from_outside=from_outside
         )
-        found[part] = {"logits": logits.numpy(), "scores": scores}
-    return found
+        records[part] = {"logits": logits.half().numpy(), "scores": scores}
+    return records
 
 
 def target_accuracies(
-    kept: Kept, table: pd.DataFrame, data: StudyData, shifts: Sequence[str]
+    records: Kept, models: pd.DataFrame, data: StudyData, shifts: Sequence[str]
 ) -> pd.DataFrame:
-    """Add what is to be predicted to a table of models: columns test_accuracy@<shift>, fractions; NaN without logits."""
+    """Add what is to be predicted to a table of models.
+
+    Args:
+        records: of ``on_targets``.
+        models: a row per model.
+        data: images of the study.
+        shifts: names of the targets.
+
+    Returns:
+        The table with a column test_accuracy@<shift> for each, fractions; NaN for a
+        model without a record.
+    """
     labels = data.test.labels.numpy()
-    columns = {
-        at("test_accuracy", shift): [
-            _accuracy(kept.record(_part(shift), name), labels)
-            for name in kept.model_ids
-        ]
-        for shift in shifts
-    }
-    return table.merge(
-        pd.DataFrame(columns, index=kept.model_ids),
-        how="left",
-        left_on="model_id",
-        right_index=True,
-    )
+    table = models.copy()
+    for shift in shifts:
+        accuracies = {
+            model_id: _accuracy(records.record(_part(shift), model_id), labels)
+            for model_id in records.model_ids
+        }
+        table[at("test_accuracy", shift)] = table["model_id"].map(accuracies)
+    return table
 
 
 def _accuracy(record: Mapping[str, Any], labels: NDArray[np.int64]) -> float:
@@ -155,18 +164,26 @@ def _accuracy(record: Mapping[str, Any], labels: NDArray[np.int64]) -> float:
 
 
 def scores_on_targets(
-    kept: Kept, models: pd.DataFrame, shifts: Sequence[str]
+    records: Kept, models: pd.DataFrame, shifts: Sequence[str]
 ) -> pd.DataFrame:
-    """Predicted and true accuracy of every model on every target, "test images" first; test_accuracy is the target's."""
-    facts, tables = models[["model_id", "cell", "kind", "architecture"]], []
+    """Predicted and true accuracy of every model on every target.
+
+    Args:
+        records: of ``on_targets``.
+        models: of ``target_accuracies``.
+        shifts: names of the targets.
+
+    Returns:
+        A row per target and model, "test images" first: model_id, cell, kind,
+        architecture, target, test_accuracy (of the target), and the measures.
+    """
+    facts = models[["model_id", "cell", "kind", "architecture"]]
+    tables = []
     for shift in ("", *shifts):
-        truth = {
-            "target": shift or PLAIN_TARGET,
-            "test_accuracy": models[at("test_accuracy", shift)],
-        }
-        tables.append(
-            with_measures(facts.assign(**truth), kept.table(_part(shift), "scores"))
-        )
+        table = facts.assign(target=shift or PLAIN_TARGET)
+        table["test_accuracy"] = models[at("test_accuracy", shift)]
+        scores = records.table(_part(shift), "scores")
+        tables.append(with_measures(table, scores))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -177,18 +194,25 @@ def accuracies_under_transforms(
     seed: int,
     ranges: str = "cifar10",
 ) -> pd.DataFrame:
-    """Accuracy of each model on the test images under a random magnitude of each transform per image; Schiff et al. 2021, Table 2.
+    """Accuracy of each model on test images under random transforms.
 
-    Models that neither can be loaded here nor have records are left out.
+    Each image has a random magnitude of the transform; Schiff et al. 2021, Table 2.
+
+    Args:
+        store: of the study.
+        models: of the study.
+        data: its images.
+        seed: of the magnitudes.
+        ranges: of the magnitudes, see ``transforms.transforms_of``.
+
+    Returns:
+        A row per model: model_id, and fractions "test accuracy under <transform>".
+        Models that neither can be loaded here nor have records are left out.
     """
     parts = {"invariance": {"data": data.fingerprint, "seed": seed, "ranges": ranges}}
-    kept = store.each(
-        models,
-        parts,
-        partial(_under_transforms, seed=seed, ranges=ranges, device=store.device),
-        needed=False,
-    )
-    wide = kept.table("invariance", "accuracies").set_index("model_id")
+    compute = partial(_under_transforms, seed=seed, ranges=ranges, device=store.device)
+    records = store.each(models, parts, compute, needed=False)
+    wide = records.table("invariance", "accuracies").set_index("model_id")
     return wide.rename(columns=lambda name: f"test accuracy under {name}").reset_index()
 
 
@@ -201,23 +225,19 @@ def _under_transforms(
     ranges: str,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    given = (
+    accuracies = transforms.drawn_accuracies(
+        model.load(device),
         data.test.images.to(device),
         data.test.labels.to(device),
         resnet.normalise_images,
         transforms.transforms_of(ranges),
         seed,
     )
-    return {
-        "invariance": {
-            "accuracies": pd.DataFrame(
-                [transforms.drawn_accuracies(model.load(device), *given)]
-            )
-        }
-    }
+    return {"invariance": {"accuracies": pd.DataFrame([accuracies])}}
 
 
-# Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.
+# Predictor to its measure and direction: +1 when a larger value promises a higher
+# accuracy under the perturbation.
 PREDICTORS = {
     "accuracy under augmentation": ("accuracy_under_augmentation", 1),
     "mean of the curve": ("curve_mean", 1),
@@ -228,71 +248,82 @@ PREDICTORS = {
 def invariance_table(
     table: pd.DataFrame, axes: list[str], *, draws: int, seed: int
 ) -> pd.DataFrame:
-    """How well each predictor, from the training images alone, predicts the accuracy on transformed test images.
+    """How well predictors from training images predict accuracy under transforms.
 
-    direction is the sign that a predictor promises, kendall has that of the raw predictor, information is 100 times the conditional mutual
-    information.
+    Args:
+        table: a row per model, with measures of the family "perturbation" and columns
+            of ``accuracies_under_transforms``.
+        axes: hyperparameters that were varied.
+        draws: of the bootstrap.
+        seed: of the draws.
+
+    Returns:
+        A row per perturbation and predictor. direction is the sign that a predictor
+        promises; kendall, with its interval, is that of the raw predictor; information
+        is 100 times the conditional mutual information, NaN without ``axes``.
     """
     rows = []
-    for transform in transforms.TRANSFORMS:
-        for predictor, (measure, direction) in PREDICTORS.items():
-            values, target = (
-                table[registry.MEASURES[measure].column(transform)],
-                table[f"test accuracy under {transform}"],
+    for transform, predictor in product(transforms.TRANSFORMS, PREDICTORS):
+        measure, direction = PREDICTORS[predictor]
+        column = registry.MEASURES[measure].column(transform)
+        models = table.assign(
+            predictor=table[column].astype(float),
+            target=table[f"test accuracy under {transform}"].astype(float),
+        )
+        models = models[np.isfinite(models[["predictor", "target"]]).all(axis=1)]
+        bootstrap = Draws(models, draws=draws, seed=seed)
+        tau = bootstrap.estimate(["predictor"], "target", statistic=kendall)
+        information = np.nan
+        if axes and len(models):
+            # It is about a loss to be predicted: the accuracy lost.
+            losses = models.assign(loss=-models["target"])
+            (information,) = conditional_information(
+                losses, ["predictor"], axes, target="loss"
             )
-            # Information is about a loss to be predicted: the accuracy lost.
-            known = table.assign(
-                predictor=values.astype(float),
-                target=target.astype(float),
-                loss=-target.astype(float),
-            )
-            known = known[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
-            tau = Draws(known, draws=draws, seed=seed).estimate(
-                ["predictor"], "target", statistic=kendall
-            )
-            score = (
-                conditional_information(known, ["predictor"], axes, target="loss")[0]
-                if axes and len(known)
-                else np.nan
-            )
-            row = {
-                "perturbation": transform,
-                "predictor": predictor,
-                "direction": direction,
-                "n": len(known),
-            }
-            row |= {
-                "kendall": tau.value[0],
-                "kendall_low": tau.low[0],
-                "kendall_high": tau.high[0],
-            }
-            rows.append(row | {"information": 100 * score})
+        row = {
+            "perturbation": transform,
+            "predictor": predictor,
+            "direction": direction,
+            "n": len(models),
+            "kendall": tau.value[0],
+            "kendall_low": tau.low[0],
+            "kendall_high": tau.high[0],
+            "information": 100 * information,
+        }
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
 def worth_table(
     scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int
 ) -> pd.DataFrame:
-    """By target, each measure's r with the accuracy there, and its error in points where it estimates that accuracy."""
-    parts = []
+    """What measures of unlabelled images are worth on each target.
+
+    Args:
+        scores: of ``scores_on_targets``.
+        titles: of the measures, by column.
+        draws: of the bootstrap.
+        seed: of the draws.
+
+    Returns:
+        A row per target and measure: n models; r with the accuracy on the target and
+        its interval; error_points and bias_points, mean absolute and mean error of
+        measures that estimate this accuracy, NaN for others.
+    """
+    tables = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]
-        found = Draws(models, draws=draws, seed=seed).estimate(names, "test_accuracy")
-        wrong = 100 * models[names].sub(models["test_accuracy"], axis=0)
-        predicts = [name for name in names if name != RANKS]
-        facts = {
-            "target": target,
-            "measure": names,
-            "title": [titles[name] for name in names],
-            "n": models[names].notna().sum(),
-        }
-        part = pd.DataFrame(facts).assign(
-            r=found.value, r_low=found.low, r_high=found.high
-        )
-        parts.append(
-            part.assign(
-                error_points=wrong[predicts].abs().mean(),
-                bias_points=wrong[predicts].mean(),
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+        bootstrap = Draws(models, draws=draws, seed=seed)
+        r = bootstrap.estimate(names, "test_accuracy")
+        points = 100 * models[names].sub(models["test_accuracy"], axis=0)
+        points[points.columns.intersection([RANKS])] = np.nan
+        table = pd.DataFrame({"target": target, "measure": names})
+        table["title"] = [titles[name] for name in names]
+        table["n"] = models[names].notna().sum().to_numpy()
+        table["r"] = r.value
+        table["r_low"] = r.low
+        table["r_high"] = r.high
+        table["error_points"] = points.abs().mean().to_numpy()
+        table["bias_points"] = points.mean().to_numpy()
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)

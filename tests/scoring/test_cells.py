@@ -10,7 +10,7 @@ import pytest
 
 from helpers.data.images import of_study
 from helpers.files import PROJECT_ROOT, digest
-from helpers.measures import evidence, outside, registry
+from helpers.measures import evidence, localization, outside, registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import measuring
 from helpers.scoring.models import Model, models_of
@@ -225,19 +225,34 @@ def test_a_part_of_which_nothing_was_computed_is_not_kept(records, tmp_path):
 
 
 def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
-    lists, tmp_path
+    lists, tmp_path, monkeypatch
 ):
     """Of a published study there are neither pixels nor weights."""
+    read = []
+    of_record = localization.of_record
+
+    def noted(record):
+        read.append(record)
+        return of_record(record)
+
+    monkeypatch.setattr(localization, "of_record", noted)
 
     @registry.measure("localization", 1, "this test")
     def mean_of_maps(kept_maps):
         """Mean of the kept maps, in [0, 1]."""
         return float(kept_maps.mean() / np.iinfo(kept_maps.dtype).max)
 
+    @registry.measure("localization", 1, "this test")
+    def highest_of_maps(kept_maps):
+        """Highest value of the kept maps, in [0, 1]."""
+        return float(kept_maps.max() / np.iinfo(kept_maps.dtype).max)
+
     study = Study.open("filled20", work_dir=str(tmp_path), device="cpu")
     study.models = study.models[:2]
     table = study.scores(["localization"])
     assert table["mean_of_maps"].between(0.05, 0.95).all()
+    assert (table["highest_of_maps"] == 1).all()
+    assert len(read) == 2, "maps are read once, for all measures"
     record = PROJECT_ROOT / "reports/filled20/records/kept"
     model_id = table["model_id"].iloc[0]
     (path,) = record.glob(f"localization-*/{model_id}.npz")
