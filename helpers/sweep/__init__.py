@@ -1,1 +1,4 @@
-"""The front of Snakemake: a study file checked, its notebooks executed by papermill; only ``plan`` and ``new`` know of networks."""
+"""The front of Snakemake: a study file checked, its notebooks executed by papermill.
+
+Only ``plan`` and ``new`` know of networks.
+"""

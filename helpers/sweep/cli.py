@@ -1,4 +1,8 @@
-"""``python -m helpers.sweep STUDY``: every fault of the study's file, then Snakemake, and a line as each notebook starts and ends."""
+"""``python -m helpers.sweep STUDY``.
+
+Checks the study's file, starts Snakemake, and prints a line as each notebook starts
+and ends.
+"""
 
 import argparse
 import json
@@ -8,12 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 from filelock import FileLock, Timeout
@@ -22,7 +25,7 @@ from helpers.files import PROJECT_ROOT
 from helpers.installed import unpack
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
-from helpers.sweep.execute import die_with_parent
+from helpers.sweep.execute import die_with_parent, temporary_folder_of
 from helpers.sweep.gpus import Card, ask_torch, numbering_fault, visible_cards
 from helpers.sweep.shares import with_shares
 from helpers.sweep.study import (
@@ -36,23 +39,59 @@ from helpers.sweep.study import (
 
 # What a job asks of a cluster where nothing else is said, as docs/slurm/config.yaml.
 _CORES_OF_A_JOB = 8
+# Options with which Snakemake hands jobs to other machines.
+_ON_A_CLUSTER = ("-e", "--executor", "--profile", "--workflow-profile")
+# Options with which Snakemake does a part of a study, or nothing.
+_IN_PART = ("--until", "-U", "--omit-from", "-O", "--dry-run", "-n", "--touch", "-t")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a study; 0 when it is complete, 1 when something failed, 2 when something is wrong before the start, 130 when interrupted."""
+    """Run a study, print its plan, or write the file of a new one.
+
+    Args:
+        arguments: of the command line; what stands behind ``--`` is for Snakemake.
+
+    Returns:
+        0 when the study is complete, 1 when something failed, 2 when something is wrong
+        before the start, 130 when interrupted.
+    """
     written = unpack()
     if written:
         print(f"{len(written)} files of the workbook are now in {PROJECT_ROOT}")
-    own = list(sys.argv[1:] if arguments is None else arguments)
-    own, handed = (
-        (own[: own.index("--")], own[own.index("--") + 1 :])
-        if "--" in own
-        else (own, [])
-    )
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    for_snakemake = words[end + 1 :]
+    parser = _parser()
+    options = parser.parse_args(words[:end])
+    if not options.study and not options.new:
+        parser.error(
+            "name a study, such as demo, or write one for your images with "
+            "--new NAME --data PATH"
+        )
+    try:
+        return _dispatch(options, for_snakemake)
+    except StudyError as fault:
+        print(f"{len(fault.faults)} fault(s), nothing was run:", file=sys.stderr)
+        for line in fault.faults:
+            print(f"  {line}", file=sys.stderr)
+        return 2
+    except OSError as fault:  # such as a full disk
+        print(
+            f"the sweep stopped: {fault}; what was complete is kept, and the same "
+            "command goes on",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m helpers.sweep",
-        description="Run the notebooks of a study whose inputs changed, and publish its report.",
-        epilog="What stands after -- is handed to Snakemake, such as: -- --executor slurm --jobs 8, or: -- --forcerun 03_cam_scoring",
+        description="Run the notebooks of a study whose inputs changed, and publish "
+        "its report.",
+        epilog="What stands after -- is handed to Snakemake, such as: "
+        "-- --executor slurm --jobs 8, or: -- --forcerun 03_cam_scoring",
     )
     add = parser.add_argument
     add("study", nargs="?", help="name of a study in params, or a file")
@@ -68,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NOTEBOOK.NAME=VALUE,VALUE",
-        help="execute a notebook once for each value, and compare; repeated: for each combination",
+        help="execute a notebook once for each value, and compare; repeated: for each "
+        "combination",
     )
     add(
         "--dry-run",
@@ -87,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--gpus",
         type=int,
         metavar="N",
-        help="as many executions side by side, each with a GPU of its own; as many as there are",
+        help="as many executions side by side, each with a GPU of its own; as many as "
+        "there are",
     )
     add(
         "--plan",
@@ -114,68 +155,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="M",
         help="with --new: what the study may take here",
     )
-    given = parser.parse_args(own)
-    try:
-        if given.new:
-            from helpers.sweep import new  # late, as plan: it loads torch
+    return parser
 
-            return new.write_new(
-                given.new, given.data, given.minutes, layout=given.layout
-            )
-        if not given.study:
-            parser.error(
-                "name a study, such as demo, or write one for your images with --new NAME --data PATH"
-            )
-        if given.plan:
-            from helpers.sweep import plan
 
-            study = load_study(given.study, given.set, variations=given.vary)
-            return plan.print_plan(study, given.gpus or 1)
-        return _run(given, handed)
-    except StudyError as fault:
-        print(
-            f"{len(fault.faults)} fault(s), nothing was run:\n"
-            + "\n".join(f"  {line}" for line in fault.faults),
-            file=sys.stderr,
+def _dispatch(options: argparse.Namespace, for_snakemake: Sequence[str]) -> int:
+    """Do what the options ask for; what loads torch is imported where it is needed."""
+    if options.new:
+        from helpers.sweep.new import write_new
+
+        return write_new(
+            options.new, options.data, options.minutes, layout=options.layout
         )
-        return 2
-    except OSError as fault:  # such as a full disk
-        print(
-            f"the sweep stopped: {fault}; what was complete is kept, and the same command goes on",
-            file=sys.stderr,
-        )
-        return 1
+    study = load_study(options.study, options.set, variations=options.vary)
+    if options.plan:
+        from helpers.sweep.plan import print_plan
+
+        return print_plan(study, options.gpus or 1)
+    return _run(study, options, for_snakemake)
 
 
-def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
-    """Check a study and hand it to Snakemake, or only look what would run and why.
+def _run(
+    study: CheckedStudy, options: argparse.Namespace, for_snakemake: Sequence[str]
+) -> int:
+    """Hand a study to Snakemake, or only look what would run and why.
 
     Args:
-        given: the options of the command.
-        handed: words for Snakemake, from behind ``--``.
+        study: as its file has it.
+        options: of the command.
+        for_snakemake: words that it gets as they are.
 
     Returns:
         The exit status of the command.
     """
-    study = load_study(given.study, given.set, variations=given.vary)
-    only_varied = asks_only_combinations(given.vary, given.set, study)
+    only_varied = asks_only_combinations(options.vary, options.set, study)
     study = from_records(study, only_varied=only_varied)
     if study.standing:
         print(_without_images(study))
-    remote = any(
-        word.startswith(("-e", "--executor", "--profile", "--workflow-profile"))
-        for word in handed
-    )
+    remote = any(word.startswith(_ON_A_CLUSTER) for word in for_snakemake)
     faults = []
     usable = 0
-    if given.look:
+    if options.look:
         usable = len(_cards_for(study))
     elif not remote:
         usable, faults = _usable_gpus(study)
-    gpus = usable if given.gpus is None and not remote else given.gpus or 0
+    gpus = usable if options.gpus is None and not remote else options.gpus or 0
     study = with_shares(study, gpus)
-    command = [*_command(given, gpus, remote), *handed]
-    if given.look:
+    command = [*_command(options, gpus, remote), *for_snakemake]
+    if options.look:
         return _look([*command, "--dry-run"], study)
     faults += further_faults(study)
     if faults:
@@ -185,12 +211,11 @@ def _run(given: argparse.Namespace, handed: Sequence[str]) -> int:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             _delete_halves(study)
             study.withdraw_failed()
-            keep_claims(
-                study.work, study.claims
-            )  # before anything runs, so that it is known which came first
+            # Before anything runs, so that it is known which came first.
+            keep_claims(study.work, study.claims)
             with _temporary_folder(study) as folder:
                 status = _follow(command, study, remote, folder)
-            return status or _concluded(study, handed)
+            return status or _concluded(study, for_snakemake)
     except Timeout:
         raise StudyError(
             f"another sweep works on {study.work}; wait until it ends, or end it"
@@ -202,21 +227,21 @@ def _without_images(study: CheckedStudy) -> str:
     path = study.standing[0].parameters["data_path"]
     names = ", ".join(item.notebook for item in study.standing)
     return (
-        f"{path} is not here, so {names} stand as they were published, and the rest runs "
-        f"from the records of {study.work_study}; to run all of it, put the images there "
-        "or name their place by --set data_path=..."
+        f"{path} is not here, so {names} stand as they were published, and the rest "
+        f"runs from the records of {study.work_study}; to run all of it, put the "
+        "images there or name their place by --set data_path=..."
     )
 
 
-def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
+def _command(options: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
     """The words that start Snakemake for the options of the command."""
-    cores = given.cores
+    cores = options.cores
     threads = cores or _CORES_OF_A_JOB
     if not remote:
         cores = cores or len(os.sched_getaffinity(0))
         threads = max(1, cores // max(1, gpus))
-    of_file = given.study.endswith(".yaml")
-    name = str(Path(given.study).resolve()) if of_file else given.study
+    of_file = options.study.endswith(".yaml")
+    name = str(Path(options.study).resolve()) if of_file else options.study
     return [
         *(sys.executable, "-m", "snakemake"),
         *("-s", str(PROJECT_ROOT / "Snakefile")),
@@ -225,27 +250,33 @@ def _command(given: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
         *(["--resources", f"gpu={gpus}"] if gpus else []),
         "--config",
         f"study={name}",
-        f"set={json.dumps(given.set)}",
-        f"vary={json.dumps(given.vary)}",
+        f"set={json.dumps(options.set)}",
+        f"vary={json.dumps(options.vary)}",
         f"threads={threads}",
         f"shares={gpus}",
     ]
 
 
+def _devices(study: CheckedStudy) -> set[str]:
+    """The devices that a study's parameters name, but for the CPU."""
+    return {item.parameters.get("device", "cpu") for item in study.executions} - {"cpu"}
+
+
 def _cards_for(study: CheckedStudy) -> list[Card]:
     """The cards of this machine that a study may use."""
-    devices = {item.parameters.get("device", "cpu") for item in study.executions}
-    return visible_cards() if devices - {"cpu"} else []
+    return visible_cards() if _devices(study) else []
 
 
 def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
-    """Count the GPUs that this machine has for a study, and list what keeps it from them.
+    """Count the GPUs that this machine has for a study.
 
-    Where torch says something of them, such as that the driver is too old, it is printed
-    before anything starts.
+    Where torch says something of them, such as that the driver is too old, it is
+    printed before anything starts.
+
+    Returns:
+        Their number, and what keeps the study from those that it demands.
     """
-    devices = {item.parameters.get("device", "cpu") for item in study.executions}
-    demanded = sorted(devices - {"cpu", "auto"})
+    demanded = sorted(_devices(study) - {"auto"})
     cards = _cards_for(study)
     if not cards and not demanded:
         return 0, []
@@ -265,30 +296,26 @@ def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
 
 
 def _delete_halves(study: CheckedStudy) -> None:
-    """Delete what killed processes left half-written (see ``complete_or_absent``); what a living one writes stays."""
+    """Delete what killed processes left half-written (see ``complete_or_absent``)."""
     for path in [*study.work.rglob(".*.partial"), *study.reports.rglob(".*.partial")]:
-        if (number := path.name.split(".")[-2]).isdigit() and not psutil.pid_exists(
-            int(number)
-        ):
+        process = path.name.split(".")[-2]
+        if process.isdigit() and not psutil.pid_exists(int(process)):
             path.unlink(missing_ok=True)
 
 
 def _look(command: Sequence[str], study: CheckedStudy) -> int:
-    """Print of each execution why Snakemake would run it, and what was last heard of it, whoever runs it."""
+    """Print of each execution why it would run, and its last line in the log."""
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise StudyError(f"Snakemake ended with {done.returncode}: {words}")
-    reasons = dict(
-        re.findall(
-            r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr
-        )
-    )
-    if (study.reports / "index.html").is_file() and not (
-        study.work / "done" / study.name
-    ).is_dir():
+    rule = r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n"
+    reasons = dict(re.findall(rule, done.stdout + done.stderr))
+    index = study.reports / "index.html"
+    if index.is_file() and not (study.work / "done" / study.name).is_dir():
         print(
-            f"published: {os.path.relpath(study.reports / 'index.html')}; made elsewhere, and here it would be made anew:"
+            f"published: {os.path.relpath(index)}; made elsewhere, and here it would "
+            "be made anew:"
         )
     log = _log_of(study).read_text(encoding="utf-8") if _log_of(study).is_file() else ""
     failed = study.failed()
@@ -300,15 +327,16 @@ def _look(command: Sequence[str], study: CheckedStudy) -> int:
 def _state(
     name: str, reasons: Mapping[str, str], failed: Mapping[str, str], log: str
 ) -> str:
-    """Why an execution would run, and what was last heard of it."""
+    """Why an execution would run, and its last line in the log unless it is done."""
     if name in failed:
         return f"runs: failed: {' | '.join(map(str.strip, failed[name].splitlines()))}"
     if name not in reasons:
         return "complete, nothing changed"
+    reason = _reason(reasons[name])
     lines = re.findall(rf"^(.{{19}}) +{re.escape(name)}:? (.*)", log, re.M)
-    last = ": ".join(lines[-1]) if lines else ""
-    heard = last and not lines[-1][1].startswith("done")
-    return f"{_reason(reasons[name])}{f'; at {last}' if heard else ''}"
+    if not lines or lines[-1][1].startswith("done"):
+        return reason
+    return f"{reason}; at {': '.join(lines[-1])}"
 
 
 def _log_of(study: CheckedStudy) -> Path:
@@ -317,34 +345,35 @@ def _log_of(study: CheckedStudy) -> Path:
 
 def _reason(text: str) -> str:
     """Snakemake's reason in the words of a study."""
-    found = []
+    reasons = []
     if "Missing output files" in text or "Incomplete output files" in text:
-        found.append("is not complete")
+        reasons.append("is not complete")
     if "Params have changed" in text:
-        now = re.sub(r"'\{.*\}'", "", text.partition(" now: ")[2])
-        changed = sorted({*re.findall(r"""["']([\w./]+) """, now)}) or [
-            "what it has no more"
-        ]
-        found.append(
-            f"changed: {', '.join(changed[:5])}{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}"
-        )
-    if after := re.findall(
-        r"([^\s/]+)\.json", text.partition("updated by another job: ")[2]
-    ):
-        found.append(f"after {', '.join(after)}")
-    return "runs: " + ("; ".join(found) or text)
+        reasons.append(f"changed: {_changed(text.partition(' now: ')[2])}")
+    others = text.partition("updated by another job: ")[2]
+    before = re.findall(r"([^\s/]+)\.json", others)
+    if before:
+        reasons.append(f"after {', '.join(before)}")
+    return "runs: " + ("; ".join(reasons) or text)
+
+
+def _changed(values: str) -> str:
+    """The first five names of changed values, as Snakemake prints these."""
+    without_job = re.sub(r"'\{.*\}'", "", values)
+    names = sorted(set(re.findall(r"""["']([\w./]+) """, without_job)))
+    if not names:
+        return "what it has no more"
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 @contextmanager
 def _temporary_folder(study: CheckedStudy) -> Iterator[Path]:
     """A folder for what Snakemake and executions write for a while, gone behind them.
 
-    Its name is of the study: what a sweep left that was killed goes at the start of the
-    next one. It lies in the system's temporary folder, since sockets need short paths.
+    What a sweep left that was killed goes at the start of the study's next one.
     """
-    place = str(study.work.absolute()).encode("utf-8", "surrogateescape")
-    number = blake2b(place, digest_size=6).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"workbook-{number}"
+    folder = temporary_folder_of(study.work)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -356,9 +385,20 @@ def _temporary_folder(study: CheckedStudy) -> Iterator[Path]:
 def _follow(
     command: Sequence[str], study: CheckedStudy, remote: bool, temporary: Path
 ) -> int:
-    """Start Snakemake and print what executions log; end it with all of its own when interrupted."""
+    """Start Snakemake and print what executions log; end it when interrupted.
+
+    Args:
+        command: that starts Snakemake.
+        study: whose log is followed.
+        remote: whether jobs run on a cluster.
+        temporary: folder for what is written for a while.
+
+    Returns:
+        0, 1 where something failed, 130 where it was interrupted.
+    """
     path = _log_of(study)
-    # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
+    # TERM is what a cluster sends before it takes a machine away; INT is not heard by
+    # what a script starts in the background.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     with (
@@ -366,23 +406,17 @@ def _follow(
         path.with_suffix(".snakemake.log").open("w+", encoding="utf-8") as printed,
     ):
         log.seek(0, os.SEEK_END)
-        own = {
-            "stdout": printed,
-            "stderr": printed,
-            "start_new_session": True,
-            "preexec_fn": die_with_parent,
-            "env": os.environ | {"TMPDIR": str(temporary)},
-        }
-        process, running = subprocess.Popen(command, cwd=PROJECT_ROOT, **own), True
+        process = subprocess.Popen(
+            command,
+            cwd=PROJECT_ROOT,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+            env=os.environ | {"TMPDIR": str(temporary)},
+        )
         try:
-            while running:
-                running = process.poll() is None
-                print(
-                    "".join(line[20:].replace(" | ", "\n  ") for line in log),
-                    end="",
-                    flush=True,
-                )
-                time.sleep(0.2)
+            _print_until_ended(process, log)
         except KeyboardInterrupt:
             _end(process, remote)
             print(
@@ -392,29 +426,39 @@ def _follow(
             return 130
         printed.seek(0)
         words = printed.read()
-    if process.returncode:
-        failed = sorted(set(re.findall(r"^Error in rule (\S+):", words, re.M)))
-        cause = (
-            f"{', '.join(failed)} failed or was killed"
-            if failed
-            else f"Snakemake ended with {process.returncode}:\n{words[-1000:]}"
-        )
-        print(
-            f"{cause}; the same command goes on; Snakemake's own words are in {os.path.relpath(printed.name)}",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    if not process.returncode:
+        return 0
+    cause = f"Snakemake ended with {process.returncode}:\n{words[-1000:]}"
+    failed = sorted(set(re.findall(r"^Error in rule (\S+):", words, re.M)))
+    if failed:
+        cause = f"{', '.join(failed)} failed or was killed"
+    print(
+        f"{cause}; the same command goes on; Snakemake's own words are in "
+        f"{os.path.relpath(printed.name)}",
+        file=sys.stderr,
+    )
+    return 1
 
 
-# Options with which Snakemake does a part of a study, or nothing.
-_IN_PART = ("--until", "-U", "--omit-from", "-O", "--dry-run", "-n", "--touch", "-t")
+def _print_until_ended(process: subprocess.Popen, log: TextIO) -> None:
+    """Print each new line of a log, without its time, until a process has ended."""
+    running = True
+    while running:
+        running = process.poll() is None
+        lines = [line[20:].replace(" | ", "\n  ") for line in log]
+        print("".join(lines), end="", flush=True)
+        time.sleep(0.2)
 
 
-def _concluded(study: CheckedStudy, handed: Sequence[str]) -> int:
-    """Say what there is once Snakemake did what it was asked for; 1 where a combination of a sweep failed."""
+def _concluded(study: CheckedStudy, for_snakemake: Sequence[str]) -> int:
+    """Print what there is once Snakemake did what it was asked for.
+
+    Returns:
+        0, or 1 where a combination of a sweep failed or the pages are missing.
+    """
     index = study.reports / "index.html"
-    if failed := study.failed():
+    failed = study.failed()
+    if failed:
         names = ", ".join(failed)
         print(
             f"{names} failed, and the same command tries again; all else is in "
@@ -422,7 +466,7 @@ def _concluded(study: CheckedStudy, handed: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    if any(word.split("=")[0] in _IN_PART for word in handed):
+    if any(word.split("=")[0] in _IN_PART for word in for_snakemake):
         print("done as far as asked; the same command without -- completes the report")
         return 0
     if not index.is_file() or not record_of(study.work, study.name, "pages").is_file():
@@ -437,7 +481,7 @@ def _concluded(study: CheckedStudy, handed: Sequence[str]) -> int:
 
 
 def _end(process: subprocess.Popen, remote: bool) -> None:
-    """End Snakemake; what it started here dies with it, and on a cluster it cancels its jobs first."""
+    """End Snakemake and its jobs, which on a cluster it cancels itself."""
     with suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if remote:
             os.killpg(process.pid, signal.SIGINT)

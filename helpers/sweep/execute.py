@@ -1,7 +1,11 @@
-"""One notebook executed by papermill and published when it ends well, or the pages of a report: as the Snakefile calls it."""
+"""One notebook executed by papermill, or the pages of a report.
+
+The Snakefile calls it. An execution is published when it ends well.
+"""
 
 import ctypes
 import html
+import itertools
 import json
 import os
 import re
@@ -38,39 +42,51 @@ from helpers.sweep.combinations import Sweep
 from helpers.sweep.gpus import device_in_words, lock_card
 from helpers.sweep.study import Execution, digest_of, failure, record_of
 
-CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
-# glibc would give the memory of each forward pass back to the system: a fifth of the time of scoring.
+# Tag of the cell with which a notebook begins to sum up; its shares leave that out.
+CLOSING = "closing"
 _KERNEL = {
     "PYTHONHASHSEED": "0",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-}
-_KERNEL |= {
+    # glibc would give the memory of each forward pass back to the system: a fifth of
+    # the time of scoring.
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
 }
-_KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-_BAR = re.compile(
-    r"\d+/\d+ \[[^\]]*\]"
-)  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
+# As tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
+_BAR = re.compile(r"\d+/\d+ \[[^\]]*\]")
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 _EVERY = 30.0  # seconds between two lines on where a notebook is
 
 
 def die_with_parent() -> None:
-    """Be killed when the process that started this one is gone, however it went; Linux alone can do so."""
+    """Be killed when the process that started this one is gone (Linux alone)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def temporary_folder_of(place: Path) -> Path:
+    """The path of a place's own temporary folder, short as sockets need it."""
+    name = str(place.absolute()).encode("utf-8", "surrogateescape")
+    number = blake2b(name, digest_size=6).hexdigest()
+    return Path(tempfile.gettempdir()) / f"workbook-{number}"
+
+
 def log(work: Path, study: str, line: str) -> None:
-    """Append a line to the log of a study, which a sweep follows; in one write, so that lines of several processes do not mix."""
-    (work / "log").mkdir(parents=True, exist_ok=True)
-    with (work / "log" / f"{study}.log").open("ab", buffering=0) as file:
-        file.write(
-            f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".replace(
-                "\n  ", " | "
-            ).encode()
-        )
+    """Append a line to the log of a study, which a sweep follows.
+
+    Args:
+        work: the study's folder of work.
+        study: its name.
+        line: what happened; an indented line break becomes " | ".
+    """
+    path = work / "log" / f"{study}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entry = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".replace("\n  ", " | ")
+    # One write, so that lines of several processes do not mix.
+    with path.open("ab", buffering=0) as file:
+        file.write(entry.encode())
 
 
 def _progress_bar(message: Mapping[str, Any]) -> str:
@@ -141,9 +157,8 @@ def run_papermill(
             client = Client(
                 nb_man, kernel_name=kernel_name, startup_timeout=120, timeout=None
             )
-            return client.execute(
-                preexec_fn=die_with_parent
-            )  # which reaches the kernel's Popen
+            # The argument reaches the kernel's Popen.
+            return client.execute(preexec_fn=die_with_parent)
 
     papermill_engines.register("followed", Engine)
     papermill.execute_notebook(
@@ -158,7 +173,19 @@ def run_papermill(
 
 
 def publish(staging: Path, reports: Path, name: str) -> list[Path]:
-    """Copy what an execution left into the report, each file whole, the executed notebook last; what only the one before it made goes."""
+    """Copy what an execution left into the report.
+
+    Each file is whole, and the executed notebook comes last. What the execution before
+    it made, and this one did not, is deleted.
+
+    Args:
+        staging: folder that the execution wrote to.
+        reports: folder of the report.
+        name: of the notebook.
+
+    Returns:
+        The files of the report that the execution made.
+    """
     import nbformat
 
     report = reports / f"{name}.ipynb"
@@ -177,13 +204,13 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
     for file in set(map(str, before)) - set(files):
         inside(reports, file).unlink(missing_ok=True)
     notebook = nbformat.read(staging / f"{name}.ipynb", as_version=4)
-    for cell in notebook.cells:  # progress bars say 0 % wherever no kernel runs
+    for cell in notebook.cells:
         if "outputs" in cell:
+            # Progress bars show 0 % wherever no kernel runs.
             cell.outputs = [
-                item
-                for item in cell.outputs
-                if "application/vnd.jupyter.widget-view+json"
-                not in item.get("data", {})
+                output
+                for output in cell.outputs
+                if _WIDGET not in output.get("data", {})
             ]
     notebook.metadata.pop("widgets", None)
     notebook.metadata["papermill"]["output_path"] = report.name
@@ -199,7 +226,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
 
 
 def _files_before(report: Path) -> list[str]:
-    """Files that the execution before this one made; none where its notebook is damaged."""
+    """Files that the execution before made; none where its notebook is damaged."""
     try:
         return list(read_json(report)["metadata"]["workbook"]["files"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -208,31 +235,36 @@ def _files_before(report: Path) -> list[str]:
 
 def _sentence(fault: Exception, staging: Path) -> str:
     """How an execution failed: the cell and its error, and where all up to there is."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(getattr(fault, "evalue", fault))).strip()[
-        :2000
-    ]
+    colours = r"\x1b\[[0-9;]*m"
+    text = re.sub(colours, "", str(getattr(fault, "evalue", fault))).strip()[:2000]
     if not hasattr(fault, "ename"):
         return f"{type(fault).__name__}: {text}"  # such as of a kernel that was killed
-    first = next(
-        (line.strip() for line in fault.source.splitlines() if line.strip()), ""
+    first = fault.source.strip().partition("\n")[0].strip()
+    return (
+        f"cell {fault.cell_index} ({first[:80]})\n"
+        f"  {fault.ename}: {text}\n"
+        f"  all up to there: {os.path.relpath(staging, PROJECT_ROOT)}"
     )
-    return f"cell {fault.cell_index} ({first[:80]})\n  {fault.ename}: {text}\n  all up to there: {os.path.relpath(staging, PROJECT_ROOT)}"
 
 
 def source_of(notebook: str, part: bool) -> Any:
-    """The path of a notebook, or of a part its cells up to the closing ones, as papermill takes them."""
+    """What papermill executes: the path of a notebook, or the cells of a share.
+
+    Args:
+        notebook: its name.
+        part: whether a share is executed, which ends before the closing cells.
+    """
     import nbformat
 
     path = f"notebooks/{notebook}.ipynb"
     if not part:
         return path  # which the executed notebook then names
     source = nbformat.read(path, as_version=4)
-    closing = [
-        index
-        for index, cell in enumerate(source.cells)
-        if CLOSING in cell.metadata.get("tags", [])
-    ]
-    del source.cells[(closing or [len(source.cells)])[0] :]
+    source.cells = list(
+        itertools.takewhile(
+            lambda cell: CLOSING not in cell.metadata.get("tags", []), source.cells
+        )
+    )
     return source
 
 
@@ -253,7 +285,7 @@ def _environment(threads: int, visible: str) -> dict[str, str]:
 def _take_device(
     stack: ExitStack, device: str, tell: Callable[[str], None]
 ) -> tuple[str, str]:
-    """Take the device of an execution, tried by torch, for as long as the stack is open.
+    """Take the device of an execution, tried by torch, until the stack closes.
 
     Args:
         stack: what gives the card back.
@@ -284,6 +316,10 @@ def _take_device(
 def execute(job: Mapping[str, Any], threads: int) -> int:
     """Execute and publish what a job names, and write its record last of all.
 
+    Args:
+        job: ``CheckedStudy.job`` of an execution.
+        threads: cores that it may use.
+
     Returns:
         0, or 1 where it failed, which is in the log. Of a sweep's combination a failure
         is recorded, so that it costs no other, and 0 is returned.
@@ -295,11 +331,8 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
         try:
             stack.enter_context(FileLock(lock).acquire(timeout=10))
         except Timeout:
-            log(
-                work,
-                study,
-                f"{name} failed: another process executes it; wait until that one ends, or end it",
-            )
+            line = "another process executes it; wait until that one ends, or end it"
+            log(work, study, f"{name} failed: {line}")
             return 1
         try:
             visible, device = _take_device(
@@ -320,8 +353,7 @@ def _executed(
     """``execute`` while nobody else does so, with the environment of its kernel."""
     study, notebook, name = job["study"], job["notebook"], job["name"]
     staging = work / "staging" / study / name
-    number = blake2b(str(staging).encode(), digest_size=6).hexdigest()
-    scratch = Path(tempfile.gettempdir()) / f"workbook-{number}"
+    scratch = temporary_folder_of(staging)
     began = time.monotonic()
     os.environ.update({**environment, STAGING: str(staging), WORK: str(work)})
     if "@" in name:
@@ -372,7 +404,7 @@ def _publish_records(work: Path, study: str) -> None:
 
 
 def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str, str]:
-    """Publish an execution; the digest of each file that it made, by its path from work."""
+    """Publish an execution, and give the digest of each file by its path from work."""
     if job["part"]:
         return {}
     if "@" in job["name"]:
@@ -388,7 +420,7 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
 
 
 def _write_pages(job: Mapping[str, Any]) -> int:
-    """Write the pages of a report and the list of what it shows, and the record of that last of all."""
+    """Write the pages of a report and what they show, and their record last of all."""
     os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
     from helpers.report import pages
 
@@ -419,7 +451,8 @@ def _list_combinations(
     sweep: Mapping[str, Any], job: Mapping[str, Any], work: Path, reports: Path
 ) -> None:
     """Write which combinations a sweep has, and how those failed that did."""
-    notebook, rows = sweep["notebook"], []
+    rows = []
+    notebook = sweep["notebook"]
     chain = [notebook, *sweep["through"]]
     # JSON has lost the order of the parameters, which names the folders
     values = {name: sweep["values"][name] for name in sweep["parameters"]}
@@ -439,13 +472,12 @@ def _list_combinations(
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.modules["rfc3987_syntax"] = (
-        None  # a grammar that jsonschema would build in 1.5 s, and that notebooks do not need
-    )
+    # A grammar that jsonschema would build in 1.5 s, and that notebooks do not need.
+    sys.modules["rfc3987_syntax"] = None
     if os.getppid() != int(sys.argv[2]):
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)
-    given = json.loads(sys.argv[1])
-    if "notebook" in given:
-        sys.exit(execute(given, int(sys.argv[3])))
-    sys.exit(_write_pages(given))
+    job_of_snakemake = json.loads(sys.argv[1])
+    if "notebook" in job_of_snakemake:
+        sys.exit(execute(job_of_snakemake, int(sys.argv[3])))
+    sys.exit(_write_pages(job_of_snakemake))

@@ -1,4 +1,4 @@
-"""The GPUs that may be used on this machine, and a lock for each card, whoever uses it."""
+"""The GPUs that may be used on this machine, and a lock for each card."""
 
 import fcntl
 import itertools
@@ -141,7 +141,7 @@ def lock_card(
 
 
 def numbering_fault(device: str, cards: list[Card]) -> str:
-    """Say why a device such as "cuda:1" names none of the visible cards; "" if it does."""
+    """Why a device such as "cuda:1" names no visible card; "" where it names one."""
     number = device.partition(":")[2]
     if not number or int(number) < len(cards):
         return ""
@@ -152,7 +152,7 @@ def numbering_fault(device: str, cards: list[Card]) -> str:
 
 
 def _folder_of_locks() -> Path:
-    """The folder of the locks, in which every user may make files and remove only theirs."""
+    """The folder of the locks; users make files in it, and remove theirs alone."""
     folder = Path(os.environ.get(LOCKS) or _SHARED_FOLDER)
     try:
         folder.mkdir(parents=True)
@@ -168,7 +168,7 @@ def _folder_of_locks() -> Path:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Lock a file, which is made where there is none; None where another process has it.
+    """Lock a file, made where there is none; None where another process has it.
 
     A file that is there is opened to be read: it may be another user's, and in a folder
     for all Linux refuses O_CREAT on such a one (``fs.protected_regular``).

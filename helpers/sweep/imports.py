@@ -1,4 +1,4 @@
-"""Which files of the project a notebook runs: what it imports, and what that imports."""
+"""Files of the project that a notebook runs: its imports, and what these import."""
 
 import ast
 from collections.abc import Iterator, Sequence

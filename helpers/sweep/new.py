@@ -174,7 +174,12 @@ def _leave_out_untested(
 
 
 def fewest_fitted(images_per_class: int, classes: int) -> int:
-    """Images of a class that runs are fitted to, of that which rule 3 takes most from."""
+    """Images that runs are fitted to, of the class which rule 3 takes most from.
+
+    Args:
+        images_per_class: training images.
+        classes: their number.
+    """
     labels = torch.arange(classes).repeat_interleave(images_per_class)
     bare = torch.empty(len(labels), 0)
     split = images.ImageSet(bare, labels, bare, ())
@@ -183,7 +188,7 @@ def fewest_fitted(images_per_class: int, classes: int) -> int:
 
 
 def least_training_images(classes: int) -> int:
-    """Training images of a class from which ``OF_A_CLASS`` are fitted to, whatever more.
+    """Training images of a class from which ``OF_A_CLASS`` are fitted to.
 
     Rule 3 holds out a tenth of all, by chance, and scores need some of every class.
     """
@@ -264,25 +269,32 @@ def _network(size: int) -> dict[str, Any]:
 def probe(
     subset: dict[str, Any], recipe: RunConfig, cache: Path, device: str, seconds: float
 ) -> tuple[list[float], float]:
-    """Training accuracy after each epoch of a run on the images, ended when it has learnt or the time is over, and seconds per epoch."""
+    """Train a run until it has learnt or the time is over.
+
+    Args:
+        subset: values of notebook 01.
+        recipe: of the run.
+        cache: folder of decoded images.
+        device: "cpu" or "cuda".
+        seconds: that it may take; one epoch is trained in any case.
+
+    Returns:
+        Training accuracy after each epoch, and seconds per epoch.
+    """
     data = images.load_study_data(**subset, cache_dir=cache)
     torch.set_num_threads(1)  # as a run has on a CPU
     network = run.initial_network(recipe, len(data.classes)).to(
         device, memory_format=torch.channels_last
     )
-    optimizer, split = (
-        run.make_optimizer(network, recipe, torch.device(device)),
-        run.resident(data.train, device),
-    )
-    accuracies, began = [], time.perf_counter()
-    while not accuracies or (
-        accuracies[-1] < _LEARNT
-        and time.perf_counter() - began < seconds
-        and len(accuracies) < _MOST_EPOCHS
-    ):
-        accuracies.append(
-            run.train_epoch(network, optimizer, split, recipe, len(accuracies) + 1)[1]
-        )
+    optimizer = run.make_optimizer(network, recipe, torch.device(device))
+    split = run.resident(data.train, device)
+    began = time.perf_counter()
+    accuracies: list[float] = []
+    for epoch in range(1, _MOST_EPOCHS + 1):
+        _, accuracy = run.train_epoch(network, optimizer, split, recipe, epoch)
+        accuracies.append(accuracy)
+        if accuracy >= _LEARNT or time.perf_counter() - began >= seconds:
+            break
     return accuracies, (time.perf_counter() - began) / len(accuracies)
 
 
@@ -402,9 +414,9 @@ def _check_images(
     if len(classes) < 2 or counts.min() < OF_A_CLASS:
         name = classes[int(counts.argmin())]
         raise ValueError(
-            f"{len(classes)} classes are left, and of {name} {counts.min()} images that "
-            f"runs are fitted to; 2 classes and {OF_A_CLASS} images of each are needed"
-            + "".join(f"; {remark}" for remark in remarks)
+            f"{len(classes)} classes are left, and of {name} {counts.min()} images "
+            f"that runs are fitted to; 2 classes and {OF_A_CLASS} images of each are "
+            "needed" + "".join(f"; {remark}" for remark in remarks)
         )
     return classes, remarks
 

@@ -5,7 +5,7 @@ none, operations are counted and divided by published rates, which takes seconds
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,23 +38,39 @@ _SIZES = {"cifar-10": (10, 5000, 1000), "cifar-100": (100, 500, 100)}
 
 
 def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
-    """The runs of a study as its training notebook lists them, without a look at its images."""
+    """The runs of a study as its training notebook lists them.
+
+    Args:
+        parameters: of the study's notebooks; its images are not looked at.
+    """
     fixed = {
         name: parameters[name] for name in config.HYPERPARAMETERS if name in parameters
-    } | {"data": "unknown"}
-    order = {name: parameters[name] for name in ("blocks", "repeats", "seed")}
-    every = config.runs_of_study(
+    }
+    runs = config.runs_of_study(
         {axis: parameters[name] for axis, name in AXIS_PARAMETERS.items()},
-        fixed,
-        **order,
+        fixed | {"data": "unknown"},
+        blocks=parameters["blocks"],
+        repeats=parameters["repeats"],
+        seed=parameters["seed"],
     )
-    return every[: parameters["run_count"] or None]
+    return runs[: parameters["run_count"] or None]
 
 
 def time_step(
     of: RunConfig, classes: int, size: int, device: str
 ) -> tuple[float, float, int]:
-    """Seconds per image of a training step and of an evaluation of random images of ``size`` pixels, and bytes of weights."""
+    """Time a network on random images.
+
+    Args:
+        of: the run whose network, batch size and optimizer are taken.
+        classes: number of outputs.
+        size: side of the images, pixels.
+        device: "cpu" or "cuda".
+
+    Returns:
+        Seconds per image of a training step, those of an evaluation, and bytes of
+        weights.
+    """
     torch.set_num_threads(1)  # as a run has on a CPU
     network = run.initial_network(replace(of, pretrained=False), classes).to(
         device, memory_format=torch.channels_last
@@ -65,29 +81,28 @@ def time_step(
     split = run.Split(
         pixels, torch.randint(0, classes, (of.batch_size,), device=device)
     )
-    given = {
-        "run": run,
-        "network": network,
-        "split": split,
-        "of": of,
-        "optimizer": run.make_optimizer(network, of, torch.device(device)),
-    }
-    calls = (
-        "run.train_epoch(network, optimizer, split, of, 1)",
-        "run.evaluate(network, split)",
-    )
-    train, evaluate = (
-        Timer(call, globals=given).blocked_autorange(min_run_time=0.5).median
-        / of.batch_size
-        for call in calls
-    )
-    return train, evaluate, sum(value.nbytes for value in network.state_dict().values())
+    optimizer = run.make_optimizer(network, of, torch.device(device))
+    train = _seconds(lambda: run.train_epoch(network, optimizer, split, of, 1))
+    evaluate = _seconds(lambda: run.evaluate(network, split))
+    weights = sum(value.nbytes for value in network.state_dict().values())
+    return train / of.batch_size, evaluate / of.batch_size, weights
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """Median seconds of a call, as torch's benchmark times it."""
+    timer = Timer("call()", globals={"call": call})
+    return timer.blocked_autorange(min_run_time=0.5).median
 
 
 def count_operations(of: RunConfig, classes: int, size: int) -> tuple[float, int]:
-    """Operations of a forward pass of one image of ``size`` pixels, and bytes of weights.
+    """Operations of a forward pass of one image, and bytes of weights.
 
     A multiplication and an addition are two. Nothing is computed.
+
+    Args:
+        of: the run whose network is taken.
+        classes: number of outputs.
+        size: side of the image, pixels.
     """
     network = run.initial_network(replace(of, pretrained=False), classes).to("meta")
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
@@ -139,7 +154,8 @@ def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> Images:
         classes * (per_class or 500),
         classes * (tested or 50),
         classes,
-        "assumed from the study's file: 0 is taken for 500 and 50 a class, [] for 20 classes",
+        "assumed from the study's file: 0 is taken for 500 and 50 a class, "
+        "[] for 20 classes",
     )
 
 
@@ -256,8 +272,8 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
     parameters = parameters | training
     runs, images = planned_runs(parameters), image_counts(study, parameters)
     print(
-        f"{study.name}: {len(runs):,} runs of at most {parameters['max_epochs']} epochs, "
-        f"on {images.train:,} training and {images.test:,} test images of "
+        f"{study.name}: {len(runs):,} runs of at most {parameters['max_epochs']} "
+        f"epochs, on {images.train:,} training and {images.test:,} test images of "
         f"{parameters['image_size']} px in {images.classes} classes ({images.source})"
     )
     on_gpu = str(parameters["device"]).startswith("cuda")
@@ -267,7 +283,8 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
         rows = _print_timed(runs, parameters, images, gpus)
     disk = sum(row.bytes_on_disk for row in rows)
     print(
-        f"disk: at most {disk / 1e9:.2g} GB of snapshots; not counted: pretraining on the spot, and what notebooks 05 to 08 compute"
+        f"disk: at most {disk / 1e9:.2g} GB of snapshots; not counted: pretraining on "
+        "the spot, and what notebooks 05 to 08 compute"
     )
     return 0
 
@@ -322,8 +339,10 @@ def _print_timed(
     total = table["training_hours"].sum() / side
     scoring = table["scoring_hours"].sum() / side
     print(
-        f"timed on {device_name(device)}\n{table.round(digits | hours).to_string(index=False)}\n"
-        f"training: at most {total:.2g} hours with {side} runs side by side; rules 1 to 3 stop most runs earlier\n"
+        f"timed on {device_name(device)}\n"
+        f"{table.round(digits | hours).to_string(index=False)}\n"
+        f"training: at most {total:.2g} hours with {side} runs side by side; rules 1 "
+        "to 3 stop most runs earlier\n"
         f"scoring by 03 and 04: at most {scoring:.2g} hours"
     )
     return rows
@@ -353,8 +372,9 @@ def _print_counted(
         cap = sum(row.training_hours for row in rows) / gpus
         scoring = sum(row.scoring_hours for row in rows) / gpus
         lines.append(
-            f"{gpus} {card}: training {cap / 2:.3g} to {cap:.3g} hours, where runs stop "
-            f"halfway on average or none before the cap; scoring by 03 and 04 at most {scoring:.2g} hours"
+            f"{gpus} {card}: training {cap / 2:.3g} to {cap:.3g} hours, where runs "
+            "stop halfway on average or none before the cap; scoring by 03 and 04 at "
+            f"most {scoring:.2g} hours"
         )
     print(
         "no GPU is here, so operations were counted and divided by published rates of "

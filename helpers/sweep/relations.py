@@ -1,4 +1,7 @@
-"""Relations between parameters, also of several notebooks, that would otherwise be known only after hours."""
+"""Relations between parameters, also of several notebooks.
+
+Without a check before the start they would be known only after hours.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -30,115 +33,133 @@ AXIS_PARAMETERS |= {
 
 # The words for what must not be, and when it is so.
 _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "data_path is empty, and data_source {data_source} needs it": lambda v: (
-        not v["data_path"] and v["data_source"] != "synthetic"
+    "data_path is empty, and data_source {data_source} needs it": (
+        lambda v: not v["data_path"] and v["data_source"] != "synthetic"
     ),
-    "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs it": lambda v: (
-        not v["pretrain_data_path"]
-        and v["pretrain_data_source"] != "synthetic"
-        and _made(v)
+    "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} "
+    "needs it": (
+        lambda v: (
+            not v["pretrain_data_path"]
+            and v["pretrain_data_source"] != "synthetic"
+            and _pretrains_on_images(v)
+        )
     ),
-    "saliency_path is empty, and folder in saliency_providers {saliency_providers} needs it": lambda v: (
-        not v["saliency_path"] and "folder" in v["saliency_providers"]
+    "saliency_path is empty, and folder in saliency_providers {saliency_providers} "
+    "needs it": (
+        lambda v: not v["saliency_path"] and "folder" in v["saliency_providers"]
     ),
-    "images_path is empty, and the networks of checkpoints_path need it": lambda v: (
-        not v["images_path"] and v["checkpoints_path"]
+    "images_path is empty, and the networks of checkpoints_path need it": (
+        lambda v: not v["images_path"] and v["checkpoints_path"]
     ),
-    "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: (
-        len(v["class_ids"]) == 1
+    "class_ids is {class_ids}, and a classifier needs at least 2 classes; "
+    "[] takes all": lambda v: len(v["class_ids"]) == 1,
+    "scored_images is {scored_images}, and class_ids has more classes; take at least "
+    "one image of each, or 0 for all": (
+        lambda v: 0 < v["scored_images"] < len(v["class_ids"])
     ),
-    "scored_images is {scored_images}, and class_ids has more classes; take at least one image of each, or 0 for all": lambda v: (
-        0 < v["scored_images"] < len(v["class_ids"])
+    "training_sizes is {training_sizes}, and images_per_class allows "
+    "{images_per_class}": (
+        lambda v: 0 < v["images_per_class"] < max(v["training_sizes"])
     ),
-    "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}": lambda v: (
-        0 < v["images_per_class"] < max(v["training_sizes"])
+    "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} "
+    "and {width:g}; or take made": (
+        lambda v: (
+            re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
+            and (v["stem"], v["width"]) != ("imagenet", 1)
+        )
     ),
-    "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made": lambda v: (
-        re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
-        and (v["stem"], v["width"]) != ("imagenet", 1)
-    ),
-    "unseen_fractions is {unseen_fractions}, and needs 0, with which the others are compared": lambda v: (
-        0 not in v["unseen_fractions"]
-    ),
-    "kappa_weights is made, and kappa_families is {kappa_families}: published networks need published weights": lambda v: (
-        v["kappa_weights"] == "made"
-        and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])
+    "unseen_fractions is {unseen_fractions}, and needs 0, with which the others are "
+    "compared": lambda v: 0 not in v["unseen_fractions"],
+    "kappa_weights is made, and kappa_families is {kappa_families}: published networks "
+    "need published weights": (
+        lambda v: (
+            v["kappa_weights"] == "made"
+            and any(
+                re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]
+            )
+        )
     ),
 }
 
 
 def relation_faults(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong between parameters that are right by themselves; a relation is passed over where one of its parameters is absent."""
-    found = []
-    for words, wrong in _SIMPLE.items():
+    """What is wrong between parameters that are right by themselves.
+
+    A relation is passed over where one of its parameters is absent.
+    """
+    faults = []
+    for words, is_wrong in _SIMPLE.items():
         with suppress(KeyError):
-            found += [words.format(**values)] if wrong(values) else []
-    for relation in (_shared, _unseen, _blocks):
+            if is_wrong(values):
+                faults.append(words.format(**values))
+    for relation in (_shared_classes, _unseen, _blocks):
         with suppress(KeyError):
-            found += list(relation(values))
-    return found
+            faults += list(relation(values))
+    return faults
 
 
-def _made(v: Mapping[str, Any]) -> bool:
+def _pretrains_on_images(v: Mapping[str, Any]) -> bool:
     return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
 
 
-def _shared(v: Mapping[str, Any]) -> Iterator[str]:
-    """Classes to pretrain on, and unseen ones, are none of the study's; an empty choice is all of its source."""
+def _shared_classes(v: Mapping[str, Any]) -> Iterator[str]:
+    """Classes to pretrain on, and unseen ones, are none of the study's.
+
+    An empty choice is all classes of its source.
+    """
     places = {}
-    if "pretrained_levels" in v and _made(v):
-        places["pretrain_class_ids"] = (
-            v["pretrain_data_source"],
-            v["pretrain_data_path"],
-        )
+    if "pretrained_levels" in v and _pretrains_on_images(v):
+        place = v["pretrain_data_source"], v["pretrain_data_path"]
+        places["pretrain_class_ids"] = place
     if v.get("unseen_class_ids"):
-        places["unseen_class_ids"] = (
-            v["data_source"],
-            v["unseen_path"] or v["data_path"],
-        )
+        place = v["data_source"], v["unseen_path"] or v["data_path"]
+        places["unseen_class_ids"] = place
     for name, place in places.items():
-        every = (
-            (v["class_ids"] or v[name] or ["all classes"])
-            if (v["data_source"], v["data_path"]) == place
-            else []
-        )
-        if shared := sorted({*(v["class_ids"] or every)} & {*(v[name] or every)}):
-            yield f"{name} shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's"
+        ours = set(v["class_ids"])
+        theirs = set(v[name])
+        if (v["data_source"], v["data_path"]) == place:
+            ours = ours or theirs or {"all classes"}
+            theirs = theirs or ours
+        shared = sorted(ours & theirs)
+        if shared:
+            yield (
+                f"{name} shares {', '.join(shared[:5])} with class_ids; name classes "
+                "that are none of the study's"
+            )
 
 
 def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
+    """Fractions of unseen classes are steps that these classes allow."""
     count = len(v["class_ids"])
+    if not count:
+        return
     seen = v["seen_classes"] or count
-    if count and (
-        seen > count or ("model set" in v["kappa_families"] and seen != count)
-    ):
-        yield f"seen_classes is {seen}; the study has {count} classes, and the model set was trained on all of them: 0 takes these"
-    elif count:
-        possible = [
-            added / (seen + added)
-            for added in range(count - seen + len(v["unseen_class_ids"]) + 1)
-        ]
-        wrong = [
-            item
-            for item in v["unseen_fractions"]
-            if min(abs(item - other) for other in possible) > 0.0005
-        ]
-        yield from [
-            f"unseen_fractions has {item:g}; possible are {', '.join(f'{one:.3f}' for one in possible)}"
-            for item in wrong[:1]
-        ]
+    if seen > count or ("model set" in v["kappa_families"] and seen != count):
+        yield (
+            f"seen_classes is {seen}; the study has {count} classes, and the model set "
+            "was trained on all of them: 0 takes these"
+        )
+        return
+    most = count - seen + len(v["unseen_class_ids"])
+    possible = [added / (seen + added) for added in range(most + 1)]
+    for fraction in v["unseen_fractions"]:
+        if min(abs(fraction - other) for other in possible) > 0.0005:
+            names = ", ".join(f"{one:.3f}" for one in possible)
+            yield f"unseen_fractions has {fraction:g}; possible are {names}"
+            return
 
 
 def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
+    """Blocks name axes, and levels of the kind that the study lists for them."""
+    axes = AXIS_PARAMETERS | {"repeat": "repeat"}
     for number, block in enumerate(v["blocks"], start=1):
-        for axis in block:
-            levels = AXIS_PARAMETERS.get(axis, "repeat")
-            kind = type(
-                v.get(levels, [0])[0]
-            ).__name__  # of what the study lists; a repeat is a number
-            fault = value_fault(
-                Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis]
-            )
-            if axis not in AXIS_PARAMETERS and axis != "repeat":
-                fault = f"no such axis{near_names(axis, [*AXIS_PARAMETERS, 'repeat'])}"
-            yield from [f"blocks: block {number}, {axis}: {fault}"] if fault else []
+        for axis, levels in block.items():
+            if axis in axes:
+                parameter = axes[axis]
+                kind = type(v.get(parameter, [0])[0]).__name__
+                item = Parameter(parameter, f"list[{kind}]", [0], "levels")
+                fault = value_fault(item, levels)
+            else:
+                fault = f"no such axis{near_names(axis, axes)}"
+            if fault:
+                yield f"blocks: block {number}, {axis}: {fault}"

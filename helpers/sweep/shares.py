@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from helpers.sweep.study import CheckedStudy, Execution
+from helpers.sweep.study import CheckedStudy, Execution, in_shares
 
 
 def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
@@ -24,20 +24,7 @@ def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
         whole = item.name == item.notebook and item.notebook not in split
         on_gpu = item.parameters.get("device", "cpu") != "cpu"
         if whole and on_gpu and item.parameters.get("shard") == "":
-            shares = [_share(item, number, count) for number in range(1, count + 1)]
-            names = (share.name for share in shares)
-            executions += [*shares, replace(item, after=(*item.after, *names))]
+            executions += in_shares(item, count)
         else:
             executions.append(item)
     return replace(study, executions=executions)
-
-
-def _share(whole: Execution, number: int, count: int) -> Execution:
-    """One of several equal shares of a notebook's work."""
-    part = f"{number}_of_{count}"
-    return replace(
-        whole,
-        parameters=whole.parameters | {"shard": f"{number}/{count}"},
-        part=part,
-        depends=(*whole.depends, f"part = {part}"),
-    )

@@ -1,8 +1,12 @@
-"""A study file as executions of notebooks: every fault told before anything starts, and all that makes an execution run again."""
+"""A study file as executions of notebooks.
+
+Every fault is reported before anything starts. An execution lists all that makes it
+run again.
+"""
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +40,7 @@ from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.imports import PACKAGE, ProjectModules
 from helpers.sweep.relations import relation_faults
 
-# The notebooks in the order in which they run, each with the one that made what it reads.
+# The notebooks in the order in which they run, and the one that made what each reads.
 AFTER = {
     "01": "",
     "02": "01",
@@ -64,7 +68,8 @@ _BLOCKS = (
     "run",
     "work_study",
 )
-# What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
+# What may differ in 01 and 02 of a study that extends another one: nothing that
+# decides what is trained.
 _FREE = (
     "study",
     "pictured_images",
@@ -78,7 +83,7 @@ _FREE = (
 
 @dataclass(frozen=True)
 class Execution:
-    """One notebook with all its parameters, or the part of its work that a ``sweep`` block gives it."""
+    """One notebook with all its parameters, or a share of its work."""
 
     notebook: str
     parameters: dict[str, Any]
@@ -104,7 +109,8 @@ class CheckedStudy:
 
     name: str
     root: Path  # of the project
-    work_study: str  # whose folder of work it shares: its own name, or that of the study which it extends
+    # Whose folder of work it shares: its own name, or that of the study it extends.
+    work_study: str
     claims: list[dict[str, Any]]
     executions: list[Execution]
     sweeps: tuple[Sweep, ...] = ()  # over parameters
@@ -128,54 +134,64 @@ class CheckedStudy:
     @cached_property
     def work(self) -> Path:
         """Where runs, scores and caches are."""
-        return inside(
-            self.root / Path(self.values.get("work_dir", "work")).expanduser(),
-            self.work_study,
-        )
+        return inside(self._folder("work_dir", "work"), self.work_study)
 
     @cached_property
     def reports(self) -> Path:
         """Where notebooks, tables and figures are published."""
-        return inside(
-            self.root / Path(self.values.get("reports_dir", "reports")).expanduser(),
-            self.name,
-        )
+        return inside(self._folder("reports_dir", "reports"), self.name)
+
+    def _folder(self, name: str, default: str) -> Path:
+        """The folder that a parameter names."""
+        return self.root / Path(self.values.get(name, default)).expanduser()
+
+    def _from_root(self, path: Path) -> str:
+        return os.path.relpath(path, self.root)
 
     def job(self, execution: Execution | None = None) -> str:
-        """All that ``execute`` is told of an execution, or of the pages, as JSON."""
-        given = {"study": self.name, "work": os.path.relpath(self.work, self.root)}
-        if execution is None:
-            wholes = [one for one in self.executions if not one.part]
-            own = [one for one in wholes if not one.combination]
-            own = sorted((*self.standing, *own), key=_order)
-            given |= {
-                "reports": os.path.relpath(self.reports, self.root),
-                "parameters": {one.notebook: one.parameters for one in own},
-                "findings": digest_of(self.reports / "FINDINGS.md"),
-                "sweeps": [
-                    {"notebook": one.notebook, "through": one.through}
-                    | {"parameters": list(one.values), "values": one.values}
-                    for one in self.sweeps
-                    if one.values
-                ],
+        """All that ``execute`` needs of an execution, or of the pages, as JSON."""
+        job = self._job_of_pages() if execution is None else self._job_of(execution)
+        job |= {"study": self.name, "work": self._from_root(self.work)}
+        return json.dumps(job, sort_keys=True)
+
+    def _job_of_pages(self) -> dict[str, Any]:
+        listed = [one for one in self.executions if one.name == one.notebook]
+        sweeps = [
+            {
+                "notebook": sweep.notebook,
+                "through": sweep.through,
+                "parameters": list(sweep.values),
+                "values": sweep.values,
             }
-        else:
-            reports = self.reports / "sweeps" / execution.combination
-            given |= {
-                "reports": os.path.relpath(
-                    reports if execution.combination else self.reports, self.root
-                ),
-                "name": execution.name,
-                "notebook": execution.notebook,
-                "part": execution.part,
-                "parameters": execution.parameters,
-                "claims": self.claims,
-                "needs": self._of_same_combination(execution),
-            }
-        return json.dumps(given, sort_keys=True)
+            for sweep in self.sweeps
+            if sweep.values
+        ]
+        return {
+            "reports": self._from_root(self.reports),
+            "parameters": {
+                one.notebook: one.parameters
+                for one in sorted((*self.standing, *listed), key=_order)
+            },
+            "findings": digest_of(self.reports / "FINDINGS.md"),
+            "sweeps": sweeps,
+        }
+
+    def _job_of(self, execution: Execution) -> dict[str, Any]:
+        reports = self.reports
+        if execution.combination:
+            reports = reports / "sweeps" / execution.combination
+        return {
+            "reports": self._from_root(reports),
+            "name": execution.name,
+            "notebook": execution.notebook,
+            "part": execution.part,
+            "parameters": execution.parameters,
+            "claims": self.claims,
+            "needs": self._of_same_combination(execution),
+        }
 
     def _of_same_combination(self, execution: Execution) -> list[str]:
-        """Executions of a sweep whose failure is also that of a later one; [] of others."""
+        """Earlier executions of the same combination, whose failure is also its own."""
         alike = {
             one.name
             for one in self.executions
@@ -190,21 +206,19 @@ class CheckedStudy:
         return {name: fault for name, fault in faults.items() if fault}
 
     def withdraw_failed(self) -> None:
-        """Delete the record of each combination that failed, so that it is tried again."""
+        """Delete the record of each failed combination, so that it is tried again."""
         for name in self.failed():
             record_of(self.work, self.name, name).unlink(missing_ok=True)
 
     def withdraw_changed(self) -> None:
-        """Delete the record of each execution that no longer has what it made, so that it runs again."""
+        """Delete the records of executions whose files changed; they run again."""
         for record in self.work.glob(f"done/{self.name}/*.json"):
             try:
-                sound = all(
-                    digest_of(self.work / file) == kept
-                    for file, kept in read_json(record)["made"].items()
-                )
+                files = read_json(record)["made"].items()
+                changed = any(digest_of(self.work / file) != old for file, old in files)
             except (ValueError, KeyError, TypeError, AttributeError):
-                sound = False
-            if not sound:
+                changed = True
+            if changed:
                 record.unlink()
 
 
@@ -300,10 +314,12 @@ def load_study(
     """
     path = _path_of(path, root)
     content = read_blocks(path)
-    notebooks, claims = content["notebooks"], content.get("claims") or []
+    claims = content.get("claims") or []
     sweep = {stem: dict(block or {}) for stem, block in content["sweep"].items()}
     available = _available(root)
-    listed = {stem: names for stem, names in available.items() if stem in notebooks}
+    listed = {
+        stem: names for stem, names in available.items() if stem in content["notebooks"]
+    }
     faults = [
         *_faults_of_names(content, available, listed),
         *_faults_of_run(content, listed),
@@ -312,11 +328,13 @@ def load_study(
     if "run" in content and not faults:
         schema = {stem: listed[stem] for stem in listed if stem in content["run"]}
     values = {
-        stem: {"study": path.stem} | content["common"] | notebooks[stem]
+        stem: {"study": path.stem} | content["common"] | content["notebooks"][stem]
         for stem in schema
     }
-    asked = [fault for text in overrides for fault in _override(text, values, schema)]
-    asked += vary(variations, sweep, schema)
+    of_options = []
+    for text in overrides:
+        of_options += _override(text, values, schema)
+    of_options += vary(variations, sweep, schema)
     try:
         check_claims(claims)
     except ValueError as fault:
@@ -324,14 +342,8 @@ def load_study(
     modules = ProjectModules(root if (root / PACKAGE).is_dir() else CODE_ROOT)
     wholes = {}
     for stem, names in schema.items():
-        parameters = {
-            name: _valid(item, values[stem].get(name, item.default), faults)
-            for name, item in names.items()
-        }
-        if parameters.get("study", path.stem) != path.stem:
-            faults.append(
-                f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file"
-            )
+        parameters, wrong = _valid_values(names, values[stem], path.stem)
+        faults += wrong
         wholes[stem] = Execution(
             stem,
             parameters,
@@ -347,8 +359,8 @@ def load_study(
     if "extends" in content:
         base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root)
         faults += _beyond(base, study)
-    if faults or asked:
-        raise StudyError(*(f"{path}: {fault}" for fault in faults), *asked)
+    if faults or of_options:
+        raise StudyError(*(f"{path}: {fault}" for fault in faults), *of_options)
     return study
 
 
@@ -372,15 +384,15 @@ def _faults_of_names(
     schema: Mapping[str, Mapping[str, Parameter]],
 ) -> list[str]:
     """Names in a study file that nothing declares; a study that names no notebook."""
-    every = {name for names in schema.values() for name in names}
-    blocks = [
-        ("study", content, _BLOCKS),
-        ("notebooks", content["notebooks"], available),
-        ("sweep", content["sweep"], schema),
-        ("common", content["common"], every),
-        *((stem, content["notebooks"][stem], names) for stem, names in schema.items()),
+    notebooks = content["notebooks"]
+    faults = [
+        *_unknown("study", content, _BLOCKS),
+        *_unknown("notebooks", notebooks, available),
+        *_unknown("sweep", content["sweep"], schema),
+        *_unknown("common", content["common"], set().union(*schema.values())),
     ]
-    faults = [fault for block in blocks for fault in _unknown(*block)]
+    for stem, names in schema.items():
+        faults += _unknown(stem, notebooks[stem], names)
     faults += [
         f"{name} is {content[name]!r:.100}, and must be a text"
         for name in ("question", "subject")
@@ -414,7 +426,9 @@ def _sweeps(
     schema: Mapping[str, Mapping[str, Parameter]],
 ) -> tuple[list[Sweep], list[str]]:
     """What each notebook's part of the ``sweep`` block asks for, and its faults."""
-    sweeps, faults, stems = [], [], list(schema)
+    sweeps = []
+    faults = []
+    stems = list(schema)
     for stem, block in blocks.items():
         if stem in schema:
             later = stems[stems.index(stem) + 1 :]
@@ -431,13 +445,13 @@ def _executions(
     shards = {sweep.notebook: sweep.shard for sweep in sweeps}
     executions = []
     for stem, whole in wholes.items():
-        executions += _with_shares(whole, shards.get(stem, 0))
+        executions += in_shares(whole, shards.get(stem, 0))
     for sweep in sweeps:
         for folder, values in sweep.combinations().items():
             chain = _chain(wholes, sweep, folder, values, root)
             for one in chain:
                 shares = sweep.shard if one.notebook == sweep.notebook else 0
-                executions += _with_shares(one, shares)
+                executions += in_shares(one, shares)
     return executions
 
 
@@ -483,12 +497,13 @@ def _faults_of_sweeps(study: CheckedStudy) -> Iterator[str]:
                     yield f"sweep: {folder}: {fault}"
 
 
-def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
-    few = f"; valid: {', '.join(sorted(known))}" if len(known) < 10 else ""
+def _unknown(where: str, names: Iterable[str], allowed: Collection[str]) -> list[str]:
+    """A sentence for each name that is not among those allowed."""
+    few = f"; valid: {', '.join(sorted(allowed))}" if len(allowed) < 10 else ""
     return [
-        f"{where}: unknown name {name!r}{near_names(name, known)}{few}"
-        for name in block
-        if name not in known
+        f"{where}: unknown name {name!r}{near_names(name, allowed)}{few}"
+        for name in names
+        if name not in allowed
     ]
 
 
@@ -497,15 +512,20 @@ def _override(
     values: Mapping[str, dict[str, Any]],
     schema: Mapping[str, Mapping[str, Parameter]],
 ) -> list[str]:
-    target, _, text = override.partition("=")
+    """Put the value of one ``--set`` into the values by notebook.
+
+    Returns:
+        What is wrong with it: one sentence, or none.
+    """
+    target, equals, text = override.partition("=")
     stem, _, name = target.rpartition(".")
     chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
-    if not chosen or "=" not in override:
-        near = near_names(
-            name, [item for names in schema.values() for item in names]
-        ) or near_names(stem, schema)
+    if not chosen or not equals:
+        names = [item for items in schema.values() for item in items]
+        near = near_names(name, names) or near_names(stem, schema)
         return [
-            f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"
+            f"--set {override:.200}: unknown name{near}; write name=value or "
+            "notebook.name=value"
         ]
     try:
         for key in chosen:
@@ -515,15 +535,30 @@ def _override(
     return []
 
 
-def _valid(item: Parameter, value: Any, faults: list[str]) -> Any:
-    """A value that is right; where it is not, the fault is noted, and the default stands in, so that the rest can be checked."""
-    fault = value_fault(item, value)
-    faults += [fault] if fault else []
-    return check_type(item.annotation, item.default if fault else value)
+def _valid_values(
+    names: Mapping[str, Parameter], values: Mapping[str, Any], study: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The parameters of a notebook, and what is wrong with their values.
+
+    For a value that is wrong the default stands in, so that the rest can be checked.
+    """
+    parameters = {}
+    faults = []
+    for name, item in names.items():
+        value = values.get(name, item.default)
+        fault = value_fault(item, value)
+        if fault:
+            faults.append(fault)
+            value = item.default
+        parameters[name] = check_type(item.annotation, value)
+    stated = parameters.get("study", study)
+    if stated != study:
+        faults.append(f"study is {stated!r}, and must be {study!r}, as its file")
+    return parameters, faults
 
 
 def _beyond(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
-    """Values of 01 and 02 that are not those of the study which is extended, whose images and runs are shared."""
+    """Values of 01 and 02 that are not those of the study which is extended."""
     theirs = {
         item.notebook: item.parameters
         for item in base.executions
@@ -532,26 +567,41 @@ def _beyond(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
     for item in study.executions:
         for name, value in theirs.get(item.notebook, {}).items():
             if name not in _FREE and item.parameters[name] != value:
-                yield f"{name} is {item.parameters[name]!r}, and {base.name}, whose images and runs it shares, has {value!r}"
+                yield (
+                    f"{name} is {item.parameters[name]!r}, and {base.name}, whose "
+                    f"images and runs it shares, has {value!r}"
+                )
 
 
-def _with_shares(whole: Execution, count: int) -> list[Execution]:
-    """The equal shares of a notebook's work, side by side, and the whole after them."""
-    shares = [
-        replace(
-            whole,
-            parameters=whole.parameters | {"shard": f"{number}/{count}"},
-            part=f"{number}_of_{count}",
-            depends=(*whole.depends, f"part = {number}_of_{count}"),
+def in_shares(whole: Execution, count: int) -> list[Execution]:
+    """Equal shares of a notebook's work, side by side, and the whole after them.
+
+    Args:
+        whole: the execution.
+        count: of the shares; 0 leaves the whole alone.
+    """
+    shares = []
+    for number in range(1, count + 1):
+        part = f"{number}_of_{count}"
+        shares.append(
+            replace(
+                whole,
+                parameters=whole.parameters | {"shard": f"{number}/{count}"},
+                part=part,
+                depends=(*whole.depends, f"part = {part}"),
+            )
         )
-        for number in range(1, count + 1)
-    ]
     after = (*whole.after, *(share.name for share in shares))
     return [*shares, replace(whole, after=after)]
 
 
 def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
-    """The notebook of the study that makes what this one reads, or the nearest before that one."""
+    """The notebook that makes what this one reads, or the nearest before it.
+
+    Args:
+        stem: of a notebook.
+        stems: of those that the study has.
+    """
     number = AFTER.get(stem[:2])
     while number and number not in {other[:2] for other in stems}:
         number = AFTER.get(number)
@@ -594,38 +644,51 @@ def _depends(
 
 
 def further_faults(study: CheckedStudy) -> list[str]:
-    """What is known by this machine and other modules: files and measures that do not exist, claims that cannot be answered."""
-    paths, stated = {}, {}
+    """What this machine and other modules know to be wrong.
+
+    Files and measures that do not exist, and claims that cannot be answered.
+    """
+    faults = []
+    primary = set()
     for item in study.executions:
         for name, value in item.parameters.items():
-            if name.endswith("_path") and value:
-                paths[name, value] = study.root / Path(value).expanduser()
-            if name == "primary_measures":
-                stated[tuple(value)] = value
-    faults = [
-        f"{name} is {value!r}, and nothing is there; give its place by --set {name}=..."
-        for (name, value), path in paths.items()
-        if not path.exists()
-    ]
-    named = [
-        (f"claim {claim['claim']!r}", claim["measure"])
-        for claim in study.claims
-        if claim["question"] != PAIRED
-    ]
-    named += [("primary_measures", name) for names in stated.values() for name in names]
-    if named:
-        from helpers.measures.registry import columns  # late: it loads torch
-
-        known = columns()["column"].tolist()
-        faults += [
-            f"{where}: unknown measure {name!r}{near_names(name, known)}"
-            for where, name in named
-            if name not in known
-        ]
+            if (
+                name.endswith("_path")
+                and value
+                and not (study.root / Path(value).expanduser()).exists()
+            ):
+                faults.append(
+                    f"{name} is {value!r}, and nothing is there; give its place by "
+                    f"--set {name}=..."
+                )
+        primary.add(tuple(item.parameters.get("primary_measures", [])))
+    faults += _unknown_measures(study.claims, sorted(primary))
     try:
-        for names in stated.values():
+        for names in sorted(primary):
             check_primary(names)
         check_claims(study.claims, primary=study.values.get("primary_measures"))
     except ValueError as fault:
         faults.append(str(fault))
     return list(dict.fromkeys(faults))
+
+
+def _unknown_measures(
+    claims: Sequence[Mapping[str, Any]], primary: Iterable[Sequence[str]]
+) -> list[str]:
+    """Measures that claims or ``primary_measures`` name, and that are not there."""
+    named = [
+        (f"claim {claim['claim']!r}", claim["measure"])
+        for claim in claims
+        if claim["question"] != PAIRED
+    ]
+    named += [("primary_measures", name) for names in primary for name in names]
+    if not named:
+        return []
+    from helpers.measures.registry import columns  # late: it loads torch
+
+    measures = columns()["column"].tolist()
+    return [
+        f"{where}: unknown measure {name!r}{near_names(name, measures)}"
+        for where, name in named
+        if name not in measures
+    ]
