@@ -1,6 +1,7 @@
-"""What more than one notebook draws: rows of estimates with their intervals."""
+"""What more than one notebook draws: rows of estimates, and names beside their data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,3 +65,34 @@ def first_rows(
     claimed = table["measure"].isin(always)
     free = (~claimed).cumsum() <= most - claimed.sum()
     return table[claimed | free]
+
+
+def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> None:
+    """Write names right of a plot, at the heights of what they name, in its colour.
+
+    Names that would overlap are moved apart. Call it once the axis has its limits.
+
+    Args:
+        ax: with the data.
+        heights: where each name belongs, by name, in units of the y axis.
+        colours: by name.
+    """
+    heights = heights.dropna().sort_values()
+    points = np.column_stack([np.zeros(len(heights)), heights])
+    pixels = ax.transData.transform(points)
+    places = ax.transAxes.inverted().transform(pixels)[:, 1]
+    line = 14 / 72 * ax.figure.dpi / ax.get_window_extent().height
+    for _ in range(100):
+        lacking = np.clip(line - np.diff(places), 0, None) / 2
+        places -= np.append(lacking, 0)
+        places += np.append(0, lacking)
+    for name, place in zip(heights.index, places, strict=True):
+        ax.text(
+            1.02,
+            place,
+            name,
+            color=colours[name],
+            fontsize="small",
+            va="center",
+            transform=ax.transAxes,
+        )

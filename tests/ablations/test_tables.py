@@ -421,34 +421,8 @@ def test_shifts_of_pairs_that_differ_in_labels_alone():
     )
 
 
-def test_survival_counts_the_sign_of_the_papers_setting():
-    made = {
-        "layers": pd.DataFrame({"pearson_r": [-0.2, 0.4, np.nan]}),
-        "sizes": pd.DataFrame({"pearson_r": [-0.9]}),
-    }
-    assert report.survival(made, -0.5).startswith(
-        "At the paper's setting r is **-0.50**; under 2 of 3 choices it has the same sign (layers 1 of 2, sizes 1 of 1)"
-    )
-    assert "undefined" in report.survival(made, np.nan)
-
-
 def test_choices_without_intervals_are_not_counted_as_intervals():
-    table = pd.DataFrame(
-        {
-            "pearson_r": [-0.5, 0.2, np.nan],
-            "ci_low": [-0.7, np.nan, np.nan],
-            "ci_high": [-0.3, np.nan, np.nan],
-        }
-    )
-    said = report.choices(table, ["a", "b", "c"])
-    assert said.startswith(
-        "r from -0.50 (-0.70 to -0.30) with a to 0.20 (no interval) with b; 95 % intervals below 0"
-    )
-    assert said.endswith("expects them: 1 of 1, above 0: 0.")
-    assert (
-        report.below(table.assign(way=["a", "a", "b"]), "way") == "a 1 of 1, b 0 of 0"
-    )
-    assert (
-        report.choices(table.iloc[2:], ["c"])
-        == "No correlation is defined: too few models."
-    )
+    ends = [(-0.7, -0.3), (-0.2, 0.1), (np.nan, np.nan)]
+    table = pd.DataFrame(ends, columns=["ci_low", "ci_high"])
+    assert report.below(table) == "1 of 2"
+    assert report.below(table.iloc[2:]) == "0 of 0"

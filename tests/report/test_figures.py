@@ -1,34 +1,20 @@
 """Figures that notebooks share, and the sentences below them: they draw and say what the table holds."""
 
 import io
-import re
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.report import captions, figures, style
-from tests.report import made
+from helpers.report import figures, style
 
 
 @pytest.fixture(autouse=True)
 def closed():
     yield
     plt.close("all")
-
-
-def numbers(text):
-    return [float(found) for found in re.findall(r"-?\d+\.\d+", text)]
-
-
-def row(r, low, high):
-    """A row of estimates as ``Draws.correlations`` has them."""
-    return next(
-        pd.DataFrame(
-            {"pearson_r": [r], "ci_low": [low], "ci_high": [high], "n": [40]}
-        ).itertuples()
-    )
 
 
 def test_rows_stand_from_above_with_their_intervals_and_published_values():
@@ -86,48 +72,20 @@ def test_the_first_rows_hold_the_claimed_ones_in_any_case():
     assert shown == [f"m{number}" for number in range(9)] + ["m53"]
 
 
-@pytest.mark.parametrize(
-    ("ends", "words"),
-    [
-        ((-0.5, -0.1), "smaller gap"),
-        ((0.1, 0.5), "larger gap"),
-        ((-0.1, 0.4), "contains 0"),
-    ],
-)
-def test_a_correlation_is_said_with_its_interval_and_what_that_allows(ends, words):
-    said = captions.correlation(row(sum(ends) / 2, *ends), "IoU")
-    assert (
-        numbers(said) == pytest.approx([sum(ends) / 2, *ends])
-        and words in said
-        and "40 models" in said
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_names_at_the_right_keep_their_order_and_never_overlap(scale):
+    _, ax = plt.subplots(figsize=(6, 4))
+    ax.set(ylim=(1, 100), yscale=scale)
+    heights = pd.Series({"low": 2.0, "b": 50.0, "a": 49.9, "c": 50.1, "none": np.nan})
+    figures.label_at_right(ax, heights, dict.fromkeys(heights.index, "black"))
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    assert list(boxes) == ["low", "a", "b", "c"]
+    ordered = list(boxes.values())
+    assert all(under.y1 < over.y0 for under, over in pairwise(ordered))
+    middle = ax.transData.inverted().transform(
+        (0, boxes["b"].get_points()[:, 1].mean())
     )
-    assert "too few configurations" in captions.correlation(
-        row(0.3, np.nan, np.nan), "IoU"
-    )
-    assert "no correlation" in captions.correlation(row(np.nan, np.nan, np.nan), "IoU")
-
-
-def test_captions_hold_the_numbers_of_the_tables_that_they_stand_below():
-    given = made.tables()
-    measures = given["primary"][~given["primary"]["baseline"]]
-    best = measures.sort_values("error_with_twins").iloc[0]
-    said = captions.primary(given["primary"])
-    errors = [best["error_best_twins"], best["error_with_twins"]]
-    assert numbers(said) == [round(error, 1) for error in errors]
-    assert best["title"] in said
-    told = captions.claims(given["claims"])
-    claim = given["claims"][given["claims"]["primary"]].iloc[0]
-    assert told.count("\n") == 0 and numbers(told)[:3] == [
-        round(claim[name], 2) for name in ("ours", "ours_low", "ours_high")
-    ]
-    assert claim["verdict"] in told and str(claim["published"]) in told
-    closed = given["gates"][~given["gates"]["passes"]]
-    assert captions.gates(given["gates"]).startswith(
-        f"{len(given['gates']) - len(closed)} of {len(given['gates'])} conditions hold. These fail: "
-    )
-    largest = given["primary"].loc[given["primary"]["r_gap"].abs().idxmax()]
-    said = captions.strongest(given["primary"], "r_gap", "r")
-    assert largest["title"] in said and numbers(said)[0] == round(largest["r_gap"], 2)
+    assert middle[1] == pytest.approx(50, rel=0.03)
 
 
 def test_numbers_are_written_one_way():
