@@ -120,7 +120,7 @@ def cells():
 
 def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(cells):
     grid = statistics.cell_array(cells)
-    drawn = grid[1][:, :, :, None] + np.linspace(-0.1, 0.1, 201)[:, None]
+    drawn = grid[1][:, :, :, None] + np.linspace(-0.1, 0.1, 41)[:, None]
     found = spread(*grid, drawn, 20, 1.0)
     means = statistics.marginals(cells)
     np.testing.assert_allclose(
