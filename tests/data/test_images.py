@@ -337,12 +337,9 @@ def test_classes_of_the_public_archive_give_the_images_of_an_archive_of_these_al
     assert len(whole.train) == 10 and len(whole.test) > 8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("study", "classes"),
-    [
-        ("kinds20", "compact-20"),
-        pytest.param("filled20", "20", marks=pytest.mark.nightly),
-    ],
+    ("study", "classes"), [("kinds20", "compact-20"), ("filled20", "20")]
 )
 def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(
     real_data, tmp_path, study, classes

@@ -288,6 +288,7 @@ def test_a_complete_run_is_returned_and_not_trained_again(
     assert train_run(config, data, tmp_path) == first
 
 
+@pytest.mark.nightly
 def test_a_compiled_step_is_the_same_step(data, config):
     """The graph is captured and run by PyTorch, without a compiler: what it computes must not depend on how it is called."""
     split, weights = run.resident(data.train, "cpu"), []
