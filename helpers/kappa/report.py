@@ -1,13 +1,11 @@
-"""Tables of notebook 06 beside those of the paper, and sentences on them."""
+"""Tables of notebook 06 beside those of the paper."""
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from helpers.kappa.intervals import Spread
-from helpers.kappa.statistics import AXES, CELL_STATISTICS, slice_marginals
-from helpers.report.style import listed, percent
+from helpers.kappa.statistics import CELL_STATISTICS, slice_marginals
 from helpers.statistics.draws import percentile_interval
 from helpers.statistics.published import published_table
 
@@ -159,115 +157,3 @@ def stability(sizes: pd.DataFrame) -> pd.DataFrame:
     networks = sizes.drop_duplicates("model")[["family", "model"]]
     table = networks.set_index("model", drop=False).assign(**errors, divergence=moved)
     return table.sort_values("divergence", ignore_index=True)
-
-
-def say_stability(table: pd.DataFrame) -> str:
-    """Which network moves least from its clean cell, and whether it had least to lose.
-
-    Args:
-        table: of ``stability``.
-    """
-    defined = table.dropna()
-    if len(defined) < 2:
-        return "Of one network alone nothing can be said to be more stable."
-    networks = [
-        f"{row.model} ({row.divergence:.2f} nats; it errs in "
-        f"{percent(row.clean_error)} of clean images)"
-        for row in defined.itertuples()
-    ]
-    ends = f"Least moves {networks[0]}, most {networks[-1]}."
-    if len(defined) < 4:
-        return f"{ends} {len(defined)} networks allow no correlation."
-    tau = defined["divergence"].corr(defined["clean_error"], method="kendall")
-    return (
-        f"{ends} Kendall's tau with the clean error over {len(defined)} networks: "
-        f"{tau:.2f}; below 0 the steady have less to lose."
-    )
-
-
-def say_slices(table: pd.DataFrame) -> str:
-    """Whether larger networks err less, by family: Kendall's tau of size and error.
-
-    Args:
-        table: of ``slices_by_size``.
-    """
-    sentences = []
-    for family, rows in table.groupby("family", sort=False):
-        if rows["weights_millions"].nunique() < 3:
-            sentences.append(f"{family}: fewer than three sizes allow no tau.")
-            continue
-        slices = rows.columns.drop(["family", "model", "weights_millions"])
-        taus = rows[slices].corrwith(rows["weights_millions"], method="kendall")
-        sentences.append(
-            f"{family}: Kendall's tau of size and error is {taus.min():.2f} to "
-            f"{taus.max():.2f} over the four slices of {len(rows)} networks."
-        )
-    return " ".join(sentences)
-
-
-def say_shares(shares: pd.DataFrame) -> str:
-    """Shares of sign errors above 0.5 by family, beside those of the article.
-
-    Args:
-        shares: of ``sign_error_shares``.
-    """
-    printed = published_table("huang2025_figure5")["share_above_half"]
-    article = f"The article's are {listed(list(map(percent, printed)))}."
-    if not len(shares):
-        return f"Fewer than three networks of a family have no sign error. {article}"
-    sentences = []
-    for family, rows in shares.groupby("family", sort=False):
-        of_slices = rows["share_above_half"]
-        ends = f"{percent(of_slices.min())} to {percent(of_slices.max())}"
-        sentences.append(
-            f"{family}: by slice, {ends} of the measures have a sign error above 0.5: "
-            "they order networks more often wrongly than rightly."
-        )
-    return " ".join([*sentences, article])
-
-
-def say_point(rows: pd.DataFrame, marginals: pd.DataFrame, strength: float) -> str:
-    """Where a family balances, and where this is the edge of what was measured.
-
-    Args:
-        rows: of ``table2``, of one family.
-        marginals: of ``statistics.marginals``, of the same family.
-        strength: lambda.
-    """
-    table = rows.set_index("quantity")
-    number = "{:.3g}".format
-    between = " (" + table["low"].map(number) + " to " + table["high"].map(number) + ")"
-    has_interval = np.isfinite(table[["low", "high"]]).all(axis=1)
-    at = table["value"].map(number) + between.where(has_interval, "")
-    place = table["value"][["ssim", "unseen_fraction", "weights_millions"]]
-    place = place * [1, 1, 1e6]
-    clean = np.isclose(place["ssim"], 1)
-    edges = _edges(place.to_numpy(), marginals, clean)
-    balance = "the balance lies at"
-    if clean:
-        balance = "any noise costs more than it gains: the optimum lies at"
-    return (
-        f"**{rows['family'].iloc[0]}**: at lambda {strength:g} {balance} SSIM "
-        f"{at['ssim']}, a share of added classes of {at['unseen_fraction']} and "
-        f"{at['weights_millions']} million weights, with a mean error of "
-        f"{at['generalization_bound']} and a mean Kappa loss of "
-        f"{at['diversity_bound']}."
-    ) + (
-        f" That is the edge of what was measured in {' and '.join(edges)}."
-        if edges
-        else ""
-    )
-
-
-def _edges(place: np.ndarray, marginals: pd.DataFrame, clean: bool) -> list[str]:
-    """Axes on whose end a point lies; clean images are no edge."""
-    ends = marginals.groupby("axis")["level"].agg(["min", "max"]).loc[list(AXES)]
-    on_end = np.isclose(ends.T, place, rtol=1e-6).any(axis=0)
-    near = pd.Series(on_end & (ends["min"] < ends["max"]), index=ends.index)
-    near["ssim"] &= not clean
-    names = {
-        "ssim": "SSIM",
-        "unseen_fraction": "the share of added classes",
-        "weights": "weights",
-    }
-    return [name for axis, name in names.items() if near[axis]]
