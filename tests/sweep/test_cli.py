@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -373,7 +374,7 @@ def test_huang100_runs_through_a_sweep_with_small_weights_of_its_own(tmp_path):
 
 
 def test_what_a_killed_sweep_left_goes_when_the_next_one_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     study = SimpleNamespace(work=tmp_path / "work/a")
     with cli._temporary_folder(study) as folder:
         assert folder.parent == tmp_path
