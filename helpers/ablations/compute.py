@@ -306,11 +306,7 @@ def closed_form_scores(
         ``iou_of_images`` of the predicted class by ``name_of_images``.
     """
     closed = closed_form(subject)
-    is_right = closed.predicted.cpu() == subject.images.labels
-    in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
-    scores = []
-    corrected = []
-    single = {}
+    scores = _Scores(subject, closed, settings)
     for key, maps in closed.maps.items():
         method, formula, class_used = key
         way = {
@@ -318,20 +314,55 @@ def closed_form_scores(
             "formula": formula,
             "layer": closed.stage.name,
             "class_used": class_used,
+            "annotation": BOXES,
             "image_size": subject.size,
         }
-        annotations = {BOXES: in_boxes}
-        if key == PAPER_MAPS:
-            annotations |= masks
-        for name, annotated in annotations.items():
-            rows = overlap_rows(maps, annotated, is_right, settings.thresholds)
-            scores.append(with_way(rows, way | {"annotation": name}))
-        row = corrected_row(maps, subject, settings.threshold)
-        corrected.append(with_way(row, way | {"annotation": BOXES}))
-        if class_used == PREDICTED:
-            name = name_of_images(method, formula)
-            single[name] = iou_of_images(maps, in_boxes, settings.threshold)
-    return single | _tables(scores, corrected)
+        scores.add(maps, way, with_images=class_used == PREDICTED)
+        for name, annotated in masks.items() if key == PAPER_MAPS else ():
+            scores.add_overlap(maps, annotated, way | {"annotation": name})
+    return scores.record()
+
+
+class _Scores:
+    """Scores of the maps of a network, collected way by way."""
+
+    def __init__(
+        self, subject: Subject, closed: ClosedForm, settings: AblationSettings
+    ) -> None:
+        self._subject = subject
+        self._settings = settings
+        self._is_right = closed.predicted.cpu() == subject.images.labels
+        self._in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
+        self._scores: list[pd.DataFrame] = []
+        self._corrected: list[pd.DataFrame] = []
+        self._of_images: dict[str, NDArray[np.float16]] = {}
+
+    def add(
+        self, maps: Tensor, way: Mapping[str, str | int], *, with_images: bool
+    ) -> None:
+        """Score maps (N, h, w) against boxes, and each of their images if asked."""
+        self.add_overlap(maps, self._in_boxes, way)
+        threshold = self._settings.threshold
+        row = corrected_row(maps, self._subject, threshold)
+        self._corrected.append(with_way(row, way))
+        if with_images:
+            name = name_of_images(way["method"], way["formula"])
+            self._of_images[name] = iou_of_images(maps, self._in_boxes, threshold)
+
+    def add_overlap(
+        self, maps: Tensor, annotated: Tensor, way: Mapping[str, str | int]
+    ) -> None:
+        """Overlap of maps (N, h, w) with masks (N, S, S)."""
+        thresholds = self._settings.thresholds
+        rows = overlap_rows(maps, annotated, self._is_right, thresholds)
+        self._scores.append(with_way(rows, way))
+
+    def record(self) -> dict[str, Any]:
+        """Tables "scores" and "corrected", and IoU of images by ``name_of_images``."""
+        return self._of_images | {
+            "scores": pd.concat(self._scores, ignore_index=True),
+            "corrected": pd.concat(self._corrected, ignore_index=True),
+        }
 
 
 def name_of_images(method: str, formula: str) -> str:
@@ -361,15 +392,6 @@ def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
     """Rows with the way that their maps were computed in, first."""
     keys = pd.DataFrame(dict(way), index=rows.index)
     return pd.concat([keys[WAY], rows], axis=1)
-
-
-def _tables(
-    scores: Sequence[pd.DataFrame], corrected: Sequence[pd.DataFrame]
-) -> dict[str, pd.DataFrame]:
-    return {
-        "scores": pd.concat(scores, ignore_index=True),
-        "corrected": pd.concat(corrected, ignore_index=True),
-    }
 
 
 def overlap_rows(
@@ -436,11 +458,7 @@ def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, An
         ``iou_of_images`` at the last stage by ``name_of_images``.
     """
     closed = closed_form(subject)
-    is_right = closed.predicted.cpu() == subject.images.labels
-    in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
-    scores = []
-    corrected = []
-    single = {}
+    scores = _Scores(subject, closed, settings)
     for way, maps_of in _other_ways(subject, closed.stage, settings):
         classes = closed.predicted.split(_BATCH)
         batches = []
@@ -448,14 +466,10 @@ def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, An
             seed = settings.seed + number
             batches.append(maps_of(pixels, classes[number], seed))
         maps = normalise_maps(torch.cat(batches))
-        rows = overlap_rows(maps, in_boxes, is_right, settings.thresholds)
-        scores.append(with_way(rows, way))
-        row = corrected_row(maps, subject, settings.threshold)
-        corrected.append(with_way(row, way))
-        if way["layer"] == closed.stage.name and way["image_size"] == subject.size:
-            name = name_of_images(way["method"], way["formula"])
-            single[name] = iou_of_images(maps, in_boxes, settings.threshold)
-    return single | _tables(scores, corrected)
+        is_at_last_stage = way["layer"] == closed.stage.name
+        has_size = way["image_size"] == subject.size
+        scores.add(maps, way, with_images=is_at_last_stage and has_size)
+    return scores.record()
 
 
 def _other_ways(

@@ -21,8 +21,8 @@ from helpers.ablations.compute import (
 )
 from helpers.cams import chance
 from helpers.scoring.store import Kept
+from helpers.statistics.bootstrap import Bootstrap, percentile_interval
 from helpers.statistics.correlations import finite_mean
-from helpers.statistics.draws import Draws, percentile_interval
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
 from helpers.statistics.tables import TOTAL, beside_published, correlation_table
@@ -84,19 +84,19 @@ def marked(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
 
 
 def each_choice(
-    draws: Draws,
+    bootstrap: Bootstrap,
     scores: pd.DataFrame,
     keys: Sequence[str],
     value: str = "iou",
     single: ImageValues | None = None,
-) -> tuple[Draws, pd.DataFrame]:
+) -> tuple[Bootstrap, pd.DataFrame]:
     """Make a measure of the scores of every choice.
 
     A value of fewer than ``FEWEST_IMAGES`` images, such as those a network gets wrong,
     is none.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         scores: a row per model and choice.
         keys: columns that tell choices apart.
         value: column of the score.
@@ -107,36 +107,38 @@ def each_choice(
         Bootstrap of the models with a column per choice; and per choice the column
         (measure), the keys, images (median over the models) and mean.
     """
-    images = _of_test_images(draws)
+    images = _of_test_images(bootstrap)
     columns = {}
     rows = []
     groups = scores.groupby(list(keys), sort=False, dropna=False)
     for number, (key, choice) in enumerate(groups):
         name = f"choice {number}"
-        of_models = choice.set_index("model_id").reindex(draws.models["model_id"])
+        of_models = choice.set_index("model_id").reindex(bootstrap.models["model_id"])
         enough = of_models["n"] >= FEWEST_IMAGES
         columns[name] = of_models[value].where(enough).to_numpy(dtype=float)
         rows.append([name, *key, of_models["n"].median(), of_models[value].mean()])
         if single and key in single:
             images[name] = single[key]
-    models = draws.models.join(pd.DataFrame(columns, index=draws.models.index))
+    models = bootstrap.models.join(pd.DataFrame(columns, index=bootstrap.models.index))
     choices = pd.DataFrame(rows, columns=["measure", *keys, "images", "mean"])
-    return Draws(models, images, draws=draws.draws, seed=draws.seed), choices
+    return Bootstrap(
+        models, images, draws=bootstrap.draws, seed=bootstrap.seed
+    ), choices
 
 
-def _of_test_images(draws: Draws) -> dict[str, ArrayLike]:
+def _of_test_images(bootstrap: Bootstrap) -> dict[str, ArrayLike]:
     """Values of single test images, where there are any."""
     name = "test_accuracy"
-    return {name: draws.images[name]} if name in draws.images else {}
+    return {name: bootstrap.images[name]} if name in bootstrap.images else {}
 
 
 def correlations(
-    draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
+    bootstrap: Bootstrap, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
 ) -> pd.DataFrame:
     """Correlate a score with the gap for every choice.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         scores: a row per model and choice.
         keys: columns that tell choices apart.
         value: column of the score.
@@ -146,7 +148,7 @@ def correlations(
     """
     if scores.empty:
         return pd.DataFrame(columns=[*keys, "images", "mean", *CORRELATION])
-    of_choices, choices = each_choice(draws, scores, keys, value)
+    of_choices, choices = each_choice(bootstrap, scores, keys, value)
     with_gap = of_choices.correlations(choices["measure"], tau=False)
     return choices.drop(columns="measure").join(with_gap[CORRELATION])
 
@@ -186,7 +188,7 @@ def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
 
 
 def _by_architecture(
-    draws: Draws,
+    bootstrap: Bootstrap,
     scores: pd.DataFrame,
     keys: Sequence[str],
     accuracies: Collection[float],
@@ -196,14 +198,14 @@ def _by_architecture(
     """Each choice per architecture, and last of all, beside the paper's r.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         scores: a row per model and choice.
         keys: columns that tell choices apart, "method" among them.
         accuracies: training accuracies (threshold) that models exceed.
         published: the paper's table.
         single: values of single images by choice.
     """
-    of_choices, choices = each_choice(draws, scores, keys, single=single)
+    of_choices, choices = each_choice(bootstrap, scores, keys, single=single)
     table = correlation_table(of_choices, choices["measure"], accuracies, tau=False)
     table = table.merge(choices, on="measure")
     table = table[["architecture", "threshold", *keys, "images", *CORRELATION]]
@@ -236,7 +238,7 @@ def values_of_images(
 
 
 def cam_methods(
-    draws: Draws,
+    bootstrap: Bootstrap,
     scores: pd.DataFrame,
     threshold: float,
     accuracies: Collection[float],
@@ -249,7 +251,7 @@ def cam_methods(
     they are fewer.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         scores: see ``marked``.
         threshold: of the map.
         accuracies: training accuracies that models exceed.
@@ -272,7 +274,7 @@ def cam_methods(
     ordered = pd.concat([closed, again, sampled[~_is_way(sampled, CLOSED_FORMS)]])
     keys = ["method", "formula", "part"]
     published = published_table("du2024_table6")
-    table = _by_architecture(draws, ordered, keys, accuracies, published, single)
+    table = _by_architecture(bootstrap, ordered, keys, accuracies, published, single)
     return table.drop(columns="part")
 
 
@@ -285,12 +287,15 @@ def _is_way(
 
 
 def annotations(
-    draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]
+    bootstrap: Bootstrap,
+    scores: pd.DataFrame,
+    threshold: float,
+    accuracies: Collection[float],
 ) -> pd.DataFrame:
     """Annotated boxes beside masks of machines, by Grad-CAM; Du et al. 2024, Table 7.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         scores: see ``scores_of``.
         threshold: of the map.
         accuracies: training accuracies that models exceed.
@@ -310,18 +315,21 @@ def annotations(
     for provider in methods.unique():
         if provider != "annotated_boxes":
             named.append(of_masks.assign(method=provider))
-    return _by_architecture(draws, chosen, ["method"], accuracies, pd.concat(named))
+    return _by_architecture(bootstrap, chosen, ["method"], accuracies, pd.concat(named))
 
 
 def by_threshold(
-    draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float
+    bootstrap: Bootstrap,
+    scores: pd.DataFrame,
+    minimum_train_accuracy: float,
+    paper: float,
 ) -> pd.DataFrame:
     """Correlate at every threshold of the map, of the predicted class.
 
     Each CAM method, and Grad-CAM against masks of machines.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         scores: see ``scores_of``.
         minimum_train_accuracy: of the models.
         paper: threshold of the map that the study takes from the paper.
@@ -335,7 +343,7 @@ def by_threshold(
     has_closed_form = _is_way(chosen, CLOSED_FORMS)
     chosen = chosen[~(has_closed_form & (chosen["part"] == SAMPLED))]
     keys = ["method", "formula", "annotation", "part"]
-    table = correlations(draws, chosen, [*keys, "threshold"])
+    table = correlations(bootstrap, chosen, [*keys, "threshold"])
     is_paper = (table[keys] == table[keys].iloc[0]).all(axis=1)
     is_paper &= np.isclose(table["threshold"], paper)
     is_paper &= np.isclose(paper, PAPER_THRESHOLD)
@@ -343,11 +351,11 @@ def by_threshold(
     return table.assign(published_r=np.where(is_paper, published, np.nan))
 
 
-def attributions_compared(draws: Draws, records: Kept) -> pd.DataFrame:
+def attributions_compared(bootstrap: Bootstrap, records: Kept) -> pd.DataFrame:
     """Correlate each score of each attribution with the gap, beside Grad-CAM's.
 
     Args:
-        draws: bootstrap of the models of ``records``, in its order.
+        bootstrap: bootstrap of the models of ``records``, in its order.
         records: of the attributed part.
 
     Returns:
@@ -359,18 +367,18 @@ def attributions_compared(draws: Draws, records: Kept) -> pd.DataFrame:
     costs = records.table(ATTRIBUTED, "costs")
     methods = costs["method"].unique()
     means = {name: finite_mean(single.T) for name, single in values.items()}
-    of_attributions = Draws(
-        draws.models.assign(**means),
-        _of_test_images(draws) | values,
-        draws=draws.draws,
-        seed=draws.seed,
+    of_attributions = Bootstrap(
+        bootstrap.models.assign(**means),
+        _of_test_images(bootstrap) | values,
+        draws=bootstrap.draws,
+        seed=bootstrap.seed,
     )
     tables = []
     for measure in chance.LESS_CHANCE:
         names = [f"{measure}, {method}" for method in methods]
         r = of_attributions.estimate(names)
         # Column 0 is Grad-CAM: (draws, methods).
-        low, high = percentile_interval(r.drawn - r.drawn[:, :1], r.configurations)
+        low, high = percentile_interval(r.draws - r.draws[:, :1], r.configurations)
         facts = {
             "measure": measure,
             "method": methods,
@@ -424,7 +432,7 @@ def tells(low: float, high: float) -> str:
     return "something" if low > 0 or high < 0 else "cannot tell"
 
 
-def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
+def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
     """Correlate IoU with the gap among untrained networks; Du et al. 2024, Table 5.
 
     Args:
@@ -436,8 +444,8 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
         published_low and published_high are Fisher's interval of 50 networks each.
     """
     # Each random network is drawn by itself.
-    untrained = Draws(networks, draws=trained.draws, seed=trained.seed)
-    untrained = untrained.drawing("model_id")
+    untrained = Bootstrap(networks, draws=trained.draws, seed=trained.seed)
+    untrained = untrained.resampling("model_id")
     rows = []
     for name in [*networks["architecture"].unique(), TOTAL]:
         random = _of_architecture(untrained, name)
@@ -460,9 +468,9 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
     return pd.DataFrame(rows).merge(published, how="left", on="architecture")
 
 
-def _of_architecture(draws: Draws, name: str) -> Draws:
+def _of_architecture(bootstrap: Bootstrap, name: str) -> Bootstrap:
     """The models of an architecture, or all of them for ``TOTAL``."""
-    return draws.of((draws.models["architecture"] == name) | (name == TOTAL))
+    return bootstrap.of((bootstrap.models["architecture"] == name) | (name == TOTAL))
 
 
 def _published_validity() -> pd.DataFrame:
@@ -483,12 +491,12 @@ def _published_validity() -> pd.DataFrame:
 
 
 def shifts(
-    draws: Draws, measures: Sequence[str], column: str, unit: Sequence[str]
+    bootstrap: Bootstrap, measures: Sequence[str], column: str, unit: Sequence[str]
 ) -> pd.DataFrame:
     """How far measures move where one column alone changes, such as label_noise.
 
     Args:
-        draws: bootstrap of the models.
+        bootstrap: bootstrap of the models.
         measures: columns of the models; "gap" must be one.
         column: whose lowest level is held against each other one.
         unit: columns that two models of a pair share.
@@ -499,10 +507,10 @@ def shifts(
         the gap's shift; kept is the direction alone, ``NOT_TOLD`` where an interval of
         shift, r or the gap's shift contains 0.
     """
-    models = draws.models
+    models = bootstrap.models
     levels = sorted(models[column].dropna().unique())
     is_lowest = models[column].isin(levels[:1])
-    at_lowest = draws.of(is_lowest).correlations(measures, tau=False)
+    at_lowest = bootstrap.of(is_lowest).correlations(measures, tau=False)
     r = at_lowest[["pearson_r", "ci_low", "ci_high"]]
     r = r.set_axis(["r", "r_low", "r_high"], axis=1)
     values = models[list(measures)].astype(float)
@@ -518,7 +526,7 @@ def shifts(
         )
         # (pairs, measures)
         change = values.to_numpy()[pairs["at_moved"]] - values.to_numpy()[pairs["at"]]
-        of_pairs = Draws(pairs, draws=draws.draws, seed=draws.seed)
+        of_pairs = Bootstrap(pairs, draws=bootstrap.draws, seed=bootstrap.seed)
         shift, low, high = of_pairs.mean(change / spread)
         table = pd.DataFrame(
             {

@@ -20,7 +20,7 @@ from helpers.kappa.statistics import (
     six_statistics,
 )
 from helpers.kappa.tradeoff import BOUNDS, marginal_fits, trade_off_point
-from helpers.statistics.draws import configuration_weights, percentile_interval
+from helpers.statistics.bootstrap import configuration_weights, percentile_interval
 
 _PLACES = 60  # along an axis, at which the band of a fit is computed
 # Added to the seed: draws of classes and of images do not depend on each other.

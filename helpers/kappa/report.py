@@ -6,7 +6,7 @@ import pandas as pd
 
 from helpers.kappa.intervals import Spread
 from helpers.kappa.statistics import CELL_STATISTICS, slice_marginals
-from helpers.statistics.draws import percentile_interval
+from helpers.statistics.bootstrap import percentile_interval
 from helpers.statistics.published import published_table
 
 

@@ -23,7 +23,7 @@ from helpers.report.markup import in_words, inert
 from helpers.report.numbers import Numbers, holding
 from helpers.report.style import Tables
 from helpers.report.tables import Estimate, two_digits
-from helpers.statistics.draws import LEVEL
+from helpers.statistics.bootstrap import LEVEL
 
 PAGE = "FINDINGS.md"
 FIGURE = "figures/04_baselines-primary.png"

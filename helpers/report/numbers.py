@@ -14,7 +14,7 @@ from helpers.report.style import Tables, percent, short_name
 from helpers.report.sweeps import results_of
 from helpers.report.tables import read
 from helpers.scoring.measuring import with_measures
-from helpers.statistics.draws import LEVEL, Draws
+from helpers.statistics.bootstrap import LEVEL, Bootstrap
 from helpers.statistics.primary import primary_rows
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import word
@@ -167,7 +167,7 @@ class Numbers:
         table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
         for start, name in ((True, "pretrained"), (False, "scratch")):
             rows = models[models["pretrained"].astype(bool) == start]
-            r = Draws(rows).estimate(names, level=level)
+            r = Bootstrap(rows).estimate(names, level=level)
             table[name] = r.value
             table[f"{name}_low"] = r.low
             table[f"{name}_high"] = r.high

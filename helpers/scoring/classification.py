@@ -287,7 +287,7 @@ def correct(
 def of_test_images(
     kept: Kept, labels: Tensor, accuracies: Mapping[str, float] | None = None
 ) -> dict[str, NDArray[np.float32]]:
-    """Values of single test images for ``Draws``.
+    """Values of single test images for ``Bootstrap``.
 
     Args:
         kept: of ``test_logits``.

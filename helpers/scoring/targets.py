@@ -24,8 +24,8 @@ from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import deciding, with_measures
 from helpers.scoring.models import Model
 from helpers.scoring.store import Kept, NotInRecords, Store
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import kendall
-from helpers.statistics.draws import Draws
 from helpers.statistics.information import conditional_information
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run
@@ -271,7 +271,7 @@ def invariance_table(
             target=table[f"test accuracy under {transform}"].astype(float),
         )
         models = models[np.isfinite(models[["predictor", "target"]]).all(axis=1)]
-        bootstrap = Draws(models, draws=draws, seed=seed)
+        bootstrap = Bootstrap(models, draws=draws, seed=seed)
         tau = bootstrap.estimate(["predictor"], "target", statistic=kendall)
         information = np.nan
         if axes and len(models):
@@ -313,7 +313,7 @@ def worth_table(
     tables = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]
-        bootstrap = Draws(models, draws=draws, seed=seed)
+        bootstrap = Bootstrap(models, draws=draws, seed=seed)
         r = bootstrap.estimate(names, "test_accuracy")
         points = 100 * models[names].sub(models["test_accuracy"], axis=0)
         points[points.columns.intersection([RANKS])] = np.nan

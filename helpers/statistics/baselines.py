@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from helpers.statistics.bootstrap import LEVEL, Bootstrap
 from helpers.statistics.correlations import Array, design, finite_mean
-from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.prediction import (
     FIT,
     left_out_errors,
@@ -119,7 +119,7 @@ def across_studies(
         shared = [name for name in axes if all(name in part for part in parts)]
         models = pd.concat(parts, ignore_index=True)
         is_new = np.arange(len(models)) >= len(parts[0])
-        resampled = Draws(models[is_new], draws=draws)
+        resampled = Bootstrap(models[is_new], draws=draws)
         for name, title, columns in _predictors(models, shared, measures):
             errors = _errors_on_new(columns, models["gap"].to_numpy(float), is_new)
             mean, low, high = resampled.mean(errors[:, None], LEVEL)

@@ -69,7 +69,8 @@ def check_primary(measures: Sequence[str]) -> None:
     if len(measures) > MOST_MEASURES or different < len(measures):
         raise ValueError(
             f"the primary analysis has {len(measures)} measures, {different} of them "
-            f"different; name at most {MOST_MEASURES} different ones in primary_measures"
+            f"different; name at most {MOST_MEASURES} different ones in "
+            "primary_measures"
         )
 
 
@@ -156,7 +157,8 @@ def _check_paired(where: str, claim: Mapping[str, Any]) -> None:
     if claim["question"] != PAIRED:
         if arms:
             raise ValueError(
-                f"{where} has {' and '.join(arms)}, which belong to the question {PAIRED}"
+                f"{where} has {' and '.join(arms)}, which belong to the question "
+                f"{PAIRED}"
             )
         return
     if len(arms) < 2:

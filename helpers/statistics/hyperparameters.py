@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import (
     Array,
     Codes,
@@ -12,7 +13,6 @@ from helpers.statistics.correlations import (
     finite_mean,
     level_codes,
 )
-from helpers.statistics.draws import Draws
 
 ALL = "all"
 # Kinds of rows of ``confounders``.
@@ -141,7 +141,7 @@ def _mean_tau(x: Array, y: Array, groups: Codes) -> Array:
 
 
 def confounders(
-    draws: Draws,
+    bootstrap: Bootstrap,
     measures: Sequence[str],
     axes: Sequence[str],
     published: Mapping[str, float] | None = None,
@@ -152,7 +152,7 @@ def confounders(
     although within each level there is none (Simpson's paradox).
 
     Args:
-        draws: of the models.
+        bootstrap: of the models.
         measures: columns.
         axes: hyperparameters.
         published: the paper's r by measure.
@@ -161,21 +161,21 @@ def confounders(
         A row per measure and kind: pooled, within a level, given one hyperparameter or
         all, granulated (psi in place of r).
     """
-    models = draws.models
+    models = bootstrap.models
     names = list(measures)
-    pooled = draws.correlations(names, tau=False).assign(
+    pooled = bootstrap.correlations(names, tau=False).assign(
         kind=POOLED, hyperparameter=ALL
     )
     pooled["published"] = pooled["measure"].map(published or {}).astype(float)
     parts = [pooled]
     for axis in axes:
-        within = subsets(draws, names, axis)
+        within = subsets(bootstrap, names, axis)
         parts.append(within.assign(kind=WITHIN, hyperparameter=axis))
     if axes:
-        given = draws.correlations(names, given=design(models, axes), tau=False)
+        given = bootstrap.correlations(names, given=design(models, axes), tau=False)
         parts.append(given.assign(kind=GIVEN_ALL, hyperparameter=ALL))
     for axis in axes:
-        given = draws.correlations(names, given=design(models, [axis]), tau=False)
+        given = bootstrap.correlations(names, given=design(models, [axis]), tau=False)
         parts.append(given.assign(kind=GIVEN_ONE, hyperparameter=axis))
     if axes:
         granulated = granulated_kendall(models, names, axes).assign(kind=GRANULATED)
@@ -192,21 +192,21 @@ def confounders(
     )
 
 
-def subsets(draws: Draws, measures: Sequence[str], column: str) -> pd.DataFrame:
+def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.DataFrame:
     """Correlate measures with the gap among the models of each level of a column.
 
     Args:
-        draws: of the models.
+        bootstrap: of the models.
         measures: columns.
         column: such as snapshot, repeat or label_noise.
 
     Returns:
         A row per level and measure; no rows without models.
     """
-    codes = level_codes(draws.models[column])
+    codes = level_codes(bootstrap.models[column])
     parts = []
     for number in range(codes.max(initial=-1) + 1):
-        part = draws.of(codes == number)
+        part = bootstrap.of(codes == number)
         table = part.correlations(measures, tau=False)
         table["column"] = column
         table["level"] = str(part.models[column].iloc[0])

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from helpers.statistics.bootstrap import LEVEL, Bootstrap
 from helpers.statistics.correlations import Array, design, finite_groups, finite_mean
-from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.permutation import sign_flip_p
 
 # How well a network fits its training images; measures must add something to it.
@@ -119,17 +119,17 @@ def dealt_folds(
     return np.stack([random.permutation(folds)[codes] for _ in range(deals)])
 
 
-def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
+def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
     """Deals into folds, (D, n): configurations ``DEALS`` times, other groups once.
 
     Args:
-        draws: the networks.
+        bootstrap: the networks.
         left_out: "cell", for configurations dealt into folds at random, or another
             column, each value of which is left out once.
     """
-    groups = draws.models[left_out]
+    groups = bootstrap.models[left_out]
     if left_out == "cell":
-        return dealt_folds(groups, seed=draws.seed)
+        return dealt_folds(groups, seed=bootstrap.seed)
     return pd.factorize(groups)[0][None]
 
 
@@ -144,12 +144,15 @@ class Rivalry:
 
 
 def saved_errors(
-    draws: Draws, measures: Sequence[str], rivalry: Rivalry, level: float = LEVEL
+    bootstrap: Bootstrap,
+    measures: Sequence[str],
+    rivalry: Rivalry,
+    level: float = LEVEL,
 ) -> pd.DataFrame:
     """By how much each measure lowers the error of the gap of networks left out.
 
     Args:
-        draws: n networks with measures and ``gap``.
+        bootstrap: n networks with measures and ``gap``.
         measures: columns.
         rivalry: what a measure is put beside and held against.
         level: of intervals.
@@ -161,11 +164,11 @@ def saved_errors(
         of whole groups, not adjusted for the number of measures. In points; NaN where
         there are too few groups.
     """
-    x = draws.models[list(measures)].to_numpy(dtype=float)
-    gap = draws.models["gap"].to_numpy(dtype=float)
+    x = bootstrap.models[list(measures)].to_numpy(dtype=float)
+    gap = bootstrap.models["gap"].to_numpy(dtype=float)
     without = np.full(x.shape, np.nan)
     beside = np.full(x.shape, np.nan)
-    folds = folds_of(draws, rivalry.left_out)
+    folds = folds_of(bootstrap, rivalry.left_out)
     rival = rivalry.known if rivalry.rival is None else rivalry.rival
     for rows, columns in finite_groups(x, gap[None]):
         alone = left_out_errors(rival[rows], gap[rows], folds[:, rows])
@@ -179,10 +182,10 @@ def saved_errors(
         errors = left_out_errors(with_measure, gap[rows], folds[:, rows])
         beside[np.ix_(rows, columns)] = errors.T
     saved = without - beside
-    with_mean, with_low, with_high = draws.mean(beside, level)
-    saved_mean, saved_low, saved_high = draws.mean(saved, level)
-    groups = draws.models[rivalry.left_out].to_numpy()
-    signs = draws.models[rivalry.alike or rivalry.left_out]
+    with_mean, with_low, with_high = bootstrap.mean(beside, level)
+    saved_mean, saved_low, saved_high = bootstrap.mean(saved, level)
+    groups = bootstrap.models[rivalry.left_out].to_numpy()
+    signs = bootstrap.models[rivalry.alike or rivalry.left_out]
     return pd.DataFrame(
         {
             "measure": list(measures),
@@ -194,18 +197,18 @@ def saved_errors(
             "saved_error_points_low": saved_low,
             "saved_error_points_high": saved_high,
             "error_worst": pd.DataFrame(beside).groupby(groups).mean().max().to_numpy(),
-            "saved_error_points_p": sign_flip_p(saved, signs, seed=draws.seed),
+            "saved_error_points_p": sign_flip_p(saved, signs, seed=bootstrap.seed),
         }
     )
 
 
 def known_in_advance(
-    draws: Draws, axes: Sequence[str], left_out: str = "cell"
+    bootstrap: Bootstrap, axes: Sequence[str], left_out: str = "cell"
 ) -> pd.DataFrame:
     """Error of the predicted gap before any measure, in points.
 
     Args:
-        draws: n networks.
+        bootstrap: n networks.
         axes: hyperparameters that vary.
         left_out: column whose groups are left out, see ``folds_of``.
 
@@ -213,7 +216,7 @@ def known_in_advance(
         A row each for the mean, the fit (training accuracy and loss), hyperparameters,
         and both, with the interval of the error.
     """
-    models = with_fit(draws.models)
+    models = with_fit(bootstrap.models)
     predictors = {
         "mean": design(models),
         "fit": design(models, (), FIT),
@@ -221,11 +224,11 @@ def known_in_advance(
         "hyperparameters and fit": design(models, axes, FIT),
     }
     gap = models["gap"].to_numpy(dtype=float)
-    folds = folds_of(draws, left_out)
+    folds = folds_of(bootstrap, left_out)
     errors = np.column_stack(
         [left_out_errors(columns, gap, folds) for columns in predictors.values()]
     )
-    mean, low, high = draws.mean(errors)
+    mean, low, high = bootstrap.mean(errors)
     table = pd.DataFrame({"known": list(predictors)})
     table["error_points"] = mean
     table["low"] = low

@@ -15,9 +15,9 @@ from helpers.statistics.baselines import (
     baselines_of,
     best_rival,
 )
+from helpers.statistics.bootstrap import LEVEL, POWER, Bootstrap
 from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import Array, design, finite_mean
-from helpers.statistics.draws import LEVEL, POWER, Draws
 from helpers.statistics.hyperparameters import varied_axes
 from helpers.statistics.permutation import holm
 from helpers.statistics.prediction import (
@@ -55,7 +55,7 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
 
 
 def primary_table(
-    draws: Draws, measures: Sequence[str], *, permutations: int, looks: int = 1
+    bootstrap: Bootstrap, measures: Sequence[str], *, permutations: int, looks: int = 1
 ) -> pd.DataFrame:
     """The primary analysis: baselines first, then the stated measures.
 
@@ -64,7 +64,7 @@ def primary_table(
     alike, so within kinds whole settings are drawn and change places.
 
     Args:
-        draws: the n networks of ``primary_rows``, with measures, ``kind`` and
+        bootstrap: the n networks of ``primary_rows``, with measures, ``kind`` and
             hyperparameters.
         measures: columns, at most eight.
         permutations: number of random ones, where there are too many for all.
@@ -90,16 +90,16 @@ def primary_table(
     """
     check_primary(measures)
     # Settings of the same kinds are to have them in the same order.
-    draws = draws.of(np.argsort(draws.models["kind"], kind="stable"))
-    draws = draws.assign(**_groups(draws.models))
+    bootstrap = bootstrap.of(np.argsort(bootstrap.models["kind"], kind="stable"))
+    bootstrap = bootstrap.assign(**_groups(bootstrap.models))
     level = 1 - (1 - LEVEL) / looks
-    models = draws.models
+    models = bootstrap.models
     axes = varied_axes(models, [name for name in KIND + SETTING if name in models])
     baselines = baselines_of(models, axes)
     table = pd.concat(
         [
-            _of_baselines(draws, baselines, permutations, level),
-            _of_measures(draws, list(measures), baselines, permutations, level),
+            _of_baselines(bootstrap, baselines, permutations, level),
+            _of_measures(bootstrap, list(measures), baselines, permutations, level),
         ],
         ignore_index=True,
     )
@@ -137,43 +137,43 @@ def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _correlations(
-    draws: Draws, names: list[str], permutations: int, level: float
+    bootstrap: Bootstrap, names: list[str], permutations: int, level: float
 ) -> pd.DataFrame:
     """Correlations over all kinds, with gap and test accuracy, and given the start."""
-    given = design(draws.models, [START] if START in draws.models else [])
+    given = design(bootstrap.models, [START] if START in bootstrap.models else [])
     questions = [
         Question("r_gap"),
         Question("r_test_accuracy", target="test_accuracy"),
         Question("r_gap_given_start", given=given),
     ]
-    rows = draws.permutations(permutations)
+    rows = bootstrap.permutations(permutations)
     table = pd.DataFrame({"measure": names})
-    table["n"] = np.isfinite(draws.models[names].astype(float)).sum().to_numpy()
+    table["n"] = np.isfinite(bootstrap.models[names].astype(float)).sum().to_numpy()
     for question in questions:
-        table = table.assign(**answers(draws, names, question, rows, level)[0])
+        table = table.assign(**answers(bootstrap, names, question, rows, level)[0])
     return table
 
 
 def _of_baselines(
-    draws: Draws, baselines: Sequence[Baseline], permutations: int, level: float
+    bootstrap: Bootstrap, baselines: Sequence[Baseline], permutations: int, level: float
 ) -> pd.DataFrame:
     """Rows of the baselines: errors of each, and r of the start."""
-    models = draws.models
+    models = bootstrap.models
     gap = models["gap"].to_numpy(dtype=float)
     table = pd.DataFrame({"measure": [item.name for item in baselines]})
     table["n"] = len(models)
     start = [item.name for item in baselines if item.name == START]
-    correlations = _correlations(draws, start, permutations, level)
+    correlations = _correlations(bootstrap, start, permutations, level)
     table = table.merge(correlations.drop(columns="n"), how="left", on="measure")
-    errors = _errors(baselines, gap, folds_of(draws, "kind"))
-    mean, low, high = draws.mean(errors, level)
+    errors = _errors(baselines, gap, folds_of(bootstrap, "kind"))
+    mean, low, high = bootstrap.mean(errors, level)
     table["error_with"] = mean
     table["error_with_low"] = low
     table["error_with_high"] = high
     table["error_worst"] = (
         pd.DataFrame(errors).groupby(models["kind"].to_numpy()).mean().max()
     )
-    twins = _errors(baselines, gap, folds_of(draws, "twins"))
+    twins = _errors(baselines, gap, folds_of(bootstrap, "twins"))
     table["error_with_twins"] = finite_mean(twins)
     return table
 
@@ -186,24 +186,24 @@ def _errors(baselines: Sequence[Baseline], gap: Array, folds: Array) -> Array:
 
 
 def _of_measures(
-    draws: Draws,
+    bootstrap: Bootstrap,
     names: list[str],
     baselines: Sequence[Baseline],
     permutations: int,
     level: float,
 ) -> pd.DataFrame:
     """Rows of the measures."""
-    models = with_fit(draws.models)
+    models = with_fit(bootstrap.models)
     gap = models["gap"].to_numpy(dtype=float)
     fit = design(models, (), FIT)
-    table = _correlations(draws, names, permutations, level)
-    table = table.assign(**_within_kinds(draws, names, permutations, level))
-    table = table.assign(**_within_settings(draws, names, permutations))
+    table = _correlations(bootstrap, names, permutations, level)
+    table = table.assign(**_within_kinds(bootstrap, names, permutations, level))
+    table = table.assign(**_within_settings(bootstrap, names, permutations))
 
-    saved = saved_errors(draws, names, Rivalry(fit, None, "kind", "twins"), level)
+    saved = saved_errors(bootstrap, names, Rivalry(fit, None, "kind", "twins"), level)
     table = table.assign(**saved.drop(columns="measure"))
-    best = best_rival(baselines, gap, folds_of(draws, "twins"))
-    twins = saved_errors(draws, names, Rivalry(fit, best.columns, "twins"), level)
+    best = best_rival(baselines, gap, folds_of(bootstrap, "twins"))
+    twins = saved_errors(bootstrap, names, Rivalry(fit, best.columns, "twins"), level)
     table["best_baseline"] = best.name
     table["error_best_twins"] = twins["error_without"]
     table["error_with_twins"] = twins["error_with"]
@@ -216,12 +216,12 @@ def _of_measures(
 
 
 def _within_kinds(
-    draws: Draws, names: list[str], permutations: int, level: float
+    bootstrap: Bootstrap, names: list[str], permutations: int, level: float
 ) -> dict[str, Array]:
     """r within kinds given training accuracy and loss, and the least p there can be."""
-    by_setting = draws.drawing("setting")
+    by_setting = bootstrap.resampling("setting")
     rows = by_setting.permutations(permutations, "kinds")
-    given = design(with_fit(draws.models), ["kind"], FIT)
+    given = design(with_fit(bootstrap.models), ["kind"], FIT)
     question = Question("r_gap_within_kinds", given=given)
     columns, _ = answers(by_setting, names, question, rows, level)
     is_defined = np.isfinite(columns["r_gap_within_kinds"])
@@ -232,7 +232,7 @@ def _within_kinds(
 
 
 def _within_settings(
-    draws: Draws, names: list[str], permutations: int
+    bootstrap: Bootstrap, names: list[str], permutations: int
 ) -> dict[str, Array]:
     """r within kinds with settings of each start held fixed too, p and its power.
 
@@ -240,11 +240,11 @@ def _within_settings(
     so many columns. The smallest r is that of Fisher's transformation for the degrees
     of freedom that are left.
     """
-    models = with_fit(draws.models)
+    models = with_fit(bootstrap.models)
     given = design(models, ["kind", "by_start"], FIT)
     question = Question(WITHIN_SETTINGS, given=given)
-    rows = draws.permutations(permutations, "kind")
-    columns, _ = answers(draws, names, question, rows)
+    rows = bootstrap.permutations(permutations, "kind")
+    columns, _ = answers(bootstrap, names, question, rows)
     held = np.linalg.matrix_rank(np.column_stack([np.ones(len(models)), given]))
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     freedom = n - held - 2  # as n - 3 where only the mean is held

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.statistics import permutation
+from helpers.statistics.bootstrap import LEVEL, Bootstrap, smallest_detectable
 from helpers.statistics.claims import ADDED
 from helpers.statistics.correlations import (
     Array,
@@ -15,7 +16,6 @@ from helpers.statistics.correlations import (
     kendall,
     partial_correlation,
 )
-from helpers.statistics.draws import LEVEL, Draws, smallest_detectable
 from helpers.statistics.prediction import FIT, Rivalry, saved_errors, with_fit
 from helpers.statistics.reliability import reliability
 
@@ -31,7 +31,7 @@ class Question:
 
 
 def answers(
-    draws: Draws,
+    bootstrap: Bootstrap,
     measures: Sequence[str],
     question: Question,
     rows: permutation.Rows,
@@ -40,10 +40,10 @@ def answers(
     """Answer one question of every measure, with interval and p-values.
 
     Args:
-        draws: n networks with measures and target.
+        bootstrap: n networks with measures and target.
         measures: columns.
         question: what is correlated, and what held fixed.
-        rows: (D, n) permutations, see ``Draws.permutations``.
+        rows: (D, n) permutations, see ``Bootstrap.permutations``.
         level: of intervals.
 
     Returns:
@@ -54,15 +54,17 @@ def answers(
         and _p_adjusted for all measures (maxT).
     """
     names = list(measures)
-    x = draws.models[names].to_numpy(dtype=float)
-    y = draws.models[question.target].to_numpy(dtype=float)
+    x = bootstrap.models[names].to_numpy(dtype=float)
+    y = bootstrap.models[question.target].to_numpy(dtype=float)
     statistic = partial(partial_correlation, given=question.given)
     if question.rank:
         statistic = kendall
         null = kendall(x, y[rows]) if len(rows) else np.empty((0, len(names)))
     else:
         null = permutation.null_partial_correlation(x, y, rows, question.given)
-    estimate = draws.estimate(names, question.target, statistic=statistic, level=level)
+    estimate = bootstrap.estimate(
+        names, question.target, statistic=statistic, level=level
+    )
     # A measure that drifts as the gap grows within runs correlates with it under the
     # null too; what it has beyond that is tested.
     centre = permutation.null_centre(estimate.value, null)
@@ -81,7 +83,7 @@ def answers(
 
 
 def ranking_table(
-    draws: Draws,
+    bootstrap: Bootstrap,
     measures: Sequence[str],
     axes: Sequence[str],
     *,
@@ -90,7 +92,7 @@ def ranking_table(
     """Every measure by ``claims.QUESTIONS``, over all models that are analysed.
 
     Args:
-        draws: n networks with measures.
+        bootstrap: n networks with measures.
         measures: columns.
         axes: hyperparameters that vary.
         permutations: number of random ones, where there are too many for all.
@@ -100,7 +102,7 @@ def ranking_table(
         questions stand the points that a measure saves beside hyperparameters,
         training accuracy and loss, and its reliability over halves of the images.
     """
-    models = with_fit(draws.models)
+    models = with_fit(bootstrap.models)
     names = list(measures)
     given_all = design(models, axes, FIT)
     questions = [
@@ -111,22 +113,22 @@ def ranking_table(
         Question("r_gap_given_all", given=given_all),
     ]
     is_finite = np.isfinite(models[names].astype(float)).to_numpy()
-    image_counts = {name: values.shape[1] for name, values in draws.images.items()}
+    image_counts = {name: values.shape[1] for name, values in bootstrap.images.items()}
     reliabilities = {
-        name: reliability(draws.images[name], seed=draws.seed)
+        name: reliability(bootstrap.images[name], seed=bootstrap.seed)
         for name in names
-        if name in draws.images
+        if name in bootstrap.images
     }
     table = pd.DataFrame({"measure": names, "n": is_finite.sum(0)})
-    table["cells"] = draws.configurations(is_finite)
+    table["cells"] = bootstrap.configurations(is_finite)
     table["images"] = table["measure"].map(image_counts)
     table["reliability"] = table["measure"].map(reliabilities).astype(float)
-    rows = draws.permutations(permutations)
+    rows = bootstrap.permutations(permutations)
     bands = {}
     for question in questions:
-        columns, bands[question.name] = answers(draws, names, question, rows)
+        columns, bands[question.name] = answers(bootstrap, names, question, rows)
         table = table.assign(**columns)
-    saved = saved_errors(draws, names, Rivalry(given_all))
+    saved = saved_errors(bootstrap, names, Rivalry(given_all))
     for end in ("", "_low", "_high", "_p"):
         table[f"{ADDED}{end}"] = saved[f"saved_error_points{end}"]
     return table, bands

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import zscore
 
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import (
     Array,
     finite_mean,
@@ -19,7 +20,6 @@ from helpers.statistics.correlations import (
     pair_counts,
     pearson,
 )
-from helpers.statistics.draws import Draws
 from helpers.statistics.hyperparameters import ALL, granulated_kendall, varied_axes
 from helpers.statistics.information import conditional_information
 from helpers.statistics.permutation import PERMUTATIONS, adjusted_p_values, band
@@ -47,7 +47,7 @@ def _subsets(
 
 
 def correlation_table(
-    draws: Draws,
+    bootstrap: Bootstrap,
     measures: Collection[str],
     thresholds: Collection[float],
     *,
@@ -56,31 +56,31 @@ def correlation_table(
     """Correlate measures with the gap; Du et al. 2024, Table 3.
 
     Args:
-        draws: of the models.
+        bootstrap: of the models.
         measures: columns.
         thresholds: training accuracies above which models are taken.
         tau: whether Kendall's tau has an interval.
 
     Returns:
         A row per architecture (and ``TOTAL``), threshold and measure, see
-        ``Draws.correlations``.
+        ``Bootstrap.correlations``.
     """
     parts = []
-    for where, rows in _subsets(draws.models, thresholds):
-        table = draws.of(rows).correlations(measures, tau=tau)
+    for where, rows in _subsets(bootstrap.models, thresholds):
+        table = bootstrap.of(rows).correlations(measures, tau=tau)
         parts.append(pd.DataFrame(where, index=table.index).join(table))
     return pd.concat(parts, ignore_index=True)
 
 
 def selection_table(
-    draws: Draws, measures: Mapping[str, int], thresholds: Collection[float]
+    bootstrap: Bootstrap, measures: Mapping[str, int], thresholds: Collection[float]
 ) -> pd.DataFrame:
     """How often each measure picks the better of two models; Du et al. 2024, Table 4.
 
     ``accuracy = (1 - direction gamma) / 2``, where pairs that tie are left out.
 
     Args:
-        draws: of the models.
+        bootstrap: of the models.
         measures: the direction of each column, +1 where a larger value promises a
             smaller gap, else -1.
         thresholds: training accuracies above which models are taken.
@@ -93,8 +93,8 @@ def selection_table(
     names = list(measures)
     direction = np.array(list(measures.values()), dtype=float)
     parts = []
-    for where, rows in _subsets(draws.models, thresholds):
-        part = draws.of(rows)
+    for where, rows in _subsets(bootstrap.models, thresholds):
+        part = bootstrap.of(rows)
         estimate = part.estimate(names, statistic=gamma)
         accuracy = (1 - direction * estimate.value) / 2
         ends = np.stack([estimate.low, estimate.high])
@@ -119,7 +119,7 @@ def selection_table(
 
 
 def conditional_table(
-    draws: Draws,
+    bootstrap: Bootstrap,
     measures: Mapping[str, int],
     axes: Sequence[str],
     *,
@@ -131,7 +131,7 @@ def conditional_table(
     Each stands beside what chance would give the best of these measures.
 
     Args:
-        draws: of the models.
+        bootstrap: of the models.
         measures: the direction of each column.
         axes: hyperparameters that vary.
         test_images: behind each gap.
@@ -141,9 +141,9 @@ def conditional_table(
         A row per measure, p adjusted by maxT, a low sign error being the extreme one;
         and why no measure has a sign error, "" where one has.
     """
-    models = draws.models
+    models = bootstrap.models
     names = list(measures)
-    gaps = _permuted(draws, permutations)
+    gaps = _permuted(bootstrap, permutations)
     granulated = granulated_kendall(models, names, axes)
     of_all = granulated["hyperparameter"] == ALL
     table = granulated.loc[of_all, ["measure", "psi"]]
@@ -168,11 +168,11 @@ def conditional_table(
     return table.reset_index(drop=True), reason
 
 
-def _permuted(draws: Draws, count: int) -> Array:
+def _permuted(bootstrap: Bootstrap, count: int) -> Array:
     """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
-    gap = draws.models["gap"].to_numpy(dtype=float)
+    gap = bootstrap.models["gap"].to_numpy(dtype=float)
     # Random ones, as many for each task as for the others: scores are averaged.
-    return np.vstack([gap, gap[draws.permutations(count, exact_up_to=0)]])
+    return np.vstack([gap, gap[bootstrap.permutations(count, exact_up_to=0)]])
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
@@ -185,7 +185,7 @@ def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
 
 
 def task_table(
-    draws: Draws,
+    bootstrap: Bootstrap,
     measures: Sequence[str],
     axes: Sequence[str],
     task: str,
@@ -195,7 +195,7 @@ def task_table(
     """PGDL scores, 100 times the conditional information; Schiff et al. 2021.
 
     Args:
-        draws: of the models.
+        bootstrap: of the models.
         measures: columns.
         axes: hyperparameters that vary.
         task: column whose levels are the tasks.
@@ -207,10 +207,10 @@ def task_table(
     """
     names = list(measures)
     scores = {}
-    for number, (name, models) in enumerate(draws.models.groupby(task, sort=True)):
+    for number, (name, models) in enumerate(bootstrap.models.groupby(task, sort=True)):
         varied = varied_axes(models, [axis for axis in axes if axis != task])
         # Another seed, so that what chance gives one task says nothing of another.
-        of_task = Draws(models, draws=0, seed=draws.seed + number)
+        of_task = Bootstrap(models, draws=0, seed=bootstrap.seed + number)
         gaps = _permuted(of_task, permutations)
         information = conditional_information(of_task.models, names, varied, gaps)
         if len(varied) <= 1:

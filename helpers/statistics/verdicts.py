@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from helpers.statistics.bootstrap import LEVEL
 from helpers.statistics.claims import PAIRED, SIDES
 from helpers.statistics.correlations import finite_mean
-from helpers.statistics.draws import LEVEL
 from helpers.statistics.permutation import holm
 from helpers.statistics.primary import ended_by_a_rule
 

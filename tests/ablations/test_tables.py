@@ -11,8 +11,8 @@ from helpers.ablations.compute import ATTRIBUTED, KEYS
 from helpers.cams import chance
 from helpers.scoring.models import Model
 from helpers.scoring.store import Kept
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import kendall, pearson
-from helpers.statistics.draws import Draws
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
 
@@ -44,7 +44,7 @@ def models():
 
 @pytest.fixture
 def draws(models):
-    return Draws(models, draws=100, seed=0)
+    return Bootstrap(models, draws=100, seed=0)
 
 
 def setting(models, slope, seed, part="closed", **keys):
@@ -154,11 +154,11 @@ def test_no_choice_has_an_interval_of_drawn_images_that_others_have_not(models, 
         for name in ("iou", "test_accuracy")
     }
     drawn, facts = tables.each_choice(
-        Draws(own, images, draws=50, seed=0), scores, [*KEYS, "part"]
+        Bootstrap(own, images, draws=50, seed=0), scores, [*KEYS, "part"]
     )
     assert (
-        all(drawn.redrawn(name) is None for name in facts["measure"])
-        and drawn.redrawn("gap") is not None
+        all(drawn.resampled(name) is None for name in facts["measure"])
+        and drawn.resampled("gap") is not None
     )
 
 
@@ -287,7 +287,7 @@ def test_every_threshold_of_every_way_stands_once(draws, scores):
 
 
 def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, scores):
-    trained = Draws(
+    trained = Bootstrap(
         models.assign(iou=iou_of(models, scores, **PAPER, threshold=0.1)), draws=100
     )
     networks = pd.DataFrame(
@@ -354,7 +354,7 @@ def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_
             for method, values in single.items()
         }
         kept.write(ATTRIBUTED, row.model_id, named | {"costs": costs})
-    table = tables.attributions_compared(Draws(models, draws=100), kept)
+    table = tables.attributions_compared(Bootstrap(models, draws=100), kept)
     assert table["measure"].unique().tolist() == list(chance.LESS_CHANCE)
     rows, stacked = (
         table[table["measure"] == "pointing_game"].set_index("method"),
@@ -397,7 +397,7 @@ def test_shifts_of_pairs_that_differ_in_labels_alone():
         turns=right["turns"] - 1,
     )
     found = tables.shifts(
-        Draws(pd.concat([right, wrong]), draws=200),
+        Bootstrap(pd.concat([right, wrong]), draws=200),
         ["gap", "follows", "turns", "flat"],
         "label_noise",
         ["rate"],
@@ -417,7 +417,8 @@ def test_shifts_of_pairs_that_differ_in_labels_alone():
         tables.NOT_TOLD,
     ]
     assert (
-        len(tables.shifts(Draws(right, draws=9), ["gap"], "label_noise", ["rate"])) == 0
+        len(tables.shifts(Bootstrap(right, draws=9), ["gap"], "label_noise", ["rate"]))
+        == 0
     )
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from helpers.files import write_json
 from helpers.scoring.maps_kept import publish
 from helpers.statistics import baselines
-from helpers.statistics.draws import Draws
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
 from helpers.statistics.verdicts import gate_table, judged
 from helpers.training.config import RunConfig, cell_name, kind_name, run_id
@@ -129,7 +129,7 @@ def tables() -> dict[str, pd.DataFrame]:
     """The tables of the primary analysis, by the functions that notebook 04 calls."""
     models = measures(catalogue())
     rows = models[primary_rows(models)]
-    primary = primary_table(Draws(rows, draws=200), list(TITLES), permutations=199)
+    primary = primary_table(Bootstrap(rows, draws=200), list(TITLES), permutations=199)
     titles = TITLES | baselines.TITLES
     primary.insert(1, "title", [titles[name] for name in primary["measure"]])
     gates = gate_table(

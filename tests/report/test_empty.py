@@ -20,7 +20,7 @@ from helpers.statistics import (
     tables,
     verdicts,
 )
-from helpers.statistics.draws import Draws
+from helpers.statistics.bootstrap import Bootstrap
 from tests.report import made
 
 AXES = ["pretrained", "learning_rate"]
@@ -41,11 +41,13 @@ CASES = {
 def test_no_reader_of_notebook_04_fails_or_warns(case):
     models, measures = CASES[case]
     directions = dict.fromkeys(measures, 1)
-    every = Draws(models, draws=5)
+    every = Bootstrap(models, draws=5)
     rows = models[primary.primary_rows(models)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        stated = primary.primary_table(Draws(rows, draws=5), measures, permutations=9)
+        stated = primary.primary_table(
+            Bootstrap(rows, draws=5), measures, permutations=9
+        )
         kinds = primary.kinds_table(rows)
         field, _ = ranking.ranking_table(every, measures, AXES, permutations=9)
         gates = verdicts.gate_table(rows, models, classes=4, floor=0.2, mask_areas={})

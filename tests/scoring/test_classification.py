@@ -7,7 +7,7 @@ from sklearn import metrics
 
 from helpers.scoring import classification
 from helpers.scoring.store import Kept
-from helpers.statistics.draws import Draws
+from helpers.statistics.bootstrap import Bootstrap
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
 FORMS = [
@@ -264,6 +264,6 @@ def test_test_images_of_unrecorded_networks_make_no_interval_narrower(tmp_path):
     single = ({}, {"test_accuracy": right.astype(np.float32)}, drawn)
     widths = []
     for one in single:
-        estimate = Draws(models, one, draws=500).estimate(["measure"])
+        estimate = Bootstrap(models, one, draws=500).estimate(["measure"])
         widths.append(float(estimate.high[0] - estimate.low[0]))
     assert widths[0] < widths[1] < widths[2]

@@ -16,7 +16,7 @@ from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.report.tables import read
 from helpers.scoring.store import Store
-from helpers.statistics.draws import Draws
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table
 from helpers.statistics.tables import correlation_table, selection_table
 
@@ -89,7 +89,7 @@ def test_models_and_their_overlaps_are_those_of_the_tables(study):
 
 def test_correlations_and_picked_models_are_those_of_the_tables(study):
     report, _, scored, _ = study
-    draws = Draws(scored, draws=0)
+    draws = Bootstrap(scored, draws=0)
     accuracies = [0.95, 0.9, 0.85, 0.8]
     rows = ["measure", "architecture", "threshold"]
     ours = correlation_table(draws, ["iou", "iou_b"], accuracies)
@@ -113,8 +113,8 @@ def test_correlations_and_picked_models_are_those_of_the_tables(study):
 
 def test_intervals_of_r_are_those_of_the_tables_with_images_drawn(study):
     names = ["iou", "area_matched_iou", "pointing_game", "fro_over_spec"]
-    draws = Draws(study.scored, study.single, draws=2000, seed=0)
-    assert draws.redrawn("gap") is not None and draws.redrawn("iou") is not None
+    draws = Bootstrap(study.scored, study.single, draws=2000, seed=0)
+    assert draws.resampled("gap") is not None and draws.resampled("iou") is not None
     ranking = read(study.report, "measures_ranking").set_index("measure").loc[names]
     columns = {"r_gap_low": "ci_low", "r_gap_high": "ci_high"}
     ours = draws.correlations(names, tau=False)

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from helpers.statistics import baselines
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import partial_correlation, pearson
-from helpers.statistics.draws import Draws
 from helpers.statistics.primary import primary_table
 
 AXES = ["pretrained", "rate"]
@@ -122,7 +122,7 @@ def test_pairs_agree_in_all_else_and_means_stand_in_where_there_is_none():
 
 def test_the_primary_table_holds_measures_against_the_start_and_the_best_baseline():
     models = networks(3)
-    draws = Draws(models, draws=50)
+    draws = Bootstrap(models, draws=50)
     table = primary_table(draws, ["looks", "copies"], permutations=199)
     assert table["measure"].tolist() == [*baselines.TITLES, "looks", "copies"]
     table = table.set_index("measure")

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import pearson
-from helpers.statistics.draws import Draws
 from helpers.statistics.hyperparameters import (
     confounders,
     granulated_kendall,
@@ -138,7 +138,10 @@ def row(table, kind, hyperparameter="all", measure="iou"):
 def test_every_r_is_what_it_is_called():
     models = confounded()
     table = confounders(
-        Draws(models, draws=100), ["iou", "iou_b"], list(AXES), published={"iou": -0.8}
+        Bootstrap(models, draws=100),
+        ["iou", "iou_b"],
+        list(AXES),
+        published={"iou": -0.8},
     )
     assert (
         row(table, "pooled")["r"]
@@ -167,7 +170,9 @@ def test_every_r_is_what_it_is_called():
     assert row(table, "granulated")["r"] == granulated and np.isnan(
         row(table, "granulated")["ci_low"]
     )
-    assert set(confounders(Draws(models, draws=0), ["iou"], [])["kind"]) == {"pooled"}
+    assert set(confounders(Bootstrap(models, draws=0), ["iou"], [])["kind"]) == {
+        "pooled"
+    }
 
 
 def test_subsets_are_correlated_one_by_one():
@@ -175,7 +180,7 @@ def test_subsets_are_correlated_one_by_one():
         label_noise=lambda table: np.where(table["cell"] < 7, 0.0, 0.2),
         snapshot="first",
     )
-    table = subsets(Draws(models, draws=100), ["iou"], "label_noise")
+    table = subsets(Bootstrap(models, draws=100), ["iou"], "label_noise")
     for level, cells, found in zip(
         (0.0, 0.2), (7, 29), table.itertuples(), strict=True
     ):
@@ -187,4 +192,4 @@ def test_subsets_are_correlated_one_by_one():
         assert (found.mean, found.mean_gap) == pytest.approx(
             (part["iou"].mean(), part["gap"].mean())
         )
-    assert not len(subsets(Draws(models[:0], draws=9), ["iou"], "label_noise"))
+    assert not len(subsets(Bootstrap(models[:0], draws=9), ["iou"], "label_noise"))

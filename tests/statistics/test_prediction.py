@@ -6,8 +6,8 @@ from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import design
-from helpers.statistics.draws import Draws
 from helpers.statistics.permutation import sign_flip_p
 from helpers.statistics.prediction import (
     FIT,
@@ -115,7 +115,7 @@ def test_a_prediction_is_no_farther_off_than_a_gap_can_be_and_of_two_folds_undef
 
 
 def test_kinds_are_left_out_once_each_and_configurations_dealt_whole_and_evenly_thirty_times():
-    draws = Draws(models(), draws=0)
+    draws = Bootstrap(models(), draws=0)
     assert (folds_of(draws, "kind") == KINDS).all() and folds_of(
         draws, "kind"
     ).shape == (1, 60)
@@ -127,7 +127,7 @@ def test_kinds_are_left_out_once_each_and_configurations_dealt_whole_and_evenly_
     assert {
         count for part in dealt_folds(np.arange(23), 9) for count in np.bincount(part)
     } == {2, 3}
-    assert (dealt != folds_of(Draws(models(), draws=0, seed=4), "cell")).any()
+    assert (dealt != folds_of(Bootstrap(models(), draws=0, seed=4), "cell")).any()
     assert set(dealt_folds(["a", "b", "b"], 2).ravel()) == {0, 1}
 
 
@@ -136,7 +136,7 @@ def test_saved_errors_are_paired_differences_whose_p_flips_what_was_left_out(lef
     table = models().assign(
         some=lambda t: t["adds"].where(t["cell"] > 2), never=np.nan, constant=3.0
     )
-    draws = Draws(table, draws=300, seed=5)
+    draws = Bootstrap(table, draws=300, seed=5)
     known, gap, folds = (
         design(table, (), FIT),
         table["gap"].to_numpy(),
@@ -177,7 +177,7 @@ def test_saved_errors_are_paired_differences_whose_p_flips_what_was_left_out(lef
 
 
 def test_what_is_known_in_advance_is_weighed_by_the_same_errors():
-    draws = Draws(models(), draws=200)
+    draws = Bootstrap(models(), draws=200)
     found = known_in_advance(draws, ["rate"], "kind").set_index("known")
     mean = left_out_errors(np.empty((60, 0)), draws.models["gap"], KINDS)
     fit = left_out_errors(design(draws.models, (), FIT), draws.models["gap"], KINDS)

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import design, partial_correlation, pearson
-from helpers.statistics.draws import Draws
 from helpers.statistics.prediction import (
     FIT,
     Rivalry,
@@ -76,7 +76,7 @@ def test_one_model_a_run_at_its_stop_with_right_labels_above_the_papers_accuracy
 
 def test_the_three_questions_are_answered_as_they_say():
     models = with_fit(study())
-    draws = Draws(models, draws=300, seed=2)
+    draws = Bootstrap(models, draws=300, seed=2)
     table = measures_table(draws, MEASURES, permutations=199).set_index("measure")
     x, gap = models[MEASURES].to_numpy(), models["gap"].to_numpy()
     assert table["r_gap"].tolist() == pytest.approx(
@@ -139,7 +139,7 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         noise=rest,
     )
     row = measures_table(
-        Draws(models, draws=9), ["within", "noise"], permutations=199
+        Bootstrap(models, draws=9), ["within", "noise"], permutations=199
     ).set_index("measure")
     assert (
         row.loc["within", "r_gap_within_kinds_p"] < 1 / 200
@@ -155,7 +155,7 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
     )
     assert row["r_gap_within_settings"].tolist() == pytest.approx(expected.tolist())
     alone = measures_table(
-        Draws(models[:16], draws=9), ["within"], permutations=9
+        Bootstrap(models[:16], draws=9), ["within"], permutations=9
     ).iloc[0]  # one network a setting
     assert np.isnan(alone["r_gap_within_settings"]) and np.isnan(
         alone["r_gap_within_settings_p"]
@@ -170,7 +170,9 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
         ignore_index=True,
     )
     few, many = (
-        measures_table(Draws(models, draws=200), ["within", "noise"], permutations=99)
+        measures_table(
+            Bootstrap(models, draws=200), ["within", "noise"], permutations=99
+        )
         for models in (one, copies)
     )
     within = few.columns[few.columns.str.startswith("r_gap_within_kinds")]
@@ -182,7 +184,9 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
     )
     pd.testing.assert_frame_equal(many[within], few[within])
     three = study().assign(optimizer=np.tile(np.arange(8), 4)).query("optimizer < 3")
-    fewer = measures_table(Draws(three, draws=200), ["within"], permutations=99).iloc[0]
+    fewer = measures_table(
+        Bootstrap(three, draws=200), ["within"], permutations=99
+    ).iloc[0]
     assert np.isnan(fewer["r_gap_within_kinds_low"])
     assert fewer["r_gap_within_kinds_p"] * 6 in [1, 2, 3, 4, 5, 6]  # of 3! orders
 
@@ -194,7 +198,9 @@ def test_twins_turn_together_in_the_p_of_what_a_measure_saves():
         architecture=number.mod(2).map("net{}".format),
         kind=[f"net{k % 2} kind {k // 2}" for k in number],
     )
-    row = measures_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
+    row = measures_table(Bootstrap(models, draws=9), ["between"], permutations=9).iloc[
+        0
+    ]
     assert (
         row["saved_error_points"] > 3 and row["saved_error_points_p"] == 1 / 16
     )  # of four signs, where eight kinds have 256
@@ -207,7 +213,9 @@ def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
         architecture=number.mod(2).map("net{}".format),
         kind=[f"net{k % 2} kind {k // 2}" for k in number],
     )
-    row = measures_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
+    row = measures_table(Bootstrap(models, draws=9), ["between"], permutations=9).iloc[
+        0
+    ]
     errors = left_out_errors(
         models[[*FIT, "between"]].to_numpy(), models["gap"], number // 2
     )
@@ -219,7 +227,7 @@ def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
 
 
 def test_looks_widen_every_interval_to_their_level():
-    draws = Draws(study(), draws=400)
+    draws = Bootstrap(study(), draws=400)
     once, thrice = (
         measures_table(draws, ["within"], permutations=9, looks=looks).iloc[0]
         for looks in (1, 3)
@@ -236,13 +244,13 @@ def test_looks_widen_every_interval_to_their_level():
 
 def test_one_kind_two_configurations_and_measures_that_say_nothing_are_undefined_and_no_more():
     table = measures_table(
-        Draws(study(kinds=1), draws=50), MEASURES, permutations=19
+        Bootstrap(study(kinds=1), draws=50), MEASURES, permutations=19
     ).set_index("measure")
     assert table["r_gap_within_kinds"].notna().all() and table.filter(
         like="error"
     ).isna().all(axis=None)
     table = measures_table(
-        Draws(study().iloc[[0, 8]], draws=50), MEASURES, permutations=19
+        Bootstrap(study().iloc[[0, 8]], draws=50), MEASURES, permutations=19
     )
     assert (
         table.drop(columns=FACTS).isna().all(axis=None)
@@ -251,7 +259,7 @@ def test_one_kind_two_configurations_and_measures_that_say_nothing_are_undefined
     odd = study().assign(absent=np.nan, constant=0.1, again=lambda t: t["within"])
     odd["some"] = odd["within"].where(odd["kind"] < "kind 2")
     table = measures_table(
-        Draws(odd, draws=50),
+        Bootstrap(odd, draws=50),
         ["within", "again", "absent", "constant", "some"],
         permutations=19,
     ).set_index("measure")
@@ -313,11 +321,11 @@ def test_kinds_and_the_variance_between_them():
 def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same_heads():
     models = with_fit(study())
     none = measures_table(
-        Draws(models, draws=20).of(np.zeros(len(models), bool)),
+        Bootstrap(models, draws=20).of(np.zeros(len(models), bool)),
         MEASURES,
         permutations=19,
     )
-    some = measures_table(Draws(models, draws=20), MEASURES, permutations=19)
+    some = measures_table(Bootstrap(models, draws=20), MEASURES, permutations=19)
     assert sorted(none) == sorted(some) and none["n"].tolist() == [0, 0, 0]
     assert none.drop(columns=FACTS).isna().all(axis=None)
 
@@ -333,7 +341,7 @@ def test_the_order_in_which_kinds_stand_changes_nothing():
     turns = models.groupby("kind").cumcount()
     alternating = models.iloc[np.argsort(turns, kind="stable")].reset_index(drop=True)
     tables = [
-        primary_table(Draws(one, draws=50), MEASURES, permutations=19)
+        primary_table(Bootstrap(one, draws=50), MEASURES, permutations=19)
         for one in (models, alternating)
     ]
     pd.testing.assert_frame_equal(*tables)

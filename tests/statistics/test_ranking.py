@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import design, partial_correlation
-from helpers.statistics.draws import Draws
 from helpers.statistics.permutation import null_partial_correlation
 from helpers.statistics.prediction import FIT, Rivalry, saved_errors, with_fit
 from helpers.statistics.ranking import Question, answers, ranking_table
@@ -45,7 +45,7 @@ def study():
 
 def test_every_question_is_answered_with_its_own_target_and_what_it_holds_fixed():
     models, images = study()
-    draws = Draws(models, images, draws=200, seed=1)
+    draws = Bootstrap(models, images, draws=200, seed=1)
     table, bands = ranking_table(
         draws, ["iou", "noise", "train_accuracy"], AXES, permutations=199
     )
@@ -97,7 +97,7 @@ def test_few_configurations_have_no_interval_and_no_draws_leave_the_values():
     few = models[models["cell"] < 7].assign(
         iou=lambda table: table["iou"].where(table["cell"] > 0)
     )
-    row = ranking_table(Draws(few, draws=50), ["iou"], ["depth"], permutations=19)[
+    row = ranking_table(Bootstrap(few, draws=50), ["iou"], ["depth"], permutations=19)[
         0
     ].iloc[0]
     assert row[["n", "cells"]].tolist() == [12, 6]
@@ -107,7 +107,7 @@ def test_few_configurations_have_no_interval_and_no_draws_leave_the_values():
         .all()
     )
     plain, drawn = (
-        ranking_table(Draws(models, draws=draws), ["iou"], AXES, permutations=9)[
+        ranking_table(Bootstrap(models, draws=draws), ["iou"], AXES, permutations=9)[
             0
         ].iloc[0]
         for draws in (0, 20)
@@ -119,7 +119,9 @@ def test_few_configurations_have_no_interval_and_no_draws_leave_the_values():
     )
     with pytest.raises(ValueError, match="2 models have no target"):
         ranking_table(
-            Draws(models.assign(gap=models["gap"].where(models["cell"] > 0)), draws=5),
+            Bootstrap(
+                models.assign(gap=models["gap"].where(models["cell"] > 0)), draws=5
+            ),
             ["iou"],
             AXES,
         )
@@ -130,7 +132,7 @@ def test_p_is_of_the_distance_from_where_a_drift_within_runs_alone_puts_r():
         drift=lambda t: np.arange(96) % 2 + 0.1 * t["noise"],
         gap=lambda t: t["gap"] + 0.2 * (np.arange(96) % 2),
     )
-    draws = Draws(models, draws=0)
+    draws = Bootstrap(models, draws=0)
     rows = draws.permutations(199)
     found, away = (
         answers(draws, ["drift"], Question("r_gap"), rows)[0],

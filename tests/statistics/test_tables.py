@@ -7,7 +7,7 @@ import scipy.stats
 from sklearn.decomposition import PCA
 
 from helpers.statistics import tables
-from helpers.statistics.draws import Draws
+from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.hyperparameters import granulated_kendall
 from helpers.statistics.information import conditional_information
 from helpers.statistics.published import published_table
@@ -45,7 +45,7 @@ def test_correlation_table_holds_every_subset_and_equals_scipy():
     models = catalogue(0)
     models.loc[[0, 59], "good"] = np.nan
     table = tables.correlation_table(
-        Draws(models, draws=200), ["good", "noise"], (0.9, 0.75)
+        Bootstrap(models, draws=200), ["good", "noise"], (0.9, 0.75)
     )
     assert table["architecture"].unique().tolist() == ["resnet34", "resnet18", "Total"]
     assert len(table) == 3 * 2 * 2 and not table.isna().any(axis=None)
@@ -70,7 +70,7 @@ def test_correlation_table_holds_every_subset_and_equals_scipy():
 
 
 def test_a_threshold_is_exceeded_and_subsets_without_models_stay_as_nan_rows():
-    draws = Draws(catalogue(0).assign(train_accuracy=0.9), draws=9)
+    draws = Bootstrap(catalogue(0).assign(train_accuracy=0.9), draws=9)
     table = tables.correlation_table(draws, ["good"], (0.9, 0.89))
     assert table.loc[table["architecture"] == "Total", "n"].tolist() == [0, 60]
     for table in (
@@ -97,7 +97,7 @@ def test_selection_table_equals_all_pairs():
         bad=lambda t: -t["good"], rounded=lambda t: t["good"].round(1)
     )
     table = tables.selection_table(
-        Draws(models, draws=100), {"good": 1, "bad": -1, "rounded": 1}, (0.8,)
+        Bootstrap(models, draws=100), {"good": 1, "bad": -1, "rounded": 1}, (0.8,)
     )
     for row in table.itertuples():
         kept, counts = subset(models, row), {1: 0, -1: 0, 0: 0}
@@ -159,7 +159,7 @@ def grid():
 
 def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(grid):
     table, reason = tables.conditional_table(
-        Draws(grid), DIRECTIONS, AXES, test_images=10_000, permutations=59
+        Bootstrap(grid), DIRECTIONS, AXES, test_images=10_000, permutations=59
     )
     table = table.set_index("measure")
     granulated = granulated_kendall(grid, list(DIRECTIONS), AXES).set_index(
@@ -197,11 +197,11 @@ def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(gr
 
 def test_a_sign_error_that_is_undefined_is_left_out_with_one_reason(grid):
     none, reason = tables.conditional_table(
-        Draws(grid), DIRECTIONS, [], test_images=10, permutations=9
+        Bootstrap(grid), DIRECTIONS, [], test_images=10, permutations=9
     )
     assert none.loc[0].filter(regex="granulated|sign_error").isna().all() and reason
     few, reason = tables.conditional_table(
-        Draws(grid), DIRECTIONS, AXES, test_images=10, permutations=9
+        Bootstrap(grid), DIRECTIONS, AXES, test_images=10, permutations=9
     )
     assert not [name for name in few if name.startswith("sign_error")]
     assert "12 pairs of models" in reason and "10 test images" in reason
@@ -209,7 +209,7 @@ def test_a_sign_error_that_is_undefined_is_left_out_with_one_reason(grid):
 
 def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(grid):
     table = tables.task_table(
-        Draws(grid),
+        Bootstrap(grid),
         ["perfect", "noise", "absent"],
         AXES,
         "architecture",
@@ -230,13 +230,13 @@ def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(gr
     assert table.loc["absent", ["a", "b", "average", "average_p_adjusted"]].isna().all()
     one_axis = grid[(grid["architecture"] == "b") | grid["pretrained"]]
     fewer = tables.task_table(
-        Draws(one_axis), ["perfect"], AXES, "architecture", permutations=9
+        Bootstrap(one_axis), ["perfect"], AXES, "architecture", permutations=9
     )
     assert np.isnan(fewer.loc[0, "a"]) and fewer.loc[0, "average"] == pytest.approx(100)
     assert (
-        tables.task_table(Draws(grid), ["perfect"], [], "architecture", permutations=9)[
-            "average"
-        ]
+        tables.task_table(
+            Bootstrap(grid), ["perfect"], [], "architecture", permutations=9
+        )["average"]
         .isna()
         .all()
     )
@@ -255,7 +255,7 @@ def test_chance_of_one_task_says_nothing_of_another(grid, monkeypatch):
     monkeypatch.setattr(tables, "conditional_information", noted)
     one = grid[grid["architecture"] == "a"]
     twin = one.assign(architecture="b", cell=one["cell"].astype(str) + " again")
-    both = Draws(pd.concat([one, twin], ignore_index=True))
+    both = Bootstrap(pd.concat([one, twin], ignore_index=True))
     tables.task_table(both, ["noise"], AXES, "architecture", permutations=5)
     first, second = permutations
     assert first.shape == second.shape

@@ -45,17 +45,17 @@ class Estimate(NamedTuple):
     high: Array  # (M,)
     n: NDArray[np.int64]  # (M,) models with the measure
     configurations: NDArray[np.int64]  # (M,) that models with the measure come from
-    drawn: Array  # (B, M), for differences
+    draws: Array  # (B, M), for differences
 
 
-class Draws:
+class Bootstrap:
     """Bootstrap of a table of models, the same draws for all statistics.
 
     Differences of statistics are therefore paired. Configurations (column ``cell``)
     are drawn as a whole, and images where there are values of single ones.
 
     Example:
-        >>> bootstrap = Draws(models, draws=2000)  # doctest: +SKIP
+        >>> bootstrap = Bootstrap(models, draws=2000)  # doctest: +SKIP
         >>> bootstrap.correlations(["iou"])  # doctest: +SKIP
     """
 
@@ -84,7 +84,7 @@ class Draws:
             for name, values in (images or {}).items()
             if name in models
         }
-        self.redrawn = cache(self._redrawn)
+        self.resampled = cache(self._resampled)
         self.unit = "cell"  # the column whose values are drawn, and change places
 
     @cached_property
@@ -92,7 +92,7 @@ class Draws:
         """How often each model is in each draw: (draws, n)."""
         return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
-    def of(self, rows: ArrayLike) -> "Draws":
+    def of(self, rows: ArrayLike) -> "Bootstrap":
         """Some of the models, with the images drawn as for all of them.
 
         Args:
@@ -100,24 +100,28 @@ class Draws:
         """
         rows = np.arange(len(self.models))[np.asarray(rows)]
         images = {name: values[rows] for name, values in self.images.items()}
-        part = Draws(self.models.iloc[rows], images, draws=self.draws, seed=self.seed)
+        part = Bootstrap(
+            self.models.iloc[rows], images, draws=self.draws, seed=self.seed
+        )
         part.unit = self.unit
 
-        def redrawn(name: str) -> Array | None:
-            column = self.redrawn(name)
+        def resampled(name: str) -> Array | None:
+            column = self.resampled(name)
             return None if column is None else column[:, rows]
 
-        part.redrawn = redrawn
+        part.resampled = resampled
         return part
 
-    def assign(self, **columns: ArrayLike) -> "Draws":
+    def assign(self, **columns: ArrayLike) -> "Bootstrap":
         """The same draws of the same models with further columns (n,)."""
-        part = Draws(self.models.assign(**columns), draws=self.draws, seed=self.seed)
-        part.redrawn = self.redrawn
+        part = Bootstrap(
+            self.models.assign(**columns), draws=self.draws, seed=self.seed
+        )
+        part.resampled = self.resampled
         part.unit = self.unit
         return part
 
-    def drawing(self, unit: str) -> "Draws":
+    def resampling(self, unit: str) -> "Bootstrap":
         """The same models, of which the values of another column are drawn as a whole.
 
         Args:
@@ -127,13 +131,13 @@ class Draws:
         part.unit = unit
         return part
 
-    def _redrawn(self, name: str) -> Array | None:
+    def _resampled(self, name: str) -> Array | None:
         """A column in every draw of its images, (draws, n), else None.
 
         The gap moves with the test accuracy.
         """
         if name == "gap":
-            accuracy = self.redrawn(_TEST_ACCURACY)
+            accuracy = self.resampled(_TEST_ACCURACY)
             if accuracy is not None:
                 sums = self.models["gap"] + self.models[_TEST_ACCURACY]
                 return sums.to_numpy(dtype=float) - accuracy
@@ -145,7 +149,8 @@ class Draws:
         _check_means(name, values, column, mean)
         is_of_test = name.partition("@")[0] == _TEST_ACCURACY
         stream = TEST_IMAGES if is_of_test else SCORING_IMAGES
-        # Values may be kept in half precision; only how far they move is taken from them.
+        # Values may be kept in half precision; only how far they move is taken from
+        # them.
         return column + resampled_mean(values, self.draws, self.seed, stream) - mean
 
     def estimate(
@@ -171,12 +176,12 @@ class Draws:
         counts = self.configurations(is_finite)
         in_each_draw = np.empty((0, len(names)))
         if self.draws:
-            columns = {place: self.redrawn(name) for place, name in enumerate(names)}
+            columns = {place: self.resampled(name) for place, name in enumerate(names)}
             of_images = {
                 place: column for place, column in columns.items() if column is not None
             }
             in_each_draw = in_draws(
-                statistic, x, y, self.weights, of_images, self.redrawn(target)
+                statistic, x, y, self.weights, of_images, self.resampled(target)
             )
         low, high = percentile_interval(in_each_draw, counts, level)
         return Estimate(
@@ -349,37 +354,37 @@ def in_draws(
     x: Array,
     y: Array,
     weights: Array,
-    redrawn: Mapping[int, Array],
-    redrawn_y: Array | None,
+    resampled: Mapping[int, Array],
+    resampled_target: Array | None,
 ) -> Array:
     """A correlation of measures with a target in every draw.
 
     Drawing images adds their noise a second time: the mean shift that it brings, on
-    Fisher's scale, is taken out, and the spread stays (at reliability 0.74 and r = -0.75
-    the plain interval holds the truth in 58 % of catalogues, this in 97 %).
+    Fisher's scale, is taken out, and the spread stays (at reliability 0.74 and r =
+    -0.75 the plain interval holds the truth in 58 % of catalogues, this in 97 %).
 
     Args:
         statistic: with values in [-1, 1].
         x: (n, M) measures.
         y: (n,) target.
         weights: (B, n) of the draws of configurations.
-        redrawn: by the number of a measure, its values in draws of images, (B, n).
-        redrawn_y: the target in draws of images, (B, n), None where it has none.
+        resampled: (B, n) values in draws of images, by the number of a measure.
+        resampled_target: (B, n) target in draws of images; None where it has none.
 
     Returns:
         (B, M).
     """
     fixed = statistic(x, y, weights=weights)
-    if not redrawn and redrawn_y is None:
+    if not resampled and resampled_target is None:
         return fixed
-    target = y if redrawn_y is None else redrawn_y
+    target = y if resampled_target is None else resampled_target
     moved = fixed.copy()
-    of_images = list(redrawn)
+    of_images = list(resampled)
     others = np.delete(np.arange(x.shape[1]), of_images)
-    if redrawn_y is not None and len(others):
+    if resampled_target is not None and len(others):
         moved[:, others] = statistic(x[:, others], target, weights=weights)
-    if redrawn:
-        measures = np.stack(list(redrawn.values()), axis=-1)  # (B, n, measures)
+    if resampled:
+        measures = np.stack(list(resampled.values()), axis=-1)  # (B, n, measures)
         moved[:, of_images] = statistic(measures, target, weights=weights)
     is_inside = (np.abs(moved) < _BOUND) & (np.abs(fixed) < _BOUND)
     moved = np.arctanh(np.clip(moved, -_BOUND, _BOUND))
@@ -389,12 +394,12 @@ def in_draws(
 
 
 def percentile_interval(
-    drawn: ArrayLike, configurations: ArrayLike, level: float = LEVEL
+    in_draws: ArrayLike, configurations: ArrayLike, level: float = LEVEL
 ) -> tuple[Array, Array]:
     """Percentile interval (Efron and Tibshirani 1993, chapter 13).
 
     Args:
-        drawn: (B, ...) statistics in the draws.
+        in_draws: (B, ...) statistics in the draws.
         configurations: (...) that they rest on.
         level: of the interval.
 
@@ -402,13 +407,15 @@ def percentile_interval(
         Low and high, (...) each; NaN below ``FEWEST_CONFIGURATIONS``, and where half of
         the draws or more are undefined.
     """
-    drawn = np.asarray(drawn, dtype=float)
-    enough = np.broadcast_to(configurations, drawn.shape[1:]) >= FEWEST_CONFIGURATIONS
-    is_usable = (2 * np.isfinite(drawn).sum(0) > len(drawn)) & enough
-    ends = np.full((2, *drawn.shape[1:]), np.nan)
+    in_draws = np.asarray(in_draws, dtype=float)
+    enough = (
+        np.broadcast_to(configurations, in_draws.shape[1:]) >= FEWEST_CONFIGURATIONS
+    )
+    is_usable = (2 * np.isfinite(in_draws).sum(0) > len(in_draws)) & enough
+    ends = np.full((2, *in_draws.shape[1:]), np.nan)
     if is_usable.any():
         shares = [(1 - level) / 2, (1 + level) / 2]
-        ends[:, is_usable] = np.nanquantile(drawn[:, is_usable], shares, axis=0)
+        ends[:, is_usable] = np.nanquantile(in_draws[:, is_usable], shares, axis=0)
     return ends[0], ends[1]
 
 
@@ -423,7 +430,7 @@ def smallest_detectable(estimate: Estimate) -> Array:
     Returns:
         (M,), NaN below ``FEWEST_CONFIGURATIONS``.
     """
-    transformed = np.arctanh(np.clip(estimate.drawn, -_BOUND, _BOUND))
+    transformed = np.arctanh(np.clip(estimate.draws, -_BOUND, _BOUND))
     spread = pd.DataFrame(transformed).std().to_numpy()  # NaN is left out
     enough = estimate.configurations >= FEWEST_CONFIGURATIONS
     return np.where(enough, np.tanh(POWER * spread), np.nan)

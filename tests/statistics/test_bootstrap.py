@@ -3,16 +3,16 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from helpers.statistics.correlations import gamma, kendall, partial_correlation
-from helpers.statistics.draws import (
+from helpers.statistics.bootstrap import (
     TEST_IMAGES,
-    Draws,
+    Bootstrap,
     configuration_weights,
     in_draws,
     percentile_interval,
     resampled_mean,
     smallest_detectable,
 )
+from helpers.statistics.correlations import gamma, kendall, partial_correlation
 from helpers.statistics.permutation import (
     adjusted_p_values,
     null_partial_correlation,
@@ -47,7 +47,7 @@ def test_the_interval_holds_the_truth_in_95_percent_of_catalogues(rho):
     held = 0
     for seed in range(400):
         x, gap, names, truth = catalogue(seed, rho)
-        found = Draws(
+        found = Bootstrap(
             pd.DataFrame({"x": x[:, 0], "gap": gap, "cell": names}),
             draws=400,
             seed=seed,
@@ -81,7 +81,7 @@ def test_the_interval_of_a_strong_r_holds_the_truth_when_images_are_drawn_too():
             + spread * np.sqrt(images) * random.normal(size=(len(x), images))
         )
         truth /= np.sqrt(1 + spread**2)
-        draws = Draws(
+        draws = Bootstrap(
             pd.DataFrame({"x": values.mean(1), "gap": gap, "cell": names}),
             {"x": values},
             draws=400,
@@ -91,7 +91,7 @@ def test_the_interval_of_a_strong_r_holds_the_truth_when_images_are_drawn_too():
         held += found.low[0] <= truth <= found.high[0]
         low, high = percentile_interval(
             partial_correlation(
-                draws.redrawn("x")[..., None], gap, None, draws.weights
+                draws.resampled("x")[..., None], gap, None, draws.weights
             ),
             60,
         )
@@ -157,15 +157,17 @@ def test_differences_are_paired_and_the_smallest_r_that_could_be_told_follows_fi
         np.random.default_rng(1).normal(size=(2, 400)).T, columns=["x", "gap"]
     ).assign(cell=np.arange(400))
     drawn = (
-        Draws(models.assign(again=models["x"]), draws=50)
+        Bootstrap(models.assign(again=models["x"]), draws=50)
         .estimate(["x", "again", "gap"], statistic=kendall)
-        .drawn
+        .draws
     )
     assert (drawn[:, 0] == drawn[:, 1]).all() and (drawn[:, 2] > drawn[:, 0]).all()
-    assert smallest_detectable(Draws(models, draws=1000).estimate(["x"]))[
+    assert smallest_detectable(Bootstrap(models, draws=1000).estimate(["x"]))[
         0
     ] == pytest.approx(np.tanh(2.8 / np.sqrt(397)), rel=0.1)
-    assert np.isnan(smallest_detectable(Draws(models[:7], draws=100).estimate(["x"])))
+    assert np.isnan(
+        smallest_detectable(Bootstrap(models[:7], draws=100).estimate(["x"]))
+    )
 
 
 def with_images(models=12, images=40):
@@ -193,29 +195,31 @@ def with_images(models=12, images=40):
 
 def test_measures_test_accuracy_and_gap_are_drawn_with_their_images_and_nothing_else():
     models, images = with_images()
-    draws, kept = Draws(models, images, draws=30, seed=2), np.arange(12) != 3
+    draws, kept = Bootstrap(models, images, draws=30, seed=2), np.arange(12) != 3
     assert (
-        draws.redrawn("weights") is None
-        and Draws(models, draws=30).redrawn("gap") is None
+        draws.resampled("weights") is None
+        and Bootstrap(models, draws=30).resampled("gap") is None
     )
-    assert draws.redrawn("test_accuracy") == pytest.approx(
+    assert draws.resampled("test_accuracy") == pytest.approx(
         resampled_mean(images["test_accuracy"], 30, 2, TEST_IMAGES), abs=1e-6
     )
-    assert draws.redrawn("gap") == pytest.approx(0.97 - draws.redrawn("test_accuracy"))
-    assert np.isnan(draws.redrawn("iou")[:, 3]).all()
-    assert draws.redrawn("iou")[:, kept] == pytest.approx(
+    assert draws.resampled("gap") == pytest.approx(
+        0.97 - draws.resampled("test_accuracy")
+    )
+    assert np.isnan(draws.resampled("iou")[:, 3]).all()
+    assert draws.resampled("iou")[:, kept] == pytest.approx(
         resampled_mean(images["iou"][kept], 30, 2), abs=1e-3
     )
     shifted = models.rename(columns={"test_accuracy": "test_accuracy@blur"})
-    blurred = Draws(
+    blurred = Bootstrap(
         shifted, {"test_accuracy@blur": images["test_accuracy"]}, draws=30, seed=2
     )
     assert (
-        blurred.redrawn("test_accuracy@blur") == draws.redrawn("test_accuracy")
-    ).all() and blurred.redrawn("gap") is None
+        blurred.resampled("test_accuracy@blur") == draws.resampled("test_accuracy")
+    ).all() and blurred.resampled("gap") is None
     some, anew = (
         draws.of(kept),
-        Draws(
+        Bootstrap(
             models[kept],
             {name: values[kept] for name, values in images.items()},
             draws=30,
@@ -223,8 +227,10 @@ def test_measures_test_accuracy_and_gap_are_drawn_with_their_images_and_nothing_
         ),
     )
     for name in ("iou", "gap"):
-        assert some.redrawn(name) == pytest.approx(anew.redrawn(name), abs=1e-6)
-        assert (some.of([2, 5]).redrawn(name) == draws.redrawn(name)[:, [2, 6]]).all()
+        assert some.resampled(name) == pytest.approx(anew.resampled(name), abs=1e-6)
+        assert (
+            some.of([2, 5]).resampled(name) == draws.resampled(name)[:, [2, 6]]
+        ).all()
 
 
 def test_values_of_images_that_are_not_those_of_the_models_are_refused():
@@ -234,7 +240,7 @@ def test_values_of_images_that_are_not_those_of_the_models_are_refused():
         with pytest.raises(
             ValueError, match=r"iou per image, of shape .* same order of 12 models"
         ):
-            Draws(models, {"iou": values}, draws=5).estimate(["iou"])
+            Bootstrap(models, {"iou": values}, draws=5).estimate(["iou"])
 
 
 @pytest.mark.parametrize("statistic", [partial_correlation, kendall, gamma])
@@ -242,7 +248,7 @@ def test_a_measure_has_the_same_interval_whatever_stands_beside_it_and_a_wider_o
     statistic,
 ):
     models, images = with_images(40)
-    drawn, fixed = (Draws(models, values, draws=400) for values in (images, None))
+    drawn, fixed = (Bootstrap(models, values, draws=400) for values in (images, None))
     alone, plain = (
         drawn.estimate(["iou"], statistic=statistic),
         fixed.estimate(["iou"], statistic=statistic),
@@ -252,9 +258,9 @@ def test_a_measure_has_the_same_interval_whatever_stands_beside_it_and_a_wider_o
         one[..., 0] == pytest.approx(other[..., 1], rel=1e-9)
         for one, other in zip(alone, beside, strict=True)
     )
-    assert alone.drawn.std() > plain.drawn.std()
-    assert np.arctanh(alone.drawn).mean() == pytest.approx(
-        np.arctanh(plain.drawn).mean()
+    assert alone.draws.std() > plain.draws.std()
+    assert np.arctanh(alone.draws).mean() == pytest.approx(
+        np.arctanh(plain.draws).mean()
     )  # the shift is taken out
 
 
@@ -285,7 +291,7 @@ def test_correlations_are_scipys_with_the_interval_of_the_configurations_that_a_
         few=models["x"].where(models["cell"] < 7), never=np.nan, constant=0.1
     )
     table = (
-        Draws(models, draws=300, seed=2)
+        Bootstrap(models, draws=300, seed=2)
         .correlations(["x", "few", "never", "constant"])
         .set_index("measure")
     )
@@ -321,7 +327,7 @@ def test_correlations_are_scipys_with_the_interval_of_the_configurations_that_a_
         .isna()
         .all(axis=None)
     )
-    single = Draws(models, draws=0).correlations(["x"], tau=False)
+    single = Bootstrap(models, draws=0).correlations(["x"], tau=False)
     assert single["kendall_tau"].iloc[0] == table.loc["x", "kendall_tau"]
     assert single[["ci_low", "ci_high", "kendall_low"]].isna().all(axis=None)
 
@@ -329,9 +335,9 @@ def test_correlations_are_scipys_with_the_interval_of_the_configurations_that_a_
 def test_a_mean_is_drawn_over_configurations_and_leaves_out_what_is_missing():
     values = np.random.default_rng(3).normal(size=(60, 3))
     values[:46, 1], values[:, 2] = np.nan, np.nan
-    mean, low, high = Draws(pd.DataFrame({"cell": CONFIGURATIONS}), draws=2000).mean(
-        values, level=0.9
-    )
+    mean, low, high = Bootstrap(
+        pd.DataFrame({"cell": CONFIGURATIONS}), draws=2000
+    ).mean(values, level=0.9)
     assert mean == pytest.approx(
         [values[:, 0].mean(), values[46:, 1].mean(), np.nan], nan_ok=True
     )
