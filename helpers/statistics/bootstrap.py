@@ -113,7 +113,11 @@ class Bootstrap:
         return part
 
     def assign(self, **columns: ArrayLike) -> "Bootstrap":
-        """The same draws of the same models with further columns (n,)."""
+        """The same draws of the same models with further columns.
+
+        Args:
+            columns: (n,) each, by name.
+        """
         part = Bootstrap(
             self.models.assign(**columns), draws=self.draws, seed=self.seed
         )
@@ -310,7 +314,7 @@ def configuration_weights(configurations: ArrayLike, draws: int, seed: int) -> A
 
 
 def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
-    """How often each unit is in each draw of so many with replacement: (draws, units)."""
+    """How often each unit is in each draw with replacement: (draws, units)."""
     numbers = np.zeros((draws, 0), dtype=np.int64)
     if units:
         numbers = random.integers(units, size=(draws, units))
@@ -408,9 +412,8 @@ def percentile_interval(
         the draws or more are undefined.
     """
     in_draws = np.asarray(in_draws, dtype=float)
-    enough = (
-        np.broadcast_to(configurations, in_draws.shape[1:]) >= FEWEST_CONFIGURATIONS
-    )
+    configurations = np.broadcast_to(configurations, in_draws.shape[1:])
+    enough = configurations >= FEWEST_CONFIGURATIONS
     is_usable = (2 * np.isfinite(in_draws).sum(0) > len(in_draws)) & enough
     ends = np.full((2, *in_draws.shape[1:]), np.nan)
     if is_usable.any():

@@ -62,6 +62,9 @@ class KeptClaims(NamedTuple):
 def check_primary(measures: Sequence[str]) -> None:
     """Refuse more measures than a primary analysis may have, or one twice.
 
+    Args:
+        measures: their columns.
+
     Raises:
         ValueError: with the number of measures.
     """
@@ -152,7 +155,7 @@ def _check_measure(
 
 
 def _check_paired(where: str, claim: Mapping[str, Any]) -> None:
-    """Refuse a claim on a paired difference without its arms, or arms in another claim."""
+    """Refuse a paired difference without its arms, and arms in another claim."""
     arms = [name for name in ("arm", "control") if claim.get(name)]
     if claim["question"] != PAIRED:
         if arms:
@@ -175,6 +178,9 @@ def _check_paired(where: str, claim: Mapping[str, Any]) -> None:
 
 def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
     """First 12 hexadecimal digits of the SHA-256 of the claims.
+
+    Args:
+        claims: of a study file.
 
     Returns:
         The same whatever the order of a claim's items; "" for no claims.
@@ -235,5 +241,9 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
 
 
 def kept_claims(work: Path) -> KeptClaims:
-    """The claims of a study as they were last noted; none where nothing was claimed."""
+    """The claims of a study as they were last noted; none where nothing was claimed.
+
+    Args:
+        work: folder of the study.
+    """
     return (_seen(work) or [KeptClaims([], "", "", 0)])[-1]

@@ -162,6 +162,11 @@ def checked(
 ) -> tuple[Array, Array, Array]:
     """Measures, target and weights in their full shapes.
 
+    Args:
+        x: (n,) or (n, M) measures, or (B, n, M).
+        y: (n,) target, or (B, n).
+        weights: (B, n); None counts each model once.
+
     Returns:
         Measures (n, M) or (B, n, M), target (1, n) or (B, n), weights (1, n) or (B, n).
     """

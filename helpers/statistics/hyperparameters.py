@@ -48,12 +48,25 @@ _SUBSET_COLUMNS = [
 
 
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
-    """The hyperparameters that have more than one level among these models."""
+    """The hyperparameters that have more than one level.
+
+    Args:
+        models: a row per model.
+        axes: hyperparameters.
+    """
     return [name for name in axes if models[name].nunique() > 1]
 
 
 def levels_of(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
-    """The level of each hyperparameter, see ``level_codes``: (n, A)."""
+    """The level of each hyperparameter, see ``level_codes``.
+
+    Args:
+        models: n of them, a row each.
+        axes: A hyperparameters.
+
+    Returns:
+        (n, A).
+    """
     levels = np.empty((len(models), len(axes)), dtype=np.int64)
     for place, name in enumerate(axes):
         levels[:, place] = level_codes(models[name])
@@ -78,7 +91,15 @@ def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
 
 
 def configuration_means(values: Array, configurations: Codes) -> Array:
-    """Average the models of each configuration, without NaN: (n, M) -> (C, M)."""
+    """Average the models of each configuration, without NaN.
+
+    Args:
+        values: (n, M).
+        configurations: (n,) codes from 0 to C - 1.
+
+    Returns:
+        (C, M).
+    """
     means = pd.DataFrame(values).groupby(configurations).mean().to_numpy()
     mantissa, exponent = np.frexp(means)
     # Rounded to 40 bits: repeats that are equal would else differ by the rounding of

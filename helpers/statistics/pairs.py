@@ -1,4 +1,4 @@
-"""Differences between networks that share everything but one thing: paired by seed and start."""
+"""Differences between networks that share all but one thing; pairs by seed and start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +69,10 @@ def paired_difference(
 
 
 def least_p(pairs: int) -> float:
-    """The smallest two-sided p of the sign-flip test of a number of pairs.
+    """The smallest two-sided p of the sign-flip test.
+
+    Args:
+        pairs: number of them.
 
     Example:
         >>> least_p(6)
@@ -246,7 +249,11 @@ def paired_claims(
 
 
 def paired_verdict(row: Mapping[str, Any]) -> str:
-    """Verdict on one row of ``paired_claims``."""
+    """Verdict on one row of ``paired_claims``.
+
+    Args:
+        row: with difference, low, high, p_adjusted, side and looking_changed.
+    """
     if row["looking_changed"] == "no":
         return NOT_CHANGED
     if not (row["p_adjusted"] < 1 - LEVEL and excludes_zero(row)):
@@ -263,7 +270,11 @@ def _was_changed(check: pd.Series) -> str:
 
 
 def excludes_zero(row: Mapping[str, Any] | pd.Series) -> bool:
-    """Whether an interval lies on one side of 0; not where there is none."""
+    """Whether an interval lies on one side of 0; not where there is none.
+
+    Args:
+        row: with low and high.
+    """
     return bool(row["low"] > 0 or row["high"] < 0)
 
 

@@ -23,7 +23,11 @@ PENALTIES = np.logspace(-2, 4, 13)
 
 
 def with_fit(models: pd.DataFrame) -> pd.DataFrame:
-    """The models with ``log_train_loss``, natural, of a loss of 1e-12 at least."""
+    """Add ``log_train_loss``, natural, of a loss of 1e-12 at least.
+
+    Args:
+        models: with train_loss.
+    """
     loss = models["train_loss"].astype(float).clip(lower=1e-12)
     return models.assign(log_train_loss=np.log(loss))
 

@@ -47,7 +47,11 @@ WITHIN_SETTINGS = "r_gap_within_settings"
 
 
 def primary_rows(models: pd.DataFrame) -> np.ndarray:
-    """Which models of a catalogue the primary analysis takes, (n,) bool."""
+    """Which models the primary analysis takes, (n,) bool.
+
+    Args:
+        models: a catalogue of n models.
+    """
     at_stop = models["snapshot"].eq("stop")
     right_labels = models["label_noise"].eq(0)
     learnt = models["train_accuracy"] > PAPER_ACCURACY
@@ -258,7 +262,11 @@ def _within_settings(
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:
-    """Which models come from runs that stopped by a rule, not at the cap of epochs."""
+    """Which models come from runs that stopped by a rule, not at the cap of epochs.
+
+    Args:
+        models: a catalogue.
+    """
     return models["stop_reason"].fillna("").str.startswith("rules")
 
 

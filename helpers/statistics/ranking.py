@@ -1,4 +1,7 @@
-"""Every measure by the same questions, over all models that are analysed: what the appendix of a study ranks."""
+"""Every measure by the same questions, over all models that are analysed.
+
+The appendix of a study ranks measures by it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -176,7 +176,7 @@ def _permuted(bootstrap: Bootstrap, count: int) -> Array:
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
-    """Scores (1 + permutations, M) as columns, the observed ones first; larger is more extreme."""
+    """Observed scores and those of permutations, (1 + D, M), larger is more extreme."""
     return {
         name: scores[0],
         f"{name}_p_adjusted": adjusted_p_values(scores[0], scores[1:]),

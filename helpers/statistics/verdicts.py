@@ -153,7 +153,12 @@ def gate_table(
 
 
 def closed(gates: pd.DataFrame, measure: str) -> list[str]:
-    """Conditions that a measure, or the study, does not meet, in the table's order."""
+    """Conditions that a measure, or the study, does not meet, in the table's order.
+
+    Args:
+        gates: a row per condition: gate, concerns and passes.
+        measure: its column.
+    """
     concerned = gates["concerns"].isin([ANY_MEASURE, measure])
     return list(gates.loc[concerned & ~gates["passes"], "gate"])
 
