@@ -21,7 +21,7 @@ from helpers.ablations.compute import (
 )
 from helpers.cams import chance
 from helpers.scoring.store import Kept
-from helpers.statistics.bootstrap import Bootstrap, percentile_interval
+from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap, percentile_interval
 from helpers.statistics.correlations import finite_mean
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
@@ -515,7 +515,7 @@ def shifts(
     r = r.set_axis(["r", "r_low", "r_high"], axis=1)
     values = models[list(measures)].astype(float)
     spread = values[is_lowest].std().replace(0, np.nan).to_numpy()
-    ends = models[[*unit, "cell"]].rename_axis("at").reset_index()
+    ends = models[[*unit, CONFIGURATION]].rename_axis("at").reset_index()
     tables = []
     for level in levels[1:]:
         pairs = ends[is_lowest].merge(

@@ -12,6 +12,7 @@ import pandas as pd
 from helpers.files import inside, read_json, read_table
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.measuring import with_measures
+from helpers.statistics.bootstrap import CONFIGURATION
 from helpers.statistics.prediction import with_fit
 
 # That calibrate where none is named; their names in one text are joined by "+".
@@ -65,8 +66,9 @@ class Calibration(NamedTuple):
 
         So no checkpoint is judged by itself.
         """
-        cells = self.models.loc[self.models["run_id"].isin(run_ids), "cell"]
-        others = ~self.models["cell"].isin(cells)
+        is_of_runs = self.models["run_id"].isin(run_ids)
+        configurations = self.models[CONFIGURATION]
+        others = ~configurations.isin(configurations[is_of_runs])
         return self._replace(models=self.models[others].reset_index(drop=True))
 
 

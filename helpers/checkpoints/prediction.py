@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from helpers.checkpoints.calibration import LOG_CLASS_IMAGES
+from helpers.statistics.bootstrap import CONFIGURATION
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import (
     FEWEST_FOLDS,
@@ -125,7 +126,7 @@ def _folds(
     """
     if models["kind"].nunique() >= fewest_kinds:
         return pd.factorize(models["kind"])[0][None]
-    return dealt_folds(models["cell"], deals)
+    return dealt_folds(models[CONFIGURATION], deals)
 
 
 def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
@@ -169,7 +170,7 @@ def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
     Raises:
         ValueError: below ``FEWEST_CONFIGURATIONS``.
     """
-    count = models["cell"].nunique()
+    count = models[CONFIGURATION].nunique()
     if count < FEWEST_CONFIGURATIONS:
         raise ValueError(
             f"the study has {count} configurations with scores; "
@@ -299,7 +300,7 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     tables = []
     for _, inside in models.groupby("kind", sort=False):
         rest = models.drop(inside.index)
-        if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
+        if rest[CONFIGURATION].nunique() >= FEWEST_CONFIGURATIONS:
             tables.append(held(inside, predictor(rest, candidates)))
     return pd.concat(tables, ignore_index=True) if tables else empty
 
@@ -307,7 +308,7 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 def summary(tried: pd.DataFrame) -> dict[str, float]:
     """Errors of a table as ``held``, and the share of intervals that hold.
 
-    The share's interval counts configurations (``cell``), since snapshots and repeats
+    The share's interval counts configurations, since snapshots and repeats
     of one miss together.
 
     Returns:
@@ -315,7 +316,7 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
         width_points, the median width, in points; covered with its 95 % interval.
     """
     inside = int(tried["truth"].between(tried["low"], tried["high"]).sum())
-    trials = tried["cell"].nunique()
+    trials = tried[CONFIGURATION].nunique()
     covered = inside / len(tried) if len(tried) else np.nan
     low, high = wilson(round(covered * trials) if trials else 0, trials)
     return {

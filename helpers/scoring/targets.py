@@ -24,7 +24,7 @@ from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import deciding, with_measures
 from helpers.scoring.models import Model
 from helpers.scoring.store import Kept, NotInRecords, Store
-from helpers.statistics.bootstrap import Bootstrap
+from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap
 from helpers.statistics.correlations import kendall
 from helpers.statistics.information import conditional_information
 from helpers.training.config import config_from
@@ -177,7 +177,7 @@ def scores_on_targets(
         A row per target and model, "test images" first: model_id, cell, kind,
         architecture, target, test_accuracy (of the target), and the measures.
     """
-    facts = models[["model_id", "cell", "kind", "architecture"]]
+    facts = models[["model_id", CONFIGURATION, "kind", "architecture"]]
     tables = []
     for shift in ("", *shifts):
         table = facts.assign(target=shift or PLAIN_TARGET)

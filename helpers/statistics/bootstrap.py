@@ -26,6 +26,7 @@ Statistic = Callable[..., Array]
 DRAWS = 2_000
 LEVEL = 0.95
 FEWEST_CONFIGURATIONS = 8
+CONFIGURATION = "cell"  # column that names the configuration of a model
 POWER = 2.8  # standard errors that are told from 0 with 80 % power: 1.96 + 0.84
 # Streams of random numbers that do not depend on each other.
 _CONFIGURATIONS = 0
@@ -51,8 +52,8 @@ class Estimate(NamedTuple):
 class Bootstrap:
     """Bootstrap of a table of models, the same draws for all statistics.
 
-    Differences of statistics are therefore paired. Configurations (column ``cell``)
-    are drawn as a whole, and images where there are values of single ones.
+    Differences of statistics are therefore paired. Configurations are drawn as a whole,
+    and images where there are values of single ones.
 
     Example:
         >>> bootstrap = Bootstrap(models, draws=2000)  # doctest: +SKIP
@@ -85,7 +86,8 @@ class Bootstrap:
             if name in models
         }
         self.resampled = cache(self._resampled)
-        self.unit = "cell"  # the column whose values are drawn, and change places
+        # The column whose values are drawn, and change places.
+        self.unit = CONFIGURATION
 
     @cached_property
     def weights(self) -> Array:

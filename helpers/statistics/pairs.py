@@ -1,4 +1,4 @@
-"""Differences between networks that share all but one thing; pairs by seed and start."""
+"""Differences between networks that share all but one thing, paired by seed, start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.bootstrap import LEVEL, Bootstrap
+from helpers.statistics.bootstrap import CONFIGURATION, LEVEL, Bootstrap
 from helpers.statistics.correlations import Array, design, finite_groups, finite_mean
 from helpers.statistics.permutation import sign_flip_p
 
@@ -128,11 +128,11 @@ def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
 
     Args:
         bootstrap: the networks.
-        left_out: "cell", for configurations dealt into folds at random, or another
-            column, each value of which is left out once.
+        left_out: ``CONFIGURATION``, whose values are dealt into folds at random, or
+            another column, each value of which is left out once.
     """
     groups = bootstrap.models[left_out]
-    if left_out == "cell":
+    if left_out == CONFIGURATION:
         return dealt_folds(groups, seed=bootstrap.seed)
     return pd.factorize(groups)[0][None]
 
@@ -143,7 +143,7 @@ class Rivalry:
 
     known: Array  # (n, k) columns that the measure is put beside
     rival: Array | None = None  # (n, j) columns to be beaten; None is ``known``
-    left_out: str = "cell"  # column whose groups are left out, see ``folds_of``
+    left_out: str = CONFIGURATION  # column whose groups are left out, see ``folds_of``
     alike: str = ""  # column whose groups change sign together; "" is ``left_out``
 
 
@@ -207,7 +207,7 @@ def saved_errors(
 
 
 def known_in_advance(
-    bootstrap: Bootstrap, axes: Sequence[str], left_out: str = "cell"
+    bootstrap: Bootstrap, axes: Sequence[str], left_out: str = CONFIGURATION
 ) -> pd.DataFrame:
     """Error of the predicted gap before any measure, in points.
 
@@ -238,5 +238,5 @@ def known_in_advance(
     table["low"] = low
     table["high"] = high
     table["n"] = len(models)
-    table["cells"] = models["cell"].nunique()
+    table["cells"] = models[CONFIGURATION].nunique()
     return table

@@ -15,7 +15,7 @@ from helpers.statistics.baselines import (
     baselines_of,
     best_rival,
 )
-from helpers.statistics.bootstrap import LEVEL, POWER, Bootstrap
+from helpers.statistics.bootstrap import CONFIGURATION, LEVEL, POWER, Bootstrap
 from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import Array, design, finite_mean
 from helpers.statistics.hyperparameters import varied_axes
@@ -125,7 +125,7 @@ def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
     text = models.astype(str)
     setting = text.filter(items=SETTING).sum(axis=1)
     if setting.nunique() <= 1:
-        setting = models["cell"]
+        setting = models[CONFIGURATION]
     twins = [
         kind.replace(architecture, "")
         for kind, architecture in zip(

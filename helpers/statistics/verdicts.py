@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.bootstrap import LEVEL
+from helpers.statistics.bootstrap import CONFIGURATION, LEVEL
 from helpers.statistics.claims import PAIRED, SIDES
 from helpers.statistics.correlations import finite_mean
 from helpers.statistics.permutation import holm
@@ -139,7 +139,7 @@ def gate_table(
         "gaps differ": {ANY_MEASURE: 100 * (most - least)},
         "networks learnt": {ANY_MEASURE: (accuracy - chance) / (1 - chance)},
         "networks finished": {ANY_MEASURE: ended_by_a_rule(trained).mean()},
-        "enough configurations": {ANY_MEASURE: models["cell"].nunique()},
+        "enough configurations": {ANY_MEASURE: models[CONFIGURATION].nunique()},
     }
     rows = [
         (gate, name, float(value), *GATES[gate])

@@ -19,9 +19,9 @@ from helpers.networks.weights import Form, save_half
 from helpers.training.config import (
     HYPERPARAMETERS,
     RunConfig,
-    cell_name,
     config_digest,
     config_from,
+    configuration_name,
     kind_name,
     run_id,
 )
@@ -135,7 +135,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         "run_id": result["run_id"],
         "status": result["status"],
         "stop_reason": result["stop_reason"],
-        "cell": cell_name(config),
+        "cell": configuration_name(config),
         "kind": kind_name(config),
         **{name: result[name] for name in _OF_RUN},
         **asdict(config),

@@ -107,7 +107,7 @@ _LIMITS = {
 _LIMITS["looking"] = LIMITS["looking_levels"]
 
 
-def cell_name(config: RunConfig) -> str:
+def configuration_name(config: RunConfig) -> str:
     """Name of a configuration of hyperparameters, without the repeat.
 
     Its runs are resampled together.
@@ -163,7 +163,9 @@ def kind_name(config: RunConfig) -> str:
 
 def run_id(config: RunConfig) -> str:
     """Name of a run: its configuration, the repeat, and a digest of both."""
-    return f"{cell_name(config)}-r{config.repeat}-{config_digest(asdict(config))}"
+    return (
+        f"{configuration_name(config)}-r{config.repeat}-{config_digest(asdict(config))}"
+    )
 
 
 def config_digest(values: Mapping[str, Any]) -> str:

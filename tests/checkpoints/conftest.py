@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.checkpoints import calibration, load
 from helpers.measures import registry
-from helpers.training.config import RunConfig, cell_name, kind_name, run_id
+from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 from tests.conftest import jpeg
 
 
@@ -107,7 +107,7 @@ def models_table(seed=0, kinds=4, cells=4, noise=0.02):
             names = {
                 "run_id": run_id(run),
                 "model_id": f"{run_id(run)}@stop",
-                "cell": cell_name(run),
+                "cell": configuration_name(run),
                 "kind": kind_name(run),
             }
             rows.append(

@@ -18,7 +18,7 @@ from helpers.statistics import baselines
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
 from helpers.statistics.verdicts import gate_table, judged
-from helpers.training.config import RunConfig, cell_name, kind_name, run_id
+from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 
 SIZE, SIDE = 16, 4
 HOSTILE = "<b>x</b>[y](http://z)"
@@ -94,7 +94,7 @@ def catalogue() -> pd.DataFrame:
             facts = {
                 "model_id": f"{run_id(run)}@stop",
                 "run_id": run_id(run),
-                "cell": cell_name(run),
+                "cell": configuration_name(run),
                 "kind": kind_name(run),
             }
             facts |= {

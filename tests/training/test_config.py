@@ -11,8 +11,8 @@ from helpers.training.config import (
     PAPER_AXES,
     RunConfig,
     balanced,
-    cell_name,
     config_from,
+    configuration_name,
     grid,
     run_id,
     runs_of_study,
@@ -32,7 +32,7 @@ PAPER = {
 def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
     runs = grid(PAPER, repeats=2, fixed={"data": "d"})
     assert set(PAPER) == set(PAPER_AXES)
-    assert len({cell_name(run) for run in runs}) == 864
+    assert len({configuration_name(run) for run in runs}) == 864
     assert len({run_id(run) for run in runs}) == len(runs) == 1728
 
 

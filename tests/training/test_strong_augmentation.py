@@ -8,7 +8,7 @@ from torchvision.transforms.v2.functional import resized_crop
 
 from helpers.data.images import load_study_data
 from helpers.training import run
-from helpers.training.config import RunConfig, cell_name, kind_name
+from helpers.training.config import RunConfig, configuration_name, kind_name
 from helpers.training.strong_augmentation import (
     StrongDraws,
     change_images,
@@ -181,7 +181,10 @@ def test_names_say_what_was_changed_and_are_as_before_without(config):
         label_smoothing=0.1,
         frozen_stages=2,
     )
-    assert cell_name(changed) == f"{cell_name(config)}-crops+mixup-smooth0.1-frozen2"
+    assert (
+        configuration_name(changed)
+        == f"{configuration_name(config)}-crops+mixup-smooth0.1-frozen2"
+    )
     assert kind_name(changed) == (
         f"{kind_name(config)} crops and mixup labels smoothed by 0.1 "
         "stem and 2 stages frozen"
