@@ -5,6 +5,7 @@ import importlib
 
 import pytest
 
+from benchmarks import size
 from helpers.files import PROJECT_ROOT
 
 WITH_EXAMPLES = [
@@ -38,3 +39,16 @@ def _names():
     import torch
 
     return {"np": np, "pd": pd, "torch": torch}
+
+
+def test_public_functions_name_their_arguments():
+    """Of the folders that notebooks and strangers call."""
+    folders = [*size.DOCUMENTED, "ablations", "checkpoints", "kappa"]
+    silent = [
+        f"{module.path.relative_to(PROJECT_ROOT)}: {function.name}"
+        for folder in folders
+        for module in size.modules_of(PROJECT_ROOT / "helpers" / folder)
+        for function in size.public_functions(module)
+        if size.argument_names(function) and not size.documents_arguments(function)
+    ]
+    assert not silent, "give each an Args section"

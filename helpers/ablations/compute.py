@@ -139,17 +139,28 @@ class Subject(NamedTuple):
         """With the first images, the same of every model; 0 takes all.
 
         Their order is random.
+
+        Args:
+            count: number of images.
         """
         count = min(len(self.images), count or len(self.images))
         return self._replace(images=self.images.subset(range(count)))
 
     def batches(self, size: int = _BATCH) -> Iterator[Tensor]:
-        """Pixels as floats in [0, 255], (B, 3, S, S) on the device."""
+        """Pixels as floats in [0, 255], (B, 3, S, S) on the device.
+
+        Args:
+            size: images of a batch, B.
+        """
         for pixels in self.images.images.split(size):
             yield pixels.to(self.device).float()
 
     def input(self, pixels: Tensor) -> Tensor:
-        """Pixels as the network expects them."""
+        """Pixels as the network expects them.
+
+        Args:
+            pixels: (B, 3, S, S) in [0, 255].
+        """
         return hooks.prepared(pixels, self.normalise, self.device)
 
 
@@ -207,6 +218,9 @@ class Stage(NamedTuple):
 @torch.inference_mode()
 def last_stage(subject: Subject) -> Stage:
     """The layer whose maps are averaged and classified.
+
+    Args:
+        subject: network and images.
 
     Raises:
         ValueError: where the closed form does not hold, as for maps of one pixel.
@@ -269,7 +283,11 @@ class ClosedForm(NamedTuple):
 
 @torch.inference_mode()
 def closed_form(subject: Subject) -> ClosedForm:
-    """All maps in closed form, of the predicted and of the true class, by one pass."""
+    """All maps in closed form, of the predicted and of the true class, by one pass.
+
+    Args:
+        subject: network and images.
+    """
     stage = last_stage(subject)
     weight = stage.classifier.weight
     batches: dict[tuple[str, str, str], list[Tensor]] = {}
@@ -366,7 +384,12 @@ class _Scores:
 
 
 def name_of_images(method: str, formula: str) -> str:
-    """Name of the array with the IoU of single images by a CAM method."""
+    """Name of the array with the IoU of single images by a CAM method.
+
+    Args:
+        method: such as "grad_cam".
+        formula: ``CORRECT``, or as torchcam has it.
+    """
     return f"iou, {method}, {formula}"
 
 
@@ -389,7 +412,12 @@ def iou_of_images(
 
 
 def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
-    """Rows with the way that their maps were computed in, first."""
+    """Rows with the way that their maps were computed in, first.
+
+    Args:
+        rows: of scores.
+        way: values of the columns ``WAY``.
+    """
     keys = pd.DataFrame(dict(way), index=rows.index)
     return pd.concat([keys[WAY], rows], axis=1)
 

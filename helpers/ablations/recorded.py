@@ -131,7 +131,12 @@ def scores_of_maps(
 
 @torch.inference_mode()
 def stage_of(model: Model, size: int) -> str:
-    """Name of the last stage of a network that can be built, for images of a size."""
+    """Name of the last stage of a network that can be built, for images of a size.
+
+    Args:
+        model: of the study.
+        size: side of the images, pixels.
+    """
     network = model.load("cpu")
     layer = hooks.last_maps_layer(network, torch.zeros(1, 3, size, size))
     names = {module: name for name, module in network.named_modules()}

@@ -22,6 +22,10 @@ _NAMES = {
 def way(method: str, formula: str = "") -> str:
     """A way to compute a map, or a maker of masks, for a reader.
 
+    Args:
+        method: of CAM, or maker of masks.
+        formula: "" where there is one alone.
+
     Example:
         >>> way("grad_cam_plus_plus", "torchcam")
         'Grad-CAM++ by torchcam'
@@ -31,7 +35,11 @@ def way(method: str, formula: str = "") -> str:
 
 
 def lowest(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows at the lowest training accuracy."""
+    """The rows at the lowest training accuracy.
+
+    Args:
+        table: with a column threshold.
+    """
     is_lowest = table["threshold"] == table["threshold"].min()
     return table[is_lowest].reset_index(drop=True)
 

@@ -154,7 +154,11 @@ def correlations(
 
 
 def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
-    """Scores at the last stage, at the study's image size, of all images of a model."""
+    """Scores at the last stage, at the study's image size, of all images of a model.
+
+    Args:
+        scores: see ``scores_of``.
+    """
     closed = scores[scores["part"] == CLOSED]
     is_last = scores["layer"].isin(closed["layer"].unique())
     has_size = scores["image_size"].isin(closed["image_size"].unique())

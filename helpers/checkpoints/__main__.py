@@ -120,6 +120,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
+    Args:
+        arguments: of the command line; None takes those of the process.
+
     Returns:
         0 when a checkpoint was judged, 1 when none could be, 2 when an argument is
         wrong, 130 when interrupted.

@@ -65,6 +65,9 @@ class Calibration(NamedTuple):
         """The same without the configurations of some runs.
 
         So no checkpoint is judged by itself.
+
+        Args:
+            run_ids: of runs of the studies.
         """
         is_of_runs = self.models["run_id"].isin(run_ids)
         configurations = self.models[CONFIGURATION]
@@ -73,7 +76,11 @@ class Calibration(NamedTuple):
 
 
 def studies(reports: Path) -> list[str]:
-    """Studies whose reports hold a catalogue and scores."""
+    """Studies whose reports hold a catalogue and scores.
+
+    Args:
+        reports: folder of all reports.
+    """
     scores = sorted(reports.glob("*/tables/scores.parquet"))
     return [
         path.parent.parent.name
@@ -154,6 +161,10 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
 
     Those of its run, or of the data, without what rule 3 holds out. NaN where the
     report does not tell how many images the data have.
+
+    Args:
+        models: of the report.
+        folder: of the report.
     """
     path = folder / "tables/table1_categories.csv"
     all_images = np.nan
@@ -169,7 +180,12 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
 
 
 def with_candidates(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Models with a column per measure, and ``SHIFTED`` where both shifts are there."""
+    """Models with a column per measure, and ``SHIFTED`` where both shifts are there.
+
+    Args:
+        models: of a study.
+        scores: of its measures: model_id, measure, variant, value.
+    """
     table = with_measures(models, scores)
     if not set(SHIFTS) <= set(table):
         return table
@@ -184,7 +200,11 @@ def _varies(column: pd.Series) -> bool:
 
 
 def parameters_of(folder: Path) -> dict[str, Any]:
-    """Parameters that the study's notebooks recorded; a later notebook's count."""
+    """Parameters that the study's notebooks recorded; a later notebook's count.
+
+    Args:
+        folder: of the report.
+    """
     parameters: dict[str, Any] = {}
     for path in sorted(folder.glob("story/0[1-4]*.json")):
         for item in read_json(path):

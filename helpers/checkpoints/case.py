@@ -93,6 +93,12 @@ def of_files(
 
     Checkpoints of a report find their study's images among those given.
 
+    Args:
+        inputs: checkpoints and images.
+        place: where values are kept.
+        reading: of the checkpoints; None reads them by themselves.
+        preparation: of the images; None is the usual one.
+
     Raises:
         ValueError: where images, an option or the study cannot be used.
         FileNotFoundError: where a folder or the study does not exist.

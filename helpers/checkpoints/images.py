@@ -97,11 +97,19 @@ class OwnImages(NamedTuple):
     test_accuracies: Mapping[str, float] | None = None
 
     def test_accuracy(self, model_id: str) -> float:
-        """What the study of a checkpoint measured; NaN where there is no study."""
+        """What the study of a checkpoint measured; NaN where there is no study.
+
+        Args:
+            model_id: of the checkpoint.
+        """
         return (self.test_accuracies or {}).get(model_id, np.nan)
 
     def of_a_class(self, model_id: str) -> float:
-        """Images of a class that a network was fitted to; NaN where not known."""
+        """Images of a class that a network was fitted to; NaN where not known.
+
+        Args:
+            model_id: of the checkpoint.
+        """
         numbers = self.class_images or {}
         return numbers.get(model_id, numbers.get("", np.nan))
 
@@ -272,6 +280,12 @@ def labelled_images(
 ) -> ImageSet:
     """Held-out images: those for validation where there are any, else all.
 
+    Args:
+        path: of the labelled images.
+        images: that checkpoints were fitted to.
+        training_path: of the training images.
+        unpacked: folder for what archives hold.
+
     Raises:
         ValueError: for too few, for other classes, and for training images.
     """
@@ -307,6 +321,12 @@ def copies(
     """The number of labelled images that equal a training image, pixel by pixel.
 
     All images of ``training_path`` are looked at, not only those that are scored.
+
+    Args:
+        labelled: held-out images.
+        images: that checkpoints were fitted to.
+        training_path: of the training images.
+        unpacked: folder for what archives hold.
     """
     seen = {pixel_digest(pixels.numpy()) for pixels in images.train.images}
     if len(images.train) < images.scored_on.shared:
@@ -320,7 +340,11 @@ def copies(
 
 
 def digest(images: ImageSet) -> str:
-    """Digest of pixels and labels: 16 hex digits."""
+    """Digest of pixels and labels: 16 hex digits.
+
+    Args:
+        images: with labels.
+    """
     content = images.images.numpy().tobytes() + images.labels.numpy().tobytes()
     return blake2b(content, digest_size=8).hexdigest()
 

@@ -129,6 +129,11 @@ def predicted_classes(
     """Number of the output with the largest logit, (N,) of the scored images.
 
     By model id; a model that fails on the images is left out.
+
+    Args:
+        store: of the checkpoints.
+        models: checkpoints.
+        images: that they are scored on.
     """
     records = store.each(
         models,
@@ -155,6 +160,11 @@ def labelled_right(
     """Whether each labelled image (n,) is classified correctly, by model id.
 
     A model that cannot be loaded is left out.
+
+    Args:
+        store: of the checkpoints.
+        models: checkpoints.
+        images: with labelled ones.
     """
     records = store.each(
         models,

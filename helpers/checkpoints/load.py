@@ -67,6 +67,9 @@ def find(folder: Path) -> dict[str, Path]:
     Hidden files are left out; of shards the first stands for all. What cannot be
     read (a link to nothing, a pipe) is found too, so that it can be named.
 
+    Args:
+        folder: or a file.
+
     Raises:
         FileNotFoundError: where the folder does not exist.
         ValueError: where it holds no checkpoint.
@@ -104,6 +107,12 @@ def model(path: Path, name: str, reading: Reading, normalise: v2.Compose) -> Mod
 
     Its id names all that decides its values: the bytes of its files, how they are
     read, and the normalisation. ``facts``: checkpoint, bytes.
+
+    Args:
+        path: of the file, or of the first of its shards.
+        name: by which it is shown.
+        reading: of the file.
+        normalise: from uint8 images to its input.
 
     Raises:
         OSError: where the file cannot be read.
@@ -254,6 +263,11 @@ def with_usual_head(
     ``fc = Sequential(Dropout(), Linear())`` saves fc.1.weight for fc.weight; dropout
     has no weights and does nothing in evaluation.
 
+    Args:
+        state: tensors by name.
+        builder: of the architecture.
+        name: of the architecture.
+
     Raises:
         ValueError: where the head has several layers.
     """
@@ -314,6 +328,9 @@ def builder_of(architecture: str) -> Builder:
 
     "module:function" is code: its module is run. It is for whoever types it on a
     command line or in a cell; ``parameters.LIMITS`` keeps it out of study files.
+
+    Args:
+        architecture: its name, or where its function is.
 
     Raises:
         ValueError: for an unknown name, or a module that cannot be imported.
@@ -394,6 +411,9 @@ def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
     """Tensors and their axes that differ in networks of 2 and of 3 classes.
 
     None where a network is made for one number of classes.
+
+    Args:
+        builder: of the architecture.
     """
     two = _shapes(builder, 2)
     three = _shapes(builder, 3)
@@ -407,6 +427,11 @@ def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
 
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
     """Outputs of a checkpoint's head; where the network fixes them, its last layer's.
+
+    Args:
+        builder: of the architecture.
+        state: tensors by name.
+        name: of the architecture.
 
     Raises:
         ValueError: where the checkpoint has no head.
@@ -427,6 +452,10 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
 
 def guess(state: Mapping[str, Tensor], part: str = "") -> str:
     """Which of torchvision's ResNets a state dict is of, by all but the head.
+
+    Args:
+        state: tensors by name.
+        part: which network, where a file holds several.
 
     Raises:
         ValueError: where it is of none.
@@ -469,6 +498,9 @@ def described(network: nn.Module) -> tuple[str, bool]:
 
     The blocks of a ResNet ("layer1.0") have two or three convolutions beside a
     shortcut.
+
+    Args:
+        network: on any device.
     """
     convolutions = {
         name: module
@@ -504,6 +536,10 @@ def described(network: nn.Module) -> tuple[str, bool]:
 
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:
     """``(x / 255 - mean) / std`` of uint8 images, for each channel.
+
+    Args:
+        mean: of red, green and blue, in [0, 1].
+        std: of the same, above 0.
 
     Raises:
         ValueError: where there are not three numbers each, or one cannot be.

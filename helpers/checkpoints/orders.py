@@ -29,6 +29,9 @@ def in_natural_order(names: Sequence[str]) -> tuple[int, ...]:
     Numbers by their value, capital letters as small ones: so does timm
     (``timm.utils.natural_key``), whereas torchvision sorts by code points.
 
+    Args:
+        names: of the classes, in their order.
+
     Example:
         >>> in_natural_order(["Cat", "ant", "bee"])
         (2, 0, 1)
@@ -103,13 +106,24 @@ def _clear(gains: NDArray[np.float64]) -> bool:
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike, order: ArrayLike) -> float:
-    """Share of the images that are right where class i is the output order[i]."""
+    """Share of the images that are right where class i is the output order[i].
+
+    Args:
+        predicted: (N,) number of the largest output.
+        labels: (N,) classes.
+        order: output of each class.
+    """
     expected = np.asarray(order)[np.asarray(labels)]
     return float((np.asarray(predicted) == expected).mean())
 
 
 def in_words(names: Sequence[str], order: Sequence[int]) -> str:
-    """The names of classes in the order of the outputs."""
+    """The names of classes in the order of the outputs.
+
+    Args:
+        names: of the classes.
+        order: output of each class.
+    """
     by_output = [names[place] for place in np.argsort(order)]
     more = len(by_output) - _MOST_NAMES
     shown = ", ".join(by_output[:_MOST_NAMES])

@@ -60,6 +60,9 @@ class Predictor(NamedTuple):
 
         Values farther outside than one range of the studies are taken as that far:
         a loss of 1e-9 says no more than one of 0.01.
+
+        Args:
+            models: with the columns of the predictor.
         """
         x = self._clipped(models)
         defined = np.isfinite(x).all(axis=1)
@@ -74,21 +77,36 @@ class Predictor(NamedTuple):
         ``h(x) = 1/G + z' P z`` with z the standardised columns, P the precision of
         their means over G groups: the variance of a ridge regression's prediction, in
         units of the error's variance. About k/G in the middle of the studies.
+
+        Args:
+            models: with the columns of the predictor.
         """
         clipped = self._clipped(models)
         z = self.regression[0].transform(clipped)
         return 1 / self.groups + np.einsum("mi,ij,mj->m", z, self.precision, z)
 
     def half(self, models: pd.DataFrame) -> Array:
-        """Half of each interval (m,): ``scale * sqrt(1 + leverage)``."""
+        """Half of each interval (m,): ``scale * sqrt(1 + leverage)``.
+
+        Args:
+            models: with the columns of the predictor.
+        """
         return self.scale * np.sqrt(1 + self.leverage(models))
 
     def error(self, models: pd.DataFrame) -> Array:
-        """Standard deviations (m,) of errors: ``deviation * sqrt(1 + leverage)``."""
+        """Standard deviations (m,) of errors: ``deviation * sqrt(1 + leverage)``.
+
+        Args:
+            models: with the columns of the predictor.
+        """
         return self.deviation * np.sqrt(1 + self.leverage(models))
 
     def beyond(self, models: pd.DataFrame) -> list[list[str]]:
-        """Columns in which each row is outside the study's range by a tenth of it."""
+        """Columns in which each row is outside the study's range by a tenth of it.
+
+        Args:
+            models: with the columns of the predictor.
+        """
         low = self.ranges["low"]
         high = self.ranges["high"]
         margin = _BEYOND * (high - low)
@@ -110,6 +128,9 @@ def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
 
     The number of images of a class that it was fitted to is left out where a study
     does not say it.
+
+    Args:
+        models: of ``Calibration.models``.
     """
     if LOG_CLASS_IMAGES in models and np.isfinite(models[LOG_CLASS_IMAGES]).all():
         return (*FIT, LOG_CLASS_IMAGES)
@@ -133,6 +154,10 @@ def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
     """At most ``MOST`` measures of ``Calibration.models``.
 
     Each is that of least error with kinds left out, if it takes a tenth of it away.
+
+    Args:
+        models: of ``Calibration.models``.
+        candidates: columns of measures.
     """
     folds = _folds(models, FEWEST_FOLDS, _DEALS)
     gap = models["gap"].to_numpy(dtype=float)
@@ -280,7 +305,12 @@ def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
 
 
 def held(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
-    """Models whose gap is known, with truth, predicted, and an interval: low, high."""
+    """Models whose gap is known, with truth, predicted, and an interval: low, high.
+
+    Args:
+        models: of ``Calibration.models``.
+        by: that predicts them.
+    """
     predicted = by.predicted(models)
     half = by.half(models)
     return models.assign(
@@ -295,6 +325,10 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     """The whole method tried on each kind of training that it has not seen.
 
     As ``held``; no row where too few configurations are left.
+
+    Args:
+        models: of ``Calibration.models``.
+        candidates: columns of measures.
     """
     empty = pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])
     tables = []
@@ -310,6 +344,9 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
 
     The share's interval counts configurations, since snapshots and repeats
     of one miss together.
+
+    Args:
+        tried: of ``coverage`` or ``held``.
 
     Returns:
         models and inside, numbers; error_points, the mean absolute error, and
@@ -331,7 +368,13 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval of a proportion; Wilson 1927. NaN without a trial."""
+    """Interval of a proportion; Wilson 1927. NaN without a trial.
+
+    Args:
+        successes: number of them.
+        trials: number of them.
+        level: of the interval.
+    """
     if not trials:
         return np.nan, np.nan
     proportion = scipy.stats.binomtest(successes, trials)

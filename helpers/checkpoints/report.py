@@ -14,7 +14,12 @@ _LOST = 0.1  # accuracy below the one that a file notes from which on it is said
 
 
 def span(low: float, high: float) -> str:
-    """An interval of fractions, in percent or points: "55 to 67"."""
+    """An interval of fractions, in percent or points: "55 to 67".
+
+    Args:
+        low: a fraction.
+        high: a fraction.
+    """
     return f"{100 * low:.0f} to {100 * high:.0f}"
 
 
@@ -116,7 +121,12 @@ def _truth(table: pd.DataFrame) -> list[str]:
 
 
 def rests_on(scored: Scored, study: Calibration) -> str:
-    """Which study predicts, by what, and how far it errs on kinds not seen."""
+    """Which study predicts, by what, and how far it errs on kinds not seen.
+
+    Args:
+        scored: the judged checkpoints.
+        study: that predicts.
+    """
     by = scored.predictor
     error = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean()
     kinds = study.models["kind"].nunique()
@@ -142,7 +152,15 @@ def rests_on(scored: Scored, study: Calibration) -> str:
 def differs(
     facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration
 ) -> list[str]:
-    """In what networks and images are not those of the study, in one sentence."""
+    """In what networks and images are not those of the study, in one sentence.
+
+    Args:
+        facts: a row per checkpoint.
+        classes: number of them.
+        size: side of the images, pixels.
+        images: number of training images.
+        study: that predicts.
+    """
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
     theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
@@ -170,7 +188,11 @@ def differs(
 
 
 def printed(table: pd.DataFrame) -> str:
-    """The table for a terminal: rank, accuracy and gap with intervals, and notes."""
+    """The table for a terminal: rank, accuracy and gap with intervals, and notes.
+
+    Args:
+        table: of judged checkpoints.
+    """
     rank = table["rank"].map("{:.0f}".format).replace("nan", "")
     shown = pd.DataFrame({"rank": rank})
     for name, title in {"accuracy": "accuracy (%)", "gap": "gap (points)"}.items():

@@ -55,7 +55,11 @@ class Tree:
     """The folders that hold images, themselves or below them."""
 
     def __init__(self, images: Sequence[str]) -> None:
-        """Collect the folders of some images."""
+        """Collect the folders of some images.
+
+        Args:
+            images: their paths.
+        """
         self.with_images = {name.rpartition("/")[0] for name in images}
         inner: dict[str, set[str]] = defaultdict(set)
         for folder in self.with_images:
@@ -71,7 +75,11 @@ class Tree:
         return sorted(self._inner)
 
     def inner(self, folder: str) -> list[str]:
-        """Names of the folders in a folder that hold images."""
+        """Names of the folders in a folder that hold images.
+
+        Args:
+            folder: its path; "" for the top.
+        """
         return self._inner.get(folder, [])
 
 

@@ -69,7 +69,11 @@ class ImageSet:
         return bool(self.boxes.any())
 
     def subset(self, indices: Iterable[int]) -> "ImageSet":
-        """Take some images, in the given order."""
+        """Take some images, in the given order.
+
+        Args:
+            indices: of the images.
+        """
         chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
         names = tuple(self.names[index] for index in chosen.tolist())
         return ImageSet(

@@ -15,7 +15,11 @@ class Places:
     """Paths by the name of their file, with its ending and without."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """Collect some paths."""
+        """Collect some paths.
+
+        Args:
+            paths: of files.
+        """
         self._paths: dict[str, list[str]] = defaultdict(list)
         for path in paths:
             name = composed(path.rpartition("/")[2])
@@ -24,11 +28,21 @@ class Places:
                 self._paths[key].append(path)
 
     def nearest(self, path: str, name: str) -> str:
-        """The file of a name, or a stem, that lies most like a path; "" for none."""
+        """The file of a name, or a stem, that lies most like a path; "" for none.
+
+        Args:
+            path: of another file, such as a table.
+            name: of the file, with or without its ending.
+        """
         return _nearest(path, self._paths.get(composed(name), ()))
 
     def named(self, table: str, name: str) -> str:
-        """Where the file lies that a table names, of the paths that end so; or ""."""
+        """Where the file lies that a table names, of the paths that end so; or "".
+
+        Args:
+            table: path of the table.
+            name: of a file, as the table has it.
+        """
         path = PurePosixPath(composed(name).replace("\\", "/"))
         # Of a path of another machine what comes first is not known here.
         starts = len(path.parts) if _ELSEWHERE.match(f"{path}") else 1

@@ -21,7 +21,12 @@ class Record(NamedTuple):
         return getattr(self.annotation, "boxes", ())
 
     def fault(self, kind: str, detail: str) -> Fault:
-        """Something of it that cannot be used."""
+        """Something of it that cannot be used.
+
+        Args:
+            kind: of fault.
+            detail: in words.
+        """
         return Fault(self.name, kind, detail, self.class_id, self.split)
 
 

@@ -71,7 +71,12 @@ class Source:
     """
 
     def __init__(self, root: Path, classes: Sequence[str] = ()) -> None:
-        """List the files. Where folders are named as some classes, only those."""
+        """List the files. Where folders are named as some classes, only those.
+
+        Args:
+            root: folder.
+            classes: names of folders; none takes all.
+        """
         self.root = root
         self.names: list[str] = []
         self.opened: set[str] = set()
@@ -132,6 +137,9 @@ class Source:
 
     def read(self, name: str) -> bytes:
         """Bytes of a regular file of the folder.
+
+        Args:
+            name: path below the folder.
 
         Raises:
             ValueError: where it is none.

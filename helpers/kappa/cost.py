@@ -100,7 +100,11 @@ def costs(
 
 
 def speed_here(side: int) -> float:
-    """Operations a second of a small network on one core of this machine."""
+    """Operations a second of a small network on one core of this machine.
+
+    Args:
+        side: of the images, pixels.
+    """
     network = untrained(_TIMED, 10, side).eval()
     size = backbone(_TIMED, 10, side)
     images = torch.rand(32, 3, side, side)

@@ -58,6 +58,12 @@ def recipe(name: str, data: StudyData, epochs: int, seed: int) -> RunConfig:
     """The run that makes a network, as 02 makes pretrained starts.
 
     That of an EfficientNet-like network stands for everything but its architecture.
+
+    Args:
+        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
+        data: images of the seen classes.
+        epochs: at most.
+        seed: of weights and order.
     """
     match = _NAME.fullmatch(name)
     architecture = match["kind"] if family_made(name) == "resnet" else "resnet18"
@@ -75,6 +81,11 @@ def efficientnet_like(name: str, classes: int, seed: int) -> nn.Module:
 
     "w0.5 d0.5" has half of the channels of EfficientNet-B0, as multiples of 8, and half
     of the layers of each stage, rounded up.
+
+    Args:
+        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
+        classes: number of outputs.
+        seed: of weights and order.
     """
     match = _NAME.fullmatch(name)
     factors = {"width_mult": float(match["width"]), "depth_mult": float(match["depth"])}
@@ -87,7 +98,14 @@ def efficientnet_like(name: str, classes: int, seed: int) -> nn.Module:
 
 
 def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
-    """A network to be made, before its training, for images of ``side`` pixels."""
+    """A network to be made, before its training, for images of ``side`` pixels.
+
+    Args:
+        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
+        classes: number of outputs.
+        side: of the images, pixels.
+        seed: of weights and order.
+    """
     if family_made(name) != "resnet":
         return efficientnet_like(name, classes, seed)
     match = _NAME.fullmatch(name)

@@ -121,7 +121,11 @@ def model_set(
 
 
 def backbone(model: Model) -> Model:
-    """A classifier without its last linear layer, whose input are the features."""
+    """A classifier without its last linear layer, whose input are the features.
+
+    Args:
+        model: a classifier.
+    """
     return replace(
         model,
         load=partial(_without_head, model.load),
@@ -131,7 +135,11 @@ def backbone(model: Model) -> Model:
 
 
 def without_head(network: nn.Module) -> nn.Module:
-    """Put the identity in place of the last linear layer of a network."""
+    """Put the identity in place of the last linear layer of a network.
+
+    Args:
+        network: a classifier, which is changed.
+    """
     layers = network.named_modules()
     linear = [name for name, layer in layers if isinstance(layer, nn.Linear)]
     network.set_submodule(linear[-1], nn.Identity())

@@ -126,7 +126,12 @@ def levels(
 
 
 def greatest_strength(noise: Generator, side: int) -> float:
-    """End of a generator's scale: side / 4 pixels, or 1 + the bottleneck's width."""
+    """End of a generator's scale: side / 4 pixels, or 1 + the bottleneck's width.
+
+    Args:
+        noise: the generator.
+        side: of the images, pixels.
+    """
     return side / 4 if noise.network is None else 1.0 + noise.network.width
 
 

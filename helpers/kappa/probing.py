@@ -71,7 +71,11 @@ class Probe(NamedTuple):
     bias: NDArray[np.float64]  # (K,)
 
     def predict(self, features: ArrayLike) -> NDArray[np.int16]:
-        """The class that each image is taken for: (N, D) features -> (N,)."""
+        """The class that each image is taken for: (N, D) features -> (N,).
+
+        Args:
+            features: (N, D).
+        """
         logits = np.asarray(features) @ self.weight.T + self.bias
         return logits.argmax(1).astype(np.int16)
 

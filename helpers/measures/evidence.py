@@ -113,7 +113,11 @@ class Evidence:
         return value
 
     def seconds(self, name: str) -> float:
-        """Seconds that a value took with all that it needed, each counted once."""
+        """Seconds that a value took with all that it needed, each counted once.
+
+        Args:
+            name: of the value.
+        """
         needed = closure([name], self._sources)
         return sum(self._seconds.get(need, 0.0) for need in needed)
 
@@ -163,7 +167,11 @@ def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
 
 
 def as_reason(fault: Exception) -> ValueError:
-    """Turn a fault of a network into the reason of a row; raise one of the machine."""
+    """Turn a fault of a network into the reason of a row; raise one of the machine.
+
+    Args:
+        fault: that a function has raised.
+    """
     if is_of_machine(fault):
         raise fault
     if isinstance(fault, ValueError):

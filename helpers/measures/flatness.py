@@ -145,7 +145,13 @@ def accuracy(
 
 
 def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
-    """Accuracy on a sample; ValueError where it is too low to drop by ``DROP``."""
+    """Accuracy on a sample; ValueError where it is too low to drop by ``DROP``.
+
+    Args:
+        network: in evaluation mode, on the device.
+        sample: images and labels.
+        batch_size: images of a pass.
+    """
     clean = accuracy(network, sample, batch_size)
     if clean < DROP:
         raise ValueError(f"the accuracy of {clean:.3g} cannot drop by {DROP:g}")
@@ -338,7 +344,13 @@ def _half_widths(weights: Weights, magnitude_aware: bool, radius: float) -> Weig
 
 @provides
 def sigma(noise_drop: Drop, flatness_halvings: int) -> float:
-    """Standard deviation of noise, the same on every weight, that costs a tenth."""
+    """Standard deviation of noise, the same on every weight, that costs a tenth.
+
+    Args:
+        noise_drop: accuracy lost, of whether a size is in units of each weight, and the
+            size.
+        flatness_halvings: steps of the search for the size.
+    """
     return search(
         lambda size: noise_drop(False, size), 2.0**-7, flatness_halvings, "sigma"
     )
@@ -346,7 +358,13 @@ def sigma(noise_drop: Drop, flatness_halvings: int) -> float:
 
 @provides
 def relative_sigma(noise_drop: Drop, flatness_halvings: int) -> float:
-    """Standard deviation of noise in units of each weight that costs a tenth."""
+    """Standard deviation of noise in units of each weight that costs a tenth.
+
+    Args:
+        noise_drop: accuracy lost, of whether a size is in units of each weight, and the
+            size.
+        flatness_halvings: steps of the search for the size.
+    """
     return search(
         lambda size: noise_drop(True, size), 2.0**-4, flatness_halvings, "sigma'"
     )
@@ -354,7 +372,13 @@ def relative_sigma(noise_drop: Drop, flatness_halvings: int) -> float:
 
 @provides
 def alpha(ascent_drop: Drop, flatness_halvings: int) -> float:
-    """Half-width of a box around the weights whose worst point costs a tenth."""
+    """Half-width of a box around the weights whose worst point costs a tenth.
+
+    Args:
+        ascent_drop: accuracy lost at the worst point, of whether a half-width is in
+            units of each weight, and the half-width.
+        flatness_halvings: steps of the search for the size.
+    """
     return search(
         lambda size: ascent_drop(False, size), 2.0**-14, flatness_halvings, "alpha"
     )
@@ -362,7 +386,14 @@ def alpha(ascent_drop: Drop, flatness_halvings: int) -> float:
 
 @provides
 def relative_alpha(ascent_drop: Drop, flatness_halvings: int, alpha: float) -> float:
-    """Half-width of such a box in units of ``|w_j| + 1``."""
+    """Half-width of such a box in units of ``|w_j| + 1``.
+
+    Args:
+        ascent_drop: accuracy lost at the worst point, of whether a half-width is in
+            units of each weight, and the half-width.
+        flatness_halvings: steps of the search for the size.
+        alpha: half-width of the box around the weights.
+    """
     return search(
         lambda size: ascent_drop(True, size), alpha, flatness_halvings, "alpha'"
     )
@@ -425,21 +456,37 @@ def box_bound(
 def pacbayes_init(
     frobenius_distances: Array, sigma: float, training_images: int
 ) -> float:
-    """PAC-Bayes bound of the change from the initial weights."""
+    """PAC-Bayes bound of the change from the initial weights.
+
+    Args:
+        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
+        sigma: standard deviation of the noise, the same on every weight.
+        training_images: m, the number of images that the network was fitted to.
+    """
     divergence = (frobenius_distances**2).sum() / (4 * sigma**2)
     return bound(divergence, sigma, training_images)
 
 
 @complexity("flatness", "49", "PAC-Bayes bound (from the origin)")
 def pacbayes_orig(frobenius_norms: Array, sigma: float, training_images: int) -> float:
-    """PAC-Bayes bound of the weights."""
+    """PAC-Bayes bound of the weights.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        sigma: standard deviation of the noise, the same on every weight.
+        training_images: m, the number of images that the network was fitted to.
+    """
     divergence = (frobenius_norms**2).sum() / (4 * sigma**2)
     return bound(divergence, sigma, training_images)
 
 
 @complexity("flatness", "53", "PAC-Bayes flatness")
 def pacbayes_flatness(sigma: float) -> float:
-    """Inverse variance of the noise that costs a tenth of the accuracy."""
+    """Inverse variance of the noise that costs a tenth of the accuracy.
+
+    Args:
+        sigma: standard deviation of the noise, the same on every weight.
+    """
     return 1 / sigma**2
 
 
@@ -450,7 +497,14 @@ def pacbayes_mag_init(
     relative_sigma: float,
     training_images: int,
 ) -> float:
-    """Magnitude-aware PAC-Bayes bound of the change from the initial weights."""
+    """Magnitude-aware PAC-Bayes bound of the change from the initial weights.
+
+    Args:
+        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
+        weight_changes: (omega,) change of every weight.
+        relative_sigma: standard deviation of the noise in units of each weight.
+        training_images: m, the number of images that the network was fitted to.
+    """
     return aware_bound(
         frobenius_distances, weight_changes, relative_sigma, training_images
     )
@@ -463,13 +517,24 @@ def pacbayes_mag_orig(
     relative_sigma: float,
     training_images: int,
 ) -> float:
-    """Magnitude-aware PAC-Bayes bound of the weights."""
+    """Magnitude-aware PAC-Bayes bound of the weights.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        weight_changes: (omega,) change of every weight.
+        relative_sigma: standard deviation of the noise in units of each weight.
+        training_images: m, the number of images that the network was fitted to.
+    """
     return aware_bound(frobenius_norms, weight_changes, relative_sigma, training_images)
 
 
 @complexity("flatness", "61", "magnitude-aware PAC-Bayes flatness")
 def pacbayes_mag_flatness(relative_sigma: float) -> float:
-    """Inverse variance of the noise, in units of each weight, that costs a tenth."""
+    """Inverse variance of the noise, in units of each weight, that costs a tenth.
+
+    Args:
+        relative_sigma: standard deviation of the noise in units of each weight.
+    """
     return 1 / relative_sigma**2
 
 
@@ -481,7 +546,15 @@ def sharpness_init(
     sigma: float,
     training_images: int,
 ) -> float:
-    """Sharpness bound of the change from the initial weights."""
+    """Sharpness bound of the change from the initial weights.
+
+    Args:
+        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
+        layer_sizes: (d,) number of weights of each layer.
+        alpha: half-width of the box around the weights.
+        sigma: standard deviation of the noise, the same on every weight.
+        training_images: m, the number of images that the network was fitted to.
+    """
     return box_bound(frobenius_distances, layer_sizes, alpha, sigma, training_images)
 
 
@@ -493,17 +566,33 @@ def sharpness_orig(
     sigma: float,
     training_images: int,
 ) -> float:
-    """Sharpness bound of the weights."""
+    """Sharpness bound of the weights.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        layer_sizes: (d,) number of weights of each layer.
+        alpha: half-width of the box around the weights.
+        sigma: standard deviation of the noise, the same on every weight.
+        training_images: m, the number of images that the network was fitted to.
+    """
     return box_bound(frobenius_norms, layer_sizes, alpha, sigma, training_images)
 
 
 @complexity("flatness", "54", "sharpness")
 def sharpness_flatness(alpha: float) -> float:
-    """Inverse square of the half-width of a box whose worst point costs a tenth."""
+    """Inverse square of the half-width of a box whose worst point costs a tenth.
+
+    Args:
+        alpha: half-width of the box around the weights.
+    """
     return 1 / alpha**2
 
 
 @complexity("flatness", "62", "magnitude-aware sharpness")
 def sharpness_mag_flatness(relative_alpha: float) -> float:
-    """Inverse square of that half-width, in units of ``|w_j| + 1``."""
+    """Inverse square of that half-width, in units of ``|w_j| + 1``.
+
+    Args:
+        relative_alpha: half-width of the box in units of ``|w_j| + 1``.
+    """
     return 1 / relative_alpha**2

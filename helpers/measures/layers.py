@@ -276,19 +276,34 @@ def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
 
 @provides
 def flat_network(network: nn.Module, example: Tensor) -> nn.Module:
-    """The network whose weights are changed: without batch normalisation."""
+    """The network whose weights are changed: without batch normalisation.
+
+    Args:
+        network: in evaluation mode, on the device.
+        example: (1, 3, S, S) one image as input of the network.
+    """
     return folded_copy(network, example)
 
 
 @provides
 def layers(network: nn.Module, example: Tensor) -> list[Layer]:
-    """Layers of the network."""
+    """Layers of the network.
+
+    Args:
+        network: in evaluation mode.
+        example: (1, 3, S, S) one image as input of the network.
+    """
     return trace_layers(network, example)
 
 
 @provides
 def initial_layers(initial_network: nn.Module | None, example: Tensor) -> list[Layer]:
-    """Layers of the network as it was before training."""
+    """Layers of the network as it was before training.
+
+    Args:
+        initial_network: the network before its first step; None where not known.
+        example: (1, 3, S, S) one image as input of the network.
+    """
     if initial_network is None:
         raise ValueError(
             "no initial weights were given, so there is no distance from them"

@@ -34,7 +34,11 @@ _MASK_METRICS = {
 
 @provides
 def kept_maps(maps: Tensor) -> NDArray[np.uint16]:
-    """Maps as they are kept, (N, h, w) uint16: all overlaps are computed from them."""
+    """Maps as they are kept, (N, h, w) uint16: all overlaps are computed from them.
+
+    Args:
+        maps: (N, h, w) in [0, 1].
+    """
     return to_integers(maps, 16)
 
 
@@ -46,7 +50,15 @@ def image_overlaps(
     cam_cut: str,
     device: Any,
 ) -> pd.DataFrame:
-    """Overlap of each map with the boxes, a row per image, see ``chance_scores``."""
+    """Overlap of each map with the boxes, a row per image, see ``chance_scores``.
+
+    Args:
+        kept_maps: (N, h, w), see ``kept_maps``.
+        images: N images with labels and boxes.
+        cam_threshold: at which a map is cut, in [0, 1].
+        cam_cut: rule by which the threshold cuts, see ``overlap.CUTS``.
+        device: "cpu" or "cuda".
+    """
     return chance.chance_scores(
         from_integers(kept_maps),
         images.boxes,
@@ -59,19 +71,32 @@ def image_overlaps(
 
 @provides
 def predicted_classes(logits: Tensor) -> Tensor:
-    """Predicted class of each training image, (N,) int64."""
+    """Predicted class of each training image, (N,) int64.
+
+    Args:
+        logits: (N, K) of the training images.
+    """
     return logits.argmax(1)
 
 
 @provides
 def confidence(logits: Tensor) -> Tensor:
-    """Probability of the predicted class, (N,) float64 in [0, 1]."""
+    """Probability of the predicted class, (N,) float64 in [0, 1].
+
+    Args:
+        logits: (N, K).
+    """
     return logits.double().softmax(1).amax(1)
 
 
 @provides
 def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.bool_]:
-    """Whether each image is classified as labelled, (N,)."""
+    """Whether each image is classified as labelled, (N,).
+
+    Args:
+        predicted_classes: (N,) of the images.
+        labels: (N,) of the images.
+    """
     return (predicted_classes == labels).numpy()
 
 
@@ -82,13 +107,21 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
 def iou(image_overlaps: pd.DataFrame) -> float:
-    """Overlap of the map's mask with the boxes, |A and B| / |A or B|, in [0, 1]."""
+    """Overlap of the map's mask with the boxes, |A and B| / |A or B|, in [0, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return image_overlaps["iou"].mean()
 
 
 @measure("localization", 1, "Du et al. 2024, section 3.2", title="IoU-B")
 def iou_b(image_overlaps: pd.DataFrame) -> float:
-    """IoU of the smallest upright rectangle around the mask, in [0, 1]."""
+    """IoU of the smallest upright rectangle around the mask, in [0, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return image_overlaps["iou_b"].mean()
 
 
@@ -99,7 +132,11 @@ def iou_b(image_overlaps: pd.DataFrame) -> float:
     title="IoU above shuffled boxes",
 )
 def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
-    """IoU less that with the boxes of 8 other images, in [-1, 1]."""
+    """IoU less that with the boxes of 8 other images, in [-1, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return chance.above_shuffled(image_overlaps, "iou_above_shuffled").mean()
 
 
@@ -110,7 +147,11 @@ def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
     title="energy in the box, above chance",
 )
 def energy_in_box(image_overlaps: pd.DataFrame) -> float:
-    """Share of the map in the box, less that in boxes of 8 other images, in [-1, 1]."""
+    """Share of the map in the box, less that in boxes of 8 other images, in [-1, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return chance.above_shuffled(image_overlaps, "energy_in_box").mean()
 
 
@@ -124,6 +165,9 @@ def pointing_game(image_overlaps: pd.DataFrame) -> float:
     """Share of maps with the maximum in the box, less the same with 8 other boxes.
 
     In [-1, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
     """
     return chance.above_shuffled(image_overlaps, "pointing_game").mean()
 
@@ -135,7 +179,11 @@ def pointing_game(image_overlaps: pd.DataFrame) -> float:
     title="area-matched IoU, above chance",
 )
 def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
-    """IoU of masks as large as the box, less that with 8 other boxes, in [-1, 1]."""
+    """IoU of masks as large as the box, less that with 8 other boxes, in [-1, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return chance.above_shuffled(image_overlaps, "area_matched_iou").mean()
 
 
@@ -149,19 +197,30 @@ def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
     """Average precision of pixels ranked by the map, less that with 8 other boxes.
 
     In [-1, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
     """
     return chance.above_shuffled(image_overlaps, "pixel_average_precision").mean()
 
 
 @measure("localization", 0, "count", title="whole-image floor")
 def whole_image_floor(image_overlaps: pd.DataFrame) -> float:
-    """Share of images that boxes cover: the IoU of a map of ones, in [0, 1]."""
+    """Share of images that boxes cover: the IoU of a map of ones, in [0, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return image_overlaps["box_area"].mean()
 
 
 @measure("localization", 0, "count")
 def mask_area(image_overlaps: pd.DataFrame) -> float:
-    """Median share of an image that its mask covers, in [0, 1]."""
+    """Median share of an image that its mask covers, in [0, 1].
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return image_overlaps["mask_area"].median()
 
 
@@ -179,6 +238,10 @@ def box_found(
 
     GT-known: at IoU >= 0.5, whatever class is predicted; top-1: the class must be right
     too; box IoU: mean of the IoU with the box that it matches best.
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+        rightly_classified: (N,) whether each image is classified as labelled.
     """
     is_found = image_overlaps["box_found"]
     with_right_class = is_found.where(rightly_classified, 0).where(is_found.notna())
@@ -205,6 +268,13 @@ def box_average_precision(
     """Mean over classes of the average precision of boxes around maps, in [0, 1].
 
     The rectangle around a map is a detection, ranked by confidence.
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+        images: N images with labels and boxes.
+        labels: (N,) of the images.
+        predicted_classes: (N,) of the images.
+        confidence: (N,) probability of the predicted class.
     """
     rectangles = image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy()
     precisions = detection.average_precisions(
@@ -229,6 +299,9 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     """Segmentation metrics of the map's mask against the box's, each in [0, 1].
 
     Over the pixels of all images together.
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
     """
     metrics = detection.mask_metrics(
         int(image_overlaps["map_pixels"].sum()),
@@ -241,19 +314,31 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
 
 @measure("localization", 0, "count")
 def images_scored(image_overlaps: pd.DataFrame) -> int:
-    """Number of images of the pass."""
+    """Number of images of the pass.
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return len(image_overlaps)
 
 
 @measure("localization", 0, "count")
 def images_without_overlap(image_overlaps: pd.DataFrame) -> int:
-    """Number of images with neither map nor box, or a map that is not finite."""
+    """Number of images with neither map nor box, or a map that is not finite.
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return image_overlaps["iou"].isna().sum()
 
 
 @measure("localization", 0, "count")
 def images_with_empty_map(image_overlaps: pd.DataFrame) -> int:
-    """Number of images whose mask is empty; their IoU is 0."""
+    """Number of images whose mask is empty; their IoU is 0.
+
+    Args:
+        image_overlaps: a row per image, see ``image_overlaps``.
+    """
     return image_overlaps["empty_map"].sum()
 
 

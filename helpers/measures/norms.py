@@ -25,7 +25,11 @@ _DIVIDING = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm)
 
 
 def log(values: ArrayLike) -> Array:
-    """Natural logarithm, NaN where a value is not above 0."""
+    """Natural logarithm, NaN where a value is not above 0.
+
+    Args:
+        values: of any shape.
+    """
     values = np.asarray(values, dtype=float)
     return np.log(np.where(values > 0, values, np.nan))
 
@@ -92,19 +96,32 @@ def log_bound(norms: Array, numerators: Array, margin: float) -> float:
 
 @provides
 def layer_sizes(layers: Sequence[Layer]) -> Array:
-    """Number of weights of each layer, (d,)."""
+    """Number of weights of each layer, (d,).
+
+    Args:
+        layers: with their folded weights.
+    """
     return np.array([layer.weight.numel() for layer in layers], dtype=float)
 
 
 @provides
 def frobenius_norms(layers: Sequence[Layer]) -> Array:
-    """Frobenius norm of each layer's weight, (d,)."""
+    """Frobenius norm of each layer's weight, (d,).
+
+    Args:
+        layers: with their folded weights.
+    """
     return np.array([float(torch.linalg.vector_norm(layer.weight)) for layer in layers])
 
 
 @provides
 def distances(layers: Sequence[Layer], initial_layers: Sequence[Layer]) -> list[Layer]:
-    """The layers with their weights' change from the initial ones."""
+    """The layers with their weights' change from the initial ones.
+
+    Args:
+        layers: with their folded weights.
+        initial_layers: the same layers before the first step.
+    """
     return [
         replace(layer, weight=layer.weight - start.weight)
         for layer, start in zip(layers, initial_layers, strict=True)
@@ -113,19 +130,31 @@ def distances(layers: Sequence[Layer], initial_layers: Sequence[Layer]) -> list[
 
 @provides
 def frobenius_distances(distances: Sequence[Layer]) -> Array:
-    """Frobenius norm of the change of each layer's weight, (d,)."""
+    """Frobenius norm of the change of each layer's weight, (d,).
+
+    Args:
+        distances: layers whose weights are changes from the start.
+    """
     return frobenius_norms(distances)
 
 
 @provides
 def weight_changes(distances: Sequence[Layer]) -> Array:
-    """Change of every weight, (omega,)."""
+    """Change of every weight, (omega,).
+
+    Args:
+        distances: layers whose weights are changes from the start.
+    """
     return torch.cat([layer.weight.flatten() for layer in distances]).numpy()
 
 
 @provides
 def moved(frobenius_distances: Array) -> Array:
-    """Frobenius distances whose sum has a logarithm; ValueError where all are 0."""
+    """Frobenius distances whose sum has a logarithm; ValueError where all are 0.
+
+    Args:
+        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
+    """
     if not frobenius_distances.any():
         raise ValueError(
             "the weights are those of the start: the distance is 0, and its logarithm "
@@ -165,25 +194,41 @@ def path_product(network: nn.Module, example: Tensor) -> float:
 
 @complexity("norms", "20", "parameters")
 def params(layer_sizes: Array) -> float:
-    """Number of weights."""
+    """Number of weights.
+
+    Args:
+        layer_sizes: (d,) number of weights of each layer.
+    """
     return layer_sizes.sum()
 
 
 @complexity("norms", "22", "inverse margin")
 def inverse_margin(margin: float) -> float:
-    """Inverse of the squared margin."""
+    """Inverse of the squared margin.
+
+    Args:
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
     return 1 / margin**2
 
 
 @complexity("norms", "L2", "L2 norm")
 def l2(frobenius_norms: Array) -> float:
-    """Euclidean norm of all weights."""
+    """Euclidean norm of all weights.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+    """
     return np.linalg.norm(frobenius_norms)
 
 
 @complexity("norms", "L2_DIST", "L2 distance from the start")
 def l2_dist(frobenius_distances: Array) -> float:
-    """Euclidean distance of all weights from the initial ones."""
+    """Euclidean distance of all weights from the initial ones.
+
+    Args:
+        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
+    """
     return np.linalg.norm(frobenius_distances)
 
 
@@ -191,13 +236,22 @@ def l2_dist(frobenius_distances: Array) -> float:
     "norms", "36", "log product of Frobenius norms over margin", is_logarithm=True
 )
 def log_prod_of_fro_over_margin(frobenius_norms: Array, margin: float) -> float:
-    """Product of squared Frobenius norms over the squared margin, its logarithm."""
+    """Product of squared Frobenius norms over the squared margin, its logarithm.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
     return log_product(frobenius_norms, margin)
 
 
 @complexity("norms", "37", "log product of Frobenius norms", is_logarithm=True)
 def log_prod_of_fro(frobenius_norms: Array) -> float:
-    """Product of squared Frobenius norms, its logarithm."""
+    """Product of squared Frobenius norms, its logarithm.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+    """
     return log_product(frobenius_norms)
 
 
@@ -206,31 +260,52 @@ def log_sum_of_fro_over_margin(frobenius_norms: Array, margin: float) -> float:
     """Sum of squared Frobenius norms over the squared margin, its logarithm.
 
     See ``log_sum``.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
     """
     return log_sum(frobenius_norms, margin)
 
 
 @complexity("norms", "39", "log sum of Frobenius norms", is_logarithm=True)
 def log_sum_of_fro(frobenius_norms: Array) -> float:
-    """Sum of squared Frobenius norms, its logarithm; see ``log_sum``."""
+    """Sum of squared Frobenius norms, its logarithm; see ``log_sum``.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+    """
     return log_sum(frobenius_norms)
 
 
 @complexity("norms", "40", "Frobenius distance from the start")
 def fro_dist(frobenius_distances: Array) -> float:
-    """Squared Euclidean distance of all weights from the initial ones."""
+    """Squared Euclidean distance of all weights from the initial ones.
+
+    Args:
+        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
+    """
     return (frobenius_distances**2).sum()
 
 
 @complexity("norms", "42", "parameter norm")
 def param_norm(frobenius_norms: Array) -> float:
-    """Squared Euclidean norm of all weights."""
+    """Squared Euclidean norm of all weights.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+    """
     return (frobenius_norms**2).sum()
 
 
 @measure("norms", -1, "Jiang et al. 2020, equation 44", variants=("root", "log"))
 def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
-    """Sum over paths of squared weights: ``sqrt(v / m)``, or its logarithm."""
+    """Sum over paths of squared weights: ``sqrt(v / m)``, or its logarithm.
+
+    Args:
+        path_product: sum over paths of products of squared weights.
+        training_images: m, the number of images that the network was fitted to.
+    """
     logarithm = float(log(path_product))
     return {
         "root": reported(path_product, training_images),
@@ -242,5 +317,11 @@ def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
 def path_norm_over_margin(
     path_product: float, margin: float, training_images: int
 ) -> Mapping[str, float]:
-    """Sum over paths of squared weights over the squared margin, as ``path_norm``."""
+    """Sum over paths of squared weights over the squared margin, as ``path_norm``.
+
+    Args:
+        path_product: sum over paths of products of squared weights.
+        margin: of the training images, in logits, see ``prediction.margin``.
+        training_images: m, the number of images that the network was fitted to.
+    """
     return path_norm(path_product / margin**2, training_images)

@@ -35,7 +35,14 @@ class Sample(NamedTuple):
 
 
 def sample_of(images: Any, normalise: Any, device: Any, count: int) -> Sample:
-    """The first images, all where there are fewer than ``count``."""
+    """The first images, all where there are fewer than ``count``.
+
+    Args:
+        images: N images with labels and boxes.
+        normalise: from uint8 images to input of the network.
+        device: "cpu" or "cuda".
+        count: number of images at most.
+    """
     pixels = images.images[:count].to(device)
     inputs = hooks.prepared(pixels, normalise, device)
     return Sample(pixels, inputs, images.labels[:count].to(device))
@@ -217,25 +224,43 @@ def maps(
 
 @provides
 def example(images: Any, normalise: Any, device: Any) -> Tensor:
-    """The first image as input of the network, (1, 3, S, S)."""
+    """The first image as input of the network, (1, 3, S, S).
+
+    Args:
+        images: N images with labels and boxes.
+        normalise: from uint8 images to input of the network.
+        device: "cpu" or "cuda".
+    """
     return sample_of(images, normalise, device, 1).inputs
 
 
 @provides
 def logits(forward_pass: Pass) -> Tensor:
-    """Logits of the training images, (N, K) float32."""
+    """Logits of the training images, (N, K) float32.
+
+    Args:
+        forward_pass: of the training images.
+    """
     return forward_pass.logits
 
 
 @provides
 def labels(images: Any) -> Tensor:
-    """Labels of the data set, (N,) int64, also where a run was given wrong ones."""
+    """Labels of the data set, (N,) int64, also where a run was given wrong ones.
+
+    Args:
+        images: N images with labels and boxes.
+    """
     return images.labels.cpu()
 
 
 @provides
 def training_images(images: Any) -> int:
-    """Number of images that a network was trained on, where no other is given."""
+    """Number of images that a network was trained on, where no other is given.
+
+    Args:
+        images: N images with labels and boxes.
+    """
     return len(images)
 
 
@@ -243,7 +268,14 @@ def training_images(images: Any) -> int:
 def flatness_sample(
     images: Any, normalise: Any, device: Any, flatness_images: int
 ) -> Sample:
-    """Images whose accuracy noise on the weights lowers."""
+    """Images whose accuracy noise on the weights lowers.
+
+    Args:
+        images: N images with labels and boxes.
+        normalise: from uint8 images to input of the network.
+        device: "cpu" or "cuda".
+        flatness_images: their number at most.
+    """
     return sample_of(images, normalise, device, flatness_images)
 
 
@@ -251,7 +283,14 @@ def flatness_sample(
 def sharpness_sample(
     images: Any, normalise: Any, device: Any, sharpness_images: int
 ) -> Sample:
-    """Images whose accuracy the worst change of the weights lowers."""
+    """Images whose accuracy the worst change of the weights lowers.
+
+    Args:
+        images: N images with labels and boxes.
+        normalise: from uint8 images to input of the network.
+        device: "cpu" or "cuda".
+        sharpness_images: their number at most.
+    """
     return sample_of(images, normalise, device, sharpness_images)
 
 
@@ -259,7 +298,14 @@ def sharpness_sample(
 def perturbed_sample(
     images: Any, normalise: Any, device: Any, response_sample: int
 ) -> Sample:
-    """Images that are mixed and transformed."""
+    """Images that are mixed and transformed.
+
+    Args:
+        images: N images with labels and boxes.
+        normalise: from uint8 images to input of the network.
+        device: "cpu" or "cuda".
+        response_sample: their number at most.
+    """
     return sample_of(images, normalise, device, response_sample)
 
 
@@ -300,12 +346,23 @@ def images_that_fit(image_bytes: int, device: Any, processor_bytes: int) -> int:
 
 @provides
 def batch_size(output_bytes: list[int], device: Any) -> int:
-    """Images of a pass, of which a layer holds a few maps of its size at a time."""
+    """Images of a pass, of which a layer holds a few maps of its size at a time.
+
+    Args:
+        output_bytes: of each layer, for one image.
+        device: "cpu" or "cuda".
+    """
     return images_that_fit(4 * max(output_bytes, default=0), device, _FORWARD)
 
 
 @provides
 def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
-    """Images of a pass with gradients, which holds the outputs of all layers."""
+    """Images of a pass with gradients, which holds the outputs of all layers.
+
+    Args:
+        output_bytes: of each layer, for one image.
+        device: "cpu" or "cuda".
+        batch_size: images of a pass without gradients.
+    """
     fitting = images_that_fit(2 * sum(output_bytes), device, _WITH_GRADIENTS)
     return min(batch_size, fitting)

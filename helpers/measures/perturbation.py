@@ -63,7 +63,13 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
 def places(
     fused_network: nn.Module, perturbed_sample: Sample, batch_size: int
 ) -> Places:
-    """Where images are mixed: the input, and the end of the first layer."""
+    """Where images are mixed: the input, and the end of the first layer.
+
+    Args:
+        fused_network: the network with batch normalisation folded into it.
+        perturbed_sample: training images and labels.
+        batch_size: images of a pass.
+    """
     try:
         layer = response.first_layer(fused_network, perturbed_sample.inputs, batch_size)
     except ValueError as fault:
@@ -156,7 +162,11 @@ def _curve(
 
 @measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")
 def response_curve(response_curves: Curves) -> Mapping[str, float]:
-    """Accuracy on perturbed training images, a variant per magnitude; for figures."""
+    """Accuracy on perturbed training images, a variant per magnitude; for figures.
+
+    Args:
+        response_curves: accuracies by perturbation and magnitude.
+    """
     accuracies = {}
     for name, curve in response_curves.items():
         if isinstance(curve, str):
@@ -241,6 +251,9 @@ def gi_score(response_curves: Curves) -> Value:
     """Deficit of accuracy under growing perturbation, in [0, 1].
 
     See ``response.gi_of_curve``; one value for each perturbation.
+
+    Args:
+        response_curves: accuracies by perturbation and magnitude.
     """
     return _scores_of_curves(response_curves, response.gi_of_curve)
 
@@ -256,6 +269,9 @@ def pal_score(response_curves: Curves) -> Value:
     """Ratio of areas of a response curve; a WORKING DEFINITION.
 
     See ``response.pal_of_curve``; NaN for 0 / 0.
+
+    Args:
+        response_curves: accuracies by perturbation and magnitude.
     """
     return _scores_of_curves(response_curves, response.pal_of_curve)
 
@@ -270,6 +286,10 @@ def pal_product(pal_score: Mapping[str, float], places: Places) -> float:
     """Pal-score of intra-class mixup at the input times that at the first layer.
 
     A WORKING DEFINITION, in which the kind of mixup is a guess.
+
+    Args:
+        pal_score: by perturbation.
+        places: where images are mixed.
     """
     layer = places[FIRST_LAYER]
     if isinstance(layer, str):
@@ -287,6 +307,9 @@ def pal_sum(pal_score: Mapping[str, float]) -> float:
     """Pal-score of inter-class plus that of intra-class mixup at the input.
 
     A WORKING DEFINITION, in which the layer is a guess.
+
+    Args:
+        pal_score: by perturbation.
     """
     return pal_score["inter input"] + pal_score["intra input"]
 
@@ -299,7 +322,11 @@ def pal_sum(pal_score: Mapping[str, float]) -> float:
     variants=PERTURBATIONS,
 )
 def curve_mean(response_curves: Curves) -> Value:
-    """Mean accuracy over the magnitudes of a response curve, in [0, 1]."""
+    """Mean accuracy over the magnitudes of a response curve, in [0, 1].
+
+    Args:
+        response_curves: accuracies by perturbation and magnitude.
+    """
     return _scores_of_curves(
         response_curves, lambda alphas, accuracies: accuracies.mean()
     )
@@ -314,7 +341,16 @@ def accuracy_under_augmentation(
     seed: int,
     batch_size: int,
 ) -> Mapping[str, float]:
-    """Accuracy on images transformed by a random magnitude each, in [0, 1]."""
+    """Accuracy on images transformed by a random magnitude each, in [0, 1].
+
+    Args:
+        fused_network: the network with batch normalisation folded into it.
+        normalise: from uint8 images to input of the network.
+        perturbed_sample: training images and labels.
+        transform_ranges: name of the ranges of magnitudes, see ``transforms_of``.
+        seed: of the random numbers.
+        batch_size: images of a pass.
+    """
     return drawn_accuracies(
         fused_network,
         perturbed_sample.pixels,
@@ -337,6 +373,13 @@ def mixup_accuracy(
     """Accuracy on halfway mixtures of two training images of a class, in [0, 1].
 
     Mean over the pairs of a class, and then over classes.
+
+    Args:
+        fused_network: the network with batch normalisation folded into it.
+        perturbed_sample: training images and labels.
+        places: where images are mixed.
+        seed: of the random numbers.
+        batch_size: images of a pass.
     """
     pairs = response.class_pairs(perturbed_sample.labels, PAIRS_PER_CLASS, seed)
     classes = perturbed_sample.labels.cpu()[pairs[0]].numpy()
@@ -367,6 +410,12 @@ def davies_bouldin_index(
 
     Initial: in the maps of the first layer; penultimate: in what the linear layer takes
     that gives the logits.
+
+    Args:
+        perturbed_sample: training images and labels.
+        places: where images are mixed.
+        forward_pass: of the training images.
+        seed: of the random numbers.
     """
     labels = perturbed_sample.labels.cpu().numpy()
     layer = places[FIRST_LAYER]
@@ -421,6 +470,10 @@ def dbi_times_mixup(
     """Davies-Bouldin index of the first layer times the error on mixtures.
 
     Mixed at the input; the winner of the PGDL competition.
+
+    Args:
+        davies_bouldin_index: by place.
+        mixup_accuracy: by place.
     """
     initial = davies_bouldin_index["initial"]
     if isinstance(initial, str):

@@ -29,7 +29,11 @@ _MARGINS = (
 
 @provides
 def probabilities(logits: Tensor) -> Tensor:
-    """Softmax of the logits, (N, K) float64."""
+    """Softmax of the logits, (N, K) float64.
+
+    Args:
+        logits: (N, K) of the training images.
+    """
     return logits.double().softmax(1)
 
 
@@ -119,6 +123,9 @@ def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
 
     scaled: ``||P||_* / sqrt(min(N, K) N)`` in (0, 1]; raw: ``||P||_*``; as printed in
     Du: the scaled one over N, in the same order.
+
+    Args:
+        probabilities: (N, K) softmax of the logits.
     """
     n, k = probabilities.shape
     raw = float(torch.linalg.svdvals(probabilities).sum())
@@ -156,6 +163,10 @@ def effective_invariance(
 
     Mean over images and turns by 90, 180 and 270 degrees. Vector: Du et al.'s text and
     code; top confidence: Deng et al.; see ``invariance_of``.
+
+    Args:
+        probabilities: (N, K) softmax of the logits.
+        rotated_probabilities: (3, N, K) of images turned by 90, 180 and 270 degrees.
     """
     vector = []
     top_confidence = []
@@ -181,6 +192,9 @@ def output_margin(margins: Array) -> Mapping[str, float]:
 
     Percentiles by linear interpolation; skewness and kurtosis are NaN where all margins
     are equal.
+
+    Args:
+        margins: (N,) logit of the label less the largest other logit.
     """
     varies = bool(np.ptp(margins) > 1e-12 * np.abs(margins).max())
     tenth, fifth = np.percentile(margins, [10, 5])
@@ -196,7 +210,12 @@ def output_margin(margins: Array) -> Mapping[str, float]:
 
 @measure("prediction", -1, "cross-entropy of the training set")
 def training_loss(logits: Tensor, labels: Tensor) -> float:
-    """Mean cross-entropy of the training images in evaluation mode, nats."""
+    """Mean cross-entropy of the training images in evaluation mode, nats.
+
+    Args:
+        logits: (N, K) of the training images.
+        labels: (N,) of the images.
+    """
     return float(cross_entropy(logits.double(), labels))
 
 
@@ -205,6 +224,10 @@ def training_accuracy(logits: Tensor, labels: Tensor) -> float:
     """Fraction of the training images classified correctly: one half of the gap.
 
     In evaluation mode, in [0, 1].
+
+    Args:
+        logits: (N, K) of the training images.
+        labels: (N,) of the images.
     """
     wrong = int((~logits.isfinite().all(1)).sum())
     if wrong:
@@ -216,7 +239,11 @@ def training_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 @measure("prediction", -1, "mean Shannon entropy of the predictions")
 def prediction_entropy(probabilities: Tensor) -> float:
-    """Mean entropy of the predicted distributions, nats, in [0, ln K]."""
+    """Mean entropy of the predicted distributions, nats, in [0, ln K].
+
+    Args:
+        probabilities: (N, K) softmax of the logits.
+    """
     return float(torch.special.entr(probabilities).sum(1).mean())
 
 

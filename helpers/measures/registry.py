@@ -64,13 +64,21 @@ class Measure:
     function: Callable[..., Value]
 
     def column(self, variant: str = "") -> str:
-        """Column of tables that holds a variant; the first has the measure's name."""
+        """Column of tables that holds a variant; the first has the measure's name.
+
+        Args:
+            variant: of the measure; "" is the first.
+        """
         if self._is_first(variant):
             return self.name
         return f"{self.name} ({variant})"
 
     def label(self, variant: str = "") -> str:
-        """Label of a variant in figures; the first has the measure's title."""
+        """Label of a variant in figures; the first has the measure's title.
+
+        Args:
+            variant: of the measure; "" is the first.
+        """
         if self._is_first(variant):
             return self.title
         return f"{self.title}, {variant}"
@@ -81,7 +89,11 @@ class Measure:
 
 @cache
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's arguments."""
+    """Names of a function's arguments.
+
+    Args:
+        function: that computes a value.
+    """
     return tuple(inspect.signature(function).parameters)
 
 
@@ -169,7 +181,11 @@ def measure(
 
 
 def of_families(families: Sequence[str]) -> list[Measure]:
-    """The measures of some families, in their order."""
+    """The measures of some families, in their order.
+
+    Args:
+        families: of ``FAMILIES``.
+    """
     measures = []
     for family in families:
         measures += [item for item in MEASURES.values() if item.family == family]

@@ -74,7 +74,11 @@ def greyed_hits(
 
 @provides
 def reliance_values(greyed_hits: pd.DataFrame) -> dict[str, NDArray[np.float16]]:
-    """Values of single images, (N,), of which object_reliance is the mean."""
+    """Values of single images, (N,), of which object_reliance is the mean.
+
+    Args:
+        greyed_hits: a row per image, see ``greyed_hits``.
+    """
     reliance = greyed_hits["control"] - greyed_hits["box"]
     return {"object_reliance": reliance.to_numpy(np.float16)}
 
@@ -84,6 +88,9 @@ def object_reliance(greyed_hits: pd.DataFrame) -> float:
     """Accuracy with another image's box greyed less that with the object's greyed.
 
     In [-1, 1]; 0 where the object is not needed.
+
+    Args:
+        greyed_hits: a row per image, see ``greyed_hits``.
     """
     return float((greyed_hits["control"] - greyed_hits["box"]).mean())
 
@@ -95,6 +102,10 @@ def box_only_accuracy(
     """Accuracy with all but the box greyed, over that on the same images as they are.
 
     At least 0; NaN for an accuracy of 0.
+
+    Args:
+        greyed_hits: a row per image, see ``greyed_hits``.
+        rightly_classified: (N,) whether each image is classified as labelled.
     """
     has_box = greyed_hits["outside"].notna()
     accuracy = rightly_classified[has_box].mean()
@@ -103,5 +114,9 @@ def box_only_accuracy(
 
 @measure("reliance", 0, "count")
 def images_without_reliance(greyed_hits: pd.DataFrame) -> float:
-    """Number of images that have no box, or are nothing but box."""
+    """Number of images that have no box, or are nothing but box.
+
+    Args:
+        greyed_hits: a row per image, see ``greyed_hits``.
+    """
     return float(greyed_hits["outside"].isna().sum())

@@ -446,7 +446,12 @@ def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
 
 @provides
 def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]:
-    """Spectral norms of the folded weights, (d,) by variant."""
+    """Spectral norms of the folded weights, (d,) by variant.
+
+    Args:
+        layers: with their folded weights.
+        example: (1, 3, S, S) one image as input of the network.
+    """
     rows = [_norms_of(layer, tuple(example.shape[-2:])) for layer in layers]
     table = pd.DataFrame(rows, columns=NORM_VARIANTS, dtype=float)
     return {name: table[name].to_numpy() for name in NORM_VARIANTS}
@@ -462,13 +467,22 @@ def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
 
 @provides
 def spectral_distances(distances: Sequence[Layer], example: Tensor) -> dict[str, Array]:
-    """Spectral norms of the weights' change, (d,) by variant."""
+    """Spectral norms of the weights' change, (d,) by variant.
+
+    Args:
+        distances: layers whose weights are changes from the start.
+        example: (1, 3, S, S) one image as input of the network.
+    """
     return spectral_norms(distances, example)
 
 
 @complexity("norms", "32", "log product of spectral norms", is_logarithm=True)
 def log_prod_of_spec(spectral_norms: Array) -> float:
-    """Product of squared spectral norms, its logarithm."""
+    """Product of squared spectral norms, its logarithm.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+    """
     return log_product(spectral_norms)
 
 
@@ -476,13 +490,24 @@ def log_prod_of_spec(spectral_norms: Array) -> float:
     "norms", "31", "log product of spectral norms over margin", is_logarithm=True
 )
 def log_prod_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
-    """Product of squared spectral norms over the squared margin, its logarithm."""
+    """Product of squared spectral norms over the squared margin, its logarithm.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
     return log_product(spectral_norms, margin)
 
 
 @complexity("norms", "29", "log spectral bound from the start", is_logarithm=True)
 def log_spec_init_main(spectral_norms: Array, moved: Array, margin: float) -> float:
-    """Spectral bound of the change from the start, its logarithm; see ``log_bound``."""
+    """Spectral bound of the change from the start, its logarithm; see ``log_bound``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        moved: (d,) Frobenius distances, not all 0.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
     return log_bound(spectral_norms, moved, margin)
 
 
@@ -490,13 +515,24 @@ def log_spec_init_main(spectral_norms: Array, moved: Array, margin: float) -> fl
 def log_spec_orig_main(
     spectral_norms: Array, frobenius_norms: Array, margin: float
 ) -> float:
-    """Spectral bound of the weights, its logarithm; see ``log_bound``."""
+    """Spectral bound of the weights, its logarithm; see ``log_bound``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
     return log_bound(spectral_norms, frobenius_norms, margin)
 
 
 @complexity("norms", "33", "Frobenius over spectral norms")
 def fro_over_spec(spectral_norms: Array, frobenius_norms: Array) -> float:
-    """Sum of squared Frobenius over spectral norms."""
+    """Sum of squared Frobenius over spectral norms.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+    """
     return ratios(frobenius_norms, spectral_norms)
 
 
@@ -505,19 +541,31 @@ def log_sum_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
     """Sum of squared spectral norms over the squared margin, its logarithm.
 
     See ``norms.log_sum``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
     """
     return log_sum(spectral_norms, margin)
 
 
 @complexity("norms", "35", "log sum of spectral norms", is_logarithm=True)
 def log_sum_of_spec(spectral_norms: Array) -> float:
-    """Sum of squared spectral norms, its logarithm; see ``norms.log_sum``."""
+    """Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+    """
     return log_sum(spectral_norms)
 
 
 @complexity("norms", "41", "spectral distance from the start")
 def dist_spec_init(spectral_distances: Array) -> float:
-    """Sum of squared spectral norms of the change from the start."""
+    """Sum of squared spectral norms of the change from the start.
+
+    Args:
+        spectral_distances: (d,) spectral norm of the change of each layer's weight.
+    """
     return (spectral_distances**2).sum()
 
 
@@ -529,6 +577,11 @@ def spectral_norm(
 
     Product of squared spectral norms times the sum of squared Frobenius over spectral
     norms, over the squared margin.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight, by variant.
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
     """
     logarithm = log_bound(spectral_norms["operator"], frobenius_norms, margin)
     with np.errstate(over="ignore"):  # it is infinite then, and no number

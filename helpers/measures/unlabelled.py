@@ -52,7 +52,11 @@ def _finite(logits: Tensor, images: str) -> Tensor:
 
 @provides
 def target(target_logits: Tensor | None) -> Tensor:
-    """Logits of the target, the images without labels: (N, K) float64."""
+    """Logits of the target, the images without labels: (N, K) float64.
+
+    Args:
+        target_logits: (N, K); None where there are none.
+    """
     if target_logits is None:
         raise ValueError("there are no logits of target images; give a folder of them")
     return _finite(target_logits, "target")
@@ -60,7 +64,12 @@ def target(target_logits: Tensor | None) -> Tensor:
 
 @provides
 def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Holdout:
-    """Logits, labels and accuracy of the holdout."""
+    """Logits, labels and accuracy of the holdout.
+
+    Args:
+        holdout_logits: (H, K); None where there is no holdout.
+        holdout_labels: (H,); None where there is no holdout.
+    """
     if holdout_logits is None:
         raise ValueError(_NO_HOLDOUT)
     logits = _finite(holdout_logits, "holdout")
@@ -96,12 +105,20 @@ def temperature(holdout_logits: Tensor | None, holdout_labels: Tensor | None) ->
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """Largest probability of each image: (N, K) -> (N,) in [1/K, 1]."""
+    """Largest probability of each image: (N, K) -> (N,) in [1/K, 1].
+
+    Args:
+        logits: (N, K).
+    """
     return logits.softmax(1).amax(1)
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
-    """``sum_k p_k log p_k`` of each image, nats: (N, K) -> (N,) in [-ln K, 0]."""
+    """``sum_k p_k log p_k`` of each image, nats: (N, K) -> (N,) in [-ln K, 0].
+
+    Args:
+        logits: (N, K).
+    """
     return -torch.special.entr(logits.softmax(1)).sum(1)
 
 
@@ -147,7 +164,11 @@ def _by_variant(
 
 @measure("unlabelled", 1, "accuracy on labelled images held out of training")
 def holdout_accuracy(holdout: Holdout) -> float:
-    """Accuracy of the labelled holdout: the prediction for a target that is like it."""
+    """Accuracy of the labelled holdout: the prediction for a target that is like it.
+
+    Args:
+        holdout: logits, labels and accuracy of the holdout.
+    """
     return holdout.accuracy
 
 
@@ -156,6 +177,10 @@ def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float
     """Mean confidence of the target, in [1/K, 1].
 
     The accuracy of a network whose confidences are right.
+
+    Args:
+        target: (N, K) logits of images without labels.
+        temperature: that fits the confidence to the holdout.
     """
     return _by_variant(lambda t: confidence(target / t).mean(), temperature)
 
@@ -167,6 +192,11 @@ def difference_of_confidences(
     """Accuracy of the holdout less the fall of mean confidence from it to the target.
 
     As published, not cut to [0, 1].
+
+    Args:
+        target: (N, K) logits of images without labels.
+        holdout: logits, labels and accuracy of the holdout.
+        temperature: that fits the confidence to the holdout.
     """
 
     def predict(t: float) -> Tensor:
@@ -204,6 +234,11 @@ def thresholded_confidence(
     """Fraction of the target whose confidence reaches a threshold (ATC-MC).
 
     As many of the holdout reach it as are right. In [0, 1].
+
+    Args:
+        target: (N, K) logits of images without labels.
+        holdout: logits, labels and accuracy of the holdout.
+        temperature: that fits the confidence to the holdout.
     """
     return _share_reaching(confidence, target, holdout, temperature)
 
@@ -221,6 +256,11 @@ def thresholded_entropy(
     """Fraction of the target whose negative entropy reaches a threshold (ATC-NE).
 
     As many of the holdout reach it as are right. In [0, 1].
+
+    Args:
+        target: (N, K) logits of images without labels.
+        holdout: logits, labels and accuracy of the holdout.
+        temperature: that fits the confidence to the holdout.
     """
     return _share_reaching(negative_entropy, target, holdout, temperature)
 
@@ -275,6 +315,13 @@ def optimal_transport(
 
     The cheapest transport onto one-hot classes in the holdout's shares; half the L1
     distance of p to class k is ``1 - p_k``. In [0, 1].
+
+    Args:
+        target: (N, K) logits of images without labels.
+        holdout: logits, labels and accuracy of the holdout.
+        temperature: that fits the confidence to the holdout.
+        transport_images: number of images that are moved at most.
+        seed: of the random numbers.
     """
     if len(target) > transport_images:
         order = np.random.default_rng(seed).permutation(len(target))
@@ -301,6 +348,9 @@ def matrix_norm_of_logits(target: Tensor) -> float:
     cross-entropy to the uniform distribution exceeds 5 nats, else ``1 + z + z^2 / 2``
     less the row's smallest, over its sum; NaN where all rows are constant. A deviation:
     the public code leaves batch normalisation in training mode.
+
+    Args:
+        target: (N, K) logits of images without labels.
     """
     if float(-target.log_softmax(1).mean()) > _UNCERTAIN:
         return _mean_fourth_power_root(target.softmax(1))
