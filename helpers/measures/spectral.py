@@ -61,26 +61,55 @@ def operator_norm(
         >>> operator_norm(torch.full((1, 1, 1, 1), 3.0), (4, 4))
         3.0
     """
+    return _operator_norms(weight, [input_size], stride, dilation, groups)[0]
+
+
+def _operator_norms(
+    weight: Tensor,
+    input_sizes: Sequence[Pair],
+    stride: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> list[float]:
+    """``operator_norm`` of several sizes of the input, which share what they can."""
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))
     scale = float(kernels.abs().max())
     if not math.isfinite(scale):
-        return math.nan
+        return [math.nan] * len(input_sizes)
     # So that squares fit into single precision.
     kernels = _without_stride(kernels / (scale or 1), stride, dilation)
-    grid = []
-    for axis in (0, 1):
-        taps = (weight.shape[2 + axis] - 1) * dilation[axis] + 1
-        size = max(input_size[axis], taps)
-        grid.append(-(-size // stride[axis]) if taps > stride[axis] else 1)
     if kernels.shape[1] > kernels.shape[2]:
         kernels = kernels.transpose(1, 2)  # so that W(t) W(t)' is small
+    grids = [_grid(weight.shape[2:], size, stride, dilation) for size in input_sizes]
     if kernels.shape[1] <= _EXACT:
-        return scale * math.sqrt(_largest(kernels, grid))
-    if grid == [1, 1]:
+        squares = [_largest(kernels, grid) for grid in grids]
+    elif kernels.shape[3:] == (1, 1):
         matrices = kernels[..., 0, 0]
-        squared = torch.linalg.eigvalsh(matrices @ matrices.mT)[:, -1].amax()
-        return scale * math.sqrt(max(0, float(squared)))
-    return scale * math.sqrt(max(_by_iteration(group, grid) for group in kernels))
+        eigenvalues = torch.linalg.eigvalsh(matrices @ matrices.mT)
+        squares = [float(eigenvalues.max())] * len(grids)
+    else:
+        of_groups = [_by_iteration(group, grids) for group in kernels]
+        squares = [max(values) for values in zip(*of_groups, strict=True)]
+    return [scale * math.sqrt(max(0.0, square)) for square in squares]
+
+
+def _grid(
+    taps: Sequence[int], input_size: Pair, stride: Pair, dilation: Pair
+) -> list[int]:
+    """Frequencies along both axes of a convolution without its stride.
+
+    Args:
+        taps: of the kernel along both axes, before dilation.
+        input_size: rounded up to the kernel's and to a multiple of the stride.
+        stride: along both axes.
+        dilation: along both axes.
+    """
+    grid = []
+    for axis in (0, 1):
+        reach = (taps[axis] - 1) * dilation[axis] + 1
+        size = max(input_size[axis], reach)
+        grid.append(-(-size // stride[axis]) if reach > stride[axis] else 1)
+    return grid
 
 
 def _without_stride(kernels: Tensor, stride: Pair, dilation: Pair) -> Tensor:
@@ -172,25 +201,38 @@ def _first_squares(
     return bend, torch.cartesian_prod(rows, columns), side
 
 
-def _by_iteration(kernels: Tensor, grid: Sequence[int]) -> float:
-    """``_largest`` of one group with many rows.
+def _by_iteration(kernels: Tensor, grids: Sequence[Sequence[int]]) -> list[float]:
+    """``_largest`` of one group with many rows, over several grids.
 
     Eigenvalues are those of Lanczos iterations, rough ones first, of frequencies apart.
     With the vector x of a high one held fixed, x' W(t) W(t)' x is a trigonometric
     polynomial in t: where it is highest an eigenvalue is at least as high, and the next
-    iteration begins there, with x.
+    iteration begins there, with x. A grid whose frequencies are some of the finest
+    grid's leaves its eigenvalues to it.
 
     Args:
         kernels: (n, c, kh, kw).
-        grid: frequencies along both axes.
+        grids: frequencies along both axes, of each grid.
 
     Returns:
-        The largest eigenvalue, in double precision, at a frequency of the grid that has
-        none higher beside it.
+        The largest eigenvalue of each grid, in double precision, at a frequency that
+        has none higher beside it.
     """
     if not kernels.any():
-        return 0.0
-    frequencies = _Frequencies(kernels, grid)
+        return [0.0] * len(grids)
+    finest = max(grids)
+    shared = _Frequencies(kernels, finest)
+    values = []
+    for grid in sorted(grids):
+        is_part = all(size % part == 0 for size, part in zip(finest, grid, strict=True))
+        frequencies = shared if is_part else _Frequencies(kernels, grid)
+        frequencies.keep_to(grid)
+        values.append(_climbed(frequencies))
+    return [values[sorted(grids).index(grid)] for grid in grids]
+
+
+def _climbed(frequencies: "_Frequencies") -> float:
+    """The highest eigenvalue that climbing leads to."""
     frequencies.begin()
     best = -math.inf
     for count in _CLIMBS:
@@ -227,6 +269,15 @@ class _Frequencies:
         self._grid = torch.tensor(grid)
         self._unit = 2 * math.pi / self._grid.double()
         self._random = torch.Generator().manual_seed(0)
+        self.keep_to(grid)
+
+    def keep_to(self, grid: Sequence[int]) -> None:
+        """Look at the frequencies of a grid that are also some of this one's.
+
+        Args:
+            grid: frequencies along both axes, divisors of those of this one.
+        """
+        self._step = self._grid // torch.tensor(grid)
 
     def begin(self) -> None:
         """Compute rough eigenvalues of frequencies that are evenly apart.
@@ -234,10 +285,12 @@ class _Frequencies:
         Of t and -t, whose blocks are conjugate, one is enough.
         """
         axes = []
-        for size, taps in zip(self._grid.tolist(), self._shape, strict=True):
+        for size, taps in zip(self._looked_at.shape, self._shape, strict=True):
             count = min(size, max(_FEW, _APART * (taps - 1))) if taps > 1 else 1
             axes.append(torch.arange(count) * size // count)
-        places = torch.cartesian_prod(axes[0], axes[1][axes[1] <= self._grid[1] // 2])
+        rows, columns = axes
+        half = columns[columns <= self._looked_at.shape[1] // 2]
+        places = torch.cartesian_prod(rows, half) * self._step
         start = self._noise(len(places))
         self._add(places, start, _TOLERANCES[0])
 
@@ -255,12 +308,18 @@ class _Frequencies:
         """Compute the eigenvalues of the highest frequency and of those beside it."""
         top = self._highest_places(1)
         steps = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
+        steps = steps * self._step
         start = self._vectors_of(top).expand(len(steps), -1)
         self._add((top + steps) % self._grid, start, _TOLERANCES[2])
 
+    @property
+    def _looked_at(self) -> Tensor:
+        """Eigenvalues of the grid that is kept to."""
+        return self._values[:: self._step[0], :: self._step[1]]
+
     def highest_value(self) -> float:
         """The largest eigenvalue so far, in single precision."""
-        return float(self._values.max())
+        return float(self._looked_at.max())
 
     def highest(self) -> float:
         """The largest of all, in double precision, of those that are close to it."""
@@ -302,14 +361,14 @@ class _Frequencies:
 
     def _highest_places(self, count: int) -> Tensor:
         """Frequencies of the highest eigenvalues: (count, 2) or fewer."""
-        count = min(count, len(self._vectors))
-        numbers = self._values.flatten().topk(count).indices
-        return self._places(numbers)
+        values = self._looked_at
+        count = min(count, int(values.isfinite().sum()))
+        return self._places(values.flatten().topk(count).indices)
 
     def _places(self, numbers: Tensor) -> Tensor:
-        """Frequencies by their number in the flat grid, (P,) -> (P, 2)."""
-        columns = self._values.shape[1]
-        return torch.stack([numbers // columns, numbers % columns], 1)
+        """Frequencies by their number in the grid that is kept to, (P,) -> (P, 2)."""
+        columns = self._looked_at.shape[1]
+        return torch.stack([numbers // columns, numbers % columns], 1) * self._step
 
     def _vectors_of(self, places: Tensor) -> Tensor:
         """Vectors (P, n) of frequencies (P, 2)."""
@@ -331,6 +390,7 @@ class _Frequencies:
         sums = images.new_zeros(len(vectors), self._values.numel())
         sums.index_add_(1, numbers, products.flatten(1))
         heights = torch.fft.ifft2(sums.unflatten(1, self._values.shape)).real
+        heights = heights[:, :: self._step[0], :: self._step[1]]
         return self._places(heights.flatten(1).argmax(1))
 
     def _lanczos(
@@ -459,10 +519,15 @@ def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]
 
 def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
     """Spectral norms of a layer by variant, which are one for a kernel of one pixel."""
-    pointwise = layer.weight.shape[2:] in ((), (1, 1)) and layer.groups == 1
-    if pointwise:
-        return dict.fromkeys(NORM_VARIANTS, layer_norm(layer, "reshaped", size))
-    return {name: layer_norm(layer, name, size) for name in NORM_VARIANTS}
+    reshaped = layer_norm(layer, "reshaped", size)
+    if layer.weight.shape[2:] in ((), (1, 1)) and layer.groups == 1:
+        return dict.fromkeys(NORM_VARIANTS, reshaped)
+    if layer.stride == layer.dilation == (1, 1):
+        sizes = [layer.input_size, size]
+        norms = _operator_norms(layer.weight, sizes, groups=layer.groups)
+    else:
+        norms = [layer_norm(layer, name, size) for name in ("operator", "fft")]
+    return {"operator": norms[0], "reshaped": reshaped, "fft": norms[1]}
 
 
 @provides

@@ -133,6 +133,18 @@ def test_iterated_norms_of_many_frequencies_are_those_of_all_squares(monkeypatch
     assert fft(weight, (224, 224)) == pytest.approx(every_square, rel=1e-6)
 
 
+@pytest.mark.parametrize("input_size", [(14, 7), (12, 12), (56, 56)])
+def test_grids_that_are_looked_at_together_have_the_norms_of_each(
+    monkeypatch, input_size
+):
+    layer = Layer(random_kernel(12, 16, 3, 3), input_size=input_size)
+    norms = spectral.spectral_norms([layer], torch.zeros(1, 3, 56, 56))
+    monkeypatch.setattr(spectral, "_EXACT", 8)
+    together = spectral.spectral_norms([layer], torch.zeros(1, 3, 56, 56))
+    for variant in ("operator", "fft"):
+        assert together[variant] == pytest.approx(norms[variant], rel=1e-6)
+
+
 def test_matrices_of_many_rows_in_groups_of_one_pixel(monkeypatch):
     monkeypatch.setattr(spectral, "_EXACT", 2)
     weight = random_kernel(8, 5, 1, 1)
