@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,11 +115,10 @@ _RANGES = """
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
 [1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images
 [2, 100000]: batch_sizes perturbation_points
-[3, 100000000]: random_networks
-[3, 100000]: bootstrap_resamples permutations
+[3, 100000]: bootstrap_resamples permutations random_networks
 0 or [2, inf): scored_images
 [0.0625, 8]: width image_scales
-(0, inf): probe_l2
+(0, 1000000000]: probe_l2
 [16, 1024]: image_size
 [1, 2]: last_stride
 [0, 4]: frozen_stages"""
@@ -166,8 +166,29 @@ LIMITS = {
 }
 
 
+# Of numbers without another limit: what tables, seeds and float32 can hold.
+NUMBERS = "[0, 1000000000]"
+_COLOURS = ("pixel_mean", "pixel_std")
+
+
+def _as_counted(item: Any) -> Any:
+    """Equal for items that a study cannot hold apart, as names have six digits."""
+    if isinstance(item, str):
+        return unicodedata.normalize("NFC", item)
+    return f"{item:g}" if isinstance(item, float) else repr(item)
+
+
 def value_fault(parameter: Parameter, value: Any) -> str:
-    """What is wrong with a value by itself, in one sentence; "" when nothing is. Without a limit numbers are at least 0, texts free."""
+    """What is wrong with a value by itself, in one sentence.
+
+    Args:
+        parameter: whose value it is. Without a limit in ``LIMITS`` numbers are in
+            ``NUMBERS`` and texts free.
+        value: as a study file or a cell has it.
+
+    Returns:
+        "" where nothing is wrong.
+    """
     name, told = parameter.name, f"{parameter.name} is {f'{value!r}'[:100]}"
     try:
         value = check_type(parameter.annotation, value)
@@ -178,17 +199,14 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     if not items and parameter.default and name not in _EMPTY:
         return f"{told}, and must have at least one item"
-    if len(set(map(repr, items))) < len(items) and name not in (
-        "pixel_mean",
-        "pixel_std",
-    ):
-        return f"{told}, and an item stands twice"
+    if name in _COLOURS and len(items) != 3:
+        return f"{told}, and must have three items, of red, green and blue"
+    if len(set(map(_as_counted, items))) < len(items) and name not in _COLOURS:
+        return f"{told}, and an item stands twice (numbers count to six digits)"
     for item in items:
         limit = LIMITS.get(
             name,
-            re.compile(r"[^\x00-\x1f]{0,1000}")
-            if isinstance(item, str)
-            else "[0, inf)",
+            re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else NUMBERS,
         )
         if not isinstance(item, bool | dict) and (fault := outside(limit, item)):
             return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit if isinstance(limit, tuple) else ())}"
@@ -420,6 +438,11 @@ def in_force(
     found = {
         name: check_type(item.annotation, found[name]) for name, item in names.items()
     }
+    from helpers.relations import relation_faults  # which reads this module
+
+    together = relation_faults(found)
+    if together:
+        raise StudyError(*together)
     content |= {"changed": _changed(names, found, theirs)}
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))

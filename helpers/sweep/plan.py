@@ -15,8 +15,8 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.files import device_name, read_json
+from helpers.relations import AXIS_PARAMETERS
 from helpers.statistics.published import published_table
-from helpers.sweep.relations import AXIS_PARAMETERS
 from helpers.sweep.study import CheckedStudy
 from helpers.training import config, run
 from helpers.training.config import RunConfig

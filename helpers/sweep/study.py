@@ -4,6 +4,7 @@ Every fault is reported before anything starts. An execution lists all that make
 run again.
 """
 
+import importlib.util
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,10 +36,10 @@ from helpers.parameters import (
     read_blocks,
     value_fault,
 )
+from helpers.relations import relation_faults
 from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
 from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.imports import PACKAGE, ProjectModules
-from helpers.sweep.relations import relation_faults
 
 # The notebooks in the order in which they run, and the one that made what each reads.
 AFTER = {
@@ -55,6 +56,9 @@ AFTER = {
     "11": "02",
 }
 JUDGING = "04"  # from this notebook on the claims are read
+SCORES = "tables/scores.parquet"  # of a study's report
+# Makers of masks that OpenCV has.
+OF_OPENCV = ("spectral_residual_opencv", "fine_grained", "grab_cut")
 # Notebooks that need images, pixels or weights, which records do not hold.
 _OF_IMAGES = ("01", "02", "06")
 _BLOCKS = (
@@ -662,6 +666,9 @@ def further_faults(study: CheckedStudy) -> list[str]:
                     f"--set {name}=..."
                 )
         primary.add(tuple(item.parameters.get("primary_measures", [])))
+        faults += _unpublished(study, item.parameters.get("other_studies", []))
+        if not study.standing:  # else masks are those of the records
+            faults += _without_opencv(item.parameters.get("saliency_providers", []))
     faults += _unknown_measures(study.claims, sorted(primary))
     try:
         for names in sorted(primary):
@@ -670,6 +677,28 @@ def further_faults(study: CheckedStudy) -> list[str]:
     except ValueError as fault:
         faults.append(str(fault))
     return list(dict.fromkeys(faults))
+
+
+def _unpublished(study: CheckedStudy, others: Sequence[str]) -> Iterator[str]:
+    """Other studies that are to predict this one's gaps and have no report."""
+    folder = study.reports.parent
+    published = [path.parent.parent.name for path in folder.glob(f"*/{SCORES}")]
+    for name in others:
+        if name not in (study.name, *published):
+            yield (
+                f"other_studies names {name!r}, of which {folder} has no "
+                f"{SCORES}{near_names(name, published)}"
+            )
+
+
+def _without_opencv(providers: Sequence[str]) -> Iterator[str]:
+    """Makers of masks that need a package which is not here."""
+    wanted = [name for name in providers if name in OF_OPENCV]
+    if wanted and importlib.util.find_spec("cv2") is None:
+        yield (
+            f"saliency_providers {', '.join(wanted)} need OpenCV: pip install "
+            "'generalization-workbook[saliency]', or choose spectral_residual"
+        )
 
 
 def _unknown_measures(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.files import digest
-from helpers.parameters import LIMITS, outside
+from helpers.parameters import LIMITS, NUMBERS, outside
 from helpers.training.strong_augmentation import NONE
 
 PLAIN = "plain"  # the level of ``looking`` of training without a guide
@@ -100,7 +100,7 @@ _LATER = {
 # Limits of a hyperparameter are those of the notebooks' parameter, which is in the
 # plural where it lists the levels of an axis.
 _LIMITS = {
-    name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)")
+    name: LIMITS.get(name) or LIMITS.get(f"{name}s", NUMBERS)
     for name in HYPERPARAMETERS
     if name not in _FREE
 }
@@ -149,7 +149,7 @@ def kind_name(config: RunConfig) -> str:
     if config.images_per_class:
         words.append(f"{config.images_per_class} a class")
     if config.label_noise:
-        words.append(f"{config.label_noise:.0%} wrong labels")
+        words.append(f"{100 * config.label_noise:g}% wrong labels")
     if config.looking != PLAIN:
         words.append(config.looking.replace("_", " "))
     if config.strong_augmentation != NONE:

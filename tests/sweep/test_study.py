@@ -12,13 +12,15 @@ import pandas as pd
 import pytest
 import yaml
 
+from helpers.cams import masks
 from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
+from helpers.relations import relation_faults
 from helpers.sweep import execute, plan
 from helpers.sweep.imports import ProjectModules
-from helpers.sweep.relations import relation_faults
 from helpers.sweep.study import (
+    OF_OPENCV,
     CheckedStudy,
     Execution,
     asks_only_combinations,
@@ -162,7 +164,7 @@ def test_all_faults_are_told_at_once_with_the_nearest_names(project):
         project, {"common": {}}
     )
     assert faults(project, {"notebooks": EACH, "common": {"count": -1}}).endswith(
-        "mine.yaml: count is -1, and -1 is not in [0, inf) (how many)"
+        "mine.yaml: count is -1, and -1 is not in [0, 1000000000] (how many)"
     )
     assert "study is 'a', and must be 'mine', as its file" in faults(
         project, {"notebooks": EACH}, "study=a"
@@ -212,6 +214,24 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(
         )
         == []
     )
+
+
+def test_other_studies_and_makers_of_masks_that_are_not_there_are_known_at_the_start(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "reports/filled20/tables").mkdir(parents=True)
+    (tmp_path / "reports/filled20/tables/scores.parquet").touch()
+    asked = {
+        "other_studies": ["x", "filled20", "filed20"],
+        "saliency_providers": ["spectral_residual", "grab_cut"],
+    }
+    study = CheckedStudy("x", tmp_path, "x", [], [Execution("05", asked)])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    of_study, of_masks = further_faults(study)
+    assert of_study.startswith("other_studies names 'filed20'")
+    assert "did you mean 'filled20'" in of_study
+    assert of_masks.startswith("saliency_providers grab_cut need OpenCV")
+    assert set(OF_OPENCV) == {*masks.MASK_PROVIDERS} - {"spectral_residual", "folder"}
 
 
 def test_equal_shares_come_before_the_whole(project):
@@ -509,6 +529,31 @@ UNSEEN = {
             "and the model set was trained on all of them",
         ),
         (
+            DEMO | UNSEEN | {"kappa_families": [], "seen_classes": 1},
+            "seen_classes is 1, and a classifier needs at least 2",
+        ),
+        (
+            DEMO
+            | UNSEEN
+            | {"unseen_class_ids": ["a"], "unseen_fractions": [0.0, 0.333, 0.3334]},
+            "unseen_fractions has 0.333 and 0.3334, which are one step",
+        ),
+        (
+            DEMO | MADE | {"pretrain_class_ids": ["synthetic_ring"]},
+            "pretrain_class_ids is ['synthetic_ring'], and a classifier needs",
+        ),
+        ({"shard": "5/4"}, "shard is 5/4; write i/n"),
+        ({"work_dir": "a/../b", "reports_dir": "b/"}, "are both a/../b"),
+        (
+            {"noise_generator": "autoencoder", "image_size": 30},
+            "multiples of 4, and image_size is 30",
+        ),
+        ({"noise_ssim": [0.9, 1.0, 0.91]}, "levels are met to 0.01"),
+        (
+            {"kappa_families": ["resnet18 w0.5", "resnet18 w.50"]},
+            "'resnet18 w0.5' and 'resnet18 w.50', which are one network",
+        ),
+        (
             {"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"},
             "published networks need published weights",
         ),
@@ -551,8 +596,11 @@ def test_values_that_do_not_go_together_are_told(values, message):
 def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
     for values in (
         {},
-        DEMO | MADE | {"pretrain_class_ids": ["synthetic_ring"]},
+        DEMO | MADE | {"pretrain_class_ids": ["synthetic_ring", "synthetic_star"]},
         DEMO | MADE | {"pretrained_levels": [False]},
+        {"shard": "4/4", "noise_ssim": [0.98, 1.0]},
+        {"noise_generator": "autoencoder", "image_size": 32},
+        {"kappa_families": ["efficientnet-like w0.5 d0.5", "resnet18 w0.5"]},
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []

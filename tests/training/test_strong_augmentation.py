@@ -189,6 +189,10 @@ def test_names_say_what_was_changed_and_are_as_before_without(config):
         f"{kind_name(config)} crops and mixup labels smoothed by 0.1 "
         "stem and 2 stages frozen"
     )
+    shares = [0.1, 0.101, 0.104]
+    kinds = [kind_name(replace(config, label_noise=share)) for share in shares]
+    assert kinds[0] == f"{kind_name(config)} 10% wrong labels"
+    assert len(set(kinds)) == 3
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 Without a check before the start they would be known only after hours.
 """
 
+import math
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
@@ -53,6 +56,23 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     ),
     "class_ids is {class_ids}, and a classifier needs at least 2 classes; "
     "[] takes all": lambda v: len(v["class_ids"]) == 1,
+    "pretrain_class_ids is {pretrain_class_ids}, and a classifier needs at least 2 "
+    "classes; [] takes all": (
+        lambda v: len(v["pretrain_class_ids"]) == 1 and _pretrains_on_images(v)
+    ),
+    "shard is {shard}; write i/n with i from 1 to n, such as 2/4": (
+        lambda v: v["shard"] and int.__gt__(*map(int, v["shard"].split("/")))
+    ),
+    "work_dir and reports_dir are both {work_dir}; what is published needs a folder of "
+    "its own": (
+        lambda v: os.path.normpath(v["work_dir"]) == os.path.normpath(v["reports_dir"])
+    ),
+    "noise_generator autoencoder takes sides that are multiples of 4, and image_size "
+    "is {image_size}; take another one, or blur": (
+        lambda v: v["noise_generator"] == "autoencoder" and v["image_size"] % 4
+    ),
+    "noise_ssim is {noise_ssim}; levels are met to 0.01, so take some that are 0.02 "
+    "apart or more": lambda v: _least_distance(v["noise_ssim"]) < 0.02 - 1e-9,
     "scored_images is {scored_images}, and class_ids has more classes; take at least "
     "one image of each, or 0 for all": (
         lambda v: 0 < v["scored_images"] < len(v["class_ids"])
@@ -92,7 +112,7 @@ def relation_faults(values: Mapping[str, Any]) -> list[str]:
         with suppress(KeyError):
             if is_wrong(values):
                 faults.append(words.format(**values))
-    for relation in (_shared_classes, _unseen, _blocks):
+    for relation in (_shared_classes, _unseen, _networks, _blocks):
         with suppress(KeyError):
             faults += list(relation(values))
     return faults
@@ -100,6 +120,12 @@ def relation_faults(values: Mapping[str, Any]) -> list[str]:
 
 def _pretrains_on_images(v: Mapping[str, Any]) -> bool:
     return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
+
+
+def _least_distance(levels: Sequence[float]) -> float:
+    """Between neighbouring levels; infinite for one level."""
+    ordered = sorted(levels)
+    return min((high - low for low, high in pairwise(ordered)), default=math.inf)
 
 
 def _shared_classes(v: Mapping[str, Any]) -> Iterator[str]:
@@ -140,13 +166,39 @@ def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
             "was trained on all of them: 0 takes these"
         )
         return
+    if seen == 1:
+        yield "seen_classes is 1, and a classifier needs at least 2"
+        return
     most = count - seen + len(v["unseen_class_ids"])
     possible = [added / (seen + added) for added in range(most + 1)]
+    names = ", ".join(f"{one:.3f}" for one in possible)
+    steps: dict[float, float] = {}  # the fraction that asks for each
     for fraction in v["unseen_fractions"]:
-        if min(abs(fraction - other) for other in possible) > 0.0005:
-            names = ", ".join(f"{one:.3f}" for one in possible)
+        step = min(possible, key=lambda other: abs(fraction - other))
+        if abs(fraction - step) > 0.0005:
             yield f"unseen_fractions has {fraction:g}; possible are {names}"
             return
+        if step in steps:
+            yield (
+                f"unseen_fractions has {steps[step]:g} and {fraction:g}, which are one "
+                f"step; possible are {names}"
+            )
+            return
+        steps[step] = fraction
+
+
+def _networks(v: Mapping[str, Any]) -> Iterator[str]:
+    """No network stands twice, by another way to write its number."""
+    names: dict[str, str] = {}
+    for name in v["kappa_families"]:
+        network = re.sub(r" ([wd])([\d.]+)", _plain_number, name)
+        other = names.setdefault(network, name)
+        if other != name:
+            yield f"kappa_families has {other!r} and {name!r}, which are one network"
+
+
+def _plain_number(match: re.Match) -> str:
+    return f" {match[1]}{float(match[2]):g}"
 
 
 def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
