@@ -392,7 +392,8 @@ def parse_yolo(
     """Read lines of "class x y width height", centre and size as shares of the image.
 
     A line of more numbers is the outline of the object, x, y, x, y, ..., or with
-    ``keypoints`` a box and points that are left out.
+    ``keypoints`` a box and points that are left out. One number more is a confidence,
+    as Ultralytics' ``save_txt`` writes it.
 
     Args:
         content: of the file of one image.
@@ -410,14 +411,25 @@ def parse_yolo(
     try:
         for label, *numbers in map(str.split, _lines(content)):
             box = _yolo_box(numbers[:4] if keypoints else numbers)
-            number = label.removesuffix(".0")  # as arrays of floats are written
+            number = _whole(label)
             objects.append((names.get(number, number), box))
     except (_NoBoxError, ValueError) as fault:
         return str(fault)
     return Annotation(tuple(objects), IN_SHARES)
 
 
+def _whole(label: str) -> str:
+    """The number of a class, which ``np.savetxt`` writes as 1.000000e+00."""
+    try:
+        number = float(label)
+    except ValueError:
+        return label
+    return str(int(number)) if number.is_integer() else label
+
+
 def _yolo_box(numbers: Sequence[str]) -> Box:
+    if len(numbers) > 4 and len(numbers) % 2:
+        numbers = numbers[:-1]  # without the confidence
     outline = len(numbers) >= 6 and len(numbers) % 2 == 0
     box = _box_of_points(numbers) if outline else _box_of_centre(numbers)
     if max(map(abs, box)) > _MOST_OF_A_SHARE:

@@ -135,6 +135,8 @@ def test_width_and_height_beside_corners_are_of_the_image():
 def test_a_class_of_yolo_written_as_a_float_has_its_name():
     assert parse_yolo(b"1.0 0.5 0.5 1 1", {"1": "dog"}).objects[0][0] == "dog"
     assert parse_yolo(b"2.0 0.5 0.5 1 1", {"1": "dog"}).objects[0][0] == "2"
+    saved = b"1.000000000000000000e+00 5e-1 5e-1 1e+00 1e+00"
+    assert parse_yolo(saved, {"1": "dog"}).objects == (("dog", (0, 0, 1, 1)),)
 
 
 def test_a_mask_of_runs_without_a_box_is_named():
@@ -191,7 +193,6 @@ def test_yolo_by_hand():
     )
     for content in (
         b"1 0.5 0.5 0.5",
-        b"1 .5 .5 .1 .1 .9",
         b"1 x 1 1 1",
         b"1 x 1 1 1 2 2",
     ):
@@ -199,6 +200,10 @@ def test_yolo_by_hand():
     assert "divide pixels by its width" in parse_yolo(b"1 24 30 12 9", {})
     outline = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9", {"0": "cat"})
     assert outline.objects == (("cat", (0.1, 0.2, 0.4, 0.9)),)
+    certain = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9 0.77", {"0": "cat"})
+    assert certain == outline
+    certain = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.77", {"0": "cat"})
+    assert certain.boxes == ((0.25, 0.375, 0.75, 0.625),)
     pose = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.1 0.1", {}, keypoints=True)
     assert pose.boxes == ((0.25, 0.375, 0.75, 0.625),)
 
