@@ -331,7 +331,12 @@ def test_a_run_with_other_values_than_the_studys_writes_beside_no_other(
     values = {name: item.default for name, item in names.items()}
     folders = [
         notebook.Report.begin("01_data_subset", values | changed).folder
-        for changed in ({}, {"data_seed": 1}, {"data_seed": 2}, {"class_ids": ["a b"]})
+        for changed in (
+            {},
+            {"data_seed": 1},
+            {"data_seed": 2},
+            {"class_ids": ["a b", "c"]},
+        )
     ]
     scratch = tmp_path / "work/demo/scratch/01_data_subset"
     assert folders[:3] == [scratch, scratch / "data_seed=1", scratch / "data_seed=2"]

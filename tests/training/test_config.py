@@ -109,7 +109,10 @@ def _worst_pair(chosen):
     [
         ({"optimizer": "adamw"}, r"optimizer 'adamw' is not one of \('adam', 'sgd'\)"),
         ({"batch_size": 1}, r"batch_size 1 is not in \[2, 100000\]"),
-        ({"learning_rate": float("nan")}, r"learning_rate nan is not in \[0, 1000000000\]"),
+        (
+            {"learning_rate": float("nan")},
+            r"learning_rate nan is not in \[0, 1000000000\]",
+        ),
     ],
 )
 def test_refuses_what_no_run_can_have(change, message):
