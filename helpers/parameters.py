@@ -438,11 +438,6 @@ def in_force(
     found = {
         name: check_type(item.annotation, found[name]) for name, item in names.items()
     }
-    from helpers.relations import relation_faults  # which reads this module
-
-    together = relation_faults(found)
-    if together:
-        raise StudyError(*together)
     content |= {"changed": _changed(names, found, theirs)}
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))

@@ -31,6 +31,7 @@ from helpers.files import (
     write_table,
 )
 from helpers.parameters import StudyError, declared, in_force, name_of_values
+from helpers.relations import relation_faults
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
 from helpers.report.published_figures import published_figure
@@ -94,6 +95,9 @@ class Report:
         """
         check_clone(Path.cwd())
         values, origins, study_file = in_force(notebook, cells)
+        faults = relation_faults(values)
+        if faults:
+            raise StudyError(*faults)
         report = open_report(
             study=values["study"],
             notebook=notebook,

@@ -343,6 +343,13 @@ def test_a_run_with_other_values_than_the_studys_writes_beside_no_other(
     assert folders[3].parent == scratch and len(set(folders)) == 4
 
 
+def test_values_that_do_not_go_together_are_refused_where_a_notebook_begins():
+    names = declared(PROJECT_ROOT / "notebooks/01_data_subset.ipynb")
+    values = {name: item.default for name, item in names.items()}
+    with pytest.raises(StudyError, match="a classifier needs at least 2 classes"):
+        notebook.Report.begin("01_data_subset", values | {"class_ids": ["a"]})
+
+
 def test_shares_are_disjoint_and_together_all():
     parts = [notebook.share(list(range(10)), f"{number}/4") for number in (1, 2, 3, 4)]
     assert (
