@@ -24,7 +24,7 @@ from helpers.scoring.classification import (
 from helpers.scoring.measuring import score, score_table, with_measures
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.scoring_set import ScoringSet, scoring_set
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
@@ -37,7 +37,7 @@ class Measured:
 
     models: pd.DataFrame  # rows of the catalogue with a column per measure
     table: pd.DataFrame  # model_id, measure, variant, value, seconds, reason
-    records: Kept  # what is kept of each network, by family
+    records: Records  # what is kept of each network, by family
 
     @cached_property
     def of_images(self) -> dict[str, NDArray[np.float32]]:

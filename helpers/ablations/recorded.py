@@ -27,7 +27,7 @@ from helpers.report.tables import read
 from helpers.scoring.models import Model
 from helpers.scoring.records import SETTINGS
 from helpers.scoring.scoring_set import ScoringSet
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 
 MASKS = "masks"  # the part of the store that keeps masks of the scored images
 SOURCE = "computed_from"  # the column that says where a row of a table is from
@@ -60,7 +60,7 @@ def masks_of_images(
     images = scored_on.of(store.shared())
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
     folder = store.folder / f"{MASKS}-{digest(settings)}"
-    records = Kept({MASKS: folder}, (), store.published)
+    records = Records({MASKS: folder}, (), store.published)
     masks = {}
     for provider in providers:
         record = records.record(MASKS, provider)
@@ -77,7 +77,7 @@ def masks_of_images(
 
 
 def scores_of_maps(
-    records: Kept,
+    records: Records,
     images: Any,
     masks: Mapping[str, Tensor],
     settings: AblationSettings,

@@ -20,7 +20,7 @@ from helpers.ablations.compute import (
     TRUE,
 )
 from helpers.cams import chance
-from helpers.scoring.store import Kept
+from helpers.scoring.store import Records
 from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap, percentile_interval
 from helpers.statistics.correlations import finite_mean
 from helpers.statistics.published import published_table
@@ -46,7 +46,7 @@ def _matches(table: pd.DataFrame, fixed: Mapping[str, object]) -> pd.Series:
     return (table[list(fixed)] == pd.Series(fixed)).all(axis=1)
 
 
-def scores_of(records: Kept, name: str, threshold: float) -> pd.DataFrame:
+def scores_of(records: Records, name: str, threshold: float) -> pd.DataFrame:
     """A table of the closed and the sampled part together.
 
     Args:
@@ -218,7 +218,7 @@ def _by_architecture(
 
 
 def values_of_images(
-    records: Kept, models: Sequence[str]
+    records: Records, models: Sequence[str]
 ) -> dict[tuple[str, str, str], ArrayLike]:
     """IoU of single images by each CAM method, part by part.
 
@@ -355,7 +355,7 @@ def by_threshold(
     return table.assign(published_r=np.where(is_paper, published, np.nan))
 
 
-def attributions_compared(bootstrap: Bootstrap, records: Kept) -> pd.DataFrame:
+def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFrame:
     """Correlate each score of each attribution with the gap, beside Grad-CAM's.
 
     Args:

@@ -20,7 +20,7 @@ from helpers.files import digest, from_root
 from helpers.kappa.making import family_made
 from helpers.networks.weights import load_backbone, read_state, weights_digest
 from helpers.scoring.models import Model, models_of
-from helpers.scoring.store import Kept
+from helpers.scoring.store import Records
 from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
@@ -221,7 +221,7 @@ def _load_published(
     return load_backbone(network, state).to(device).eval()
 
 
-def with_probes(models: Sequence[Model], probes: Kept) -> list[Model]:
+def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
     """Backbones with their probes of the seen classes as heads.
 
     Args:

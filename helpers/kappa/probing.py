@@ -21,7 +21,7 @@ from helpers.kappa.statistics import error_and_loss
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet, classes_in_turn
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 
 _ROUNDING = 0.0005  # published fractions of unseen classes have three decimals
 _FACTS = ("family", "model", "architecture", "origin")
@@ -123,7 +123,7 @@ def probes(
     levels: Sequence[Level],
     steps: Sequence[int],
     l2: float,
-) -> Kept:
+) -> Records:
     """Linear probes, fitted to clean training images and tested at each noise level.
 
     Args:
@@ -191,7 +191,7 @@ def _probes(
     data: StudyData,
     parts: Sequence[str],
     *,
-    features: Kept,
+    features: Records,
     noisy: Sequence[str],
     steps: Sequence[int],
     l2: float,
@@ -223,7 +223,7 @@ def _probes(
 
 
 def kappa_of_classes(
-    records: Kept,
+    records: Records,
     models: Sequence[Model],
     data: StudyData,
     levels: Sequence[Level],

@@ -21,7 +21,7 @@ from helpers.networks import resnet
 from helpers.networks.batches import fitting_batch
 from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 
 _RANKED = (
     "average_precision_step",
@@ -204,7 +204,7 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     return summary
 
 
-def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
+def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Records:
     """Logits of the test images by every model that can be loaded, or their records.
 
     Args:
@@ -263,12 +263,12 @@ def logits_of(
 
 
 def correct(
-    kept: Kept, labels: Tensor, part: str = "test_logits"
+    records: Records, labels: Tensor, part: str = "test_logits"
 ) -> NDArray[np.float32]:
     """Whether every model is right on every image, by its kept logits or predictions.
 
     Args:
-        kept: records with ``logits`` (N, K), or with ``predicted`` (N,) where they were
+        records: with ``logits`` (N, K), or with ``predicted`` (N,) where they were
             published.
         labels: (N,).
         part: of the store.
@@ -276,21 +276,21 @@ def correct(
     Returns:
         (models, N) of 0 and 1; NaN for a model without a record.
     """
-    right = np.full((len(kept.model_ids), len(labels)), np.nan, dtype=np.float32)
-    for row, model_id in zip(right, kept.model_ids, strict=True):
-        record = kept.record(part, model_id)
+    right = np.full((len(records.model_ids), len(labels)), np.nan, dtype=np.float32)
+    for row, model_id in zip(right, records.model_ids, strict=True):
+        record = records.record(part, model_id)
         if record:
             row[:] = predicted_classes(record) == labels.numpy()
     return right
 
 
 def of_test_images(
-    kept: Kept, labels: Tensor, accuracies: Mapping[str, float] | None = None
+    records: Records, labels: Tensor, accuracies: Mapping[str, float] | None = None
 ) -> dict[str, NDArray[np.float32]]:
     """Values of single test images for ``Bootstrap``.
 
     Args:
-        kept: of ``test_logits``.
+        records: of ``test_logits``.
         labels: (T,) of the test images.
         accuracies: test accuracy by model, for models whose predictions are not
             recorded. Which images these are right on is drawn for each by itself, so
@@ -301,8 +301,8 @@ def of_test_images(
         ``test_accuracy`` (models, T) of 0 and 1; nothing where a model has neither a
         record nor an accuracy, so that no interval draws test images.
     """
-    right = correct(kept, labels)
-    for row, model_id in zip(right, kept.model_ids, strict=True):
+    right = correct(records, labels)
+    for row, model_id in zip(right, records.model_ids, strict=True):
         accuracy = (accuracies or {}).get(model_id, np.nan)
         if np.isnan(row).any() and np.isfinite(accuracy):
             random = np.random.default_rng(int(digest(model_id), 16))
@@ -319,11 +319,11 @@ def predicted_classes(record: Mapping[str, NDArray[Any]]) -> NDArray[np.integer]
     return record["predicted"] if "predicted" in record else record["logits"].argmax(1)
 
 
-def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:
+def metrics_of_models(records: Records, labels: Tensor) -> pd.DataFrame:
     """Metrics of every model on the test images, from its logits or as published.
 
     Args:
-        kept: of ``test_logits``.
+        records: of ``test_logits``.
         labels: (T,) of the test images.
 
     Returns:
@@ -331,7 +331,7 @@ def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:
         logits are not finite are left out.
     """
     rows = []
-    for model_id, record in kept.records("test_logits"):
+    for model_id, record in records.records("test_logits"):
         if "summary" in record:
             rows.append({"model": model_id} | record["summary"].iloc[0].to_dict())
         elif "logits" in record and np.isfinite(record["logits"]).all():

@@ -22,7 +22,7 @@ from helpers.networks.hooks import features_and_logits, prepared
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import classes_in_turn
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 
 PART = "looking"
 LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
@@ -54,7 +54,7 @@ def look_at_images(
     data: StudyData,
     training: Sequence[int],
     count: int,
-) -> Kept:
+) -> Records:
     """Where each network looks on images, and whether it needs their background.
 
     Args:
@@ -175,11 +175,11 @@ def with_other_backgrounds(images: ImageSet) -> Tensor:
     return torch.where(masks, images.images, images.images[others])
 
 
-def means_of_models(kept: Kept) -> pd.DataFrame:
+def means_of_models(records: Records) -> pd.DataFrame:
     """Means over the images, one row per model.
 
     Args:
-        kept: of ``look_at_images``.
+        records: of ``look_at_images``.
 
     Returns:
         model_id, ``LOCALIZATION`` of test images and ``MEASURES`` of training images,
@@ -187,7 +187,7 @@ def means_of_models(kept: Kept) -> pd.DataFrame:
     """
     localization = [*LOCALIZATION, *MEASURES]
     rows = []
-    for model_id, record in kept.records(PART):
+    for model_id, record in records.records(PART):
         row = {name: float(np.nanmean(record[name])) for name in localization}
         row["accuracy"] = float(record["right"].mean())
         row["accuracy_swapped"] = float(record["right_swapped"].mean())

@@ -18,7 +18,7 @@ from helpers.data.images import ImageSet, StudyData
 from helpers.files import RECORDS, complete_or_absent, inside, read_arrays
 from helpers.scoring.records import KEPT
 from helpers.scoring.scoring_set import ScoringSet
-from helpers.scoring.store import Kept
+from helpers.scoring.store import Records
 
 SCORED = "tables/scored_images.npz"  # in the folder of a report
 _OF_RECORDS = ("maps", "right")  # what the report itself does not hold
@@ -29,7 +29,7 @@ _SIDE = 96  # of these at most, pixels
 
 
 def of_models(
-    kept: Kept,
+    records: Records,
     models: pd.DataFrame,
     data: StudyData,
     scored_on: ScoringSet,
@@ -41,7 +41,7 @@ def of_models(
     at least.
 
     Args:
-        kept: records of the part "localization".
+        records: records of the part "localization".
         models: with a column model_id.
         data: images of the study.
         scored_on: those that the models are scored on.
@@ -61,7 +61,7 @@ def of_models(
     ids = set(models["model_id"])
     maps: dict[str, NDArray[np.uint8]] = {}
     right: dict[str, NDArray[np.bool_]] = {}
-    for name, record in kept.records("localization"):  # one in memory at a time
+    for name, record in records.records("localization"):  # one in memory at a time
         if name in ids and "maps" in record:
             bytes_of_image = len(ids) * record["maps"][0].size
             count = max(_FEWEST_IMAGES, _BYTES // bytes_of_image)
@@ -71,7 +71,7 @@ def of_models(
         return None
     count = min(map(len, maps.values()))
     images = scored_on.of(data).subset(np.arange(count))
-    place = kept.folders["localization"]
+    place = records.folders["localization"]
     return {
         "model_ids": np.array(list(maps)),
         "study": place.parent.parent.name,

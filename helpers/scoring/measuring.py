@@ -13,7 +13,7 @@ from helpers.measures.outside import source_of
 from helpers.scoring.models import Model
 from helpers.scoring.records import SETTINGS
 from helpers.scoring.scoring_set import ScoringSet
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 
 SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
@@ -36,7 +36,7 @@ def score(
     settings: evidence.MeasureSettings,
     scored_on: ScoringSet,
     only: Collection[str] = (),
-) -> Kept:
+) -> Records:
     """Compute every measure of some families for every model; what several need, once.
 
     Args:
@@ -230,7 +230,7 @@ def _localize_from_maps(
         for part, settings in parts.items()
         if part.partition(".")[0] == "localization"
     }
-    target = Kept(folders, models, store.published)
+    target = Records(folders, models, store.published)
     missing = {model.model_id: target.missing(model.model_id) for model in models}
     todo = [model for model in models if missing[model.model_id]]
     maps = _maps_of_models(store, todo, parts["localization"], scoring.scored_on)
@@ -263,7 +263,7 @@ def _maps_of_models(
     if not models:
         return
     sources = [
-        Kept({"localization": store.folder / name}, models, store.published)
+        Records({"localization": store.folder / name}, models, store.published)
         for name in _folders_of_maps(store, settings)
     ]
     recorded = {model.model_id for model in store.not_computable(models)}
@@ -290,7 +290,7 @@ def _folders_of_maps(store: Store, part: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def score_table(records: Kept) -> pd.DataFrame:
+def score_table(records: Records) -> pd.DataFrame:
     """Scores of all parts.
 
     Args:

@@ -72,7 +72,7 @@ class Store:
         compute: Compute,
         *,
         needed: bool = True,
-    ) -> "Kept":
+    ) -> "Records":
         """What is computed of each model, after computing what is missing.
 
         Args:
@@ -81,7 +81,7 @@ class Store:
                 has it.
             compute: a function of a module, or a partial of one.
             needed: of all models; else those that cannot be computed here are left out,
-                and ``Kept.left_out`` says so.
+                and ``Records.left_out`` says so.
 
         Returns:
             Records of the models by part.
@@ -95,19 +95,19 @@ class Store:
             part: inside(self.folder, f"{part}-{digest(settings)}")
             for part, settings in parts.items()
         }
-        kept = Kept(folders, models, self.published)
-        missing = {model.model_id: kept.missing(model.model_id) for model in models}
+        records = Records(folders, models, self.published)
+        missing = {model.model_id: records.missing(model.model_id) for model in models}
         todo = [model for model in models if missing[model.model_id]]
         absent = self.not_computable(todo)
         if absent:
-            kept.left_out = self._sentence(absent, missing, parts)
+            records.left_out = self._sentence(absent, missing, parts)
             todo = [model for model in todo if model not in absent]
         if todo:
             _write_settings(folders, parts)
             self._compute(todo, folders, compute, done=len(models) - len(todo))
         if absent and needed:
-            raise NotInRecords(kept.left_out)
-        return kept
+            raise NotInRecords(records.left_out)
+        return records
 
     def _compute(
         self,
@@ -117,8 +117,12 @@ class Store:
         done: int,
     ) -> None:
         """Compute and keep what is missing of some models, with a bar of progress."""
-        of_no_model = Kept(folders, (), self.published)
-        task = partial(_compute_and_keep, kept=of_no_model, compute=compute)
+        task = partial(
+            _compute_and_keep,
+            folders=folders,
+            published=self.published,
+            compute=compute,
+        )
         results = side_by_side(
             task, todo, shared=self.shared, device=self.device, jobs=self.jobs
         )
@@ -187,23 +191,29 @@ def _write_settings(
 
 
 def _compute_and_keep(
-    model: Model, shared: Any, *, kept: "Kept", compute: Compute
+    model: Model,
+    shared: Any,
+    *,
+    folders: Mapping[str, Path],
+    published: Path,
+    compute: Compute,
 ) -> None:
-    kept = Kept(kept.folders, [model], kept.published)
-    missing = kept.missing(model.model_id)
-    records = halving_batches(
+    """Compute the parts that a model lacks, all or none, and write them."""
+    records = Records(folders, [model], published)
+    missing = records.missing(model.model_id)
+    parts = halving_batches(
         lambda: compute(model, shared, missing), str(model.model_id)
     )
-    lacking = [name for name in missing if not records.get(name)]
+    lacking = [name for name in missing if not parts.get(name)]
     if lacking:
         raise RuntimeError(
             f"nothing was computed of {', '.join(lacking)}; nothing is kept"
         )
-    for name, record in records.items():
-        kept.write(name, model.model_id, record)
+    for name, record in parts.items():
+        records.write(name, model.model_id, record)
 
 
-class Kept:
+class Records:
     """Records of some models, by part.
 
     Attributes:

@@ -23,7 +23,7 @@ from helpers.networks import resnet
 from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import deciding, with_measures
 from helpers.scoring.models import Model
-from helpers.scoring.store import Kept, NotInRecords, Store
+from helpers.scoring.store import NotInRecords, Records, Store
 from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap
 from helpers.statistics.correlations import kendall
 from helpers.statistics.information import conditional_information
@@ -45,8 +45,8 @@ def on_targets(
     data: StudyData,
     shifts: Sequence[str],
     settings: evidence.MeasureSettings,
-    test: Kept,
-) -> Kept:
+    test: Records,
+) -> Records:
     """Logits and measures of unlabelled images on test images and shifted copies.
 
     Args:
@@ -95,7 +95,7 @@ def _on_targets(
     *,
     folder: Path,
     settings: evidence.MeasureSettings,
-    test: Kept,
+    test: Records,
     device: str,
     measures: Sequence[registry.Measure],
     from_outside: Mapping[str, evidence.Source],
@@ -131,7 +131,7 @@ def _on_targets(
 
 
 def target_accuracies(
-    records: Kept, models: pd.DataFrame, data: StudyData, shifts: Sequence[str]
+    records: Records, models: pd.DataFrame, data: StudyData, shifts: Sequence[str]
 ) -> pd.DataFrame:
     """Add what is to be predicted to a table of models.
 
@@ -164,7 +164,7 @@ def _accuracy(record: Mapping[str, Any], labels: NDArray[np.int64]) -> float:
 
 
 def scores_on_targets(
-    records: Kept, models: pd.DataFrame, shifts: Sequence[str]
+    records: Records, models: pd.DataFrame, shifts: Sequence[str]
 ) -> pd.DataFrame:
     """Predicted and true accuracy of every model on every target.
 

@@ -15,7 +15,7 @@ from helpers.cams.maps import from_integers
 from helpers.networks import resnet
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
-from helpers.scoring.store import Kept, Store
+from helpers.scoring.store import Records, Store
 
 SETTINGS = AblationSettings(thresholds=(0.3,), threshold=0.1)
 CHANCE = {name: number / 10 for number, name in enumerate(chance.CORRECTED)}
@@ -29,7 +29,7 @@ def images(tiny_module_given):
 @pytest.fixture
 def kept(images, tmp_path):
     """Records of two networks, as they are published."""
-    kept = Kept({"localization": tmp_path / "localization-0"}, ())
+    kept = Records({"localization": tmp_path / "localization-0"}, ())
     kept.model_ids = ["a", "b"]
     rng = np.random.default_rng(0)
     for model_id in kept.model_ids:

@@ -10,7 +10,7 @@ from helpers.ablations import report, tables
 from helpers.ablations.compute import ATTRIBUTED, KEYS
 from helpers.cams import chance
 from helpers.scoring.models import Model
-from helpers.scoring.store import Kept
+from helpers.scoring.store import Records
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import kendall, pearson
 from helpers.statistics.published import published_table
@@ -331,7 +331,7 @@ def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_
         np.random.default_rng(0),
         {"grad_cam": 1, "saliency": 0.02, "occlusion": -1},
     )
-    kept = Kept(
+    kept = Records(
         {ATTRIBUTED: tmp_path}, [Model(name, load=None) for name in models["model_id"]]
     )
     costs = pd.DataFrame(

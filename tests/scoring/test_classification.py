@@ -6,7 +6,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from helpers.scoring import classification
-from helpers.scoring.store import Kept
+from helpers.scoring.store import Records
 from helpers.statistics.bootstrap import Bootstrap
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
@@ -201,7 +201,7 @@ def test_a_class_never_predicted_has_no_precision_and_an_f1_of_0():
 
 def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
     logits, labels = scene
-    kept = Kept({"test_logits": tmp_path}, [])
+    kept = Records({"test_logits": tmp_path}, [])
     kept.model_ids = ["first", "second", "broken", "absent"]
     for name, values in (
         ("first", logits),
@@ -252,7 +252,7 @@ def test_test_images_of_unrecorded_networks_make_no_interval_narrower(tmp_path):
             "measure": test_accuracy + rng.normal(0, 0.03, 24),
         }
     )
-    kept = Kept({"test_logits": tmp_path / "test_logits-0"}, ())
+    kept = Records({"test_logits": tmp_path / "test_logits-0"}, ())
     kept.model_ids = names
     labels = torch.zeros(300)
     accuracies = dict(zip(names, test_accuracy, strict=True))

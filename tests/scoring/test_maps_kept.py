@@ -6,7 +6,7 @@ import pandas as pd
 from helpers.data.images import load_study_data
 from helpers.scoring import maps_kept
 from helpers.scoring.scoring_set import ScoringSet
-from helpers.scoring.store import Kept
+from helpers.scoring.store import Records
 from tests.conftest import TINY_SCENES
 
 
@@ -14,7 +14,7 @@ def published(tmp_path, with_maps=True):
     data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
     scored_on = ScoringSet((3, 1, 30), "3-x", 36)
     records = tmp_path / "study/records/kept/localization-0"
-    kept = Kept({"localization": records}, [])
+    kept = Records({"localization": records}, [])
     kept.model_ids = ["a@stop", "b@stop", "left out"]
     maps = np.arange(3 * 16, dtype=np.uint8).reshape(3, 4, 4)
     for number, name in enumerate(kept.model_ids):
@@ -71,7 +71,7 @@ def test_small_pictures_are_those_of_the_report_where_pixels_are_not_here(tmp_pa
     data, scored_on, *_ = published(tmp_path)
     before = maps_kept.read_maps(tmp_path / "report")["thumbnails"]
     there = replace(data.train, images=data.train.images.to("meta"))
-    kept = Kept({"localization": tmp_path / "study/records/kept/localization-0"}, [])
+    kept = Records({"localization": tmp_path / "study/records/kept/localization-0"}, [])
     kept.model_ids = ["a@stop"]
     given = kept, pd.DataFrame({"model_id": ["a@stop"]}), replace(data, train=there)
     again = maps_kept.of_models(*given, scored_on, tmp_path / "report")
