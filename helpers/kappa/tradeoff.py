@@ -159,8 +159,9 @@ def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Arr
     """The lowest point between the levels: the best samples, improved step by step.
 
     The objective has kinks at levels and a minimum in many of the pieces between them.
-    All samples go through it at once: for 2,000 draws this takes seconds, where
-    ``scipy.optimize`` would take minutes, a point at a time.
+    All samples go through it at once. For 2,000 draws this takes half a minute;
+    ``scipy.optimize.minimize`` (Nelder-Mead) from the same samples finds the same
+    points in twenty.
 
     Args:
         objective: (..., 3) points -> (...).

@@ -31,6 +31,19 @@ RIVALS = (
     BOTH,
     TRAINING,
 )  # the best of which a measure is held against
+# Columns of ``across_studies``.
+_ACROSS = [
+    "measure",
+    "title",
+    "baseline",
+    "trained_on",
+    "judged_on",
+    "n",
+    "error_points",
+    "error_points_low",
+    "error_points_high",
+    "worst_points",
+]
 
 
 @dataclass(frozen=True)
@@ -115,10 +128,11 @@ def across_studies(
     for trained_on in studies:
         if trained_on == judged_on:
             continue
-        parts = [with_fit(studies[name]) for name in (trained_on, judged_on)]
-        shared = [name for name in axes if all(name in part for part in parts)]
-        models = pd.concat(parts, ignore_index=True)
-        is_new = np.arange(len(models)) >= len(parts[0])
+        old = with_fit(studies[trained_on])
+        new = with_fit(studies[judged_on])
+        shared = [name for name in axes if name in old and name in new]
+        models = pd.concat([old, new], ignore_index=True)
+        is_new = np.arange(len(models)) >= len(old)
         resampled = Bootstrap(models[is_new], draws=draws)
         for name, title, columns in _predictors(models, shared, measures):
             errors = _errors_on_new(columns, models["gap"].to_numpy(float), is_new)
@@ -139,20 +153,6 @@ def across_studies(
             )
     table = pd.DataFrame(rows, columns=_ACROSS)
     return table.replace({"worst_points": {-np.inf: np.nan}})
-
-
-_ACROSS = [
-    "measure",
-    "title",
-    "baseline",
-    "trained_on",
-    "judged_on",
-    "n",
-    "error_points",
-    "error_points_low",
-    "error_points_high",
-    "worst_points",
-]
 
 
 def _predictors(

@@ -188,22 +188,22 @@ def confounders(
         kind=POOLED, hyperparameter=ALL
     )
     pooled["published"] = pooled["measure"].map(published or {}).astype(float)
-    parts = [pooled]
+    tables = [pooled]
     for axis in axes:
         within = subsets(bootstrap, names, axis)
-        parts.append(within.assign(kind=WITHIN, hyperparameter=axis))
+        tables.append(within.assign(kind=WITHIN, hyperparameter=axis))
     if axes:
         given = bootstrap.correlations(names, given=design(models, axes), tau=False)
-        parts.append(given.assign(kind=GIVEN_ALL, hyperparameter=ALL))
+        tables.append(given.assign(kind=GIVEN_ALL, hyperparameter=ALL))
     for axis in axes:
         given = bootstrap.correlations(names, given=design(models, [axis]), tau=False)
-        parts.append(given.assign(kind=GIVEN_ONE, hyperparameter=axis))
+        tables.append(given.assign(kind=GIVEN_ONE, hyperparameter=axis))
     if axes:
         granulated = granulated_kendall(models, names, axes).assign(kind=GRANULATED)
-        parts.append(granulated.rename(columns={"psi": "pearson_r"}))
-    parts = [part.rename(columns={"pearson_r": "r"}) for part in parts]
-    parts = [part.reindex(columns=_CONFOUNDER_COLUMNS) for part in parts]
-    table = pd.concat(parts, ignore_index=True)
+        tables.append(granulated.rename(columns={"psi": "pearson_r"}))
+    tables = [table.rename(columns={"pearson_r": "r"}) for table in tables]
+    tables = [table.reindex(columns=_CONFOUNDER_COLUMNS) for table in tables]
+    table = pd.concat(tables, ignore_index=True)
     table["level"] = table["level"].astype(object).fillna("")
     return table.sort_values(
         "measure",
@@ -225,7 +225,7 @@ def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.Da
         A row per level and measure; no rows without models.
     """
     codes = level_codes(bootstrap.models[column])
-    parts = []
+    tables = []
     for number in range(codes.max(initial=-1) + 1):
         part = bootstrap.of(codes == number)
         table = part.correlations(measures, tau=False)
@@ -233,7 +233,7 @@ def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.Da
         table["level"] = str(part.models[column].iloc[0])
         table["mean"] = part.models[list(measures)].mean().to_numpy()
         table["mean_gap"] = part.models["gap"].mean()
-        parts.append(table[_SUBSET_COLUMNS])
-    if not parts:
+        tables.append(table[_SUBSET_COLUMNS])
+    if not tables:
         return pd.DataFrame(columns=_SUBSET_COLUMNS)
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(tables, ignore_index=True)

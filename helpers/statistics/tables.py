@@ -65,11 +65,11 @@ def correlation_table(
         A row per architecture (and ``TOTAL``), threshold and measure, see
         ``Bootstrap.correlations``.
     """
-    parts = []
+    tables = []
     for where, rows in _subsets(bootstrap.models, thresholds):
         table = bootstrap.of(rows).correlations(measures, tau=tau)
-        parts.append(pd.DataFrame(where, index=table.index).join(table))
-    return pd.concat(parts, ignore_index=True)
+        tables.append(pd.DataFrame(where, index=table.index).join(table))
+    return pd.concat(tables, ignore_index=True)
 
 
 def selection_table(
@@ -92,7 +92,7 @@ def selection_table(
     """
     names = list(measures)
     direction = np.array(list(measures.values()), dtype=float)
-    parts = []
+    tables = []
     for where, rows in _subsets(bootstrap.models, thresholds):
         part = bootstrap.of(rows)
         estimate = part.estimate(names, statistic=gamma)
@@ -114,8 +114,8 @@ def selection_table(
             "ci_low": ends.min(0),
             "ci_high": ends.max(0),
         }
-        parts.append(pd.DataFrame(where | columns))
-    return pd.concat(parts, ignore_index=True)
+        tables.append(pd.DataFrame(where | columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 def conditional_table(
