@@ -1,4 +1,7 @@
-"""The parameters of a notebook: what its tagged cell declares, which values they may have, and which are in force."""
+"""The parameters of a notebook.
+
+What its tagged cell declares, which values they may have, and which are in force.
+"""
 
 import ast
 import difflib
@@ -19,7 +22,7 @@ UNMOVING = ("study", "work_dir", "reports_dir", "device", "jobs")
 
 
 class StudyError(ValueError):
-    """All that is wrong with a study, one fault a line; a notebook shows these lines alone."""
+    """All that is wrong with a study, one fault a line; a notebook shows no more."""
 
     def __init__(self, *faults: str) -> None:
         """Join the faults to one message."""
@@ -29,7 +32,7 @@ class StudyError(ValueError):
 
 
 class Parameter(NamedTuple):
-    """One line of a notebook's tagged cell: ``name: annotation = default  # comment``."""
+    """A line of a notebook's tagged cell: ``name: annotation = default  # comment``."""
 
     name: str
     annotation: str
@@ -38,47 +41,54 @@ class Parameter(NamedTuple):
 
 
 def declared(notebook: Path) -> dict[str, Parameter]:
-    """The parameters that a notebook declares in the cell that is tagged ``parameters``: annotated literals, each with a comment."""
+    """The parameters that a notebook declares, by name.
+
+    Args:
+        notebook: path of a notebook with one cell that is tagged ``parameters`` and has
+            annotated literals, each with a comment.
+
+    Raises:
+        StudyError: if it has no such cell, or several, or one with other lines.
+    """
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     tagged = [
         "".join(cell["source"])
         for cell in cells
         if "parameters" in cell["metadata"].get("tags", [])
     ]
-    fault, found = (
-        StudyError(
-            f"{notebook}: one cell must be tagged parameters, with lines `name: type = literal` alone"
-        ),
-        {},
-    )
-    if len(tagged) != 1:
-        raise fault
-    for node in ast.parse(tagged[0]).body:
-        if not isinstance(node, ast.AnnAssign):
-            raise fault
-        comment = (
-            tagged[0]
-            .splitlines()[node.end_lineno - 1][node.end_col_offset :]
-            .strip()
-            .lstrip("# ")
+    source = "\n".join(tagged)
+    nodes = ast.parse(source).body
+    if len(tagged) != 1 or not all(isinstance(node, ast.AnnAssign) for node in nodes):
+        raise StudyError(
+            f"{notebook}: one cell must be tagged parameters, with lines `name: type = "
+            "literal` alone"
         )
-        found[node.target.id] = Parameter(
+    parameters = {}
+    for node in nodes:
+        behind = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
+        parameters[node.target.id] = Parameter(
             node.target.id,
             ast.unparse(node.annotation),
             ast.literal_eval(node.value),
-            comment,
+            behind.strip().lstrip("# "),
         )
-    return found
+    return parameters
 
 
 def check_type(annotation: str, value: Any) -> Any:
-    """A value as an annotation of a notebook has it, else pydantic's ValueError; an int will do for a float, nothing else is converted."""
+    """A value as an annotation of a notebook has it.
+
+    An int will do for a float; nothing else is converted.
+
+    Raises:
+        ValueError: pydantic's, if the value is of another type.
+    """
     from pydantic import ConfigDict, TypeAdapter
 
     kinds = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-    adapter = TypeAdapter(
-        eval(annotation, {"__builtins__": {}}, kinds), config=ConfigDict(strict=True)
-    )  # of the project's own notebook
+    # The annotation is of the project's own notebook.
+    type_of_values = eval(annotation, {"__builtins__": {}}, kinds)
+    adapter = TypeAdapter(type_of_values, config=ConfigDict(strict=True))
     return adapter.validate_python(value)
 
 
@@ -89,48 +99,122 @@ MADE_NETWORKS = (
 PUBLISHED_NETWORKS = (
     r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
 )
-_CHOICES = """
-data_source: synthetic auto ilsvrc tiny_imagenet cub cifar coco csv labelme yolo voc_folder voc class_folders top_folders
-pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cub cifar coco csv labelme yolo voc_folder voc class_folders top_folders
-architectures: resnet18 resnet34 resnet50 resnet101
-optimizers: adam sgd
-stem: imagenet small strided
-rule3_split: test holdout
-snapshots: both stop
-precision: float32 bfloat16
-cam_method: cam grad_cam grad_cam_plus_plus layer_cam
-cam_cut: maximum quantile
-families: localization reliance prediction norms flatness perturbation unlabelled
-transform_ranges: cifar10 svhn
-sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
-attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
-saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder
-noise_generator: blur autoencoder"""
-_RANGES = """
-(0, 1): cam_threshold thresholds
-[0, 1]: label_noises pixel_mean
-[0, 1): momentum matched_accuracy label_smoothings minimum_train_accuracy accuracy_thresholds unseen_fractions
-(0, 1]: accuracy_threshold perturbation_fraction noise_ssim pixel_std
-[1, 100]: pictured_images looks
-[1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
-[1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images
-[2, 100000]: batch_sizes perturbation_points
-[3, 100000]: bootstrap_resamples permutations random_networks
-0 or [2, inf): scored_images
-[0.0625, 8]: width image_scales
-(0, 1000000000]: probe_l2
-[16, 1024]: image_size
-[1, 2]: last_stride
-[0, 4]: frozen_stages"""
-_FORMS = {
-    **dict.fromkeys(("study", "other_studies"), r"\w[\w .+-]{0,99}"),
-    **dict.fromkeys(
-        ("class_ids", "pretrain_class_ids", "unseen_class_ids"),
-        r"[^\x00-\x1f/\\]{1,200}",
+_LAYOUTS = (
+    "synthetic",
+    "auto",
+    "ilsvrc",
+    "tiny_imagenet",
+    "cub",
+    "cifar",
+    "coco",
+    "csv",
+    "labelme",
+    "yolo",
+    "voc_folder",
+    "voc",
+    "class_folders",
+    "top_folders",
+)
+# Without a limit here numbers are in ``NUMBERS``, and texts are free. A tuple lists the
+# values, a text is an interval, a pattern is the form of a text.
+LIMITS: dict[str, tuple[str, ...] | str | re.Pattern[str]] = {
+    "accuracy_threshold": "(0, 1]",
+    "accuracy_thresholds": "[0, 1)",
+    "architectures": ("resnet18", "resnet34", "resnet50", "resnet101"),
+    "attribution_steps": "[1, 1000000]",
+    "attributions": (
+        "saliency",
+        "input_x_gradient",
+        "integrated_gradients",
+        "guided_grad_cam",
+        "occlusion",
+        "deep_lift",
     ),
-    **dict.fromkeys(("work_dir", "reports_dir"), r"(?!~[^/])[^\x00-\x1f]{1,1000}"),
+    "batch_sizes": "[2, 100000]",
+    "bootstrap_resamples": "[3, 100000]",
+    "cam_cut": ("maximum", "quantile"),
+    "cam_method": ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"),
+    "cam_threshold": "(0, 1)",
+    "complexity_images": "[1, 100000]",
+    "data_source": _LAYOUTS,
+    "families": (
+        "localization",
+        "reliance",
+        "prediction",
+        "norms",
+        "flatness",
+        "perturbation",
+        "unlabelled",
+    ),
+    "flatness_draws": "[1, 100000]",
+    "flatness_halvings": "[1, 100000]",
+    "flatness_images": "[1, 100000]",
+    "frozen_stages": "[0, 4]",
+    "image_scales": "[0.0625, 8]",
+    "image_size": "[16, 1024]",
+    "label_noises": "[0, 1]",
+    "label_smoothings": "[0, 1)",
+    "last_stride": "[1, 2]",
+    "looks": "[1, 100]",
+    "made_epochs": "[1, 1000000]",
+    "matched_accuracy": "[0, 1)",
+    "max_epochs": "[1, 1000000]",
+    "minimum_images_per_class": "[1, 1000000]",
+    "minimum_train_accuracy": "[0, 1)",
+    "momentum": "[0, 1)",
+    "noise_generator": ("blur", "autoencoder"),
+    "noise_samples": "[1, 1000000]",
+    "noise_ssim": "(0, 1]",
+    "optimizers": ("adam", "sgd"),
+    "permutations": "[3, 100000]",
+    "perturbation_fraction": "(0, 1]",
+    "perturbation_points": "[2, 100000]",
+    "pictured_images": "[1, 100]",
+    "pixel_mean": "[0, 1]",
+    "pixel_std": "(0, 1]",
+    "precision": ("float32", "bfloat16"),
+    "pretrain_data_source": _LAYOUTS,
+    "pretrain_max_epochs": "[1, 1000000]",
+    "probe_l2": "(0, 1000000000]",
+    "random_networks": "[3, 100000]",
+    "repeats": "[1, 1000000]",
+    "rule3_split": ("test", "holdout"),
+    "saliency_providers": (
+        "spectral_residual",
+        "spectral_residual_opencv",
+        "fine_grained",
+        "grab_cut",
+        "folder",
+    ),
+    "sampled_methods": (
+        "grad_cam_plus_plus",
+        "smooth_grad_cam_plus_plus",
+        "eigen_cam",
+        "score_cam",
+    ),
+    "score_cam_channels": "[1, 1000000]",
+    "scored_images": "0 or [2, inf)",
+    "sharpness_images": "[1, 100000]",
+    "sharpness_steps": "[1, 100000]",
+    "snapshots": ("both", "stop"),
+    "stem": ("imagenet", "small", "strided"),
+    "thresholds": "(0, 1)",
+    "transform_ranges": ("cifar10", "svhn"),
+    "unseen_fractions": "[0, 1)",
+    "width": "[0.0625, 8]",
+}
+_NUMBER_ABOVE_0 = r"([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
+_FORMS = {
+    "study": r"\w[\w .+-]{0,99}",
+    "other_studies": r"\w[\w .+-]{0,99}",
+    "class_ids": r"[^\x00-\x1f/\\]{1,200}",
+    "pretrain_class_ids": r"[^\x00-\x1f/\\]{1,200}",
+    "unseen_class_ids": r"[^\x00-\x1f/\\]{1,200}",
+    "work_dir": r"(?!~[^/])[^\x00-\x1f]{1,1000}",
+    "reports_dir": r"(?!~[^/])[^\x00-\x1f]{1,1000}",
     "looking_levels": (
-        r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) ([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
+        r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) "
+        rf"{_NUMBER_ABOVE_0}"
         r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
     ),
     "strong_augmentations": (
@@ -140,9 +224,17 @@ _FORMS = {
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "architecture": r"(timm:)?[\w.-]{1,100}",  # no code: a study file is data
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
-    "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)",
+    "targets": (
+        r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
+        r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
+    ),
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
+LIMITS |= {name: re.compile(form) for name, form in _FORMS.items()}
+# Of numbers without another limit: what tables, seeds and float32 can hold.
+NUMBERS = "[0, 1000000000]"
+_FREE_TEXT = re.compile(r"[^\x00-\x1f]{0,1000}")
+# Lists that may be empty although the notebook's is not.
 _EMPTY = (
     "class_ids",
     "pretrain_class_ids",
@@ -150,24 +242,8 @@ _EMPTY = (
     "targets",
     "sampled_methods",
     "image_scales",
-)  # may be so, too
-LIMITS = {
-    **{
-        name: tuple(line.split(": ")[1].split())
-        for line in _CHOICES.split("\n")[1:]
-        for name in line.split(":")[0].split()
-    },
-    **{
-        name: line.split(":")[0]
-        for line in _RANGES.split("\n")[1:]
-        for name in line.split(": ")[1].split()
-    },
-    **{name: re.compile(form) for name, form in _FORMS.items()},
-}
-
-
-# Of numbers without another limit: what tables, seeds and float32 can hold.
-NUMBERS = "[0, 1000000000]"
+)
+# Lists of three numbers, which may be equal.
 _COLOURS = ("pixel_mean", "pixel_std")
 
 
@@ -182,43 +258,49 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     """What is wrong with a value by itself, in one sentence.
 
     Args:
-        parameter: whose value it is. Without a limit in ``LIMITS`` numbers are in
-            ``NUMBERS`` and texts free.
+        parameter: whose value it is.
         value: as a study file or a cell has it.
 
     Returns:
         "" where nothing is wrong.
     """
-    name, told = parameter.name, f"{parameter.name} is {f'{value!r}'[:100]}"
+    name = parameter.name
+    stated = f"{name} is {f'{value!r}'[:100]}"
     try:
         value = check_type(parameter.annotation, value)
     except ValueError as fault:
         first = fault.errors()[0]
-        where = [f"[{item}]" for item in first["loc"]]
-        return f"{told}, and must be {parameter.annotation} ({parameter.comment}): {' '.join([*where, first['msg']])}"
+        place = "".join(f"[{item}] " for item in first["loc"])
+        return (
+            f"{stated}, and must be {parameter.annotation} ({parameter.comment}): "
+            f"{place}{first['msg']}"
+        )
     items = value if isinstance(value, list) else [value]
     if not items and parameter.default and name not in _EMPTY:
-        return f"{told}, and must have at least one item"
+        return f"{stated}, and must have at least one item"
     if name in _COLOURS and len(items) != 3:
-        return f"{told}, and must have three items, of red, green and blue"
+        return f"{stated}, and must have three items, of red, green and blue"
     if len(set(map(_as_counted, items))) < len(items) and name not in _COLOURS:
-        return f"{told}, and an item stands twice (numbers count to six digits)"
+        return f"{stated}, and an item stands twice (numbers count to six digits)"
     for item in items:
-        limit = LIMITS.get(
-            name,
-            re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else NUMBERS,
-        )
-        if not isinstance(item, bool | dict) and (fault := outside(limit, item)):
-            return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit if isinstance(limit, tuple) else ())}"
+        if isinstance(item, bool | dict):
+            continue
+        limit = LIMITS.get(name, _FREE_TEXT if isinstance(item, str) else NUMBERS)
+        fault = outside(limit, item)
+        if fault:
+            near = near_names(item, limit) if isinstance(limit, tuple) else ""
+            return f"{stated}, and {fault} ({parameter.comment}){near}"
     return ""
 
 
 def outside(limit: Any, item: Any) -> str:
-    """That an item lies outside of a limit of ``LIMITS``, in words; "" where it does not."""
+    """That an item lies outside of a limit, in words; "" where it does not."""
     if isinstance(limit, re.Pattern):
-        allowed, words = limit.fullmatch(item), f"of the form {limit.pattern}"
+        allowed = limit.fullmatch(item)
+        words = f"of the form {limit.pattern}"
     elif isinstance(limit, tuple):
-        allowed, words = item in limit, f"one of {limit}"
+        allowed = item in limit
+        words = f"one of {limit}"
     else:
         apart, _, interval = limit.rpartition(" or ")
         low, high = map(float, interval[1:-1].split(","))
@@ -259,7 +341,7 @@ def _plain_word(value: Any) -> str:
 
 
 def near_names(name: Any, known: Iterable[str]) -> str:
-    """The known names nearest to a misspelt one, as " (did you mean 'a' or 'b'?)"; "" where none is near."""
+    """Names near to a misspelt one, as " (did you mean 'a' or 'b'?)", or ""."""
     near = difflib.get_close_matches(str(name)[:200], known)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
@@ -323,65 +405,77 @@ def _values_in(node: yaml.Node | None, counts: dict[int, int]) -> int:
 
 
 def read_blocks(path: Path) -> dict[str, Any]:
-    """The blocks of a study file above those of the study that it extends; ``work_study`` is the one whose folder of work they share."""
+    """The blocks of a study file above those of the study that it extends.
+
+    Returns:
+        The file's content. ``common``, ``notebooks`` and ``sweep`` are there in any
+        case; ``work_study`` is the study whose folder of work is shared.
+
+    Raises:
+        StudyError: if the file is missing, damaged or of another form.
+    """
     if not path.is_file():
-        known = sorted(item.stem for item in path.parent.glob("[!.]*.yaml"))
+        studies = sorted(item.stem for item in path.parent.glob("[!.]*.yaml"))
         raise StudyError(
-            f"{path} does not exist{near_names(path.stem, known)}; the studies there are {', '.join(known) or 'none'}"
+            f"{path} does not exist{near_names(path.stem, studies)}; the studies there "
+            f"are {', '.join(studies) or 'none'}"
         )
     try:
-        own = parse_yaml(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
         raise StudyError(
             f"{path} is not readable YAML: {' '.join(str(fault).split())[:500]}"
         ) from fault
-    own = own if isinstance(own, dict) else {"common": own or path.stem}
-    common, notebooks, sweep = (
-        own.get(name) or {} for name in ("common", "notebooks", "sweep")
-    )
-    blocks = [
-        block or {}
-        for part in (notebooks, sweep)
-        if isinstance(part, dict)
-        for block in part.values()
-    ]
-    if not all(
-        isinstance(block, dict) for block in (common, notebooks, sweep, *blocks)
-    ):
+    if not isinstance(content, dict):
+        content = {"common": content or path.stem}
+    content |= {name: content.get(name) or {} for name in ("common", "sweep")}
+    content |= {"notebooks": content.get("notebooks") or {}, "work_study": path.stem}
+    _check_blocks(path, content)
+    notebooks = content["notebooks"]
+    content["notebooks"] = {stem: notebooks[stem] or {} for stem in notebooks}
+    return _extended(path, content) if "extends" in content else content
+
+
+def _check_blocks(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse what does not map names to values where a study file has blocks."""
+    blocks = [content["common"]]
+    for of_notebooks in (content["notebooks"], content["sweep"]):
+        blocks.append(of_notebooks)
+        if isinstance(of_notebooks, dict):
+            blocks += [block or {} for block in of_notebooks.values()]
+    if not all(isinstance(block, dict) for block in blocks):
         raise StudyError(
-            f"{path}: a study file maps common, notebooks and sweep to blocks of names and values"
+            f"{path}: a study file maps common, notebooks and sweep to blocks of names "
+            "and values"
         )
-    notebooks = {stem: block or {} for stem, block in notebooks.items()}
-    own |= {
-        "common": common,
-        "notebooks": notebooks,
-        "sweep": sweep,
-        "work_study": path.stem,
-    }
-    if "extends" not in own:
-        return own
-    if not re.fullmatch(_FORMS["study"], str(own["extends"])) or "claims" in own:
+
+
+def _extended(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """The blocks of a study above those of the one that it extends."""
+    name = content["extends"]
+    if not re.fullmatch(_FORMS["study"], str(name)) or "claims" in content:
         raise StudyError(
-            f"{path}: it extends {own['extends']!r}, which must be the name of a study, and whose claims it has"
+            f"{path}: it extends {name!r}, which must be the name of a study, and "
+            "whose claims it has"
         )
-    base = read_blocks(path.with_name(f"{own['extends']}.yaml"))
+    base = read_blocks(path.with_name(f"{name}.yaml"))
     if "extends" in base:
         raise StudyError(
-            f"{path}: it extends {own['extends']}, which extends another one; extend {base['extends']}"
+            f"{path}: it extends {name}, which extends another one; extend "
+            f"{base['extends']}"
         )
+    common = content["common"]
+    notebooks = content["notebooks"]
     for stem, block in base["notebooks"].items():
-        own["notebooks"][stem] = {
-            name: value for name, value in block.items() if name not in common
-        } | own["notebooks"].get(stem, {})
-    return (
-        base
-        | own
-        | {
-            "common": base["common"] | common,
-            "sweep": base["sweep"] | sweep,
-            "work_study": base["work_study"],
-        }
-    )
+        theirs = {key: value for key, value in block.items() if key not in common}
+        notebooks[stem] = theirs | notebooks.get(stem, {})
+    merged = {
+        "common": base["common"] | common,
+        "notebooks": notebooks,
+        "sweep": base["sweep"] | content["sweep"],
+        "work_study": base["work_study"],
+    }
+    return base | content | merged
 
 
 def in_force(
@@ -409,53 +503,57 @@ def in_force(
     names = declared(root / "notebooks" / f"{notebook}.ipynb")
     injected = _injected(values.get("In", []))
     _check_names(names, injected, values)
-    path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
+    path = root / f"params/{values['study']}.yaml"
     # The launcher injects all values, and its study file may lie elsewhere.
     if os.environ.get(STAGING) and "study" in injected and not path.is_file():
         content = {"common": {}, "notebooks": {}, "work_study": values["study"]}
     else:
         content = read_blocks(path)
-    theirs = _given(content, notebook)
+    of_study = _of_notebook(content, notebook)
     committed = {name: item.default for name, item in names.items()}
     committed |= {"study": "demo"}
-    committed |= _given(read_blocks(demo), notebook) if demo.is_file() else {}
-    found, origins = {}, {}
+    demo = root / "params/demo.yaml"
+    if demo.is_file():
+        committed |= _of_notebook(read_blocks(demo), notebook)
+    parameters = {}
+    origins = {}
     for name in names:
         by_hand = repr(values[name]) != repr(committed[name])
-        equal = name in theirs and repr(values[name]) == repr(theirs[name])
-        of_file = name in theirs and (equal or not by_hand)
-        found[name] = values[name]
+        equal = name in of_study and repr(values[name]) == repr(of_study[name])
+        parameters[name] = values[name]
         if name in injected:
             origins[name] = "injected"
-        elif of_file:
-            found[name] = theirs[name]
+        elif name in of_study and (equal or not by_hand):
+            parameters[name] = of_study[name]
             origins[name] = f"params/{path.name}"
         else:
             origins[name] = "first cell" if by_hand else "default"
-    faults = [value_fault(item, found[name]) for name, item in names.items()]
+    faults = [value_fault(item, parameters[name]) for name, item in names.items()]
     if any(faults):
         raise StudyError(*filter(None, faults))
-    found = {
-        name: check_type(item.annotation, found[name]) for name, item in names.items()
-    }
-    content |= {"changed": _changed(names, found, theirs)}
+    for name, item in names.items():
+        parameters[name] = check_type(item.annotation, parameters[name])
+    content["changed"] = _changed(names, parameters, of_study)
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
-        extended = _given(base, notebook)
-        others = {name: item for name, item in names.items() if name != "study"}
+        theirs = _of_notebook(base, notebook)
         content["extended"] = {
-            name: extended.get(name, item.default) for name, item in others.items()
+            name: theirs.get(name, item.default)
+            for name, item in names.items()
+            if name != "study"
         }
-    return found, origins, content
+    return parameters, origins, content
 
 
 def _check_names(
     names: Mapping[str, Parameter], injected: set[str], values: Mapping[str, Any]
 ) -> None:
     """Refuse names that no notebook declares, or that the first cell has lost."""
-    if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
+    blocks = injected & {"claims", "common", "notebooks", "sweep", "extends"}
+    if blocks:
         raise StudyError(
-            f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`"
+            f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in "
+            "place of `-f FILE` write `-p study NAME`"
         )
     unknown = sorted(injected - {*names})
     if unknown:
@@ -466,36 +564,46 @@ def _check_names(
                 for name in unknown
             )
         )
-    if lost := [name for name in names if name not in values]:
+    lost = [name for name in names if name not in values]
+    if lost:
         raise StudyError(
-            f"the first cell has no {', '.join(lost)}; put the lines of these parameters back"
+            f"the first cell has no {', '.join(lost)}; put the lines of these "
+            "parameters back"
         )
     # before it becomes the name of a file
-    if fault := value_fault(names["study"], values["study"]):
+    fault = value_fault(names["study"], values["study"])
+    if fault:
         raise StudyError(fault)
 
 
 def _changed(
-    names: Mapping[str, Parameter], found: Mapping[str, Any], theirs: Mapping[str, Any]
+    names: Mapping[str, Parameter],
+    parameters: Mapping[str, Any],
+    of_study: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Values in force that are not the study's, without those that move no result."""
     changed = {}
     for name, item in names.items():
-        own = theirs.get(name, item.default)
-        if value_fault(item, own):  # of a study file that is wrong in this place
+        stated = of_study.get(name, item.default)
+        if value_fault(item, stated):  # of a study file that is wrong in this place
             continue
-        own = check_type(item.annotation, own)
-        if name not in UNMOVING and repr(found[name]) != repr(own):
-            changed[name] = found[name]
+        stated = check_type(item.annotation, stated)
+        if name not in UNMOVING and repr(parameters[name]) != repr(stated):
+            changed[name] = parameters[name]
     return changed
 
 
-def _given(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
+def _of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
+    """Values that a study file has for a notebook."""
     return content["common"] | content["notebooks"].get(notebook, {})
 
 
 def _injected(cells: Sequence[str]) -> set[str]:
-    """Names that papermill's cell assigned since the first cell ran last, by what IPython keeps of executed cells."""
+    """Names that papermill's cell assigned since the first cell ran last.
+
+    Args:
+        cells: sources of executed cells, as IPython keeps them.
+    """
     for source in reversed(cells):
         if source.lstrip().startswith("# Parameters"):
             return {

@@ -1,1 +1,4 @@
-"""What readers see: a notebook's figures, tables and sentences, a study's pages and findings, and explorers."""
+"""What readers see.
+
+A notebook's figures, tables and sentences, a study's pages and findings, and explorers.
+"""

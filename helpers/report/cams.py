@@ -1,6 +1,7 @@
-"""Maps drawn over images: how one model comes to its IoU on an image, and where several models look on the same images.
+"""Maps drawn over images.
 
-Maps are those that every model is scored by: (n, h, w), normalised, of the predicted class.
+How one model comes to its IoU on an image, and where several models look on the same
+images. Maps are those that every model is scored by, of the predicted class.
 """
 
 from collections.abc import Sequence
@@ -25,17 +26,26 @@ _MASK_BOX = {
 }
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 NO_PIXELS = (
-    "Records have no pixels: to draw it anew, put the images where notebook 01 reads them "
-    "(`data_path`) and run this notebook again."
+    "Records have no pixels: to draw it anew, put the images where notebook 01 reads "
+    "them (`data_path`) and run this notebook again."
 )
 
 
 def a_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
-    """Number of the image to teach by: rightly predicted, with the middle IoU of those; the first image where none is right."""
+    """Number of the image to teach by.
+
+    Args:
+        iou: of each image.
+        right: whether it is rightly predicted.
+
+    Returns:
+        The right one with the middle IoU; 0 where none is right.
+    """
     rows = np.flatnonzero(right)
-    return (
-        int(rows[np.argsort(np.asarray(iou)[rows])[len(rows) // 2]]) if len(rows) else 0
-    )
+    if not len(rows):
+        return 0
+    by_iou = rows[np.argsort(np.asarray(iou)[rows])]
+    return int(by_iou[len(rows) // 2])
 
 
 def _show(ax: Axes, image: Tensor | np.ndarray, **options: object) -> None:
@@ -49,8 +59,15 @@ def _show(ax: Axes, image: Tensor | np.ndarray, **options: object) -> None:
 
 
 def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
-    """Draw (M, 4) half-open boxes over an image of whole pixels; rows of zeros are padding."""
-    # Pixel centres lie at whole numbers, so the half-open box [x0, x1) is drawn from x0 - 1/2 to x1 - 1/2.
+    """Draw boxes over an image.
+
+    Args:
+        ax: of the image.
+        boxes: (M, 4) x0, y0, x1, y1 in pixels, half-open; rows of zeros are padding.
+        options: of the rectangles.
+    """
+    # Pixel centres lie at whole numbers, so the half-open box [x0, x1) is drawn from
+    # x0 - 1/2 to x1 - 1/2.
     for x0, y0, x1, y1 in np.asarray(boxes).reshape(-1, 4).tolist():
         if x1 > x0 and y1 > y0:
             ax.add_patch(
@@ -61,24 +78,30 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
 def step_by_step(
     maps: Tensor, images: ImageSet, row: int, threshold: float, rule: str = "maximum"
 ) -> Figure | None:
-    """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3).
+    """How a model comes to its IoU on one image; Du et al. 2024, Figures 1 and 3.
 
-    None where the images have no pixels; ``NO_PIXELS`` says so.
+    Args:
+        maps: (N, h, w) of one model, normalised.
+        images: the N images.
+        row: number of the image.
+        threshold: at which the map is cut.
+        rule: of cutting, see ``overlap.cut``.
+
+    Returns:
+        The figure; None where the images have no pixels, see ``NO_PIXELS``.
     """
     if not images.has_pixels:
         return None
-    size, maps, boxes = (
-        images.images.shape[-1],
-        maps[row : row + 1],
-        images.boxes[row : row + 1],
-    )
-    enlarged, box = overlap.upsample(maps, size), overlap.box_masks(boxes, size)
+    size = images.images.shape[-1]
+    maps = maps[row : row + 1]
+    boxes = images.boxes[row : row + 1]
+    box = overlap.box_masks(boxes, size)
+    enlarged = overlap.upsample(maps, size)
     mask = overlap.cut(enlarged, threshold, rule)
     rectangle = overlap.bounding_rectangles(mask)
-    iou, iou_b = (
-        float(overlap.mask_iou(part, box))
-        for part in (mask, overlap.box_masks(rectangle.unsqueeze(1), size))
-    )
+    filled = overlap.box_masks(rectangle.unsqueeze(1), size)
+    iou = float(overlap.mask_iou(mask, box))
+    iou_b = float(overlap.mask_iou(filled, box))
     figure, axes = plt.subplots(1, 5, figsize=(12, 3))
     for ax in axes[[0, 2, 3]]:
         _show(ax, images.images[row])
@@ -90,21 +113,17 @@ def step_by_step(
         axes[3], np.where(mask[0], np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75
     )
     draw_boxes(axes[3], rectangle[0], **_MASK_BOX)
-    # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.
+    # 0 neither, 1 mask only, 2 box only, 3 both: shades that differ in print as well.
     _show(axes[4], mask[0].int() + 2 * box[0].int(), cmap="cividis", vmin=0, vmax=3)
-    last = f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
-    for ax, name in zip(
-        axes,
-        (
-            "image and box",
-            "map of the last stage",
-            "enlarged",
-            "mask and its rectangle",
-            last,
-        ),
-        strict=True,
-    ):
-        ax.set_title(name, fontsize="small")
+    titles = (
+        "image and box",
+        "map of the last stage",
+        "enlarged",
+        "mask and its rectangle",
+        f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}",
+    )
+    for ax, title in zip(axes, titles, strict=True):
+        ax.set_title(title, fontsize="small")
     shades = plt.get_cmap("cividis")
     patches = [
         Patch(color=shades(value / 3), label=label)
@@ -122,18 +141,28 @@ def overlays(
     columns: Sequence[str],
     rule: str = "maximum",
 ) -> Figure | None:
-    """Where several models (M, n, h, w) look on the same images: a row per model, titles of rows and columns (Du et al. 2024, Figure 2).
+    """Where several models look on the same images; Du et al. 2024, Figure 2.
 
-    None where the images have no pixels; ``NO_PIXELS`` says so.
+    Args:
+        maps: (M, N, h, w), a row of the figure per model.
+        images: the N images.
+        threshold: at which maps are cut.
+        rows: M titles.
+        columns: N titles.
+        rule: of cutting, see ``overlap.cut``.
+
+    Returns:
+        The figure; None where the images have no pixels, see ``NO_PIXELS``.
     """
     if not images.has_pixels:
         return None
-    size, shape = images.images.shape[-1], maps.shape[:2]
+    size = images.images.shape[-1]
+    models, count = maps.shape[:2]
     figure, axes = plt.subplots(
-        *shape, figsize=(1.2 + 1.9 * shape[1], 2.1 * shape[0]), squeeze=False
+        models, count, figsize=(1.2 + 1.9 * count, 2.1 * models), squeeze=False
     )
-    for row, own in enumerate(maps):
-        heat = overlap.upsample(own, size)
+    for row, of_model in enumerate(maps):
+        heat = overlap.upsample(of_model, size)
         masks = overlap.cut(heat, threshold, rule)
         iou = overlap.mask_iou(masks, overlap.box_masks(images.boxes, size))
         for column, ax in enumerate(axes[row]):

@@ -34,8 +34,9 @@ def side_by_side(reports: Path, names: Sequence[str]) -> pd.DataFrame:
 
     Returns:
         Measures that all studies have, in the order of the first: study, measure,
-        title, baseline, n, and of each estimate (r with the gap, with the start held fixed, error
-        of a held-out kind in points) the value with ``_low`` and ``_high``.
+        title, baseline, n, and of each estimate (r with the gap, the same with the
+        start held fixed, error of a held-out kind in points) the value with ``_low``
+        and ``_high``.
 
     Raises:
         ValueError: for fewer than two studies, or where they share no measure.
@@ -112,7 +113,7 @@ def predictions(
 def classes(reports: Path, names: Sequence[str]) -> pd.DataFrame:
     """Overlap, accuracies and gap of each class of each study, see ``class_table``.
 
-    Studies whose notebook 10 was not executed since it writes ``classes.csv`` have no row.
+    Studies whose notebook 10 has not written ``classes.csv`` yet have no row.
     """
     parts = []
     for name in names:
@@ -223,7 +224,8 @@ def _forests(rows: pd.DataFrame) -> Figure:
     )
     for ax, name in zip(panels, names, strict=True):
         part = rows[rows["study"] == name].reset_index(drop=True)
-        figures.forest(ax, part, "r_gap", part["title"])
+        ends = part["r_gap_low"], part["r_gap_high"]
+        figures.forest(ax, part["title"], part["r_gap"], *ends)
         ax.set_xlim(-1.05, 1.05)
         ax.set_title(f"{name} (n = {part['n'].max():.0f})", fontsize="small")
         ax.set_xlabel("r with the gap")

@@ -78,7 +78,8 @@ def not_learnt(catalogue: pd.DataFrame | None) -> str:
         reached = f" (training accuracy {percent(low)} to {percent(high)})"
     epochs = 2 * int(last["max_epochs"].max())
     return (
-        f"{len(failed)} of {count(len(last), 'network')} did not learn enough{reached}, "
+        f"{len(failed)} of {count(len(last), 'network')} did not learn enough"
+        f"{reached}, "
         f"so nothing is concluded: give them {epochs} epochs (`max_epochs`) or more "
         f"images."
     )

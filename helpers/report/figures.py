@@ -3,68 +3,104 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 
 def forest(
     ax: Axes,
-    table: pd.DataFrame,
-    value: str,
     labels: Sequence[str],
-    *,
-    published: str = "",
+    values: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    published: ArrayLike | None = None,
 ) -> None:
-    """Rows of estimates with their intervals, the first on top; a row without an interval is a grey point.
+    """Draw rows of estimates with their intervals, the first on top.
 
-    The table has ``value`` with ``<value>_low`` and ``<value>_high``, and may have a column of published values, drawn as crosses.
+    Args:
+        ax: to draw on.
+        labels: of the N rows.
+        values: (N,) estimates; NaN where undefined.
+        low: (N,) lower ends of the intervals; a row without one is a grey point.
+        high: (N,) upper ends.
+        published: (N,) published values, drawn as crosses.
     """
-    rows = np.arange(len(table))
+    values = np.asarray(values, dtype=float)
+    low = np.asarray(low, dtype=float)
+    rows = np.arange(len(values))
     ax.axvline(0, color="black", linewidth=0.8)
-    ax.hlines(
-        rows, table[f"{value}_low"], table[f"{value}_high"], color="C0", linewidth=2
-    )
-    ax.plot(table[value], rows, "o", color="C0")
-    if (bare := table[value].notna() & table[f"{value}_low"].isna()).any():
-        ax.plot(
-            table[value].where(bare),
-            rows,
-            "o",
-            color="0.6",
-            label="too few configurations for an interval",
-        )
-    if published and table[published].notna().any():
-        ax.plot(table[published], rows, "x", color="C3", label="published")
-    if (
-        ax.get_legend_handles_labels()[0] and not ax.figure.legends
-    ):  # of the figure, since a panel may be narrower than it
-        ax.figure.legend(
-            *ax.get_legend_handles_labels(), loc="outside lower right", fontsize="small"
-        )
-    if table[value].isna().all():
-        ax.text(
-            0.5,
-            0.5,
-            "undefined",
-            ha="center",
-            color="0.4",
-            backgroundcolor="white",
-            transform=ax.transAxes,
-        )
+    ax.hlines(rows, low, high, color="C0", linewidth=2)
+    ax.plot(values, rows, "o", color="C0")
+    bare = np.isfinite(values) & np.isnan(low)
+    if bare.any():
+        label = "too few configurations for an interval"
+        ax.plot(np.where(bare, values, np.nan), rows, "o", color="0.6", label=label)
+    if published is not None and pd.notna(published).any():
+        ax.plot(published, rows, "x", color="C3", label="published")
+    handles, names = ax.get_legend_handles_labels()
+    if handles and not ax.figure.legends:
+        # Of the figure, since a panel may be narrower than the legend.
+        ax.figure.legend(handles, names, loc="outside lower right", fontsize="small")
+    if np.isnan(values).all():
+        style = {"ha": "center", "color": "0.4", "backgroundcolor": "white"}
+        ax.text(0.5, 0.5, "undefined", transform=ax.transAxes, **style)
         ax.set_xticks([])
     ax.set_yticks(rows, labels)
-    ax.set_ylim(len(table) - 0.4, -0.6)
+    ax.set_ylim(len(values) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
+
+
+def forest_of_correlations(
+    table: pd.DataFrame, labels: Sequence[str], panels: Sequence[str] | None = None
+) -> Figure:
+    """Draw correlations with the gap, and their intervals.
+
+    Args:
+        table: N rows with pearson_r, ci_low and ci_high; published_r where crosses are
+            to show it.
+        labels: of the N rows.
+        panels: (N,) title of the panel that a row stands in; None for one panel.
+    """
+    table = table.assign(
+        label=list(labels), panel="" if panels is None else list(panels)
+    )
+    titles = table["panel"].unique()
+    height = 1 + 0.4 * len(titles) + 0.32 * len(table)
+    figure, axes = plt.subplots(
+        len(titles), 1, figsize=(8, height), sharex=True, squeeze=False
+    )
+    for ax, title in zip(axes[:, 0], titles, strict=True):
+        rows = table[table["panel"] == title]
+        forest(
+            ax,
+            rows["label"],
+            rows["pearson_r"],
+            rows["ci_low"],
+            rows["ci_high"],
+            rows.get("published_r"),
+        )
+        ax.set_title(title, fontsize="medium", loc="left")
+    ax.set(xlabel="r with the gap", xlim=(-1.05, 1.05))
+    return figure
 
 
 def first_rows(
     table: pd.DataFrame, always: Sequence[str], most: int = 40
 ) -> pd.DataFrame:
-    """The first rows of a long table, those of ``always`` (values of its column measure) among them in any case; in their order."""
-    claimed = table["measure"].isin(always)
-    free = (~claimed).cumsum() <= most - claimed.sum()
-    return table[claimed | free]
+    """The first rows of a long table, in their order.
+
+    Args:
+        table: with a column measure.
+        always: measures whose rows are among them in any case.
+        most: number of rows.
+    """
+    is_claimed = table["measure"].isin(always)
+    fits = (~is_claimed).cumsum() <= most - is_claimed.sum()
+    return table[is_claimed | fits]
 
 
 def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> None:

@@ -35,8 +35,8 @@ CAPTION = (
 LEADING = {
     "huang-figure-2-marginals": "Error and Kappa loss along noise, added classes and "
     "size; the star is the trade-off point.",
-    "paired-differences": "Each row is an arm against its control, with 95 % intervals. "
-    "Left of 0 the arm is lower.",
+    "paired-differences": "Each row is an arm against its control, with 95 % "
+    "intervals. Left of 0 the arm is lower.",
 }
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "across", "pairs", "images")
 TEMPLATES = Path(__file__).parent / "templates"
@@ -156,7 +156,7 @@ def notebook_answers(folder: Path) -> list[str]:
 
 
 def story(folder: Path, notebook: str) -> list[dict[str, Any]]:
-    """What an executed notebook recorded of itself; nothing where it recorded nothing."""
+    """What an executed notebook recorded of itself."""
     path = inside(folder / "story", f"{notebook}.json")
     with tables_of.intact(path):
         items = read_json(path) if path.is_file() else []
@@ -178,7 +178,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _sentences(study: str, numbers: Numbers, *, concluded: bool) -> str:
-    """The sentences of a study's template, or of the general one, with their numbers."""
+    """Sentences of a study's template, or of the general one, with their numbers."""
     written = _template_of(study).is_file()
     name = f"{study}.md.j2" if written else "answer.md.j2"
     template = _environment().get_template(name)
@@ -216,7 +216,10 @@ def _parts(numbers: Numbers) -> tuple[Part, ...]:
         counts = [
             f"{by_start[f'{start}_n'].max():.0f}" for start in ("pretrained", "scratch")
         ]
-        title = f"Among networks of one start: {counts[0]} pretrained, {counts[1]} from scratch"
+        title = (
+            f"Among networks of one start: {counts[0]} pretrained, {counts[1]} from "
+            "scratch"
+        )
         parts.append(Part(title, _texts(by_start, _BY_START)))
     return tuple(parts)
 

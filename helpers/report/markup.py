@@ -1,11 +1,19 @@
-"""Names in text: those from data are read as they are and never followed, those of figures and columns are written in words."""
+"""Names in text.
+
+Those from data are shown as they are and never followed; those of figures and columns
+are written in words.
+"""
 
 import re
 
-# Just after "<" before a tag; between "]" and what makes a link of it; inside of an address; after a backslash before TeX's links.
 _LIVE = re.compile(
-    r"(?<=<)(?=[A-Za-z/!?])|(?<=\])(?=[(\[:])|(?<=:)(?=//)|(?<=www)(?=\.)|(?<=\\)(?=href|url|html)",
-    re.I,
+    r"""
+    (?<=<)(?=[A-Za-z/!?])  # before the name of a tag
+    | (?<=\])(?=[(\[:])  # before what makes a link of words in brackets
+    | (?<=:)(?=//) | (?<=www)(?=\.)  # inside of an address
+    | (?<=\\)(?=href|url|html)  # before a link of TeX
+    """,
+    re.I | re.X,
 )
 _WORDS = {
     "cam": "CAM",
@@ -15,34 +23,39 @@ _WORDS = {
     "roc": "ROC",
     "ssim": "SSIM",
 }
-_TITLES = {
-    "primary": "The primary analysis"
-}  # of figures whose names alone say too little
+# Of figures whose names alone say too little.
+_TITLES = {"primary": "The primary analysis"}
 
 
 def inert(markdown: str) -> str:
-    """Markdown whose emphasis and code live and in which nothing else does: names from data make no HTML, links or images.
+    """Markdown in which names from data make no HTML, links or images.
 
-    An invisible character (zero-width non-joiner) parts what would begin a tag, a link or an address, so that a name reads as it is,
-    in code too, where an escape would show.
+    An invisible character (zero-width non-joiner) parts what would begin a tag, a link
+    or an address. So a name reads as it is, in code too, where an escape would show.
     """
     return _LIVE.sub("\u200c", markdown)
 
 
 def in_words(name: str) -> str:
-    """Words of a name that is joined by "-" or "_": "mean_iou" is "mean IoU", "resnet18" is "ResNet18"."""
-    words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name)).replace(
-        "IoU b", "IoU-B"
-    )
-    return words.replace("resnet", "ResNet").replace("efficientnet", "EfficientNet")
+    """Words of a name that is joined by "-" or "_".
+
+    Example:
+        >>> in_words("mean_iou"), in_words("resnet18")
+        ('mean IoU', 'ResNet18')
+    """
+    words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name))
+    words = words.replace("IoU b", "IoU-B").replace("resnet", "ResNet")
+    return words.replace("efficientnet", "EfficientNet")
 
 
 def figure_title(name: str) -> str:
-    """Title of a figure by its name: "iou-against-gap" is "IoU against gap", "huang-figure-2-x" is "X (Huang et al., Figure 2)"."""
+    """Title of a figure by its name.
+
+    Example:
+        >>> figure_title("huang-figure-2-iou-against-gap")
+        'IoU against gap (Huang et al., Figure 2)'
+    """
     author, number, rest = re.match(r"(?:(\w+)-figure-(\d+)-)?(.*)", name).groups()
     words = _TITLES.get(rest) or in_words(rest)
-    return (
-        words[:1].upper()
-        + words[1:]
-        + (f" ({author.title()} et al., Figure {number})" if number else "")
-    )
+    title = words[:1].upper() + words[1:]
+    return f"{title} ({author.title()} et al., Figure {number})" if number else title

@@ -1,4 +1,7 @@
-"""What a notebook leaves for its readers: figures, tables and sentences, shown in place and recorded for the pages."""
+"""What a notebook leaves for its readers: figures, tables and sentences.
+
+They are shown in place and recorded for the pages.
+"""
 
 import base64
 import io
@@ -50,9 +53,8 @@ _PACKAGES = (
     "jupyterlab",
 )
 _DPI = 90
-_DPI_SHOWN = (
-    72  # in the executed notebook, which holds its pictures as text: half the size
-)
+# In the executed notebook, which holds its pictures as text: half the size.
+_DPI_SHOWN = 72
 _DIGITS = "%.8g"  # of a number in a table
 # As scrapbook keeps a value in a notebook, so that its readers find it.
 _SCRAP = "application/scrapbook.scrap.json+json"
@@ -371,7 +373,7 @@ class Report:
 
     @property
     def names(self) -> dict[str, str]:
-        """Short name of each model by its id, once notebook 02 has left the catalogue."""
+        """Short name of each model by its id, once notebook 02 has run."""
         path = self.work / "catalogue.parquet"
         return tables.model_names(read_table(path)) if path.is_file() else {}
 
@@ -453,9 +455,9 @@ def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:
         is_clone = (parent / "helpers/report/notebook.py").is_file()
         if is_clone and parent != root:
             raise StudyError(
-                f"this notebook runs in the clone {parent}, and its modules are those of "
-                f"{root}, whose studies it would read and write; activate the environment "
-                f"of {parent}, or install it there: make setup"
+                f"this notebook runs in the clone {parent}, and its modules are those "
+                f"of {root}, whose studies it would read and write; activate the "
+                f"environment of {parent}, or install it there: make setup"
             )
         if is_clone:
             return

@@ -197,11 +197,11 @@ class Numbers:
         """The network with the highest test accuracy, for whoever trained it.
 
         Returns:
-            ``name``, ``accuracy`` and its 95 % binomial ``low`` and ``high`` (Wilson) in
-            percent, ``gap`` in points, ``alike`` (the number of others whose interval
-            overlaps), ``others``, and ``chance`` (points by which its maps have their
-            maximum in the box more often than chance; NaN without boxes); empty where
-            no network has a test accuracy.
+            ``name``, ``accuracy`` and its 95 % binomial ``low`` and ``high`` (Wilson)
+            in percent, ``gap`` in points, ``alike`` (the number of others whose
+            interval overlaps), ``others``, and ``chance`` (points by which its maps
+            have their maximum in the box more often than chance; NaN without boxes);
+            empty where no network has a test accuracy.
         """
         catalogue = self.tables.get("catalogue")
         images = self.tables.get("images")
@@ -252,8 +252,9 @@ def holding(study: str) -> Callable[..., str]:
         sentence = " ".join(caller().split())
         if not condition:
             raise StaleSentence(
-                f"params/{study}.md.j2: the tables of reports/{study} no longer support "
-                f"this sentence; rewrite it, and the condition above it: {sentence}"
+                f"params/{study}.md.j2: the tables of reports/{study} no longer "
+                "support this sentence; rewrite it, and the condition above it: "
+                f"{sentence}"
             )
         return f"{sentence}\n"  # Jinja takes the line's own end
 

@@ -35,10 +35,10 @@ from helpers.statistics.baselines import START
 WIDE = "figures/opening.png"
 NARROW = "figures/opening-narrow.png"
 CAPTION = (
-    "The networks with the smallest and the largest gap on four photographs, spread over "
-    "their difference in overlap: bright is where a network looks, yellow the object's "
-    "box, white as many of the brightest pixels. Below, what the published and the "
-    "corrected overlap cut; right, every network."
+    "The networks with the smallest and the largest gap on four photographs, spread "
+    "over their difference in overlap: bright is where a network looks, yellow the "
+    "object's box, white as many of the brightest pixels. Below, what the published "
+    "and the corrected overlap cut; right, every network."
 )
 PUBLISHED = "iou"
 CORRECTED = "area_matched_iou"
@@ -188,7 +188,7 @@ def spread(
 
     Args:
         differences: (n,), what the first network overlaps more than the second.
-        inside: (n, side, side), pixels of the boxes; images without box are passed over.
+        inside: (n, side, side), pixels of the boxes; images without one are left out.
         count: how many.
 
     Returns:

@@ -1,6 +1,8 @@
-"""Pages that a colleague opens: a study's index, a page per executed notebook, its explorers, and a list of all studies.
+"""Pages that a colleague opens.
 
-Each page is complete with the folder ``reports/assets`` beside the studies, opens from disk, and asks no other host for anything.
+A study's index, a page per executed notebook, its explorers, and a list of all studies.
+Each page is complete with the folder ``reports/assets`` beside the studies, opens from
+disk, and asks no other host for anything.
 """
 
 import json
@@ -31,13 +33,10 @@ from helpers.report.findings import Findings
 from helpers.report.markup import inert
 from helpers.report.style import count
 
-_TEMPLATES, _GLOSSARY = (
-    Path(__file__).parent / "templates",
-    PROJECT_ROOT / "docs/glossary.md",
-)
-_TABLE = re.compile(
-    r"<code>tables/([\w.-]+)\.csv</code>"
-)  # below a table that a notebook shows
+_TEMPLATES = Path(__file__).parent / "templates"
+_GLOSSARY = PROJECT_ROOT / "docs/glossary.md"
+# Below a table that a notebook shows.
+_TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")
 _DAMAGED = (
     "<figcaption>{} is damaged, so the smaller picture of the notebook stands here; "
     "run the notebook again to draw it anew.</figcaption>"
@@ -58,12 +57,24 @@ _TAGS = {
     "sub",
     "summary",
     "sup",
+    "table",
+    "tbody",
+    "td",
+    "th",
+    "thead",
+    "tr",
 }
-_TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 
 
 def write(folder: Path) -> Path:
-    """Write all pages of a report (reports/<study>), the files that they share and the list of studies; give the index of the study."""
+    """Write all pages of a report, the files that they share and the list of studies.
+
+    Args:
+        folder: of the report, reports/<study>.
+
+    Returns:
+        The index of the study.
+    """
     _write_assets(folder.parent / "assets")
     opening.write(folder)
     for path in executed_notebooks(folder):
@@ -87,7 +98,7 @@ def executed_notebooks(folder: Path) -> list[Path]:
 
 
 def _write_assets(folder: Path) -> None:
-    """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
+    """Write style, scripts and glossary, and libraries that are not there yet."""
     contents = {
         name: (_TEMPLATES / name).read_text(encoding="utf-8")
         for name in ("pages.css", "pages.js", "explore.css", "explore.js")
@@ -106,19 +117,17 @@ def _write_assets(folder: Path) -> None:
 
 
 def _libraries() -> dict[str, str]:
-    """plotly.js, and DataTables as a script that opens from disk, where a browser loads no module."""
+    """plotly.js, and DataTables as a script: from disk a browser loads no module."""
     import itables
     from plotly.offline import get_plotlyjs
 
     bundle = Path(itables.__file__).parent / "html"
     text = (bundle / "dt_bundle.js").read_text(encoding="utf-8")
     (exported,) = re.findall(r"\bexport\s*\{([^}]*)\};?", text)
-    given = ",".join(
-        ":".join(reversed(name.split(" as "))) for name in exported.split(",")
-    )
-    script = re.sub(
-        r"\bexport\s*\{[^}]*\};?", lambda _: f"window.itables={{{given}}};", text
-    )
+    # "a as b" of a module is "b:a" of an object.
+    pairs = [":".join(reversed(name.split(" as "))) for name in exported.split(",")]
+    assigned = f"window.itables={{{','.join(pairs)}}};"
+    script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: assigned, text)
     styled = (bundle / "dt_bundle.css").read_text(encoding="utf-8")
     return {
         "itables.js": f"(()=>{{{script}\n}})();\n",
@@ -156,16 +165,11 @@ def _written(text: str) -> Markup:
 
 
 def _sentence(text: str) -> Markup:
-    return Markup(
-        _markdown(inert(text))
-        .strip()
-        .removeprefix("<p>")
-        .removesuffix("</p>")
-        .replace("r = ", "r\u00a0=\u00a0")
-    )
+    html = _written(inert(text)).strip()
+    return Markup(html.removeprefix("<p>").removesuffix("</p>"))
 
 
-def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
+def _page(folder: Path, name: str, template: str, title: str, **content: Any) -> Path:
     """Write a page of a report, or of a sweep below it, with its links to others."""
     study = _report_of(folder)
     up = f"{os.path.relpath(study.parent, folder)}/"
@@ -191,7 +195,7 @@ def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> P
         "assets": f"{up}assets",
         "links": links,
     }
-    text = _environment().get_template(template).render(**shared, **known)
+    text = _environment().get_template(template).render(**shared, **content)
     if name != "explore":
         text = _with_words(text, f"{up}assets")
     return _put(folder / f"{name}.html", text)
@@ -245,7 +249,10 @@ def _glossary() -> str:
 
 
 def _with_words(page: str, assets: str) -> str:
-    """The page, each word of the glossary linked where it first stands in running text; short ones have other meanings too."""
+    """The page, each word of the glossary linked where it first stands in running text.
+
+    Short words have other meanings too, and are left alone.
+    """
     meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)[1:])
     meanings = {
         word: meaning
@@ -254,13 +261,12 @@ def _with_words(page: str, assets: str) -> str:
     }
     words = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
 
-    def linked(found: re.Match[str]) -> str:
-        meaning = meanings.pop(found[2] or "", "")
-        return (
-            f'<a href="{assets}/glossary.html" title="{escape(meaning)}">{found[2]}</a>'
-            if meaning
-            else found[0]
-        )
+    def linked(match: re.Match[str]) -> str:
+        word = match[2] or ""
+        meaning = escape(meanings.pop(word, ""))
+        if not meaning:
+            return match[0]
+        return f'<a href="{assets}/glossary.html" title="{meaning}">{word}</a>'
 
     apart = (
         r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
@@ -269,10 +275,11 @@ def _with_words(page: str, assets: str) -> str:
 
 
 def _write_notebook(path: Path) -> Path:
-    """The page of an executed notebook: all that it shows in its order, under its headings, its code folded."""
+    """The page of an executed notebook: all that it shows, its code folded."""
     from nbconvert import HTMLExporter
 
-    folder, notebook = path.parent, _read_notebook(path)
+    folder = path.parent
+    notebook = _read_notebook(path)
     for cell in notebook.cells:  # progress bars and named results are not to be read
         cell["outputs"] = [
             one
@@ -346,37 +353,37 @@ def _size(picture: Path) -> tuple[int, int] | None:
 def _figure(
     folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]
 ) -> Markup:
-    """The figure's file with its size, so that nothing moves; the picture in the notebook itself where there is none."""
-    alt, inner = (
-        output["metadata"].get("image/png", {}).get("alt", ""),
-        output["data"]["image/png"].strip(),
-    )
+    """The figure's file with its size, so that nothing moves.
+
+    Where there is none it is the smaller picture in the notebook itself.
+    """
+    alt = output["metadata"].get("image/png", {}).get("alt", "")
     path = inside(folder, paths[alt]) if alt in paths else None
     size = _size(path) if path else None
     if not path or not size:
-        damaged = path.name if path and path.is_file() else ""
-        note = Markup(_DAMAGED).format(damaged) if damaged else ""
-        return Markup(
-            '<figure><img src="data:image/png;base64,{}" alt="{}">{}</figure>'
-        ).format(inner, alt, note)
-    form = '<figure><a href="{}"><img src="{}" alt="{}" width="{}" height="{}" loading="lazy"></a></figure>'
-    larger = Path(paths[alt]).with_suffix(
-        ".svg" if path.with_suffix(".svg").is_file() else path.suffix
+        is_damaged = path and path.is_file()
+        note = Markup(_DAMAGED).format(path.name) if is_damaged else ""
+        form = '<figure><img src="data:image/png;base64,{}" alt="{}">{}</figure>'
+        return Markup(form).format(output["data"]["image/png"].strip(), alt, note)
+    ending = ".svg" if path.with_suffix(".svg").is_file() else path.suffix
+    larger = Path(paths[alt]).with_suffix(ending)
+    form = (
+        '<figure><a href="{}"><img src="{}" alt="{}" width="{}" height="{}" '
+        'loading="lazy"></a></figure>'
     )
     return Markup(form).format(larger, paths[alt], alt, *size)
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
-    """The table of which a notebook shows the first rows, as far as a page has room; "" for HTML that is none."""
-    found = _TABLE.search(shown)
-    frame = tables.read(folder, found[1]) if found else None
+    """The table of which a notebook shows the first rows; "" for other HTML."""
+    match = _TABLE.search(shown)
+    frame = tables.read(folder, match[1]) if match else None
     if frame is None or not len(frame):
         return Markup("")
     first = f"The first {tables.MOST_ROWS} of " if len(frame) > tables.MOST_ROWS else ""
     rows = f"{first}{count(len(frame), 'row')}"
-    return Markup(
-        f'{tables.html(frame, names)}<p class="small">{rows}: <a href="tables/{found[1]}.csv">{found[1]}.csv</a></p>'
-    )
+    link = f'<a href="tables/{match[1]}.csv">{match[1]}.csv</a>'
+    return Markup(f'{tables.html(frame, names)}<p class="small">{rows}: {link}</p>')
 
 
 def _figures(folder: Path, found: Findings) -> list[dict[str, Any]]:
@@ -405,7 +412,7 @@ def _figures(folder: Path, found: Findings) -> list[dict[str, Any]]:
 
 
 def _write_index(folder: Path) -> Path:
-    """``index.html``: the answer with its figures and tables, the notebooks, and folded what stands behind it."""
+    """``index.html``: the answer with its figures and tables, and the notebooks."""
     found = findings.of_report(folder)
     stems = sorted(path.stem for path in folder.glob("story/*.json"))
     facts = [
@@ -439,24 +446,18 @@ def _swept(folder: Path) -> tuple[str, str, str]:
     frame = sweeps.results_of(folder)
     names = " and ".join(frame.attrs["parameters"])
     page = f"sweeps/{folder.name}/index.html"
-    number, what = folder.name[:2], f"{count(len(frame), 'combination')} of {names}"
-    return page, f"Sweep of {number}", f"{what}: how results depend on the choice."
+    combinations = f"{count(len(frame), 'combination')} of {names}"
+    content = f"{combinations}: how results depend on the choice."
+    return page, f"Sweep of {folder.name[:2]}", content
 
 
 def _line(path: Path) -> tuple[str, str, str]:
     """Page, title and question of a notebook, which its first cell holds."""
-    text = next(
-        (
-            cell.source
-            for cell in _read_notebook(path).cells
-            if cell.cell_type == "markdown"
-        ),
-        "",
-    )
-    title, question = (
-        re.search(r"^# (.*)", text, re.M),
-        re.search(r"^\*\*Question\.\*\* (.*)", text, re.M),
-    )
+    cells = _read_notebook(path).cells
+    words = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    text = words[0] if words else ""
+    title = re.search(r"^# (.*)", text, re.M)
+    question = re.search(r"^\*\*Question\.\*\* (.*)", text, re.M)
     return (
         f"{path.stem}.html",
         title[1] if title else path.stem,
@@ -502,21 +503,30 @@ def _write_studies(reports: Path) -> Path:
             figure = {}
         first = "\n\n".join(found.answer.split("\n\n")[:_FIRST])
         studies.append((folder.name, found, first, figure))
-    text = (
-        _environment()
-        .get_template("studies.html.j2")
-        .render(
-            title="All studies",
-            assets="assets",
-            studies=studies,
-            compared=(reports / "comparison.html").is_file(),
-        )
+    template = _environment().get_template("studies.html.j2")
+    text = template.render(
+        title="All studies",
+        assets="assets",
+        studies=studies,
+        compared=(reports / "comparison.html").is_file(),
     )
     return _put(reports / "index.html", text)
 
 
 def share(folder: Path, to: Path, *, checkpoints: bool = False) -> Path:
-    """Pack a report with all that its pages need into one zip, the networks' weights only where asked for."""
+    """Pack a report with all that its pages need into one zip.
+
+    Args:
+        folder: of the report.
+        to: path of the zip.
+        checkpoints: whether the networks' weights are packed too.
+
+    Returns:
+        The path of the zip.
+
+    Raises:
+        FileNotFoundError: if the report has no pages.
+    """
     if not (folder / "index.html").is_file():
         raise FileNotFoundError(
             f"{folder / 'index.html'} is not there; run the study first"
@@ -525,12 +535,8 @@ def share(folder: Path, to: Path, *, checkpoints: bool = False) -> Path:
         complete_or_absent(to) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
-        for path in (
-            path
-            for part in (folder, folder.parent / "assets")
-            for path in sorted(part.rglob("*"))
-            if path.is_file()
-        ):
-            if checkpoints or path.suffix != ".safetensors":
+        paths = [*folder.rglob("*"), *(folder.parent / "assets").rglob("*")]
+        for path in sorted(paths):
+            if path.is_file() and (checkpoints or path.suffix != ".safetensors"):
                 packed.write(path, path.relative_to(folder.parent))
     return to

@@ -37,7 +37,8 @@ def by_hand(
         executed report, a line that says where they are.
 
     Example:
-        >>> by_hand(kept, {"gap": "gap", "iou": "IoU"}, {"kind": "kind"}, x="iou", y="gap")
+        >>> numbers = {"gap": "gap", "iou": "IoU"}
+        >>> by_hand(analysed, numbers, {"kind": "kind"}, x="iou", y="gap")
         ... # doctest: +SKIP
     """
     columns = {name: label for name, label in columns.items() if name in networks}

@@ -14,7 +14,7 @@ GAP = "generalization gap (percentage points)"
 
 
 def use() -> None:
-    """Draw in the one style of all figures from now on: colour-blind palette, light grid, no box."""
+    """Draw in the style of all figures: colour-blind palette, light grid, no box."""
     look = {
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -24,9 +24,8 @@ def use() -> None:
     seaborn.set_theme(
         context="notebook", style="whitegrid", palette="colorblind", rc=look
     )
-    warnings.filterwarnings(
-        "ignore", "The figure layout has changed to tight"
-    )  # seaborn's own figures choose theirs
+    # seaborn's own figures choose their layout.
+    warnings.filterwarnings("ignore", "The figure layout has changed to tight")
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple]:
@@ -38,46 +37,53 @@ def colours(names: Sequence[str]) -> dict[str, tuple]:
 
 
 def in_order(names: pd.Series) -> list:
-    """The distinct values, numbers by their size, also inside names: resnet18 before resnet101."""
+    """The distinct values in order, numbers inside of names by their size.
+
+    Example:
+        >>> in_order(pd.Series(["resnet101", "resnet18"]))
+        ['resnet18', 'resnet101']
+    """
     if pd.api.types.is_numeric_dtype(names):
         return sorted(names.unique())
-    return sorted(
-        names.unique(),
-        key=lambda name: [
-            (part.isdigit(), part.zfill(9)) for part in re.split(r"(\d+)", str(name))
-        ],
-    )
+
+    def parts(name: object) -> list[tuple[bool, str]]:
+        texts = re.split(r"(\d+)", str(name))
+        return [(text.isdigit(), text.zfill(9)) for text in texts]
+
+    return sorted(names.unique(), key=parts)
 
 
 def short_name(model: Mapping[str, Any]) -> str:
-    """A model as tables name it: "R18 · pretrained · aug · adam .004 · #e49a"; ``model`` is a row of the catalogue."""
+    """A model as tables name it, as "R18 · pretrained · aug · adam .004 · #e49a".
+
+    Args:
+        model: a row of the catalogue; those of earlier versions lack some columns.
+    """
+    looking = model.get("looking", "plain")
+    strong = model.get("strong_augmentation", "none")
+    frozen = model.get("frozen_stages")
+    size = model["images_per_class"]
+    noise = model["label_noise"]
+    optimizer = f"{model['optimizer']} {model['learning_rate']:g}"
     parts = [
         model["architecture"].replace("resnet", "R"),
         "pretrained" if model["pretrained"] else "scratch",
-    ]
-    parts += ["aug"] if model["augmentation"] else []
-    parts += (
-        [f"{model['images_per_class']:.0f} a class"]
-        if model["images_per_class"]
-        else []
-    )
-    parts += [f"{model['label_noise']:.0%} wrong"] if model["label_noise"] else []
-    looking = model.get("looking", "plain")  # catalogues of earlier versions lack it
-    parts += [] if looking == "plain" else [looking.replace("_", " ")]
-    strong = model.get("strong_augmentation", "none")
-    parts += [] if strong == "none" else [strong]
-    parts += ["smoothed"] if model.get("label_smoothing") else []
-    frozen = model.get("frozen_stages")
-    parts += [f"{frozen:.0f} frozen"] if frozen else []
-    parts += [
-        f"{model['optimizer']} {model['learning_rate']:g}".replace(" 0.", " ."),
+        "aug" if model["augmentation"] else "",
+        f"{size:.0f} a class" if size else "",
+        f"{noise:.0%} wrong" if noise else "",
+        "" if looking == "plain" else looking.replace("_", " "),
+        "" if strong == "none" else strong,
+        "smoothed" if model.get("label_smoothing") else "",
+        f"{frozen:.0f} frozen" if frozen else "",
+        optimizer.replace(" 0.", " ."),
         f"#{model['run_id'][-4:]}",
+        "first" if model.get("snapshot") == "first" else "",
     ]
-    return " · ".join(parts + (["first"] if model.get("snapshot") == "first" else []))
+    return " · ".join(filter(None, parts))
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun in the right number: "1 model", "1,200 models", "3 classes"."""
+    """A number with its noun: "1 model", "1,200 models", "3 classes"."""
     plural = noun + "es" if noun.endswith("s") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
 
@@ -101,12 +107,9 @@ def percent(fraction: float) -> str:
 
 
 def with_interval(value: float, low: float, high: float) -> str:
-    """A number with its interval: "-0.19 (-0.37 to 0.01)"; without one where there are too few configurations."""
+    """A number with its interval, such as "-0.19 (-0.37 to 0.01)"."""
     if not np.isfinite(value):
         return "undefined"
-    ends = (
-        f"({low:.2f} to {high:.2f})"
-        if np.isfinite(low) and np.isfinite(high)
-        else "(no interval)"
-    )
-    return f"{value:.2f} {ends}"
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return f"{value:.2f} (no interval)"
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"

@@ -47,8 +47,8 @@ def sweep_results(
 
     Returns:
         A row for each combination: its values, each result, the ends of its interval in
-        columns ``<result>_low`` and ``<result>_high`` where it has one, the error of one
-        that failed ("" else), and the folder of its executed notebook. Results of
+        columns ``<result>_low`` and ``<result>_high`` where it has one, the error of
+        one that failed ("" else), and the folder of its executed notebook. Results of
         another notebook of the chain are ``<notebook>.<result>``; an undefined one is
         NaN. ``attrs`` has ``parameters`` (swept), ``results`` and ``units``.
 

@@ -1,4 +1,7 @@
-"""Tables as a reader has them, on a page and in JupyterLab alike: the model first and short, two digits, sortable."""
+"""Tables as a reader has them, on a page and in JupyterLab alike.
+
+The model comes first with a short name, numbers have two digits, and rows sort.
+"""
 
 import math
 import os
@@ -18,77 +21,62 @@ from helpers.report.style import short_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
 _HEADERS = {
-    "n": "models",
-    "p_adjusted": "p, adjusted",
-    "r_gap": "r with the gap",
-    "seconds": "time (s)",
-    "ci": "interval",
-}
-_HEADERS |= {
-    "pearson_r": "Pearson's r",
-    "kendall_tau": "Kendall's tau",
-    "kendall": "Kendall's tau",
     "cells": "configurations",
-}
-_HEADERS |= {
+    "ci": "interval",
+    "diversity_bound": "mean Kappa loss",
+    "ended_by_a_rule": "stopped by a rule",
+    "error_points": "error (points)",
+    "error_with": "error, kind held out (points)",
+    "error_without": "error of training accuracy and loss (points)",
+    "generalization_bound": "mean error",
+    "kendall": "Kendall's tau",
+    "kendall_tau": "Kendall's tau",
+    "models_above_the_blob": "networks above the fixed central map",
+    "n": "models",
+    "ours": "here",
+    "p_adjusted": "p, adjusted",
+    "pearson_r": "Pearson's r",
+    "r_gap": "r with the gap",
+    "r_gap_given_start": "r given the start",
+    "r_gap_within_kinds": "r within kinds, given training accuracy and loss",
+    "r_gap_within_settings": "r with settings by start fixed too",
+    "r_test_accuracy": "r with test accuracy",
     "saved_error_points": "error saved (points)",
+    "saved_from_best_points": "error saved from the best baseline (points)",
+    "seconds": "time (s)",
+    "title": "measure",
     "train_accuracy": "training accuracy",
     "train_loss": "training loss",
-}
-_HEADERS |= {
-    "title": "measure",
-    "ours": "here",
-    "error_without": "error of training accuracy and loss (points)",
-    "error_with": "error, kind held out (points)",
-}
-_HEADERS |= {
-    "r_gap_within_kinds": "r within kinds, given training accuracy and loss",
-    "r_gap_given_start": "r given the start",
-    "r_test_accuracy": "r with test accuracy",
-    "saved_from_best_points": "error saved from the best baseline (points)",
-    "error_points": "error (points)",
+    "unseen_fraction": "share of added classes",
+    "weights_millions": "weights (millions)",
     "worst_points": "largest error (points)",
 }
+# What the end of a column's name adds to the header of the rest.
 _ENDS = {
     "_twins": ", in every architecture",
     "_low": ": from",
     "_high": ": to",
     "_p": ": p",
     "_p_adjusted": ": p, adjusted",
-}
-_ENDS |= {
     "_by_ssim": ", along SSIM",
     "_by_unseen_fraction": ", along added classes",
     "_by_weights": ", along size",
+    "_over_ssim": ", over noise",
+    "_over_unseen_fraction": ", over added classes",
 }
-_ENDS |= {"_over_ssim": ", over noise", "_over_unseen_fraction": ", over added classes"}
-_UNREAD = (
-    "_smallest",
-    "_null",
-    "_least_p",
-)  # ends of columns that stand in the file alone
-_OF_INTERVAL = {
-    "ci": "pearson_r",
-    "kendall": "kendall_tau",
-}  # the value that ends belong to, where their names do not say so
+# Ends of columns that stand in the file alone.
+_UNREAD = ("_smallest", "_null", "_least_p")
+# The value that an interval belongs to, where the names of its ends are other ones.
+_OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}
 # Fractions that are read in percent, or as points.
-_PERCENT = dict.fromkeys(
-    ("train_accuracy", "test_accuracy", "ended_by_a_rule", "models_above_the_blob"),
-    " (%)",
-)
-_PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
-_HEADERS |= {
-    "r_gap_within_settings": "r with settings by start fixed too",
-    "ended_by_a_rule": "stopped by a rule",
-}
-_HEADERS |= {
-    "models_above_the_blob": "networks above the fixed central map",
-    "unseen_fraction": "share of added classes",
-}
-_HEADERS |= {
-    "generalization_bound": "mean error",
-    "diversity_bound": "mean Kappa loss",
-    "weights_millions": "weights (millions)",
+_PERCENT = {
+    "train_accuracy": " (%)",
+    "test_accuracy": " (%)",
+    "ended_by_a_rule": " (%)",
+    "models_above_the_blob": " (%)",
+    "gap": " (points)",
+    "gap_least": " (points)",
+    "gap_most": " (points)",
 }
 # Columns of names, which a reader has in words.
 _NAMES = (
@@ -115,14 +103,18 @@ class Estimate(NamedTuple):
 
 @contextmanager
 def intact(path: Path) -> Iterator[None]:
-    """Make one ValueError that names a file of whatever is raised while it is read: readers of damaged files raise nearly every kind."""
+    """Make one ValueError that names a file of whatever is raised while it is read.
+
+    Readers of damaged files raise nearly every kind.
+    """
     try:
         yield
     except (MemoryError, DamagedFileError):
         raise
     except Exception as fault:
         raise ValueError(
-            f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again"
+            f"{path} is damaged ({fault}); take it from the repository again, or run "
+            "its notebook again"
         ) from fault
 
 
@@ -159,22 +151,32 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
 def model_names(
     catalogue: pd.DataFrame | None, measures: pd.DataFrame | None = None
 ) -> dict[str, str]:
-    """The short name of each model of a catalogue, by its id, and the title of each measure of ``registry.columns``, by its column."""
-    titles = (
-        {}
-        if measures is None
-        else dict(zip(measures["column"], measures["title"], strict=True))
-    )
-    return (
-        titles
-        if catalogue is None
-        else titles
-        | {row["model_id"]: short_name(row) for row in catalogue.to_dict("records")}
-    )
+    """Names for a reader.
+
+    Args:
+        catalogue: of the models.
+        measures: of ``registry.columns``.
+
+    Returns:
+        The short name of each model by its id, and the title of each measure by its
+        column.
+    """
+    names = {}
+    if measures is not None:
+        names |= dict(zip(measures["column"], measures["title"], strict=True))
+    if catalogue is not None:
+        for row in catalogue.to_dict("records"):
+            names[row["model_id"]] = short_name(row)
+    return names
 
 
 def header(column: str) -> str:
-    """Header of a column in words: "r_gap_low" is "r with the gap: from"."""
+    """Header of a column in words.
+
+    Example:
+        >>> header("r_gap_low")
+        'r with the gap: from'
+    """
     for end, words in _ENDS.items():
         if column.endswith(end) and column not in _HEADERS:
             return header(column.removesuffix(end)) + words
@@ -182,98 +184,96 @@ def header(column: str) -> str:
 
 
 def two_digits(value: Any) -> str:
-    """One value for a reader: two digits, one decimal from 10 on, whole numbers as they are, "–" for what is undefined."""
+    """One value for a reader.
+
+    Two digits, one decimal from 10 on, whole numbers as they are, "–" for what is
+    undefined.
+    """
     if isinstance(value, Estimate):
-        ends = (
-            f" ({two_digits(value.low)} to {two_digits(value.high)})"
-            if math.isfinite(value.low)
-            else ""
-        )
-        return two_digits(value.value) + ends
+        text = two_digits(value.value)
+        if math.isfinite(value.low):
+            text += f" ({two_digits(value.low)} to {two_digits(value.high)})"
+        return text
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if not isinstance(value, int | float | np.number):
         return "–" if value is None else str(value)
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    whole = (value == round(value) or abs(value) >= 99.5) and abs(value) < 1e9
-    return (
-        f"{value:,.0f}"
-        if whole
-        else f"{value:.1f}"
-        if abs(value) >= 9.95
-        else f"{value:#.2g}"
-    )
+    if (value == round(value) or abs(value) >= 99.5) and abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
 
 
 def in_units(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with accuracies, gaps and shares in percent or points, and without columns that are for the file alone."""
-    kept = frame.drop(columns=[name for name in frame if name.endswith(_UNREAD)])
-    return kept.assign(
-        **{
-            name: 100 * kept[name]
-            for name in _PERCENT
-            if name in kept and pd.api.types.is_numeric_dtype(kept[name])
-        }
-    )
+    """The table with accuracies, gaps and shares in percent or points.
+
+    Columns that are for the file alone are left out.
+    """
+    frame = frame.drop(columns=[name for name in frame if name.endswith(_UNREAD)])
+    for name in _PERCENT:
+        if name in frame and pd.api.types.is_numeric_dtype(frame[name]):
+            frame[name] = 100 * frame[name]
+    return frame
 
 
 def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with an ``Estimate`` in place of each value and the ends of its interval, which follow it in columns of their own."""
+    """The table with an ``Estimate`` in place of a value and its interval's ends."""
     for start in [name.removesuffix("_low") for name in frame if name.endswith("_low")]:
-        ends, value = [f"{start}_low", f"{start}_high"], _OF_INTERVAL.get(start, start)
-        if {value, *ends} <= {*frame}:
-            cells = pd.Series(
-                [Estimate(*row) for row in frame[[value, *ends]].to_numpy(dtype=float)],
-                frame.index,
-                dtype=object,
-            )
-            frame = frame.assign(**{value: cells}).drop(columns=ends)
+        value = _OF_INTERVAL.get(start, start)
+        low = f"{start}_low"
+        high = f"{start}_high"
+        if {value, low, high} <= {*frame}:
+            rows = frame[[value, low, high]].to_numpy(dtype=float)
+            estimates = [Estimate(*row) for row in rows]
+            column = pd.Series(estimates, frame.index, dtype=object)
+            frame = frame.assign(**{value: column}).drop(columns=[low, high])
     return frame
 
 
 def arranged(
     frame: pd.DataFrame, names: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """A table ``in_units`` with its model first, by the short name where one is known, and headers in words."""
-    keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
-    frame = (
-        frame.drop(columns="measure") if {"measure", "title"} <= {*frame} else frame
-    )  # which the title says in words
-    frame = frame[sorted(frame, key=lambda name: (name in _LAST, name not in keys))]
-    named = [
-        name
-        for name in _NAMES
-        if name in frame and pd.api.types.is_string_dtype(frame[name])
-    ]
+    """A table with its model first, and headers and names in words.
+
+    Args:
+        frame: ``in_units``.
+        names: of models and measures, see ``model_names``.
+    """
     names = names or {}
-    frame = frame.assign(
-        **{
-            name: frame[name].map(
+    keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
+    if {"measure", "title"} <= {*frame}:
+        frame = frame.drop(columns="measure")  # which the title says in words
+    columns = sorted(frame, key=lambda name: (name in _LAST, name not in keys))
+    frame = frame[columns].copy()
+    for name in _NAMES:
+        if name in frame and pd.api.types.is_string_dtype(frame[name]):
+            frame[name] = frame[name].map(
                 lambda value: names.get(value) or header(value), "ignore"
             )
-            for name in named
-        }
-    )
-    if keys:
-        frame = frame.assign(
-            **{keys[0]: [names.get(value, value) for value in frame[keys[0]]]}
-        )
-    return frame.set_axis(
-        [header(name.removesuffix("_id") if name in keys else name) for name in frame],
-        axis=1,
-    )
+    for name in keys[:1]:
+        frame[name] = [names.get(value, value) for value in frame[name]]
+    headers = [
+        header(name.removesuffix("_id") if name in keys else name) for name in columns
+    ]
+    return frame.set_axis(headers, axis=1)
 
 
 def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
-    """The table as HTML, each text as text, and below it what is the same in all rows; pages.js makes long ones sort and search."""
+    """The table as HTML, each text as text; pages.js makes long ones sort and search.
+
+    What is the same in all rows stands below it.
+
+    Args:
+        frame: all rows; ``MOST_ROWS`` are shown.
+        names: of models and measures, see ``model_names``.
+    """
     frame = with_intervals(in_units(frame))
-    same = [
-        name
-        for name in frame
-        if len(frame) > 2 and frame[name].nunique(dropna=False) == 1
-    ]
-    same = same if len(same) < frame.shape[1] else []
+    same = []
+    if len(frame) > 2:
+        same = [name for name in frame if frame[name].nunique(dropna=False) == 1]
+    if len(same) == frame.shape[1]:
+        same = []
     shown = arranged(frame.drop(columns=same).head(MOST_ROWS), names)
     heads = "".join(f"<th>{escape(name)}</th>" for name in shown)
     body = "".join(
@@ -283,48 +283,54 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
     facts = ", ".join(
         f"{header(name)} {two_digits(frame[name].iloc[0])}" for name in same
     )
-    told = (
-        f'<p class="small">The same in all rows: {escape(facts)}.</p>' if facts else ""
+    note = f"The same in all rows: {escape(facts)}." if facts else ""
+    return (
+        '<div class="table"><table class="sortable">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        + (f'<p class="small">{note}</p>' if note else "")
     )
-    return f'<div class="table"><table class="sortable"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{told}'
 
 
 def cell(value: Any) -> str:
     """A cell, with its number for sorting where two digits are not all of it."""
     text = escape(two_digits(value))
     value = value.value if isinstance(value, Estimate) else value
-    if isinstance(value, bool | np.bool_) or not isinstance(
-        value, int | float | np.number
-    ):
+    is_number = isinstance(value, int | float | np.number)
+    if isinstance(value, bool | np.bool_) or not is_number:
         return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
     order = f"{value:.6g}" if math.isfinite(value) else ""
-    return (
-        f'<td class="number">{text}</td>'
-        if order == text
-        else f'<td class="number" data-order="{order}">{text}</td>'
-    )
+    if order == text:
+        return f'<td class="number">{text}</td>'
+    return f'<td class="number" data-order="{order}">{text}</td>'
 
 
 def interactive() -> bool:
-    """Whether somebody can touch what is shown: Jupyter names the notebook to the kernels that it starts, and a sweep marks its own."""
+    """Whether somebody can touch what is shown.
+
+    Jupyter names the notebook to the kernels that it starts, and a sweep marks its own.
+    """
     return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
 def sortable(
     frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20
 ) -> Any:
-    """What a notebook shows of a table: one that sorts and searches all rows in JupyterLab, the first rows as HTML in a report."""
+    """What a notebook shows of a table.
+
+    Args:
+        frame: all rows, which sort and can be searched in JupyterLab.
+        names: of models and measures, see ``model_names``.
+        rows: number of the first rows, which a report shows as HTML.
+    """
     if not interactive():
         return HTML(html(frame.head(rows), names))
     from itables.widget import ITable
 
-    shown, looks = (
-        arranged(in_units(frame), names),
-        {"pageLength": 10, "text_in_header_can_be_selected": False},
-    )  # so that a click on it sorts
+    shown = arranged(in_units(frame), names)
     return ITable(
         shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4),
         maxBytes=0,
         allow_html=False,
-        **looks,
+        pageLength=10,
+        text_in_header_can_be_selected=False,  # so that a click on it sorts
     )

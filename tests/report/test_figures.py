@@ -27,7 +27,8 @@ def test_rows_stand_from_above_with_their_intervals_and_published_values():
         }
     )
     _, ax = plt.subplots()
-    figures.forest(ax, table, "r", list("abc"), published="theirs")
+    ends = table["r_low"], table["r_high"]
+    figures.forest(ax, list("abc"), table["r"], *ends, table["theirs"])
     assert [text.get_text() for text in ax.get_yticklabels()] == [
         "a",
         "b",
@@ -57,13 +58,26 @@ def test_long_labels_leave_the_axis_of_a_forest_a_third_of_the_figure():
         figure, ax = plt.subplots(figsize=(8, 2))
         figures.forest(
             ax,
-            table,
-            "r",
             ["resnet18, Smooth Grad-CAM++ as torchcam computes it, 48 images"] * 2,
-            published="theirs",
+            table["r"],
+            table["r_low"],
+            table["r_high"],
+            table["theirs"],
         )
         figure.savefig(io.BytesIO())
     assert ax.get_position().width > 0.3
+
+
+def test_correlations_stand_in_panels_by_their_titles():
+    table = pd.DataFrame({"pearson_r": [0.1, -0.4, 0.3]}, index=[4, 7, 9])
+    table["ci_low"] = table["pearson_r"] - 0.1
+    table["ci_high"] = table["pearson_r"] + 0.1
+    figure = figures.forest_of_correlations(table, list("abc"), ["x", "y", "x"])
+    upper, lower = figure.axes
+    assert [upper.get_title(loc="left"), lower.get_title(loc="left")] == ["x", "y"]
+    assert [text.get_text() for text in upper.get_yticklabels()] == ["a", "c"]
+    np.testing.assert_array_equal(upper.lines[1].get_xdata(), [0.1, 0.3])
+    np.testing.assert_array_equal(lower.lines[1].get_xdata(), [-0.4])
 
 
 def test_the_first_rows_hold_the_claimed_ones_in_any_case():

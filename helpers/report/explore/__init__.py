@@ -1,4 +1,7 @@
-"""Three explorers: what predicts the gap, where networks look, how they trained; in JupyterLab, and on a page of the report."""
+"""Three explorers, in JupyterLab and on a page of the report.
+
+What predicts the gap, where networks look, how they trained.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,20 +18,33 @@ TITLES = {
 }
 
 
-def show(kind: str, *given: Any) -> Any:
-    """The explorer of a kind of ``TITLES``, of what ``content.<kind>`` takes; a line of text where no reader can touch it."""
+def show(kind: str, *arguments: Any) -> Any:
+    """An explorer, or a line of text where no reader can touch it.
+
+    Args:
+        kind: of ``TITLES``.
+        arguments: of the function of ``content`` that is named as the kind.
+    """
     if not interactive():
         return Markdown(
-            f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on the report's page `explore.html`."
+            f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on "
+            "the report's page `explore.html`."
         )
     from helpers.report.explore import content
     from helpers.report.explore.widget import Explorer
 
-    return Explorer(getattr(content, kind)(*given))
+    return Explorer(getattr(content, kind)(*arguments))
 
 
 def published(folder: Path | str) -> Any:
-    """All explorers of a published report (reports/<study>), for a clone without images and runs; None where nobody can touch them."""
+    """All explorers of a published report, for a clone without images and runs.
+
+    Args:
+        folder: reports/<study>.
+
+    Returns:
+        They in a column; None where nobody can touch them.
+    """
     folder = from_root(folder)
     if not interactive() or not (folder / "tables/catalogue.csv").is_file():
         return None
@@ -38,11 +54,9 @@ def published(folder: Path | str) -> Any:
     from helpers.report.explore.widget import Explorer
 
     with intact(folder):
-        found = of_report(folder)
-    return VBox(
-        [
-            part
-            for one in found
-            for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer(one))
-        ]
-    )
+        contents = of_report(folder)
+    parts = []
+    for content in contents:
+        title = HTML(f"<h3>{TITLES[content['kind']]}</h3>")
+        parts += [title, Explorer(content)]
+    return VBox(parts)

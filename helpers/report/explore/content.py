@@ -1,4 +1,7 @@
-"""What the explorers show, as values that explore.js draws: networks with their gap, kind, card, and measures, maps or curves."""
+"""What the explorers show, as values that explore.js draws.
+
+Networks with their gap, kind and card, and their measures, maps or curves.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -45,14 +48,10 @@ _MAPS, _FEWEST_IMAGES = 120_000, 200
 
 def of_report(folder: Path) -> list[Content]:
     """The content of each explorer of which the report holds what it shows."""
-    catalogue, scores = (
-        tables.read(folder, "catalogue"),
-        tables.read(folder, "scores", ".parquet"),
-    )
-    histories, published = (
-        tables.read(folder, "histories", ".parquet"),
-        read_maps(folder),
-    )
+    catalogue = tables.read(folder, "catalogue")
+    scores = tables.read(folder, "scores", ".parquet")
+    histories = tables.read(folder, "histories", ".parquet")
+    published = read_maps(folder)
     models = with_shifts(catalogue[catalogue["left_out"].isna()], folder)
     contents = []
     listing = tables.read(folder, "measures")
@@ -75,7 +74,7 @@ def with_shifts(models: pd.DataFrame, folder: Path) -> pd.DataFrame:
         folder: of the report.
 
     Returns:
-        The models with columns test_accuracy@<shift>, fractions; NaN for a model without.
+        The models with columns test_accuracy@<shift>, fractions; NaN for one without.
     """
     targets = tables.read(folder, "targets")
     if targets is None:
@@ -91,35 +90,39 @@ def with_scores(
     listing: pd.DataFrame,
     primary: pd.DataFrame | None = None,
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Models with a column per measure that has a direction, and their titles, those of the primary analysis first; see ``columns``."""
-    named, scores = (
-        table.astype({"variant": object}).fillna({"variant": ""})
-        for table in (listing[listing["direction"] != 0], scores)
-    )
-    long = scores.merge(
-        named[["measure", "variant", "column"]], on=["measure", "variant"]
-    )
-    titles = (
-        named[named["column"].isin(long.dropna(subset="value")["column"])]
-        .set_index("column")["title"]
-        .to_dict()
-    )
-    first = [
-        name
-        for name in (primary["measure"] if primary is not None else ())
-        if name in titles
-    ]
-    wide = models.merge(
-        long.pivot_table("value", "model_id", "column"),
-        "left",
-        left_on="model_id",
-        right_index=True,
-    )
-    return wide, {name: titles[name] for name in [*first, *titles]}
+    """Add a column per measure that has a direction.
+
+    Args:
+        models: rows of the catalogue.
+        scores: model_id, measure, variant, value.
+        listing: of ``registry.columns``.
+        primary: of the primary analysis, whose measures come first.
+
+    Returns:
+        The models, and the title of each measure by its column.
+    """
+    variant = {"variant": ""}
+    named = listing[listing["direction"] != 0]
+    named = named.astype({"variant": object}).fillna(variant)
+    scores = scores.astype({"variant": object}).fillna(variant)
+    columns = named[["measure", "variant", "column"]]
+    long = scores.merge(columns, on=["measure", "variant"])
+    wide = long.pivot_table("value", "model_id", "column")
+    scored = named["column"].isin(long.dropna(subset="value")["column"])
+    titles = named[scored].set_index("column")["title"].to_dict()
+    first = primary["measure"] if primary is not None else []
+    order = [*(name for name in first if name in titles), *titles]
+    models = models.merge(wide, "left", left_on="model_id", right_index=True)
+    return models, {name: titles[name] for name in order}
 
 
 def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
-    """Values of measures: models are rows of the catalogue with a column per measure, ``titles`` says which, in their order."""
+    """Values of measures.
+
+    Args:
+        models: rows of the catalogue with a column per measure.
+        titles: of the measures by their columns, in their order.
+    """
     models = models.dropna(subset="gap")
     listed = [
         {"title": title, "values": _numbers(models[name])}
@@ -147,14 +150,11 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
         where there are more than 120,000 maps, those of the first images, 200 at least.
     """
     places = {name: place for place, name in enumerate(kept["model_ids"])}
-    models = (
-        models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")
-    )
+    models = models[models["model_id"].isin(places)]
+    models = models.dropna(subset="gap").sort_values("gap")
     kept = _first_images(kept, max(_FEWEST_IMAGES, _MAPS // max(1, len(models))))
-    rows, pictures = (
-        [places[name] for name in models["model_id"]],
-        range(min(_PICTURES, len(kept["thumbnails"]))),
-    )
+    rows = [places[name] for name in models["model_id"]]
+    pictures = range(min(_PICTURES, len(kept["thumbnails"])))
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
         model |= {
@@ -201,9 +201,10 @@ def _first_images(kept: Mapping[str, Any], count: int) -> dict[str, Any]:
 def _quantities(
     models: pd.DataFrame, of_models: NDArray[np.uint8], kept: Mapping[str, Any]
 ) -> list[Content]:
-    """Measures of maps by how a map is cut, each with its values by threshold and model."""
-    boxes, size = kept["boxes"], int(kept["image_size"])
-    table = localization.at_thresholds(of_models, boxes, size, cuts.THRESHOLDS)
+    """Measures of maps by how a map is cut, with values by threshold and model."""
+    table = localization.at_thresholds(
+        of_models, kept["boxes"], int(kept["image_size"]), cuts.THRESHOLDS
+    )
     listed = []
     for name in _AT_THRESHOLDS:
         by_threshold = table.pivot(index="threshold", columns="model", values=name)
@@ -229,65 +230,63 @@ def _above_chance(
     of_models: NDArray[np.uint8], kept: Mapping[str, Any], name: str
 ) -> list[float]:
     """A measure of every model that no threshold decides, chance taken off."""
-    boxes, size = torch.from_numpy(kept["boxes"]).long(), int(kept["image_size"])
-    tables_of_models = [
-        chance.chance_scores(from_integers(one), boxes, size) for one in of_models
-    ]
-    return [chance.above_shuffled(one, name).mean() for one in tables_of_models]
+    boxes = torch.from_numpy(kept["boxes"]).long()
+    values = []
+    for maps_of_model in of_models:
+        scores = chance.chance_scores(
+            from_integers(maps_of_model), boxes, int(kept["image_size"])
+        )
+        values.append(chance.above_shuffled(scores, name).mean())
+    return values
 
 
 def _targets(models: pd.DataFrame) -> list[Content]:
     """What values are drawn against, in percent; ``given`` is held fixed."""
-    gap, training = (100 * models[name] for name in ("gap", "train_accuracy"))
-    test = 100 * models["test_accuracy"]
+    gap = _numbers(100 * models["gap"])
+    training = _numbers(100 * models["train_accuracy"])
+    test = _numbers(100 * models["test_accuracy"])
+    equal_training = "gap at equal training accuracy (points)"
     targets = [
         {"title": "generalization gap (points)", "values": gap},
-        {
-            "title": "gap at equal training accuracy (points)",
-            "values": gap,
-            "given": training,
-        },
+        {"title": equal_training, "values": gap, "given": training},
         {"title": "test accuracy (%)", "values": test},
     ]
     for name in models:
         if name.startswith(_SHIFTED):
             shift = name.removeprefix(_SHIFTED).replace("_", " ")
             title = f"accuracy under {shift} (%)"
-            targets.append({"title": title, "values": 100 * models[name]})
-    return [
-        {
-            key: value if key == "title" else _numbers(value)
-            for key, value in row.items()
-        }
-        for row in targets
-    ]
+            targets.append({"title": title, "values": _numbers(100 * models[name])})
+    return targets
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
-    """Loss and accuracies of each run by epoch: rows of the catalogue, and histories: run_id, epoch, ``METRICS``."""
-    runs = models[models["run_id"].isin(histories["run_id"])].drop_duplicates(
-        "run_id", keep="last"
-    )
+    """Loss and accuracies of each run by epoch.
+
+    Args:
+        models: rows of the catalogue.
+        histories: run_id, epoch, ``METRICS``.
+    """
+    runs = models[models["run_id"].isin(histories["run_id"])]
+    runs = runs.drop_duplicates("run_id", keep="last")
     metrics = {
         name: title
         for name, title in METRICS.items()
         if name in histories and histories[name].notna().any()
     }
-    shown, parts = (
-        _shared(runs),
-        dict(iter(histories.sort_values("epoch").groupby("run_id"))),
-    )
+    units = {name: 1 if name == "train_loss" else 100 for name in metrics}
+    by_run = dict(iter(histories.sort_values("epoch").groupby("run_id")))
+    shown = _shared(runs)
     for model, run in zip(shown["models"], runs["run_id"], strict=True):
-        model["epochs"] = parts[run]["epoch"].tolist()
+        history = by_run[run]
+        model["epochs"] = history["epoch"].tolist()
         model["curves"] = {
-            name: _numbers(parts[run][name] * (100 if name.endswith("accuracy") else 1))
-            for name in metrics
+            name: _numbers(units[name] * history[name]) for name in metrics
         }
     return {"kind": "curves", **shown, "metrics": list(metrics.items())}
 
 
 def _shared(models: pd.DataFrame) -> Content:
-    """What every explorer knows of models: their cards, the colour of each kind of training, and hyperparameters to filter by."""
+    """Cards of models, colours of kinds of training, hyperparameters to filter by."""
     marks = [
         (in_words(kind), to_hex(colour))
         for kind, colour in colours(in_order(models["kind"])).items()
@@ -301,16 +300,15 @@ def _shared(models: pd.DataFrame) -> Content:
         for name in AXES
         if name in models and models[name].nunique() > 1
     ]
-    if (primary := primary_rows(models)).any():
-        axes.insert(
-            0,
-            {
-                "title": "networks",
-                "levels": [_PRIMARY],
-                "of": np.where(primary, _PRIMARY, "").tolist(),
-                "start": _PRIMARY,
-            },
-        )
+    is_primary = primary_rows(models)
+    if is_primary.any():
+        networks = {
+            "title": "networks",
+            "levels": [_PRIMARY],
+            "of": np.where(is_primary, _PRIMARY, "").tolist(),
+            "start": _PRIMARY,
+        }
+        axes.insert(0, networks)
     return {
         "kinds": marks,
         "models": [_model(row) for row in models.to_dict("records")],
@@ -319,15 +317,15 @@ def _shared(models: pd.DataFrame) -> Content:
 
 
 def _model(row: Mapping[str, Any]) -> Content:
-    facts = {
-        name: percent(row[name]) if name in _SHARES else tables.two_digits(row[name])
-        for name in _CARD
-        if name in row
-    }
-    card = {"network": short_name(row)} | {
-        in_words(name): in_words(text) if name == "kind" else text
-        for name, text in facts.items()
-    }
+    card = {"network": short_name(row)}
+    for name in _CARD:
+        if name in row:
+            text = tables.two_digits(row[name])
+            if name in _SHARES:
+                text = percent(row[name])
+            elif name == "kind":
+                text = in_words(text)
+            card[in_words(name)] = text
     return {
         "name": card["network"],
         "kind": card["kind"],

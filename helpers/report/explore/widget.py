@@ -1,6 +1,7 @@
-"""An explorer in JupyterLab: the script of the page, its content from the kernel, plotly.js once for a page.
+"""An explorer in JupyterLab: the script of the page, with its content from the kernel.
 
-plotly's own ``FigureWidget`` loads 4.8 MB for each figure; where that takes a browser longer than 2 s, the figure stays empty.
+plotly.js is loaded once for a page. plotly's own ``FigureWidget`` loads 4.8 MB for each
+figure; where that takes a browser longer than 2 s, the figure stays empty.
 """
 
 import json
@@ -14,15 +15,18 @@ import traitlets
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _LAB = """
-// plotly.js is asked for once on a page; where who asked for it is gone before it came, the next explorer asks.
+// plotly.js is asked for once on a page; where who asked for it is gone before it came,
+// the next explorer asks.
 const plotly = window.workbookPlotly ??= { asker: null };
 plotly.ready ??= new Promise(resolve => { plotly.resolve = resolve; });
 export default { render({ model, el }) {
   let gone = false;
   el.classList.add("explorer");
   model.on("msg:custom", ({ library }) => {
-    const script = Object.assign(document.createElement("script"), { onload: () => plotly.resolve(window.Plotly) });
-    script.src = URL.createObjectURL(new Blob([library], { type: "text/javascript" }));
+    const script = document.createElement("script");
+    script.onload = () => plotly.resolve(window.Plotly);
+    const file = new Blob([library], { type: "text/javascript" });
+    script.src = URL.createObjectURL(file);
     document.head.append(script);
   });
   const ask = () => {
@@ -55,10 +59,6 @@ class Explorer(anywidget.AnyWidget):
     content = traitlets.Unicode("{}").tag(sync=True)
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        """Of some content, see ``content``; it answers when the page asks for plotly.js."""
+        """Show some content; plotly.js is sent when the page asks for it."""
         super().__init__(content=json.dumps(content, allow_nan=False))
-        self.on_msg(
-            lambda widget, message, buffers: widget.send(
-                {"library": plotly.offline.get_plotlyjs()}
-            )
-        )
+        self.on_msg(lambda *_: self.send({"library": plotly.offline.get_plotlyjs()}))
