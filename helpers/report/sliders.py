@@ -19,18 +19,15 @@ def by_hand(
     colours: Mapping[str, str],
     *,
     x: str,
-    y: str,
-    at_least: str = "train_accuracy",
 ) -> Any:
     """Two dropdowns for the axes, one for the colour, and a slider that leaves out.
 
     Args:
-        networks: a row per network.
+        networks: a row per network, with gap and train_accuracy; the slider leaves out
+            networks below a training accuracy.
         columns: numbers that can stand on an axis, by their labels' columns.
         colours: columns that can give the colour, with their labels.
         x: column on the horizontal axis at first.
-        y: column on the vertical axis at first.
-        at_least: column of the slider; networks below its value are left out.
 
     Returns:
         The controls with their figure; where no reader can touch them, such as in an
@@ -38,7 +35,7 @@ def by_hand(
 
     Example:
         >>> numbers = {"gap": "gap", "iou": "IoU"}
-        >>> by_hand(analysed, numbers, {"kind": "kind"}, x="iou", y="gap")
+        >>> by_hand(analysed, numbers, {"kind": "kind"}, x="iou")
         ... # doctest: +SKIP
     """
     columns = {name: label for name, label in columns.items() if name in networks}
@@ -50,10 +47,10 @@ def by_hand(
     from ipywidgets import Dropdown, FloatSlider, HBox, VBox, interactive_output
 
     numbers = [(label, name) for name, label in columns.items()]
-    lowest = float(np.floor(100 * networks[at_least].min()) / 100)
+    lowest = float(np.floor(100 * networks["train_accuracy"].min()) / 100)
     controls = {
         "x": Dropdown(options=numbers, value=x, description="across"),
-        "y": Dropdown(options=numbers, value=y, description="up"),
+        "y": Dropdown(options=numbers, value="gap", description="up"),
         "colour": Dropdown(
             options=[(label, name) for name, label in colours.items()],
             description="colour",
@@ -63,13 +60,13 @@ def by_hand(
             max=1.0,
             step=0.01,
             value=lowest,
-            description=columns.get(at_least, at_least.replace("_", " ")),
+            description=columns.get("train_accuracy", "train accuracy"),
             continuous_update=False,
         ),
     }
 
     def draw(x: str, y: str, colour: str, least: float) -> None:
-        shown = networks[networks[at_least] >= least]
+        shown = networks[networks["train_accuracy"] >= least]
         figure = scatter(shown, columns, x, y, colour)
         display(figure, Markdown(correlation(shown, columns, x, y)))
         plt.close(figure)

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -217,24 +216,18 @@ def _ends(rows: pd.DataFrame, result: str) -> np.ndarray | None:
     return np.maximum(np.stack([value - low, high - value]), 0)
 
 
-def small_multiples(
-    frame: pd.DataFrame,
-    parameter: str,
-    second: str = "",
-    results: Sequence[str] | None = None,
-) -> Figure:
-    """Each result of a sweep against a parameter, a panel each.
+def small_multiples(frame: pd.DataFrame, parameter: str, second: str = "") -> Figure:
+    """Each result of a sweep that differs against a parameter, a panel each.
 
     Args:
         frame: of ``sweep_results``.
         parameter: on the horizontal axes.
         second: gives the colours; "" for one colour.
-        results: names of the results; None takes all numbers that differ.
 
     Returns:
         The figure, three panels a row.
     """
-    names = list(drawn_results(frame) if results is None else results)
+    names = list(drawn_results(frame))
     rows = max(1, -(-len(names) // 3))
     look = {"figsize": (10, 2.8 * rows), "squeeze": False, "layout": "constrained"}
     figure, axes = plt.subplots(rows, 3, **look)
