@@ -279,6 +279,13 @@ def test_another_image_size_is_scored_as_a_pass_over_resized_images(
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
 
 
+def test_eigen_cam_explains_no_class_and_all_others_the_predicted_one(sampled):
+    classes = sampled["scores"].groupby("method")["class_used"].unique()
+    assert classes.pop("eigen_cam").tolist() == [compute.NO_CLASS]
+    assert len(classes) > 2
+    assert {name for names in classes for name in names} == {compute.PREDICTED}
+
+
 def test_a_choice_stands_once_and_noise_is_seeded(given, sampled):
     assert not sampled["scores"].duplicated(compute.KEYS).any()
     assert not sampled["corrected"].duplicated(compute.WAY).any()

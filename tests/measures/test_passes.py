@@ -196,6 +196,16 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
         evidence_of(Aside())["maps"]
 
 
+def test_features_are_the_input_of_the_linear_layer_that_gives_as_many_logits():
+    """And not of one whose outputs something else goes on with."""
+    linear = nn.Linear(4, 3)
+    inputs = [torch.zeros(2, 4)]
+    assert passes._gives_logits(linear, inputs, torch.zeros(2, 3))
+    assert not passes._gives_logits(linear, inputs, torch.zeros(2, 5))
+    assert not passes._gives_logits(linear, [torch.zeros(2, 1, 4)], torch.zeros(2, 3))
+    assert not passes._gives_logits(linear, [], torch.zeros(2, 3))
+
+
 def test_a_bound_counts_the_images_of_the_pass_where_no_others_are_given(tiny_given):
     assert Evidence(tiny_given, MeasureSettings())["training_images"] == 36
     given = tiny_given | {"training_images": 50}
