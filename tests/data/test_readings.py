@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 from helpers.data import class_folders, images, layouts
+from helpers.data.annotations import Annotation
 from helpers.data.class_folders import Question, Tree
+from helpers.data.records import Record
 from helpers.data.sources import Source
 from tests.conftest import ilsvrc, jpeg, tiny_imagenet, voc
 from tests.data.conftest import (
@@ -125,6 +127,32 @@ def test_two_possible_readings_are_a_question(paths, message, tmp_path, load):
         load(files)
     data = load(tmp_path / "source", "top_folders")
     assert set(data.classes["class_id"]) == {path.split("/")[0] for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"), [(2, "hold folders of the same"), (1, "hold no images")]
+)
+def test_folders_hold_the_same_where_half_of_the_smaller_one_is_alike(shared, message):
+    both = ["x", "y"][:shared]
+    ours = of([*both, "p", "q"], "amazon")
+    theirs = of([*both, "s", "t", "u", "v"], "dslr")
+    with pytest.raises(Question, match=message):
+        read(ours + theirs)
+
+
+@pytest.mark.parametrize(("others", "differ"), [(2, False), (3, True)])
+def test_folders_and_objects_agree_where_four_of_five_labels_are_the_folders(
+    others, differ
+):
+    records = [
+        Record(f"{folder}/{image}.png", folder, "train", Annotation(((label, None),)))
+        for folder, labels in (
+            ("a", ["cat"] * (10 - others) + ["dog"] * others),
+            ("b", ["dog"] * (10 - others) + ["cat"] * others),
+        )
+        for image, label in enumerate(labels)
+    ]
+    assert bool(class_folders.disagreement(records)) == differ
 
 
 @pytest.mark.parametrize(
