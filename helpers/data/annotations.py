@@ -165,6 +165,19 @@ def parse_voc(content: bytes) -> Reading:
     return Annotation(objects, _size(width, height))
 
 
+def voc_image(content: bytes) -> str:
+    """Name of the image that a Pascal VOC XML states; "" where it states none.
+
+    Args:
+        content: of the file.
+    """
+    try:
+        root = defusedxml.ElementTree.fromstring(content)
+    except (ParseError, DefusedXmlException, LookupError, ValueError):
+        return ""
+    return root.findtext("{*}filename", "").strip()
+
+
 def _voc_object(item: Element) -> tuple[str, Box]:
     sides = ("xmin", "ymin", "xmax", "ymax")
     numbers = [item.findtext(f"{{*}}bndbox/{{*}}{side}") for side in sides]
@@ -412,6 +425,8 @@ def parse_yolo(
         for label, *numbers in map(str.split, _lines(content)):
             box = _yolo_box(numbers[:4] if keypoints else numbers)
             number = _whole(label)
+            if number.startswith("-"):
+                return f"{number} is no number of a class"
             objects.append((names.get(number, number), box))
     except (_NoBoxError, ValueError) as fault:
         return str(fault)

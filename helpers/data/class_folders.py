@@ -32,7 +32,9 @@ _IMAGE_FOLDER = re.compile(
     re.IGNORECASE,
 )
 _MASK_FILE = re.compile(
-    r"(.+?)[_\- ]+(mask|seg|segmentation|gt|trimap)s?([_\- ]?\d+)?", re.IGNORECASE
+    r"(.+?)[_\- ]+(mask|seg|segmentation|gt|trimap|depth|disparity|alpha|matte|edge|"
+    r"normal|heatmap)s?([_\- ]?\d+)?",
+    re.IGNORECASE,
 )
 _ANNOTATION_FOLDERS = {"annotation", "annotations", "xml", "xmls"}
 _SAME_CLASSES = 0.5  # of the smaller of two folders, from which both hold one thing
@@ -296,6 +298,14 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
     by_split = _splits_in_classes(tree, folder)
     if by_split:
         return by_split
+    for name in tree.inner(folder):
+        repeated = _repeats(tree, folder, name)
+        if repeated:
+            raise Question(
+                f"{name} holds folders that are called as those beside it, such as "
+                f"{_few(repeated)}: take {name} away where it repeats them, or "
+                f"--layout top_folders where {name} is a class"
+            )
     alike = _alike(tree, folder)
     if alike:
         inner = tree.inner(join(folder, alike[0]))
@@ -313,6 +323,16 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
             f"--layout top_folders where {_few(groups)} are"
         )
     return _all_in(tree, folder, split)
+
+
+def _repeats(tree: Tree, folder: str, name: str) -> list[str]:
+    """Folders in a folder that are all called as folders beside it, else none."""
+    place = join(folder, name)
+    names = tree.inner(place)
+    beside = [other for other in tree.inner(folder) if other != name]
+    if place in tree.with_images or not set(names) <= set(beside):
+        return []
+    return names
 
 
 def _is_group(tree: Tree, folder: str) -> bool:

@@ -334,6 +334,7 @@ _COSTLY = (
     NO_TEST_IMAGES,
     "class_with_too_few_images",
     "boxes_in_shares",
+    "labels_alike",
     "class_without_name",
     "link_not_followed",
     "name_not_usable",

@@ -26,6 +26,7 @@ from helpers.data.annotations import (
     parse_voc,
     parse_yolo,
     text_of,
+    voc_image,
 )
 from helpers.data.class_folders import Question, is_voc, split_of
 from helpers.data.places import Places
@@ -92,7 +93,9 @@ def read_voc(source: Source) -> Listed:
     for name in filter(is_voc, source.names):
         place = places.nearest(name, PurePosixPath(name).stem)
         try:
-            reading = parse_voc(source.read(name))
+            content = source.read(name)
+            reading = parse_voc(content)
+            place = place or places.named(name, voc_image(content))
         except ValueError as fault:
             reading = str(fault)
         marked.append(Marked(name, place, reading))
@@ -312,6 +315,7 @@ def by_largest_box(table: str, marked: Sequence[Marked], split: str = "") -> Lis
         if isinstance(reading, Annotation)
     ]
     _check_distinct(set().union(*labels))
+    yield from _alike_but_for_capitals(set().union(*labels), table)
     several = sum(len(names) > 1 for names in labels)
     if several:
         detail = (
@@ -359,6 +363,19 @@ def _check_distinct(labels: Iterable[str]) -> None:
                 f"the labels {other!r:.100} and {label!r:.100} would both be the class "
                 f"{class_of(label)!r:.100}: rename one of them"
             )
+
+
+def _alike_but_for_capitals(labels: Iterable[str], table: str) -> Iterator[Fault]:
+    """Labels that are classes of their own and may be meant as one."""
+    spellings: dict[str, str] = {}
+    for label in sorted(set(labels)):
+        other = spellings.setdefault(class_of(label).casefold(), label)
+        if class_of(other) != class_of(label):
+            detail = (
+                f"the labels {other!r:.100} and {label!r:.100} differ in capitals "
+                "alone, and are two classes"
+            )
+            yield Fault(table, "labels_alike", detail)
 
 
 def _area(box: Box | None) -> float:

@@ -12,7 +12,10 @@ _ELSEWHERE = re.compile(r"/|\.\./|\w:/")  # how paths of another machine begin
 
 
 class Places:
-    """Paths by the name of their file, with its ending and without."""
+    """Paths by the name of their file, with its ending and without.
+
+    Names are alike whatever their case, as they are for the systems that wrote them.
+    """
 
     def __init__(self, paths: Iterable[str]) -> None:
         """Collect some paths.
@@ -22,9 +25,7 @@ class Places:
         """
         self._paths: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            name = composed(path.rpartition("/")[2])
-            stem = PurePosixPath(name).stem
-            for key in {name, stem}:
+            for key in {name.lower() for name in _name_and_stem(path)}:
                 self._paths[key].append(path)
 
     def nearest(self, path: str, name: str) -> str:
@@ -34,7 +35,13 @@ class Places:
             path: of another file, such as a table.
             name: of the file, with or without its ending.
         """
-        return _nearest(path, self._paths.get(composed(name), ()))
+        return _nearest(path, self._called(composed(name)))
+
+    def _called(self, name: str) -> list[str]:
+        """Files of a name, or a stem: in these letters, else in letters of any case."""
+        paths = self._paths.get(name.lower(), [])
+        same = [path for path in paths if name in _name_and_stem(path)]
+        return same or paths
 
     def named(self, table: str, name: str) -> str:
         """Where the file lies that a table names, of the paths that end so; or "".
@@ -47,15 +54,21 @@ class Places:
         # Of a path of another machine what comes first is not known here.
         starts = len(path.parts) if _ELSEWHERE.match(f"{path}") else 1
         for start in range(starts):
-            end = f"/{'/'.join(path.parts[start:])}"
+            end = f"/{'/'.join(path.parts[start:])}".lower()
             places = [
                 place
-                for place in self._paths.get(path.name, ())
-                if _ends_so(composed(f"/{place}"), end)
+                for place in self._called(path.name)
+                if _ends_so(composed(f"/{place}").lower(), end)
             ]
             if places:
                 return _nearest(table, places)
         return ""
+
+
+def _name_and_stem(path: str) -> tuple[str, str]:
+    """Name of a file with its ending and without."""
+    name = composed(path.rpartition("/")[2])
+    return name, name.rpartition(".")[0] or name
 
 
 def _ends_so(path: str, end: str) -> bool:

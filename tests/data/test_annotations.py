@@ -200,6 +200,7 @@ def test_yolo_by_hand():
     assert "divide pixels by its width" in parse_yolo(b"1 24 30 12 9", {})
     outline = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9", {"0": "cat"})
     assert outline.objects == (("cat", (0.1, 0.2, 0.4, 0.9)),)
+    assert parse_yolo(b"-1 0.5 0.5 1 1", {}) == "-1 is no number of a class"
     certain = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9 0.77", {"0": "cat"})
     assert certain == outline
     certain = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.77", {"0": "cat"})

@@ -18,6 +18,7 @@ from tests.data.conftest import (
     class_folders as folders_of,
 )
 from tests.data.conftest import (
+    coco,
     coco_source,
     cub_source,
     kinds,
@@ -140,6 +141,50 @@ def test_folders_hold_the_same_where_half_of_the_smaller_one_is_alike(shared, me
         read(ours + theirs)
 
 
+def test_a_folder_that_repeats_those_beside_it_is_a_question():
+    paths = of(("cat", "dog"), "thumbs")
+    with pytest.raises(Question, match="thumbs holds folders that are called as those"):
+        read([*paths, "cat", "dog"])
+    assert {name for _, name, _ in read(["cat/deep", "dog"])} == {"cat", "dog"}
+
+
+def test_labels_that_differ_in_capitals_alone_are_named(tmp_path):
+    files = {f"JPEGImages/{i}.jpg": jpeg(i) for i in range(4)}
+    files |= {
+        f"Annotations/{i}.xml": voc((1, 1, 9, 9), name=("Cat", "cat")[i % 2])
+        for i in range(4)
+    }
+    listing = layouts.scan(Source(written(tmp_path, files)), "auto")
+    assert listing.classes == ["Cat", "cat"]
+    (sentence,) = images.left_out(listing.faults)
+    assert "the labels 'Cat' and 'cat' differ in capitals alone" in sentence
+
+
+def test_images_are_those_that_files_name_in_letters_of_any_case(tmp_path):
+    """Also where an XML has another name than its image, and states it."""
+    files = {f"data/{i}.JPG": jpeg(i) for i in range(4)}
+    marked = [(i, i % 2, 1, 1, 8, 8) for i in range(4)]
+    table = coco([(f"{i}.jpg", 20, 16) for i in range(4)], ["cat", "dog"], marked)
+    listing = layouts.scan(
+        Source(written(tmp_path / "a", files | {"A.JSON": table})), "auto"
+    )
+    assert listing.layout == "coco"
+    assert len(listing.records) == 4
+    both = {f"data/{i}.jpg": jpeg(9 + i) for i in range(4)}
+    source = Source(written(tmp_path / "a", both))
+    names = [record.name for record in layouts.scan(source, "coco").records]
+    assert names == [f"data/{i}.jpg" for i in range(4)]
+    stated = {
+        f"Annotations/{i}a.xml": voc((1, 1, 9, 9), name=("cat", "dog")[i % 2]).replace(
+            b"<annotation>", f"<annotation><filename>{i}.jpg</filename>".encode()
+        )
+        for i in range(4)
+    }
+    listing = layouts.scan(Source(written(tmp_path / "b", files | stated)), "auto")
+    assert listing.layout == "voc"
+    assert [record.class_id for record in listing.records] == ["cat", "dog"] * 2
+
+
 @pytest.mark.parametrize(("others", "differ"), [(2, False), (3, True)])
 def test_folders_and_objects_agree_where_four_of_five_labels_are_the_folders(
     others, differ
@@ -161,6 +206,7 @@ def test_folders_and_objects_agree_where_four_of_five_labels_are_the_folders(
         ("images/{}/{}.jpg", "segmentations/{}/{}.png"),
         ("{}/images/{}.jpg", "{}/masks/{}.png"),
         ("{}/{}.jpg", "{}/{}_mask.png"),
+        ("{}/{}.jpg", "{}/{}_depth.png"),
         ("{}/{}.jpg", "masks/{}/{}.png"),
     ],
 )
