@@ -281,7 +281,7 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     if name in _COLOURS and len(items) != 3:
         return f"{stated}, and must have three items, of red, green and blue"
     if len(set(map(_as_counted, items))) < len(items) and name not in _COLOURS:
-        return f"{stated}, and an item stands twice (numbers count to six digits)"
+        return f"{stated}, and contains duplicates (numbers count to six digits)"
     for item in items:
         if isinstance(item, bool | dict):
             continue
@@ -353,7 +353,7 @@ class _Yaml(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key {twice[0]!r} stands twice", node.start_mark
+                None, None, f"the key {twice[0]!r} is duplicated", node.start_mark
             )
         return super().construct_mapping(node, deep)
 

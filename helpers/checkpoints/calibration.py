@@ -160,7 +160,7 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
     """Images of a class that each model of a report was fitted to, in the mean.
 
     Those of its run, or of the data, without what rule 3 holds out. NaN where the
-    report does not tell how many images the data have.
+    report does not say how many images the data have.
 
     Args:
         models: of the report.

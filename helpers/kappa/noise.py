@@ -26,7 +26,7 @@ class Level(NamedTuple):
 
 
 class AutoEncoder(nn.Module):
-    """An auto-encoder whose channels are ordered by how much they tell, the last least.
+    """An auto-encoder whose channels are ordered by how much they hold, the last least.
 
     By nested dropout (Rippel et al. 2014). Its bottleneck has a quarter of the side.
     """

@@ -31,7 +31,7 @@ CELL_STATISTICS = (
     "kappa_loss_std",
     "kappa_loss_10th_percentile",
 )
-# What tells the cells of a network apart, and what is said of the network.
+# Columns that identify a cell of a network, and columns of the network.
 _PLACE = [
     "family",
     "model",

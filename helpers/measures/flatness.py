@@ -34,7 +34,7 @@ _TRAVEL = 2.5
 def search(
     drop_at: Callable[[float], float], first: float, tries: int, name: str
 ) -> float:
-    """Find the magnitude of a change that costs a tenth of the accuracy.
+    """Find the magnitude of a change that lowers accuracy by 10 points.
 
     Drops grow about with the square of a small magnitude, which gives each step.
     Between two magnitudes the next is where the line through their logarithms crosses.
@@ -344,12 +344,12 @@ def _half_widths(weights: Weights, magnitude_aware: bool, radius: float) -> Weig
 
 @provides
 def sigma(noise_drop: Drop, flatness_halvings: int) -> float:
-    """Standard deviation of noise, the same on every weight, that costs a tenth.
+    """Standard deviation of noise on every weight that lowers accuracy by 10 points.
 
     Args:
         noise_drop: accuracy lost, of whether a size is in units of each weight, and the
             size.
-        flatness_halvings: steps of the search for the size.
+        flatness_halvings: sizes tried at most.
     """
     return search(
         lambda size: noise_drop(False, size), 2.0**-7, flatness_halvings, "sigma"
@@ -358,12 +358,12 @@ def sigma(noise_drop: Drop, flatness_halvings: int) -> float:
 
 @provides
 def relative_sigma(noise_drop: Drop, flatness_halvings: int) -> float:
-    """Standard deviation of noise in units of each weight that costs a tenth.
+    """Standard deviation of noise per unit of weight at 10 points less accuracy.
 
     Args:
         noise_drop: accuracy lost, of whether a size is in units of each weight, and the
             size.
-        flatness_halvings: steps of the search for the size.
+        flatness_halvings: sizes tried at most.
     """
     return search(
         lambda size: noise_drop(True, size), 2.0**-4, flatness_halvings, "sigma'"
@@ -372,12 +372,12 @@ def relative_sigma(noise_drop: Drop, flatness_halvings: int) -> float:
 
 @provides
 def alpha(ascent_drop: Drop, flatness_halvings: int) -> float:
-    """Half-width of a box around the weights whose worst point costs a tenth.
+    """Half-width of a box of weights whose worst point has 10 points less accuracy.
 
     Args:
         ascent_drop: accuracy lost at the worst point, of whether a half-width is in
             units of each weight, and the half-width.
-        flatness_halvings: steps of the search for the size.
+        flatness_halvings: sizes tried at most.
     """
     return search(
         lambda size: ascent_drop(False, size), 2.0**-14, flatness_halvings, "alpha"
@@ -391,7 +391,7 @@ def relative_alpha(ascent_drop: Drop, flatness_halvings: int, alpha: float) -> f
     Args:
         ascent_drop: accuracy lost at the worst point, of whether a half-width is in
             units of each weight, and the half-width.
-        flatness_halvings: steps of the search for the size.
+        flatness_halvings: sizes tried at most.
         alpha: half-width of the box around the weights.
     """
     return search(
@@ -482,7 +482,7 @@ def pacbayes_orig(frobenius_norms: Array, sigma: float, training_images: int) ->
 
 @complexity("flatness", "53", "PAC-Bayes flatness")
 def pacbayes_flatness(sigma: float) -> float:
-    """Inverse variance of the noise that costs a tenth of the accuracy.
+    """Inverse variance of the noise that lowers accuracy by 10 points.
 
     Args:
         sigma: standard deviation of the noise, the same on every weight.
@@ -530,7 +530,7 @@ def pacbayes_mag_orig(
 
 @complexity("flatness", "61", "magnitude-aware PAC-Bayes flatness")
 def pacbayes_mag_flatness(relative_sigma: float) -> float:
-    """Inverse variance of the noise, in units of each weight, that costs a tenth.
+    """Inverse variance of noise per unit of weight at 10 points less accuracy.
 
     Args:
         relative_sigma: standard deviation of the noise in units of each weight.
@@ -580,7 +580,7 @@ def sharpness_orig(
 
 @complexity("flatness", "54", "sharpness")
 def sharpness_flatness(alpha: float) -> float:
-    """Inverse square of the half-width of a box whose worst point costs a tenth.
+    """Inverse square of the half-width of a box at 10 points less accuracy.
 
     Args:
         alpha: half-width of the box around the weights.

@@ -202,7 +202,8 @@ def columns() -> pd.DataFrame:
 
     Returns:
         A row per measure and variant: column, measure, variant, title, family,
-        direction (0 is a count), source, needs, summary.
+        direction (0 is a count), source, needs, summary, defined_in (module and
+        function).
     """
     rows = []
     for item in MEASURES.values():
@@ -217,6 +218,7 @@ def columns() -> pd.DataFrame:
                 "source": item.source,
                 "needs": ", ".join(item.needs),
                 "summary": item.summary,
+                "defined_in": f"{item.function.__module__}.{item.function.__name__}",
             }
             rows.append(row)
     return pd.DataFrame(rows)

@@ -51,6 +51,7 @@ _PRIMARY = {
     "r given the start": "r_gap_given_start",
     "gap, given the start": "verdict_given_start",
     "r with test accuracy": "r_test_accuracy",
+    "error, kind held out (points)": "error_with",
     "error, kind held out in every architecture (points)": "error_with_twins",
 }
 _BY_START = {

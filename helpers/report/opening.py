@@ -213,11 +213,11 @@ def draw(scene: Scene, *, narrow: bool = False) -> Figure:
         figure = plt.figure(figsize=(6, 11.4) if narrow else (12, 6), dpi=_DPI)
         if narrow:
             tiles = GridSpec(1, 1, figure, 0.02, 0.48, 0.98, 0.965)
-            plots = GridSpec(1, 2, figure, 0.13, 0.205, 0.97, 0.395, wspace=0.12)
+            plots = GridSpec(1, 2, figure, 0.13, 0.205, 0.97, 0.395, wspace=0.2)
             legend = (0.02, 0.0)
         else:
             tiles = GridSpec(1, 1, figure, 0.008, 0.012, 0.53, 0.945)
-            plots = GridSpec(1, 2, figure, 0.6, 0.37, 0.985, 0.87, wspace=0.12)
+            plots = GridSpec(1, 2, figure, 0.6, 0.37, 0.985, 0.87, wspace=0.2)
             legend = (0.555, 0.0)
         _draw_tiles(
             tiles[0].subgridspec(3, _PHOTOGRAPHS, wspace=0.05, hspace=0.2), scene

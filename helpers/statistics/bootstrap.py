@@ -27,7 +27,7 @@ DRAWS = 2_000
 LEVEL = 0.95
 FEWEST_CONFIGURATIONS = 8
 CONFIGURATION = "cell"  # column that names the configuration of a model
-POWER = 2.8  # standard errors that are told from 0 with 80 % power: 1.96 + 0.84
+POWER = 2.8  # standard errors that are detected with 80 % power: 1.96 + 0.84
 # Streams of random numbers that do not depend on each other.
 _CONFIGURATIONS = 0
 SCORING_IMAGES = 1
@@ -425,7 +425,7 @@ def percentile_interval(
 
 
 def smallest_detectable(estimate: Estimate) -> Array:
-    """Smallest |r| that these configurations would have told from 0.
+    """Smallest |r| that these configurations would have distinguished from 0.
 
     ``tanh(2.8 sd(atanh r))`` over the draws, for a power of 80 %.
 

@@ -347,7 +347,7 @@ def _reason(text: str) -> str:
     """Snakemake's reason in the words of a study."""
     reasons = []
     if "Missing output files" in text or "Incomplete output files" in text:
-        reasons.append("is not complete")
+        reasons.append("has no complete results in work/")
     if "Params have changed" in text:
         reasons.append(f"changed: {_changed(text.partition(' now: ')[2])}")
     others = text.partition("updated by another job: ")[2]
@@ -362,7 +362,7 @@ def _changed(values: str) -> str:
     without_job = re.sub(r"'\{.*\}'", "", values)
     names = sorted(set(re.findall(r"""["']([\w./]+) """, without_job)))
     if not names:
-        return "what it has no more"
+        return "values that it no longer has"
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
 

@@ -133,7 +133,7 @@ def _faults_of_values(notebook: str, item: Parameter, values: Any) -> list[str]:
     if not faults:
         typed = {repr(check_type(item.annotation, value)) for value in values}
         if len(typed) < len(values):
-            faults = [f"{item.name} is {values!r:.100}, and a value stands twice"]
+            faults = [f"{item.name} is {values!r:.100}, and contains duplicates"]
     return [f"sweep: {notebook}: {fault}" for fault in faults]
 
 

@@ -118,7 +118,7 @@ def test_quantities_of_maps_are_the_measures_of_the_text():
     titles = [one["title"] for one in shown["quantities"]]
     assert titles == [
         "IoU above shuffled boxes",
-        "IoU, chance not taken off",
+        "IoU, chance not subtracted",
         "area-matched IoU, above chance",
         "pointing game, above chance",
     ]

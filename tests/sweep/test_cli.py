@@ -139,7 +139,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
         1
     ].splitlines()
     assert told[0] == "01_a: runs: Forced execution" and told[1].startswith(
-        "02_b: runs: is not complete"
+        "02_b: runs: has no complete results in work/"
     )
     with (chain.root / "helpers/cams/overlap.py").open("a") as file:
         file.write("# a further line\n")
@@ -247,7 +247,7 @@ def test_a_sweep_executes_each_value_and_one_that_fails_costs_itself(project):
     assert told == [
         "03_c: complete, nothing changed",
         "03_c@a=2: complete, nothing changed",
-        "03_c@a=3: runs: is not complete",
+        "03_c@a=3: runs: has no complete results in work/",
     ]
     told = project.run("demo", "--dry-run")[1].splitlines()[-1]
     assert told.startswith("03_c@a=0: runs: failed: cell 2 (1 / a) | ZeroDivisionError")
@@ -282,7 +282,7 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
     code, _, err = chain.run()
     assert code == 2 and "another sweep works on" in err
     assert re.search(
-        r"^01_a: runs: is not complete; at [\d :-]{19}: The section of waiting$",
+        r"^01_a: runs: has no complete results in work/; at [\d :-]{19}: The section of waiting$",
         chain.run("demo", "--status")[1],
         re.M,
     )
@@ -291,7 +291,7 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
     assert sweep.wait(10) == 130
     assert time.monotonic() - began < 2  # one second on an idle machine
     wait_for(lambda: not at_work(chain.root), 10)
-    assert "runs: is not complete" in chain.run("demo", "--status")[1]
+    assert "runs: has no complete results in work/" in chain.run("demo", "--status")[1]
     (chain.root / "go").touch()
     assert chain.run()[0] == 0 and begun(chain) == ["02_b"]
 

@@ -141,7 +141,7 @@ def test_a_changed_value_of_the_study_or_of_a_list_runs_again_what_has_it_alone(
         ({"threshold": 0.1}, "threshold is 0.1, and must be a list of values"),
         ({"threshold": []}, "threshold is [], and must be a list of values"),
         ({"threshold": ["x"]}, "threshold is 'x', and must be float (of the map)"),
-        ({"threshold": [1, 1.0, 2]}, "a value stands twice"),
+        ({"threshold": [1, 1.0, 2]}, "contains duplicates"),
         ({"names": ["a"]}, "names is 'a', and must be list[str]"),
         ({"jobs": [1]}, "jobs cannot be swept: it moves no result"),
         ({"study": ["a"]}, "study cannot be swept: it moves no result"),

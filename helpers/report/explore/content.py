@@ -39,7 +39,7 @@ _SHIFTED = "test_accuracy@"  # begins the column of an accuracy under a shift
 # Measures of a map that is cut at a threshold, and by which rule others cut it.
 _AT_THRESHOLDS = ("iou_above_shuffled", "iou")
 _BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
-_WITH_CHANCE = ", chance not taken off"
+_WITH_CHANCE = ", chance not subtracted"
 _PICTURES = 12  # images in each row of the gallery
 # Maps that the explorer's overlaps are computed from: of so many models times images,
 # and at least of so many images of each model, the first, in which classes take turns.
