@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -415,14 +416,13 @@ def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
     Args:
         builder: of the architecture.
     """
-    two = _shapes(builder, 2)
     three = _shapes(builder, 3)
-    return tuple(
-        (key, axis)
-        for key, shape in two.items()
-        for axis in range(len(shape))
-        if shape[axis] != three[key][axis]
-    )
+    differing = []
+    for key, shape in _shapes(builder, 2).items():
+        for axis, size in enumerate(shape):
+            if size != three[key][axis]:
+                differing.append((key, axis))
+    return tuple(differing)
 
 
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
@@ -517,12 +517,10 @@ def described(network: nn.Module) -> tuple[str, bool]:
         return f"{type(network).__name__} of {weights / 1e6:.3g} million weights", False
     first = next(iter(convolutions.values()))
     last_stage = list(blocks)[-1].rpartition(".")[0]
-    stride = max(
-        module.stride[0]
-        for name, inner in blocks.items()
-        if name.startswith(f"{last_stage}.")
-        for module in inner
-    )
+    in_last_stage = [
+        inner for name, inner in blocks.items() if name.startswith(f"{last_stage}.")
+    ]
+    stride = max(module.stride[0] for module in chain.from_iterable(in_last_stage))
     pools = any(isinstance(module, nn.MaxPool2d) for module in network.modules())
     side = "x".join(map(str, first.kernel_size))
     stem = f"a {side} stem of stride {first.stride[0]}{', max-pool' if pools else ''}"

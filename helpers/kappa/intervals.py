@@ -183,10 +183,10 @@ def _bands_of_marginals(
     table = pd.DataFrame({"axis": axes, "level": np.concatenate(levels)})
     for name in BOUNDS.values():
         statistic = draws[..., CELL_STATISTICS.index(name)]
-        means = [
-            np.concatenate([along_axis(draw, axis) for axis in range(3)])
-            for draw in statistic
-        ]
+        means = []
+        for draw in statistic:
+            of_axes = [along_axis(draw, axis) for axis in range(3)]
+            means.append(np.concatenate(of_axes))
         low, high = percentile_interval(means, classes)
         table[f"{name}_low"] = low
         table[f"{name}_high"] = high

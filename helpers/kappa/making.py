@@ -145,7 +145,8 @@ def make(
     recipes = {
         name: recipe(name, data, epochs, seed) for name in filter(family_made, names)
     }
-    runs, others = [], []
+    runs = []
+    others = []
     for name, config in recipes.items():
         if family_made(name) == "resnet":
             runs.append(config)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -55,23 +56,24 @@ def score(
         that a new one leaves the values of all others as they are.
     """
     measures = measures_by_part(families, only)
-    parts = {
-        part: deciding(part.partition(".")[0], settings, [item.name for item in items])
-        | {"images": scored_on.name}
-        for part, items in measures.items()
-    }
-    names = [item.name for items in measures.values() for item in items]
-    scoring = _Scoring(
-        measures,
-        evidence.sources_from_outside(names),
-        settings,
-        scored_on,
-        of_images=not only,
-    )
+    parts = {}
+    names = []
+    for part, items in measures.items():
+        of_part = [item.name for item in items]
+        parts[part] = deciding(_family(part), settings, of_part)
+        parts[part]["images"] = scored_on.name
+        names += of_part
+    from_outside = evidence.sources_from_outside(names)
+    scoring = _Scoring(measures, from_outside, settings, scored_on, of_images=not only)
     if "localization" in parts and not only:
         _localize_from_maps(store, models, parts, scoring)
     compute = partial(_scores, scoring=scoring, device=store.device)
     return store.each(models, parts, compute)
+
+
+def _family(part: str) -> str:
+    """Family of a part: of "localization.iou", too, "localization"."""
+    return part.partition(".")[0]
 
 
 def measures_by_part(
@@ -153,9 +155,12 @@ class _Scoring:
         self, parts: Sequence[str], inputs: Mapping[str, Any] | None = None
     ) -> set[str]:
         """Everything that the measures of some parts need; inputs need nothing."""
-        items = [item for part in parts for item in self.measures[part]]
+        items = self._measures_of(parts)
         sources = evidence.sources_by_name(items, self.from_outside)
         return evidence.closure((item.name for item in items), sources, inputs or {})
+
+    def _measures_of(self, parts: Sequence[str]) -> list[registry.Measure]:
+        return list(chain.from_iterable(self.measures[part] for part in parts))
 
     def records(
         self, parts: Sequence[str], inputs: Mapping[str, Any]
@@ -165,10 +170,10 @@ class _Scoring:
         if self.of_images:
             providers = {part: IMAGE_VALUES.get(part, ()) for part in parts}
         scores, arrays = evidence.score(
-            [item for part in parts for item in self.measures[part]],
+            self._measures_of(parts),
             inputs,
             self.settings,
-            [name for names in providers.values() for name in names],
+            chain.from_iterable(providers.values()),
             self.from_outside,
         )
         records = {}
@@ -228,7 +233,7 @@ def _localize_from_maps(
     folders = {
         part: store.folder / f"{part}-{digest(settings)}"
         for part, settings in parts.items()
-        if part.partition(".")[0] == "localization"
+        if _family(part) == "localization"
     }
     target = Records(folders, models, store.published)
     missing = {model.model_id: target.missing(model.model_id) for model in models}

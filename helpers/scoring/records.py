@@ -120,7 +120,8 @@ def _publish_images(
             "published; run notebooks/01_data_subset.ipynb for it, or `python -m "
             f"helpers.sweep {work.name}`"
         )
-    manifest, target = read_json(work / MANIFEST), published.folder / MANIFEST
+    manifest = read_json(work / MANIFEST)
+    target = published.folder / MANIFEST
     other = read_json(target)["fingerprint"] if target.is_file() else ""
     if other not in ("", manifest["fingerprint"]):
         raise ValueError(
@@ -165,7 +166,8 @@ def _run_names(work: Path) -> list[str]:
 
 
 def _publish_run(work: Path, name: str, published: Published) -> None:
-    source, target = work / "runs" / name, inside(published.folder / "runs", name)
+    source = work / "runs" / name
+    target = inside(published.folder / "runs", name)
     result = read_json(source / "result.json")
     for snapshot in result["snapshots"]:
         weights = source / f"snapshot-{snapshot['snapshot']}.safetensors"

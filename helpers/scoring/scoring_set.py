@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -72,7 +73,8 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
     Raises:
         ValueError: for fewer than ``OF_A_CLASS`` such images of a class.
     """
-    different = {tuple(getattr(run, name) for name in _DECISIVE): run for run in runs}
+    decisive = attrgetter(*_DECISIVE)
+    different = {decisive(run): run for run in runs}
     shared = np.arange(len(data.train))
     for run in different.values():
         shared = np.intersect1d(shared, rows_of_run(data, run)[0])

@@ -30,11 +30,13 @@ def class_table(
         ``values``, test_images, test_accuracy, networks_tested, and gap, which is
         training minus test accuracy of the networks that were tested. NaN without.
     """
-    labels, test_labels = np.asarray(labels), np.asarray(test_labels)
+    labels = np.asarray(labels)
+    test_labels = np.asarray(test_labels)
     tested = np.isfinite(test_correct).all(axis=1)
     rows = []
     for label, name in enumerate(names):
-        images, test_images = labels == label, test_labels == label
+        images = labels == label
+        test_images = test_labels == label
         row = {"class": name, "images": int(images.sum())}
         row |= {key: _mean(array[:, images]) for key, array in values.items()}
         row["test_images"] = int(test_images.sum())

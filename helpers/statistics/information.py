@@ -4,7 +4,7 @@ The score of the PGDL competition.
 """
 
 from collections.abc import Sequence
-from itertools import combinations, product
+from itertools import chain, combinations, product
 
 import numpy as np
 import pandas as pd
@@ -89,7 +89,7 @@ def information_by_set(
     # Ranks have the same order, and are compared faster.
     ranks = rankdata(measures, "dense", axis=0).astype(np.int16)
     gap_ranks = rankdata(gaps, "dense", axis=0).astype(np.int16)
-    sets = [names for size in (0, 1, 2) for names in combinations(levels, size)]
+    sets = chain.from_iterable(combinations(levels, size) for size in (0, 1, 2))
     shares = {}
     for names in sets:
         cells = joint_codes([levels[name] for name in names], len(gaps))

@@ -258,9 +258,12 @@ def beside_published(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFra
         The table with published_r or published_accuracy, and difference.
     """
     if "pearson_r" in published:
-        ours, name, values = "pearson_r", "published_r", published["pearson_r"]
+        ours = "pearson_r"
+        name = "published_r"
+        values = published["pearson_r"]
     else:
-        ours, name = "accuracy", "published_accuracy"
+        ours = "accuracy"
+        name = "published_accuracy"
         values = published["accuracy_percent"] / 100
     keys = ["architecture", "threshold", "measure"]
     theirs = published.rename(columns={"method": "measure"})[keys]

@@ -141,11 +141,10 @@ def gate_table(
         "networks finished": {ANY_MEASURE: ended_by_a_rule(trained).mean()},
         "enough configurations": {ANY_MEASURE: models[CONFIGURATION].nunique()},
     }
-    rows = [
-        (gate, name, float(value), *GATES[gate])
-        for gate, by_measure in values.items()
-        for name, value in by_measure.items()
-    ]
+    rows = []
+    for gate, by_measure in values.items():
+        for name, value in by_measure.items():
+            rows.append((gate, name, float(value), *GATES[gate]))
     columns = ["gate", "concerns", "value", "least", "most", "limit"]
     table = pd.DataFrame(rows, columns=columns)
     table["passes"] = table["value"].round(9).between(table["least"], table["most"])
