@@ -205,7 +205,7 @@ def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(
 
 def test_a_diverging_run_is_a_result_with_its_reason(data, config, tmp_path):
     result = train_run(
-        replace(config, optimizer="sgd", learning_rate=1e30),
+        replace(config, optimizer="sgd", learning_rate=1e9),
         data,
         tmp_path / "runs" / "x",
     )
