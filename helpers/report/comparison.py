@@ -94,16 +94,9 @@ def predictions(
         if equal_architectures:
             of_study = of_study[equal_numbers(of_study["architecture"], seed)]
         models[name] = of_study.reset_index(drop=True)
-    titles = {
-        measure: title
-        for measure, title in titles.items()
-        if all(measure in of_study for of_study in models.values())
-    }
-    axes = [
-        name
-        for name in (*KIND, *SETTING)
-        if all(name in of_study for of_study in models.values())
-    ]
+    columns = set.intersection(*map(set, models.values()))
+    titles = {name: titles[name] for name in titles if name in columns}
+    axes = [name for name in (*KIND, *SETTING) if name in columns]
     return pd.concat(
         [across_studies(models, name, axes, titles) for name in names],
         ignore_index=True,

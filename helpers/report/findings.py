@@ -319,18 +319,15 @@ def figures(folder: Path, findings: Findings) -> list[tuple[str, str]]:
 
 def _leading_figures(folder: Path) -> list[tuple[str, str]]:
     """The figures of ``LEADING`` that notebooks of a report drew, with captions."""
-    items = [
-        item
-        for path in sorted(folder.glob("story/[0-9][0-9]_*.json"))
-        for item in story(folder, path.stem)
-        if item["kind"] == "figure"
-    ]
-    return [
-        (item["path"], caption)
-        for beginning, caption in LEADING.items()
-        for item in items
-        if item.get("name", "").startswith(beginning)
-    ]
+    items = []
+    for path in sorted(folder.glob("story/[0-9][0-9]_*.json")):
+        items += [item for item in story(folder, path.stem) if item["kind"] == "figure"]
+    figures = []
+    for beginning, caption in LEADING.items():
+        for item in items:
+            if item.get("name", "").startswith(beginning):
+                figures.append((item["path"], caption))
+    return figures
 
 
 def page(folder: Path) -> str:

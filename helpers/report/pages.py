@@ -414,14 +414,12 @@ def _figures(folder: Path, found: Findings) -> list[dict[str, Any]]:
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figures and tables, and the notebooks."""
     found = findings.of_report(folder)
-    stems = sorted(path.stem for path in folder.glob("story/*.json"))
-    facts = [
-        (stem, name, value)
-        for stem in stems
-        for item in findings.story(folder, stem)
-        for kind in ("values", "facts")  # of parameters, and of provenance
-        for name, value in item.get(kind, {}).items()
-    ]
+    facts = []
+    for stem in sorted(path.stem for path in folder.glob("story/*.json")):
+        for item in findings.story(folder, stem):
+            # "values" of parameters, and "facts" of provenance
+            of_item = item.get("values", {}) | item.get("facts", {})
+            facts += [(stem, name, value) for name, value in of_item.items()]
     provenance = findings.Part(
         "Parameters, commit, versions, device and time",
         pd.DataFrame(facts, columns=["notebook", "what", "value"]),

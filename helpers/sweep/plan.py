@@ -356,9 +356,10 @@ def _print_counted(
 ) -> list[Cost]:
     """Print a range of hours from a count of operations and published rates."""
     groups = _groups(runs)
+    representatives = {of.architecture: of for of in groups.values()}
     of_architecture = {
         name: count_operations(of, images.classes, parameters["image_size"])
-        for name, of in {of.architecture: of for of in groups.values()}.items()
+        for name, of in representatives.items()
     }
     counted = {group: of_architecture[group[0]] for group in sorted(groups)}
     lines = []

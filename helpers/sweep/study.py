@@ -128,12 +128,11 @@ class CheckedStudy:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The parameters of all notebooks together, without what a sweep varies."""
-        return {
-            name: value
-            for item in self.executions
-            if not item.combination
-            for name, value in item.parameters.items()
-        }
+        values = {}
+        for item in self.executions:
+            if not item.combination:
+                values |= item.parameters
+        return values
 
     @cached_property
     def work(self) -> Path:
@@ -256,11 +255,11 @@ def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedSt
     names = {item.name for item in standing}
     if not published.is_file() or len(names) == len(study.executions):
         return study
-    executions = [
-        replace(item, after=tuple(name for name in item.after if name not in names))
-        for item in study.executions
-        if item.name not in names
-    ]
+    executions = []
+    for item in study.executions:
+        if item.name not in names:
+            after = tuple(name for name in item.after if name not in names)
+            executions.append(replace(item, after=after))
     wholes = tuple(
         item
         for item in standing

@@ -161,19 +161,16 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
             "maps": b64encode(kept["maps"][row, pictures].tobytes()).decode(),
             "right": kept["right"][row, pictures].tolist(),
         }
-    boxes = [
-        [[int(end) for end in box] for box in kept["boxes"][place] if box[2] > box[0]]
-        for place in pictures
-    ]
-    labels = [str(kept["class_names"][kept["labels"][place]]) for place in pictures]
-    images = [
-        {
-            "src": b64encode(kept["thumbnails"][place]).decode(),
-            "label": labels[place],
-            "boxes": boxes[place],
-        }
-        for place in pictures
-    ]
+    images = []
+    for place in pictures:
+        boxes = kept["boxes"][place]
+        images.append(
+            {
+                "src": b64encode(kept["thumbnails"][place]).decode(),
+                "label": str(kept["class_names"][kept["labels"][place]]),
+                "boxes": boxes[boxes[:, 2] > boxes[:, 0]].astype(int).tolist(),
+            }
+        )
     facts = {
         "size": int(kept["image_size"]),
         "side": kept["maps"].shape[2:],
@@ -294,7 +291,7 @@ def _shared(models: pd.DataFrame) -> Content:
     axes = [
         {
             "title": in_words(name),
-            "levels": [str(level) for level in in_order(models[name])],
+            "levels": list(map(str, in_order(models[name]))),
             "of": models[name].astype(str).tolist(),
         }
         for name in AXES
