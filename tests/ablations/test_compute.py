@@ -14,7 +14,9 @@ from helpers.ablations.compute import (
     ATTRIBUTED,
     CLOSED,
     CLOSED_FORMS,
+    PREDICTED,
     SAMPLED,
+    TRUE,
     AblationSettings,
     Subject,
 )
@@ -429,3 +431,21 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     assert row["iou"] == pytest.approx(float(iou.mean()), abs=2e-3)
     assert (row["train_images"], row["test_images"]) == (20, 20)
     assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]
+
+
+def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
+    given, closed, sampled
+):
+    maps = compute.closed_form(given).maps
+    in_boxes = overlap.box_masks(given.images.boxes, given.size)
+    method, formula = CLOSED_FORMS[0]
+    expected, of_true = (
+        compute.iou_of_images(
+            maps[method, formula, class_used], in_boxes, SETTINGS.threshold
+        )
+        for class_used in (PREDICTED, TRUE)
+    )
+    name = compute.name_of_images(method, formula)
+    np.testing.assert_array_equal(closed[name], expected)
+    assert not np.array_equal(expected, of_true)
+    np.testing.assert_allclose(sampled[name], expected[:10], atol=2e-3)

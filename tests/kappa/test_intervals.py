@@ -132,6 +132,9 @@ def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(ce
     np.testing.assert_allclose(
         found.fits["error_mean_high"], found.fits["error_mean"] + 0.095
     )
+    places = found.fits.groupby("axis")["level"].agg(["min", "median", "max"])
+    low, middle, high = places.loc["weights"]
+    assert middle**2 == pytest.approx(low * high, rel=0.01), "sizes are geometric"
     point = tradeoff.trade_off_point(*grid, 1.0)
     assert [found.points[name].median() for name in point] == pytest.approx(
         list(point.values()), rel=1e-5

@@ -262,3 +262,12 @@ def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
     assert other.model_id.removeprefix("m1@stop-") != classifier.model_id.removeprefix(
         "m0@stop-"
     )
+
+
+def test_the_share_of_unseen_classes_is_that_of_each_step(data):
+    answers = np.zeros((3, 1, len(data.test)), dtype=np.int16)
+    record = {"predicted": answers, "weights": np.array(5)}
+    kept = SimpleNamespace(record=lambda part, model_id: record)
+    table = probing.kappa_of_classes(kept, [backbone()], data, LEVELS[:1], [3, 2, 1])
+    shares = table.groupby("class_id", sort=False)["unseen_fraction"].apply(list)
+    assert shares.iloc[0] == pytest.approx([2 / 3, 1 / 2, 0])

@@ -160,3 +160,11 @@ def test_missing_and_undefined_cells_are_named():
     message = r"^2 of 432 cells are missing or undefined \(ssim/unseen_fraction/weights\): 0.6/0/1.2e\+07, 0.6/0/6.6e\+07$"
     with pytest.raises(ValueError, match=message):
         tradeoff.trade_off_point(*statistics.cell_array(cells.drop(index=7)))
+
+
+def test_a_point_between_levels_is_found_to_the_last_digit():
+    """F falls linearly with SSIM: ``-a x + x²`` is lowest at a / 2, far from all levels."""
+    total = np.broadcast_to(10 - 2**0.5 * SSIM[:, None, None], (9, 1, 1))
+    cells = cells_of_total(total, SSIM, UNSEEN[:1], WEIGHTS[:1])
+    point = tradeoff.trade_off_point(*statistics.cell_array(cells))
+    assert point["ssim"] == pytest.approx(0.5**0.5, abs=1e-7)

@@ -267,3 +267,8 @@ def test_test_images_of_unrecorded_networks_make_no_interval_narrower(tmp_path):
         estimate = Bootstrap(models, one, draws=500).estimate(["measure"])
         widths.append(float(estimate.high[0] - estimate.low[0]))
     assert widths[0] < widths[1] < widths[2]
+
+
+def test_a_class_without_images_is_absent_not_never_predicted():
+    summary = classification.summary_metrics(np.eye(2, 3), [0, 1])
+    assert (summary["classes_absent"], summary["classes_never_predicted"]) == (1, 0)

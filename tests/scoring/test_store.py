@@ -23,6 +23,7 @@ def record(model, factor):
         "scores": table,
         "single": np.array([1.0, np.nan, 3.0], dtype=np.float32) * factor,
         "bits": np.array([True, False]),
+        "maps_16": np.zeros((3, 2, 2), dtype=np.uint16),  # too large to be stacked
     }
 
 
