@@ -58,6 +58,7 @@ SWEEP_LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
 WORK = "WORKBOOK_WORK"
 
 CHECKSUM = "checksum"  # in a file: of all else that it holds, see ``checksum``
+KEPT = "kept"  # in a folder of work and in records: values by part and model
 RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
 POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
 # In a study's folder of work and in its records: which images notebook 01 chose, and

@@ -84,7 +84,8 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} "
     "and {width:g}; or take made": (
         lambda v: (
-            re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
+            True in v["pretrained_levels"]
+            and re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
             and (v["stem"], v["width"]) != ("imagenet", 1)
         )
     ),

@@ -21,7 +21,12 @@ from helpers.scoring.classification import (
     of_test_images,
     test_logits,
 )
-from helpers.scoring.measuring import score, score_table, with_measures
+from helpers.scoring.measuring import (
+    score,
+    score_table,
+    with_measures,
+    without_interval,
+)
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.scoring_set import ScoringSet, scoring_set
 from helpers.scoring.store import Records, Store
@@ -49,6 +54,11 @@ class Measured:
             for name, values in self.records.stacked(family, ["maps"]).items()
             if name in self.models
         }
+
+    @property
+    def no_interval(self) -> list[str]:
+        """Measures whose intervals depend on images that are not recorded."""
+        return without_interval(self.models, self.of_images)
 
     def undefined(self) -> pd.DataFrame:
         """The number of networks in which a measure is undefined, by reason."""

@@ -34,8 +34,8 @@ SOURCE = "computed_from"  # the column that says where a row of a table is from
 OF_NETWORKS = "networks, as published"
 OF_MAPS = "kept maps"
 WITHOUT_NETWORKS = (
-    "Until then Grad-CAM of the predicted class is computed from its kept maps, and "
-    "rows of other choices stand as they were published when the networks were there "
+    "Until then rows stand as they were published when the networks were there, and "
+    "Grad-CAM of the predicted class by other parameters is computed of its kept maps "
     f"(column `{SOURCE}`)."
 )
 _VERSION = 1  # of the masks
@@ -144,7 +144,12 @@ def stage_of(model: Model, size: int) -> str:
 
 
 def with_published(
-    report: Path | None, name: str, ours: pd.DataFrame, keys: Sequence[str] = ()
+    report: Path | None,
+    name: str,
+    ours: pd.DataFrame,
+    keys: Sequence[str] = (),
+    *,
+    stand: bool = False,
 ) -> pd.DataFrame:
     """A table in which rows that cannot be computed here stand as they were published.
 
@@ -153,11 +158,12 @@ def with_published(
         name: of its table.
         ours: rows that were computed here; none is a table without rows.
         keys: columns that name a row; not needed where no row was computed here.
+        stand: whether a published row stands where ours has the same keys, as networks
+            gave it from maps that were not rounded; else ours takes its place.
 
     Returns:
-        The published rows in their order, each of ours in place of the published one of
-        the same keys, then further ones of ours; ``SOURCE`` says which is which. Ours
-        alone where the report has no such table.
+        The published rows in their order, then further ones of ours; ``SOURCE`` says
+        which is which. Ours alone where the report has no such table.
     """
     if report is None:
         return ours
@@ -172,7 +178,10 @@ def with_published(
     published = published.fillna(dict.fromkeys(texts, ""))
     if ours.empty:
         return published.reset_index(drop=True)
-    rows = _by_keys(published, keys) | _by_keys(ours, keys)
+    of_networks = _by_keys(published, keys)
+    rows = of_networks | _by_keys(ours, keys)
+    if stand:
+        rows |= of_networks
     columns = dict.fromkeys([*published, *ours])
     return pd.DataFrame(rows.values(), columns=list(columns))
 

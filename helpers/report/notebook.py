@@ -37,7 +37,7 @@ from helpers.parameters import StudyError, declared, in_force, name_of_values
 from helpers.relations import relation_faults
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
-from helpers.report.published_figures import published_figure
+from helpers.report.published_figures import is_of_parameters, published_figure
 from helpers.statistics.claims import check_claims, keep_claims
 
 _PACKAGES = (
@@ -353,6 +353,11 @@ class Report:
     def published(self) -> Path:
         """The folder of the study's report as it is published now."""
         return files.records_of(self.work).parent
+
+    @property
+    def repeats_published(self) -> bool:
+        """Whether the published execution of this notebook had these parameters."""
+        return is_of_parameters(self.published, self.notebook, vars(self.parameters))
 
     def find(self, file: str, *folders: Path) -> Path | None:
         """The folder with a file that another notebook made.

@@ -164,10 +164,13 @@ class Numbers:
         if not names:
             return pd.DataFrame()
         level = self.measures["level"].min()
+        r_low = self.measures.loc[names, "r_gap_low"]
+        no_interval = r_low.index[r_low.isna()]  # such as of images that are not known
         table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
         for start, name in ((True, "pretrained"), (False, "scratch")):
             rows = models[models["pretrained"].astype(bool) == start]
-            r = Bootstrap(rows).estimate(names, level=level)
+            bootstrap = Bootstrap(rows, no_interval=no_interval)
+            r = bootstrap.estimate(names, level=level)
             table[name] = r.value
             table[f"{name}_low"] = r.low
             table[f"{name}_high"] = r.high

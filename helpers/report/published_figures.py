@@ -29,15 +29,15 @@ def published_figure(
         report: ``reports/<study>``.
         notebook: its name without suffix.
         name: of the figure.
-        parameters: values in force now; those that name places and machines may differ
-            from the published ones, and so may those that one of the two does not have.
+        parameters: values in force now, see ``is_of_parameters``.
 
     Returns:
         None where the report has no such figure, or one of other parameters.
     """
+    if not is_of_parameters(report, notebook, parameters):
+        return None
     try:
         story = read_json(report / "story" / f"{notebook}.json")
-        published = _content(story, "parameters")["values"]
         finished = _content(story, "provenance")["facts"]["finished (UTC)"]
         drawn = next(
             item for item in story if item["kind"] == "figure" and item["name"] == name
@@ -45,15 +45,33 @@ def published_figure(
         path = inside(report, drawn["path"])
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return None  # nothing is published, or it is damaged
-    names = (published.keys() & parameters.keys()) - _PLACES
-    is_same = all(str(parameters[each]) == published[each] for each in names)
-    if not is_same or not path.is_file():
+    if not path.is_file():
         return None
     origin = drawn.get("origin") or {
         "caption": drawn["reading"],
         "finished": finished,
     }
     return PublishedFigure(path, origin["caption"], origin["finished"])
+
+
+def is_of_parameters(
+    report: Path, notebook: str, parameters: Mapping[str, Any]
+) -> bool:
+    """Whether a report has an execution of a notebook with the same parameters.
+
+    Args:
+        report: ``reports/<study>``.
+        notebook: its name without suffix.
+        parameters: values in force now; those that name places and machines may differ
+            from the published ones, and so may those that one of the two does not have.
+    """
+    try:
+        story = read_json(report / "story" / f"{notebook}.json")
+        published = _content(story, "parameters")["values"]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return False
+    names = (published.keys() & parameters.keys()) - _PLACES
+    return all(str(parameters[each]) == published[each] for each in names)
 
 
 def _content(story: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import RECORDS, complete_or_absent, inside, read_arrays
-from helpers.scoring.records import KEPT
+from helpers.files import KEPT, RECORDS, complete_or_absent, inside, read_arrays
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records
 

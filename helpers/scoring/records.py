@@ -24,6 +24,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from helpers.files import (
+    KEPT,
     LABELS,
     MANIFEST,
     DamagedFileError,
@@ -35,9 +36,9 @@ from helpers.files import (
     read_table,
     write_json,
 )
+from helpers.training.catalogue import is_scored
 
 CATALOGUE = "catalogue.parquet"  # in a folder of work: the models of notebook 02
-KEPT = "kept"  # folder of a study's values by part and model
 SETTINGS = "settings.json"  # in the folder of a part: what decides its values
 WEIGHTS = ".weights"  # array of a file: digest of the weights that its values are of
 OF_RUN = ("config.json", "history.parquet", "result.json")  # the result comes last
@@ -175,13 +176,15 @@ def _publish_run(work: Path, name: str, published: Published) -> None:
             snapshot["digest"] = digest_of(weights)
     if (target / "result.json").is_file():
         before = read_json(target / "result.json")
-        if before != result:
+        if before != result and is_scored(published.folder, name):
             published.refused.append(
                 f"the run {name} has another result in {target} (trained on "
                 f"{before.get('device')}) than in {source} (trained on "
                 f"{result['device']}); delete one of the two folders"
             )
             return
+        if before != result:  # it was lost before it was scored, and trained again
+            (target / "result.json").unlink()
     for file in OF_RUN[:-1]:
         if (source / file).is_file():
             _copy(source / file, target / file, published)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from helpers.files import (
+    KEPT,
     DamagedFileError,
     complete_or_absent,
     digest,
@@ -27,7 +28,7 @@ from helpers.files import (
 )
 from helpers.networks.batches import halving_batches
 from helpers.scoring.models import Model
-from helpers.scoring.records import KEPT, LARGE, SETTINGS, WEIGHTS
+from helpers.scoring.records import LARGE, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
 
 Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]

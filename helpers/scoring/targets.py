@@ -23,7 +23,7 @@ from helpers.networks import resnet
 from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import deciding, with_measures
 from helpers.scoring.models import Model
-from helpers.scoring.store import NotInRecords, Records, Store
+from helpers.scoring.store import Records, Store
 from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap
 from helpers.statistics.correlations import kendall
 from helpers.statistics.information import conditional_information
@@ -60,10 +60,8 @@ def on_targets(
     Returns:
         A part per target: array "logits" (T, K) float16, table "scores". A measure of
         the holdout is undefined where the study watches the test images
-        (``rule3_split``).
-
-    Raises:
-        NotInRecords: where no model has all parts.
+        (``rule3_split``). Models that neither can be loaded here nor have records are
+        left out.
     """
     measures = registry.of_families(["unlabelled"])
     decisive = {"data": data.fingerprint, "seed": settings.seed}
@@ -82,10 +80,7 @@ def on_targets(
         measures=measures,
         from_outside=evidence.sources_from_outside(item.name for item in measures),
     )
-    records = store.each(models, parts, compute, needed=False)
-    if records.left_out and not records.complete:
-        raise NotInRecords(records.left_out)
-    return records
+    return store.each(models, parts, compute, needed=False)
 
 
 def _on_targets(
@@ -294,6 +289,13 @@ def invariance_table(
     return pd.DataFrame(rows)
 
 
+# Columns of ``worth_table``.
+WORTH = (
+    *("target", "measure", "title", "n", "r", "r_low", "r_high"),
+    *("error_points", "bias_points"),
+)
+
+
 def worth_table(
     scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int
 ) -> pd.DataFrame:
@@ -308,8 +310,10 @@ def worth_table(
     Returns:
         A row per target and measure: n models; r with the accuracy on the target and
         its interval; error_points and bias_points, mean absolute and mean error of
-        measures that estimate this accuracy, NaN for others.
+        measures that estimate this accuracy, NaN for others. No row without scores.
     """
+    if scores.empty:
+        return pd.DataFrame(columns=WORTH)
     tables = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]

@@ -4,7 +4,7 @@ Whole configurations are drawn with replacement, and images where there are valu
 single ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ class Bootstrap:
         *,
         draws: int = DRAWS,
         seed: int = 0,
+        no_interval: Collection[str] = (),
     ) -> None:
         """Draw from a table of models.
 
@@ -76,6 +77,8 @@ class Bootstrap:
                 where an image has none; of test images for test_accuracy.
             draws: number of draws.
             seed: of the draws.
+            no_interval: columns whose draws are undefined, since values of single
+                images that they depend on are not known.
         """
         self.models = models.reset_index(drop=True)
         self.draws = draws
@@ -85,6 +88,7 @@ class Bootstrap:
             for name, values in (images or {}).items()
             if name in models
         }
+        self.no_interval = frozenset(no_interval)
         self.resampled = cache(self._resampled)
         # The column whose values are drawn, and change places.
         self.unit = CONFIGURATION
@@ -105,6 +109,7 @@ class Bootstrap:
         part = Bootstrap(
             self.models.iloc[rows], images, draws=self.draws, seed=self.seed
         )
+        part.no_interval = self.no_interval
         part.unit = self.unit
 
         def resampled(name: str) -> Array | None:
@@ -123,6 +128,7 @@ class Bootstrap:
         part = Bootstrap(
             self.models.assign(**columns), draws=self.draws, seed=self.seed
         )
+        part.no_interval = self.no_interval
         part.resampled = self.resampled
         part.unit = self.unit
         return part
@@ -189,6 +195,8 @@ class Bootstrap:
             in_each_draw = in_draws(
                 statistic, x, y, self.weights, of_images, self.resampled(target)
             )
+            unknown = [name in self.no_interval for name in names]
+            in_each_draw[:, unknown] = np.nan
         low, high = percentile_interval(in_each_draw, counts, level)
         return Estimate(
             statistic(x, y), low, high, is_finite.sum(0), counts, in_each_draw
@@ -339,7 +347,9 @@ def resampled_mean(
     Returns:
         (draws, n), NaN where a draw has no value of a model.
     """
-    table = np.asarray(values).astype(np.float32).T  # (images, n)
+    # In float64 sums of values that were kept in half precision are exact, whatever
+    # their order: ranks do not depend on how many threads add them up.
+    table = np.asarray(values).astype(float).T  # (images, n)
     is_finite = np.isfinite(table)
     all_finite = is_finite.all()
     table = np.where(is_finite, table, 0)
@@ -347,10 +357,10 @@ def resampled_mean(
     means = np.empty((draws, table.shape[1]))
     for start in range(0, draws, 100):
         count = min(100, draws - start)
-        counts = _counts(random, count, len(table)).astype(np.float32)
+        counts = _counts(random, count, len(table))
         mass = np.float64(len(table))
         if not all_finite:
-            mass = counts @ is_finite.astype(np.float32)
+            mass = counts @ is_finite.astype(float)
         means[start : start + 100] = (counts @ table) / np.where(mass > 0, mass, np.nan)
     return means
 

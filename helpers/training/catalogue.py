@@ -13,7 +13,14 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers.files import digest_of, inside, read_json, read_table, records_of
+from helpers.files import (
+    KEPT,
+    digest_of,
+    inside,
+    read_json,
+    read_table,
+    records_of,
+)
 from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import Form, save_half
 from helpers.training.config import (
@@ -68,14 +75,32 @@ def result_folder(work: Path, run: RunConfig | str) -> Path | None:
     return None
 
 
-def is_trained_here(work: Path, run: str) -> bool:
+def is_trained_here(work: Path, run: RunConfig | str) -> bool:
     """Whether a run's result lies in the folder of work, where its weights are."""
     return (run_folder(work, run) / "result.json").is_file()
 
 
 def is_complete(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run needs nothing more: it has a result, here or in the records."""
-    return result_folder(work, run) is not None
+    """Whether a run needs nothing more: trained here, or trained and scored elsewhere.
+
+    Records of a run that was lost before it was scored are of no use without weights.
+    """
+    if is_trained_here(work, run):
+        return True
+    folder = result_folder(work, run)
+    return folder is not None and is_scored(records_of(work), folder.name)
+
+
+def is_scored(records: Path, run: str) -> bool:
+    """Whether records hold values of a run's models, or that it left no model.
+
+    Args:
+        records: of a study.
+        run: its id, of a run with a result there.
+    """
+    if not read_json(run_folder(records, run) / "result.json")["snapshots"]:
+        return True
+    return any((records / KEPT).glob(f"*/{run}@*.npz"))
 
 
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:

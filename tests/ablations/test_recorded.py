@@ -80,6 +80,9 @@ def test_rows_that_cannot_be_computed_stand_as_they_were_published(tmp_path):
     table = recorded.with_published(tmp_path, "choices", ours, keys)
     assert table["method"].tolist() == ["a", "b", "c"]
     assert table["r"].tolist() == [0.1, 0.3, 0.4]
+    # By the same parameters the published row is the better one: of unrounded maps.
+    stands = recorded.with_published(tmp_path, "choices", ours, keys, stand=True)
+    assert stands["r"].tolist() == [0.1, 0.2, 0.4]
     networks, maps = recorded.OF_NETWORKS, recorded.OF_MAPS
     assert table[recorded.SOURCE].tolist() == [networks, maps, maps]
     # Published again, what was computed from maps is computed anew, or goes.

@@ -177,6 +177,23 @@ def test_a_run_with_records_counts_as_trained_and_one_without_is_left_to_train(
     assert catalogue.missing(work, runs) == []
 
 
+def test_a_run_that_was_lost_before_it_was_scored_is_trained_again(published, tmp_path):
+    study, *_, done = published
+    first, *others = runs_of(study)
+    work, folder = copied(done, tmp_path)
+    for path in folder.glob(f"kept/*/{run_id(first)}@*.npz"):
+        path.unlink()
+    assert catalogue.missing(work, [first, *others]) == [first]
+    # Its new result takes the place of the one that nothing rests on.
+    path = folder / "runs" / run_id(first) / "result.json"
+    write_json(path, read_json(path) | {"device": "a machine that is gone"})
+    again = records.publish(study.work, folder)
+    assert again.refused == []
+    published_result = done.folder / "runs" / run_id(first) / "result.json"
+    assert read_json(path) == read_json(published_result)
+    assert catalogue.missing(work, [first, *others]) == []
+
+
 def test_what_records_lack_and_would_need_weights_is_said_in_a_sentence(
     published, tmp_path
 ):

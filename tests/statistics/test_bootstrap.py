@@ -1,9 +1,12 @@
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
 from helpers.statistics.bootstrap import (
+    SCORING_IMAGES,
     TEST_IMAGES,
     Bootstrap,
     configuration_weights,
@@ -111,6 +114,17 @@ def test_configurations_are_drawn_as_a_whole_and_the_same_for_every_statistic():
         == configuration_weights(np.char.mod("cell %d", CONFIGURATIONS), 500, seed=4)
     ).all()
     assert (weights != configuration_weights(CONFIGURATIONS, 500, seed=5)).any()
+
+
+def test_means_of_drawn_images_are_exact_so_that_threads_do_not_change_them():
+    values = np.random.default_rng(0).random((5, 1000)).astype(np.float16)
+    drawn = resampled_mean(values, 20, seed=1)
+    random = np.random.default_rng([1, SCORING_IMAGES])
+    images = random.integers(1000, size=(20, 1000))
+    exact = [
+        [math.fsum(row[chosen].astype(float)) for row in values] for chosen in images
+    ]
+    np.testing.assert_array_equal(drawn, np.array(exact) / 1000)
 
 
 def test_image_draws_are_shared_by_measures_and_independent_between_training_and_test_images():
@@ -344,3 +358,25 @@ def test_a_mean_is_drawn_over_configurations_and_leaves_out_what_is_missing():
     error = values[:, 0].reshape(30, 2).mean(1).std() / np.sqrt(30)
     assert (high - low)[0] / 2 == pytest.approx(1.645 * error, rel=0.1)
     assert np.isnan([low[1:], high[1:]]).all()  # of 7 configurations, and of none
+
+
+def test_a_measure_whose_images_are_not_known_has_a_value_and_no_interval():
+    random = np.random.default_rng(0)
+    models = pd.DataFrame(random.random((20, 3)), columns=["gap", "iou", "reliance"])
+    models["cell"] = np.arange(20)
+    known = Bootstrap(models, draws=200)
+    drawn = Bootstrap(models, draws=200, no_interval=["reliance"])
+    for draws in (
+        drawn,
+        drawn.assign(),
+        drawn.of(models.index),
+        drawn.resampling("cell"),
+    ):
+        ours = draws.correlations(["iou", "reliance"]).set_index("measure")
+        theirs = known.correlations(["iou", "reliance"]).set_index("measure")
+        pd.testing.assert_series_equal(ours.loc["iou"], theirs.loc["iou"])
+        ends = ["ci_low", "ci_high", "kendall_low", "kendall_high"]
+        assert ours.loc["reliance", ends].isna().all()
+        assert theirs.loc["reliance", ends].notna().all()
+        assert ours.loc["reliance", "pearson_r"] == theirs.loc["reliance", "pearson_r"]
+    assert np.isnan(smallest_detectable(drawn.estimate(["reliance"]))).all()

@@ -601,6 +601,12 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         {"shard": "4/4", "noise_ssim": [0.98, 1.0]},
         {"noise_generator": "autoencoder", "image_size": 32},
         {"kappa_families": ["efficientnet-like w0.5 d0.5", "resnet18 w0.5"]},
+        {
+            "pretrained_weights": "IMAGENET1K_V1",
+            "pretrained_levels": [False],
+            "stem": "small",
+            "width": 0.25,
+        },
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []

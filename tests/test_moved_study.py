@@ -1,0 +1,129 @@
+"""A study that one machine begins and another one finishes gives the same tables."""
+
+import copy
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import yaml
+
+from helpers.files import PROJECT_ROOT
+from tests.conftest import TINY_STUDY
+
+pytestmark = pytest.mark.nightly
+
+NOTEBOOKS = ("01_data_subset", "02_grid_training", "03_cam_scoring", "04_baselines")
+TABLES = ("catalogue", "localization", "table3_iou", "table4_iou", "primary", "kinds")
+# Seconds differ, and so does the machine.
+OF_TIME = ["seconds", "device"]
+
+
+def begin(folder, *options):
+    """A sweep with its folders of work and reports below a folder."""
+    study = copy.deepcopy(TINY_STUDY)
+    study["notebooks"] = {name: study["notebooks"][name] for name in NOTEBOOKS}
+    study["notebooks"]["02_grid_training"]["run_count"] = 8
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(study))
+    places = [f"--set={name}_dir={folder / name}" for name in ("work", "reports")]
+    command = [sys.executable, "-m", "helpers.sweep", str(folder / "tiny.yaml")]
+    return subprocess.Popen(
+        [*command, *places, *options],
+        cwd=PROJECT_ROOT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def finish(folder, *options):
+    """The tables of a sweep that ran to its end."""
+    sweep = begin(folder, *options)
+    output = sweep.communicate()[0].decode()
+    assert sweep.returncode == 0, output
+    tables = {
+        name: pd.read_csv(folder / f"reports/tiny/tables/{name}.csv") for name in TABLES
+    }
+    return {
+        name: table.drop(columns=OF_TIME, errors="ignore")
+        for name, table in tables.items()
+    }
+
+
+def trained(folder):
+    return {path.parent.name for path in folder.glob("work/tiny/runs/*/result.json")}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return finish(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """The folder of a study that was killed when three of its eight runs were trained."""
+    folder = tmp_path / "first"
+    sweep = begin(folder)
+    while len(trained(folder)) < 3:
+        assert sweep.poll() is None, sweep.communicate()[0].decode()
+        time.sleep(0.05)
+    os.killpg(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
+    assert 3 <= len(trained(folder)) < 8
+    return folder
+
+
+def check(tables, expected):
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(
+            table, expected[name], rtol=1e-6, atol=1e-9, obj=name
+        )
+
+
+def test_a_killed_study_goes_on_where_its_folder_is_moved(
+    killed, uninterrupted, tmp_path
+):
+    before = trained(killed)
+    times = {
+        name: (killed / f"work/tiny/runs/{name}/result.json").stat().st_mtime_ns
+        for name in before
+    }
+    second = tmp_path / "second"
+    killed.rename(second)
+    tables = finish(second)
+    assert len(trained(second)) == 8
+    for name, changed in times.items():  # none of them was trained anew
+        path = second / f"work/tiny/runs/{name}/result.json"
+        assert path.stat().st_mtime_ns == changed
+    check(tables, uninterrupted)
+
+
+def test_records_of_a_killed_study_are_finished_elsewhere(
+    killed, uninterrupted, tmp_path
+):
+    """Three networks are gone that were not scored yet: these are trained again."""
+    command = [sys.executable, "-m", "helpers.report", "records", "tiny"]
+    places = ["--work", str(killed / "work"), "--reports", str(killed / "reports")]
+    subprocess.run([*command, *places], cwd=PROJECT_ROOT, check=True)
+    second = tmp_path / "second"
+    shutil.copytree(killed / "reports", second / "reports")
+    shutil.rmtree(killed)
+    check(finish(second), uninterrupted)
+    assert len(trained(second)) == 8
+
+
+def test_scored_networks_count_where_records_alone_are_moved(uninterrupted, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    finish(first, "--set=02_grid_training.run_count=3")
+    of_first = trained(first)
+    assert len(of_first) == 3
+    shutil.copytree(first / "reports/tiny/records", second / "reports/tiny/records")
+    shutil.rmtree(first)
+    check(finish(second), uninterrupted)
+    assert len(trained(second)) == 5
+    assert not trained(second) & of_first
