@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import json
 import re
 import tomllib
 from contextlib import redirect_stdout
@@ -270,3 +271,28 @@ def test_the_folders_of_the_contributors_page_are_those_of_the_project():
         (PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir()
         for name in re.findall(r"(\w+)/", tree)
     )
+
+
+def prose():
+    """Running text of pages, templates and notebooks, by file."""
+    for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts = [c["source"] for c in cells if c["cell_type"] == "markdown"]
+        yield path.name, "".join("".join(text) for text in texts)
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "params/*.j2",
+        "helpers/report/templates/*.j2",
+    ):
+        for path in PROJECT_ROOT.glob(pattern):
+            if path.name != "CHANGELOG.md":
+                yield path.name, path.read_text(encoding="utf-8")
+
+
+def test_running_text_is_plain():
+    banned = re.compile(r"goes with|go with the gap|so many|is said|stands twice")
+    assert banned.search("IoU goes with a smaller gap")
+    found = [(name, banned.findall(text)) for name, text in prose()]
+    assert len(found) > 20
+    assert [pair for pair in found if pair[1]] == []
