@@ -114,6 +114,7 @@ def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> 
         colours: by name.
     """
     heights = heights.dropna().sort_values()
+    ax.get_ylim()  # Matplotlib finds limits only when they are asked for
     points = np.column_stack([np.zeros(len(heights)), heights])
     pixels = ax.transData.transform(points)
     places = ax.transAxes.inverted().transform(pixels)[:, 1]

@@ -89,7 +89,8 @@ def test_the_first_rows_hold_the_claimed_ones_in_any_case():
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_names_at_the_right_keep_their_order_and_never_overlap(scale):
     _, ax = plt.subplots(figsize=(6, 4))
-    ax.set(ylim=(1, 100), yscale=scale)
+    ax.set_yscale(scale)
+    ax.plot([0, 1], [1, 100])
     heights = pd.Series({"low": 2.0, "b": 50.0, "a": 49.9, "c": 50.1, "none": np.nan})
     figures.label_at_right(ax, heights, dict.fromkeys(heights.index, "black"))
     boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
