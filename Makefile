@@ -71,7 +71,7 @@ quick: ready ## the tests without the notebooks end to end
 	$(TESTS) -m "not smoke and not browser and not nightly"
 
 browser: ready ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
-	$(RUN) -m pytest -m browser tests/browser
+	$(TESTS) -m browser tests/browser
 
 faults: ready ## kill a study 20 times inside of writes and compare with an uninterrupted one; FAULTS=--proofs shows that this can fail
 	$(RUN) -m tests.faults.killed $(FAULTS)
