@@ -138,6 +138,24 @@ class Numbers:
         frame = results_of(self.report / "sweeps" / notebook)
         return frame.set_index(frame.attrs["parameters"])[result]
 
+    def difference(self, arm: str, control: str, outcome: str) -> pd.Series:
+        """An outcome of an arm less that of its control, over pairs of both starts.
+
+        Args:
+            arm: of the experiment of notebook 09, as "map_in_box 1".
+            control: the arm that it is held against.
+            outcome: "gap" and others in points, overlaps in fractions.
+
+        Returns:
+            Of the table looking_differences: pairs, difference, low, high, p.
+        """
+        table = read(self.report, "looking_differences")
+        if table is None:
+            raise KeyError(f"{self.report} has no table looking_differences")
+        table = table[table["start"] == "all"]
+        rows = table.set_index(["arm", "control", "outcome"])
+        return rows.loc[(arm, control, outcome)]
+
     @cached_property
     def models(self) -> pd.DataFrame | None:
         """The networks of the primary analysis with their measures, if published."""

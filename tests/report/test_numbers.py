@@ -119,6 +119,22 @@ def test_the_best_network_is_told_apart_by_intervals_that_do_not_overlap(tables)
     assert of({}).winner == {}
 
 
+def test_a_difference_is_that_of_all_pairs_of_an_arm_and_its_control(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/looking_differences.csv").write_text(
+        "arm,control,start,outcome,pairs,difference,low,high,p\n"
+        "in,other,all,gap,8,-0.5,-2,1,0.5\n"
+        "in,other,scratch,gap,4,1,0,2,0.2\n"
+        "in,other,all,test_accuracy,8,3,2,4,0.1\n"
+    )
+    row = Numbers({}, tmp_path).difference("in", "other", "gap")
+    assert row[["pairs", "difference", "low", "high"]].tolist() == [8, -0.5, -2, 1]
+    with pytest.raises(KeyError):
+        Numbers({}, tmp_path).difference("in", "other", "overlap")
+    with pytest.raises(KeyError, match="looking_differences"):
+        Numbers({}, tmp_path / "tables").difference("in", "other", "gap")
+
+
 def test_a_sentence_whose_condition_fails_is_named():
     holds = holding("made")
     assert holds(True, lambda: "A  fact.\n") == "A fact.\n"
