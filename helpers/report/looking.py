@@ -78,7 +78,8 @@ def differences_figure(
         outcomes: of ``TITLES``.
 
     Returns:
-        A row per contrast and start, contrasts apart by a line; None without a pair.
+        A row per contrast and start, with its interval from ``pairs.FEWEST_PAIRS``
+        pairs on: that of two pairs would be wider than all else. None without a pair.
     """
     present = differences[differences["pairs"] > 0]
     if present.empty:
@@ -98,7 +99,8 @@ def differences_figure(
         rows = keys.merge(present[present["outcome"] == outcome], how="left")
         colours = np.where(rows["start"] == "all", "black", "0.55")
         ax.axvline(0, color="0.6", linewidth=1)
-        ax.hlines(heights, rows["low"], rows["high"], color=colours, linewidth=1.8)
+        ends = rows[["low", "high"]].where(rows["pairs"] >= pairs.FEWEST_PAIRS)
+        ax.hlines(heights, ends["low"], ends["high"], color=colours, linewidth=1.8)
         ax.scatter(rows["difference"], heights, color=colours, s=24, zorder=3)
         ax.set_xlabel(TITLES[outcome])
         ax.grid(axis="y", visible=False)

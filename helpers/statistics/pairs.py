@@ -18,7 +18,7 @@ LEVEL = 0.95
 CHECK = "area_matched_iou"  # by which an arm is seen to look elsewhere than its control
 NOT_CHANGED = "looking was not changed"
 _FEWEST = 4  # networks of which a correlation is shown
-_FEWEST_PAIRS = 3  # of which an interval is narrow enough to see that looking changed
+FEWEST_PAIRS = 3  # of which an interval is narrow enough to see that looking changed
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def paired_verdict(row: Mapping[str, Any]) -> str:
 
 def _was_changed(check: pd.Series) -> str:
     """Whether the networks of an arm look elsewhere than those of its control."""
-    if check["pairs"] < _FEWEST_PAIRS:
+    if check["pairs"] < FEWEST_PAIRS:
         return "not known"
     return "yes" if excludes_zero(check) else "no"
 
