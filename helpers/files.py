@@ -192,6 +192,19 @@ def records_of(work: Path) -> Path:
     return work.parent.parent / "reports" / work.name / RECORDS
 
 
+def is_scored(records: Path, run: str) -> bool:
+    """Whether records hold values of a run's models, or that it left no model.
+
+    Args:
+        records: of a study.
+        run: its id, of a run with a result there.
+    """
+    result = inside(records / "runs", run) / "result.json"
+    if not read_json(result)["snapshots"]:
+        return True
+    return any((records / KEPT).glob(f"*/{run}@*.npz"))
+
+
 def digest(value: Any) -> str:
     """Digest of a JSON-like value, whatever the order of keys: 8 hex digits.
 

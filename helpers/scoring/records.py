@@ -31,12 +31,12 @@ from helpers.files import (
     complete_or_absent,
     digest_of,
     inside,
+    is_scored,
     read_arrays,
     read_json,
     read_table,
     write_json,
 )
-from helpers.training.catalogue import is_scored
 
 CATALOGUE = "catalogue.parquet"  # in a folder of work: the models of notebook 02
 SETTINGS = "settings.json"  # in the folder of a part: what decides its values

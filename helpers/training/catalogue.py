@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import (
-    KEPT,
     digest_of,
     inside,
+    is_scored,
     read_json,
     read_table,
     records_of,
@@ -89,18 +89,6 @@ def is_complete(work: Path, run: RunConfig | str) -> bool:
         return True
     folder = result_folder(work, run)
     return folder is not None and is_scored(records_of(work), folder.name)
-
-
-def is_scored(records: Path, run: str) -> bool:
-    """Whether records hold values of a run's models, or that it left no model.
-
-    Args:
-        records: of a study.
-        run: its id, of a run with a result there.
-    """
-    if not read_json(run_folder(records, run) / "result.json")["snapshots"]:
-        return True
-    return any((records / KEPT).glob(f"*/{run}@*.npz"))
 
 
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:

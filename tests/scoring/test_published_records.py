@@ -96,7 +96,7 @@ def test_models_and_their_overlaps_are_those_of_the_tables(study):
 
 
 def test_correlations_and_picked_models_are_those_of_the_tables(study):
-    report, _, scored, _ = study
+    report, _, scored, *_ = study
     draws = Bootstrap(scored, draws=0)
     accuracies = [0.95, 0.9, 0.85, 0.8]
     rows = ["measure", "architecture", "threshold"]
