@@ -37,7 +37,7 @@ def forest(
     ax.plot(values, rows, "o", color="C0")
     bare = np.isfinite(values) & np.isnan(low)
     if bare.any():
-        label = "too few configurations for an interval"
+        label = "without an interval"
         ax.plot(np.where(bare, values, np.nan), rows, "o", color="0.6", label=label)
     if published is not None and pd.notna(published).any():
         ax.plot(published, rows, "x", color="C3", label="published")
