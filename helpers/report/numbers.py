@@ -149,12 +149,16 @@ class Numbers:
         Returns:
             Of the table looking_differences: pairs, difference, low, high, p.
         """
+        return self._differences.loc[(arm, control, outcome)]
+
+    @cached_property
+    def _differences(self) -> pd.DataFrame:
+        """Differences over pairs of both starts by arm, control and outcome."""
         table = read(self.report, "looking_differences")
         if table is None:
             raise KeyError(f"{self.report} has no table looking_differences")
         table = table[table["start"] == "all"]
-        rows = table.set_index(["arm", "control", "outcome"])
-        return rows.loc[(arm, control, outcome)]
+        return table.set_index(["arm", "control", "outcome"])
 
     @cached_property
     def models(self) -> pd.DataFrame | None:
