@@ -30,7 +30,7 @@ from helpers.report.style import percent
 from helpers.scoring.classification import logits_of
 from helpers.scoring.measuring import score, score_table
 from helpers.scoring.models import Model
-from helpers.scoring.store import Store
+from helpers.scoring.store import Records, Store
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import FIT, with_fit
 
@@ -135,15 +135,15 @@ def predicted_classes(
         models: checkpoints.
         images: that they are scored on.
     """
-    records = store.each(
-        models,
-        {"predicted_classes": {"images": images.scored_on.name}},
-        partial(_predicted, device=store.device),
-    )
-    return {
-        model_id: record["predicted"]
-        for model_id, record in records.records("predicted_classes")
-    }
+    compute = partial(_predicted, device=store.device)
+    part = "predicted_classes"
+    records = store.each(models, {part: {"images": images.scored_on.name}}, compute)
+    return _values_of(records, part, "predicted")
+
+
+def _values_of(records: Records, part: str, name: str) -> dict[str, NDArray[Any]]:
+    """A value of a part by model id."""
+    return {model_id: record[name] for model_id, record in records.records(part)}
 
 
 def _predicted(
@@ -166,15 +166,10 @@ def labelled_right(
         models: checkpoints.
         images: with labelled ones.
     """
-    records = store.each(
-        models,
-        {"labelled_right": {"images": digest(images.labelled)}},
-        partial(_right, device=store.device),
-    )
-    return {
-        model_id: record["right"]
-        for model_id, record in records.records("labelled_right")
-    }
+    compute = partial(_right, device=store.device)
+    part = "labelled_right"
+    records = store.each(models, {part: {"images": digest(images.labelled)}}, compute)
+    return _values_of(records, part, "right")
 
 
 def _right(
