@@ -434,8 +434,8 @@ def of_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         record: see ``of_kept_maps``.
 
     Returns:
-        kept_maps, predicted_classes and confidence by name, as ``evidence.score`` takes
-        them, in place of a network; for what the record lacks the reason of the
+        maps, kept_maps, predicted_classes and confidence by name, as ``evidence.score``
+        takes them, in place of a network; for what the record lacks the reason of the
         measures that need it.
     """
     maps = record[MAPS] if MAPS in record else record["maps"]
@@ -443,6 +443,7 @@ def of_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         "network": nn.Identity(),
         "device": "cpu",
         "kept_maps": maps,
+        "maps": from_integers(maps),
         "predicted_classes": _not_kept("predicted classes"),
         "confidence": _not_kept("confidence"),
     }
