@@ -12,6 +12,7 @@ from torch.nn.functional import mse_loss, pixel_shuffle
 from helpers.data.images import StudyData
 from helpers.data.shifts import blurred, in_chunks, ssim
 from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
+from helpers.training.pool import torch_threads
 
 _TOLERANCE = 0.01  # of the mean SSIM
 _TRIALS = 40  # of strengths
@@ -228,7 +229,8 @@ def train_autoencoder(
     """Train an auto-encoder with nested dropout.
 
     Half of each batch has all channels, the other half the first u, uniform in
-    [0, width].
+    [0, width]. One thread trains it, as it does runs: its weights, and all that is
+    read of degraded images, do not depend on the number of cores.
 
     Args:
         images: (N, 3, H, W) uint8, H and W multiples of 4.
@@ -250,12 +252,13 @@ def train_autoencoder(
         torch.manual_seed(seed)
         network = AutoEncoder(width).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
-    for _ in range(epochs):
-        for indices in torch.randperm(len(images), generator=random).split(16):
-            channels = torch.rand(len(indices), generator=random) * width
-            channels[::2] = width
-            batch = images[indices.to(images.device)].to(device) / 255
-            optimizer.zero_grad()
-            mse_loss(network(batch, channels.to(device)), batch).backward()
-            optimizer.step()
+    with torch_threads(1):
+        for _ in range(epochs):
+            for indices in torch.randperm(len(images), generator=random).split(16):
+                channels = torch.rand(len(indices), generator=random) * width
+                channels[::2] = width
+                batch = images[indices.to(images.device)].to(device) / 255
+                optimizer.zero_grad()
+                mse_loss(network(batch, channels.to(device)), batch).backward()
+                optimizer.step()
     return network.eval()

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,6 +128,24 @@ def side_by_side(
         )
 
 
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch compute with a number of threads inside of a ``with`` block.
+
+    Gradients are sums, and threads split sums: trained by one thread, a network has
+    the same weights whatever the number of cores.
+
+    Args:
+        number: of threads of operations on a CPU.
+    """
+    usual_number = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual_number)
+
+
 def _in_this_process(
     one: Callable[[Any, Any], Any],
     items: Sequence[Any],
@@ -135,17 +154,14 @@ def _in_this_process(
 ) -> Iterator[_Outcome]:
     """Work on one item after the other, each with a number of threads."""
     loaded = shared() if items else None
-    usual_threads = torch.get_num_threads()
     for item in items:
-        torch.set_num_threads(threads)
         try:
-            outcome = _Outcome(item, one(item, loaded))
+            with torch_threads(threads):
+                outcome = _Outcome(item, one(item, loaded))
         except Exception as fault:
             # So that no tensors of what failed stay in memory.
             traceback.clear_frames(fault.__traceback__)
             outcome = _Outcome(item, fault=fault)
-        finally:
-            torch.set_num_threads(usual_threads)
         yield outcome
 
 

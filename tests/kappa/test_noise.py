@@ -17,6 +17,7 @@ from helpers.kappa.noise import (
     greatest_strength,
     train_autoencoder,
 )
+from helpers.training.pool import torch_threads
 from tests.conftest import TINY_SCENES
 
 BLUR = Generator("blur")
@@ -118,6 +119,17 @@ def test_training_repeats_learns_and_leaves_the_global_generator_alone(
         ValueError, match=r"sides that are multiples of 4, got \(20, 3, 32, 30\)"
     ):
         train_autoencoder(images[..., :30], seed=0)
+
+
+def test_the_autoencoder_does_not_depend_on_the_number_of_threads(images):
+    weights = []
+    for number in (1, 2):
+        with torch_threads(number):
+            trained = train_autoencoder(images, width=2, epochs=2, seed=1)
+            assert torch.get_num_threads() == number
+        weights.append(trained.state_dict())
+    one, two = weights
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
 @pytest.mark.parametrize("name", ["blur", "autoencoder"])
