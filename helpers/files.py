@@ -298,7 +298,8 @@ def read_header(path: Path) -> dict[str, str]:
     """Texts in the header of a safetensors file.
 
     Returns:
-        None where the file has none, is not there or damaged, or is of another kind.
+        By name; empty where the file has none, is not there or damaged, or is of
+        another kind.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -510,24 +510,22 @@ def in_force(
     else:
         content = read_blocks(path)
     of_study = _of_notebook(content, notebook)
-    committed = {name: item.default for name, item in names.items()}
-    committed |= {"study": "demo"}
-    demo = root / "params/demo.yaml"
-    if demo.is_file():
-        committed |= _of_notebook(read_blocks(demo), notebook)
+    committed = _committed(names, notebook, root)
     parameters = {}
     origins = {}
     for name in names:
-        by_hand = repr(values[name]) != repr(committed[name])
-        equal = name in of_study and repr(values[name]) == repr(of_study[name])
-        parameters[name] = values[name]
+        value = values[name]
+        is_changed = repr(value) != repr(committed[name])
+        origin = "first cell" if is_changed else "default"
         if name in injected:
-            origins[name] = "injected"
-        elif name in of_study and (equal or not by_hand):
-            parameters[name] = of_study[name]
-            origins[name] = f"params/{path.name}"
-        else:
-            origins[name] = "first cell" if by_hand else "default"
+            origin = "injected"
+        elif name in of_study:
+            stated = of_study[name]
+            if not is_changed or repr(value) == repr(stated):
+                value = stated
+                origin = f"params/{path.name}"
+        parameters[name] = value
+        origins[name] = origin
     faults = [value_fault(item, parameters[name]) for name, item in names.items()]
     if any(faults):
         raise StudyError(*filter(None, faults))
@@ -536,13 +534,26 @@ def in_force(
     content["changed"] = _changed(names, parameters, of_study)
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
-        theirs = _of_notebook(base, notebook)
+        extended = _defaults(names) | _of_notebook(base, notebook)
         content["extended"] = {
-            name: theirs.get(name, item.default)
-            for name, item in names.items()
-            if name != "study"
+            name: extended[name] for name in names if name != "study"
         }
     return parameters, origins, content
+
+
+def _defaults(names: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {name: item.default for name, item in names.items()}
+
+
+def _committed(
+    names: Mapping[str, Parameter], notebook: str, root: Path
+) -> dict[str, Any]:
+    """Values that a notebook's first cell has when nobody changed it: the demo's."""
+    committed = _defaults(names) | {"study": "demo"}
+    demo = root / "params/demo.yaml"
+    if demo.is_file():
+        committed |= _of_notebook(read_blocks(demo), notebook)
+    return committed
 
 
 def _check_names(

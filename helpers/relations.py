@@ -61,7 +61,7 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         lambda v: len(v["pretrain_class_ids"]) == 1 and _pretrains_on_images(v)
     ),
     "shard is {shard}; write i/n with i from 1 to n, such as 2/4": (
-        lambda v: v["shard"] and int.__gt__(*map(int, v["shard"].split("/")))
+        lambda v: v["shard"] and _is_beyond_all(v["shard"])
     ),
     "work_dir and reports_dir are both {work_dir}; what is published needs a folder of "
     "its own": (
@@ -121,6 +121,12 @@ def relation_faults(values: Mapping[str, Any]) -> list[str]:
 
 def _pretrains_on_images(v: Mapping[str, Any]) -> bool:
     return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
+
+
+def _is_beyond_all(shard: str) -> bool:
+    """Whether the number of a share is above their count, as in 5/4."""
+    number, count = shard.split("/")
+    return int(number) > int(count)
 
 
 def _least_distance(levels: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """Overlap of one network under other choices: method, class, layer, threshold, size."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from helpers.ablations import attributions
 from helpers.cams import attribution, overlap
 from helpers.cams.maps import (
     GRADIENT_METHODS,
+    MapOptions,
     closed_form_cam,
     closed_form_classifier,
     layer_maps,
@@ -76,7 +77,7 @@ class AblationSettings:
     threshold: float = 0.1  # the paper's
     images: int = 48  # the first, for gradients, noise and other image sizes; 0 is all
     methods: tuple[str, ...] = SAMPLED_METHODS  # beside Grad-CAM and Layer-CAM
-    # noise_samples, noise_std and channels of ``maps.layer_maps``.
+    # noise_samples, noise_std and channels of ``maps.MapOptions``.
     noise: Mapping[str, float] = field(default_factory=dict)
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
     attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
@@ -514,23 +515,24 @@ def _other_ways(
         "annotation": BOXES,
         "image_size": subject.size,
     }
+    options = MapOptions(**settings.noise)
     for method in settings.methods:
         way = last_stage_way | {"method": method}
         if method == "eigen_cam":
             way["class_used"] = NO_CLASS
-        yield way, partial(_by_gradient, subject, stage.layer, method, settings.noise)
+        yield way, _by_gradient(subject, stage.layer, method, options)
         if method.endswith("plus_plus"):  # which torchcam computes otherwise
-            options = dict(settings.noise) | {"torchcam_compat": True}
+            of_torchcam = replace(options, torchcam_compat=True)
             yield (
                 way | {"formula": TORCHCAM},
-                partial(_by_gradient, subject, stage.layer, method, options),
+                _by_gradient(subject, stage.layer, method, of_torchcam),
             )
     example = subject.input(subject.images.images[:1])
     for name, layer in hooks.stage_layers(subject.network, example).items():
         for method in LAYER_METHODS:
             yield (
                 last_stage_way | {"method": method, "layer": name},
-                partial(_by_gradient, subject, layer, method, settings.noise),
+                _by_gradient(subject, layer, method, options),
             )
     sides = [max(8, round(scale * subject.size)) for scale in settings.scales]
     for side in dict.fromkeys(sides):
@@ -542,18 +544,16 @@ def _other_ways(
 
 
 def _by_gradient(
-    subject: Subject,
-    layer: nn.Module,
-    method: str,
-    options: Mapping[str, Any],
-    pixels: Tensor,
-    classes: Tensor,
-    seed: int,
-) -> Tensor:
-    inputs = subject.input(pixels)
-    return layer_maps(
-        method, subject.network, layer, inputs, classes, seed=seed, **options
-    )
+    subject: Subject, layer: nn.Module, method: str, options: MapOptions
+) -> Callable[[Tensor, Tensor, int], Tensor]:
+    """A function as ``_other_ways`` yields it, for maps of one layer by gradients."""
+
+    def maps_of(pixels: Tensor, classes: Tensor, seed: int) -> Tensor:
+        inputs = subject.input(pixels)
+        with_seed = replace(options, seed=seed)
+        return layer_maps(method, subject.network, layer, inputs, classes, with_seed)
+
+    return maps_of
 
 
 def _at_size(

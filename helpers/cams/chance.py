@@ -218,7 +218,7 @@ def _scores(
     with_nan = {
         "iou_b": overlap.mask_iou(in_rectangles, targets[:, 0]),
         "box_iou": box_iou.float(),
-        "box_found": (box_iou >= 0.5).float(),
+        "box_found": (box_iou >= detection.FOUND).float(),
     }
     for name, score in scores.items():
         with_nan[name] = score[:, 0].float()

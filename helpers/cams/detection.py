@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+FOUND = 0.5  # IoU at which a box is found; Everingham et al. 2015
+
 
 def _is_box(boxes: Tensor) -> Tensor:
     """Whether a row has an area and is no padding: (..., 4) -> (...,) bool."""
@@ -53,12 +55,11 @@ def average_precisions(
     predicted: Tensor,
     scores: Tensor,
     classes: int,
-    threshold: float = 0.5,
 ) -> NDArray[np.float64]:
     """Average precision of rectangles as detections; Everingham et al. 2015.
 
     Pascal VOC, all points. The one detection of an image is of its predicted class, and
-    right when the label is that too and ``best_box_iou >= threshold``. Recall divides
+    right when the label is that too and ``best_box_iou >= FOUND``. Recall divides
     by all boxes of the images of the class, so that it ends at images / boxes.
 
     Args:
@@ -68,7 +69,6 @@ def average_precisions(
         predicted: (N,) classes.
         scores: (N,) confidences.
         classes: number of classes.
-        threshold: IoU at which a box is detected.
 
     Returns:
         (classes,) in [0, 1]; NaN for a class without a box.
@@ -82,7 +82,7 @@ def average_precisions(
         )
     box_counts = _is_box(boxes).sum(1)
     is_detection = (box_counts > 0) & _is_box(rectangles)
-    is_hit = (best_box_iou(rectangles, boxes) >= threshold) & (predicted == labels)
+    is_hit = (best_box_iou(rectangles, boxes) >= FOUND) & (predicted == labels)
     precisions = np.full(classes, np.nan)
     for label in range(classes):
         box_count = int(box_counts[labels == label].sum())

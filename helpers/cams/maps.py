@@ -16,6 +16,7 @@ logit z_c, and ``S_k = sum over ij of A_kij``:
   of the image times A_k, scaled to [0, 1).
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -187,18 +188,30 @@ class _Explained(NamedTuple):
     classes: Tensor  # (B,) int64
 
 
+@dataclass(frozen=True)
+class MapOptions:
+    """What some methods of ``GRADIENT_METHODS`` ask for."""
+
+    noise_samples: int = 4  # noisy images of the smooth variant
+    noise_std: float = 0.3  # of the noise, in units of the input
+    seed: int = 0  # of the noise, which is drawn for the batch as a whole
+    channels: int = 32  # of Score-CAM, those of the largest energy
+    # Reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably
+    # made: Grad-CAM++ without the division, the smooth variant with g and A of the last
+    # noisy image.
+    torchcam_compat: bool = False
+
+
+_USUAL = MapOptions()
+
+
 def layer_maps(
     method: str,
     model: nn.Module,
     layer: nn.Module,
     images: Tensor,
     classes: Tensor,
-    *,
-    torchcam_compat: bool = False,
-    noise_samples: int = 4,
-    noise_std: float = 0.3,
-    seed: int = 0,
-    channels: int = 32,
+    options: MapOptions = _USUAL,
 ) -> Tensor:
     """Where a layer sees the evidence for a class; Du et al. 2024, equation (1).
 
@@ -210,13 +223,7 @@ def layer_maps(
         layer: puts out (B, C, h, w); of several calls the last counts.
         images: (B, 3, S, S) input.
         classes: (B,) int64.
-        torchcam_compat: reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et
-            al. were probably made: Grad-CAM++ without the division, the smooth variant
-            with g and A of the last noisy image.
-        noise_samples: noisy images of the smooth variant.
-        noise_std: of the noise, in units of the input.
-        seed: of the noise, which is drawn for the batch as a whole.
-        channels: of Score-CAM, those of the largest energy.
+        options: of the methods that ask for some.
 
     Returns:
         (B, h, w) at least 0, not normalised, detached; NaN where a gradient is.
@@ -232,17 +239,17 @@ def layer_maps(
         if method == "eigen_cam":
             return _eigen_cam(_run(explained)[0].detach())
         if method == "score_cam":
-            return _score_cam(explained, _run(explained)[0].detach(), channels)
+            return _score_cam(explained, _run(explained)[0].detach(), options.channels)
         activations, gradient = _differentiate(explained)
         if method == "layer_cam":
             return (gradient.relu() * activations).sum(1).relu()
         if method == "grad_cam":
             return _weighted(gradient.mean((2, 3)), activations)
         if method == "smooth_grad_cam_plus_plus":
-            noisy = _over_noise(explained, noise_samples, noise_std, seed)
-            return _smooth_map(activations, gradient, noisy, torchcam_compat)
+            noisy = _over_noise(explained, options)
+            return _smooth_map(activations, gradient, noisy, options.torchcam_compat)
         alpha = gradient**2
-        if not torchcam_compat:
+        if not options.torchcam_compat:
             alpha = _alpha(gradient**2, gradient**3, activations)
         return _positive_map(alpha, activations, gradient)
 
@@ -279,16 +286,17 @@ class _Noisy(NamedTuple):
     gradient: Tensor  # of the last noisy image
 
 
-def _over_noise(explained: _Explained, samples: int, std: float, seed: int) -> _Noisy:
+def _over_noise(explained: _Explained, options: MapOptions) -> _Noisy:
     """Differentiate noisy images."""
     # Drawn on the CPU in single precision, so that a seed means the same noise on every
     # device, and in torchcam.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(options.seed)
+    samples = options.noise_samples
     images = explained.images
     squares = torch.zeros(())
     cubes = torch.zeros(())
     for _ in range(samples):
-        noise = std * torch.randn(images.shape, generator=generator)
+        noise = options.noise_std * torch.randn(images.shape, generator=generator)
         noisy = explained._replace(images=images + noise.to(images))
         activations, gradient = _differentiate(noisy)
         squares = squares.to(gradient) + gradient**2 / samples

@@ -84,13 +84,14 @@ def costs(
             continue
         size = backbone(name, seen, parameters["image_size"])
         minutes = size.operations / speed / 60
+        passes_of_training = training if family_made(name) else 0
         rows.append(
             {
                 "network": name,
                 "million weights": size.weights / 1e6,
                 "side": size.side,
                 "billion operations": size.operations / 1e9,
-                "training, min": minutes * training * bool(family_made(name)),
+                "training, min": minutes * passes_of_training,
                 "features, min": minutes * passes,
                 "complexity, min": minutes * complexity,
                 "GB kept": 4 * passes * size.features / 1e9,

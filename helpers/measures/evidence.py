@@ -272,10 +272,10 @@ def _values_by_variant(item: Measure, evidence: Evidence) -> dict[str, float | s
     except ValueError as fault:
         lines = str(fault).splitlines() or [type(fault).__name__]
         return dict.fromkeys(variants, lines[0])
-    values = dict.fromkeys(item.variants, np.nan)
     if not isinstance(value, Mapping):
-        return values | {variants[0]: value}
-    return values | dict(value) or {"": np.nan}
+        value = {variants[0]: value}
+    values = dict.fromkeys(item.variants, np.nan) | dict(value)
+    return values if values else {"": np.nan}
 
 
 def _reason(value: float | str) -> str:

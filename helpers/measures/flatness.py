@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -57,48 +58,58 @@ def search(
         >>> round(search(lambda size: 10 * size**2, 0.01, 15, "sigma"), 2)
         0.1
     """
-    # Logarithms of magnitude and of drop / DROP.
-    too_little: tuple[float, float] | None = None
-    too_much: tuple[float, float] | None = None
-    magnitude = math.log(first)
+    too_little: _Try | None = None
+    too_much: _Try | None = None
+    size = math.log(first)
     for _ in range(tries):
-        drop = drop_at(math.exp(magnitude))
+        drop = drop_at(math.exp(size))
         if abs(drop - DROP) < TOLERANCE:
-            return math.exp(magnitude)
-        excess = math.log(max(drop / DROP, 0.1))
+            return math.exp(size)
+        latest = _Try(size, math.log(max(drop / DROP, 0.1)))
         if drop < DROP:
-            too_little = (magnitude, excess)
+            too_little = latest
         else:
-            too_much = (magnitude, excess)
+            too_much = latest
         if too_little and too_much:
-            magnitude = _crossing(too_little, too_much)
-            if too_much[0] - too_little[0] < math.log(BRACKET):
+            size = _crossing(too_little, too_much)
+            if too_much.size - too_little.size < math.log(BRACKET):
                 break
-            continue
-        if magnitude >= math.log(HIGHEST):
+        elif size >= math.log(HIGHEST):
             break
-        step = max(abs(excess) / 2, math.log(1.5))
-        if too_little:
-            magnitude = min(magnitude + step, math.log(HIGHEST))
         else:
-            magnitude -= step
+            size = _further(latest)
     if not too_much:
         raise ValueError(
             f"accuracy never dropped by {DROP:g} up to {name} = "
-            f"{math.exp(too_little[0]):.3g}"
+            f"{math.exp(too_little.size):.3g}"
         )
     if not too_little:
         raise ValueError(
             f"accuracy drops by more than {DROP:g} at every {name} down to "
-            f"{math.exp(too_much[0]):.1g}"
+            f"{math.exp(too_much.size):.1g}"
         )
-    return math.exp(magnitude)
+    return math.exp(size)
 
 
-def _crossing(low: tuple[float, float], high: tuple[float, float]) -> float:
-    """Where the line through two points is 0, not close to either of them."""
-    share = low[1] / (low[1] - high[1])
-    return low[0] + (high[0] - low[0]) * min(max(share, 0.25), 0.75)
+class _Try(NamedTuple):
+    """A magnitude that was tried, in logarithms."""
+
+    size: float  # ln of the magnitude
+    excess: float  # ln of its drop / DROP: below 0 the magnitude is too small
+
+
+def _further(latest: _Try) -> float:
+    """The next size where all were too small, or all too large, so far."""
+    step = max(abs(latest.excess) / 2, math.log(1.5))
+    if latest.excess < 0:
+        return min(latest.size + step, math.log(HIGHEST))
+    return latest.size - step
+
+
+def _crossing(low: _Try, high: _Try) -> float:
+    """Where the line through two tries has no excess, not close to either of them."""
+    share = low.excess / (low.excess - high.excess)
+    return low.size + (high.size - low.size) * min(max(share, 0.25), 0.75)
 
 
 def correct_count(logits: Tensor, labels: Tensor) -> int:

@@ -19,7 +19,6 @@ from helpers.measures.registry import MEASURES, measure, of_families
 MAPS = "maps_16"
 PREDICTED = "predicted"
 CONFIDENCE = "confidence"
-BOX_FOUND = 0.5  # IoU at which a box is found
 
 _BOX_VARIANTS = ("GT-known", "top-1", "box IoU")
 # Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
@@ -466,7 +465,6 @@ def at_thresholds(
     boxes: Tensor | NDArray[np.integer],
     size: int,
     thresholds: Sequence[float] = cuts.THRESHOLDS,
-    right: NDArray[np.bool_] | None = None,
     workers: int = 0,
 ) -> pd.DataFrame:
     """Localization of all models of a study at several thresholds, from kept maps.
@@ -477,8 +475,6 @@ def at_thresholds(
             padding.
         size: side of the images in pixels.
         thresholds: of the normalised map, in (0, 1].
-        right: (M, N), whether the predicted class is right; without it the top-1 rate
-            of boxes that are found is left out.
         workers: threads; 0 takes one per core.
 
     Returns:
@@ -497,7 +493,7 @@ def at_thresholds(
     """
     overlaps = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
     has_box = ~np.isnan(overlaps.box_iou)
-    hits = np.where(has_box, overlaps.box_iou >= BOX_FOUND, np.nan)
+    hits = np.where(has_box, overlaps.box_iou >= detection.FOUND, np.nan)
     columns = {
         "iou": _mean_of_images(overlaps.iou),
         "iou_b": _mean_of_images(overlaps.iou_b),
@@ -507,9 +503,6 @@ def at_thresholds(
         "box_found (box IoU)": _mean_of_images(overlaps.box_iou),
         "images_with_empty_map": (overlaps.map_pixels == 0).sum(1),
     }
-    if right is not None:
-        with_right_class = np.where(has_box, hits * right[:, :, None], np.nan)
-        columns["box_found (top-1)"] = _mean_of_images(with_right_class)
     columns |= _agreement(overlaps, len(boxes) * size**2)
     # (models, thresholds) each -> a row per model and threshold
     models, places = np.indices(columns["iou"].shape)

@@ -1,5 +1,6 @@
 """The forward pass over the training images that most measures share."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -49,6 +50,39 @@ def sample_of(images: Any, normalise: Any, device: Any, count: int) -> Sample:
 
 
 @dataclass(frozen=True)
+class Classifier:
+    """A network with what its images need on their way through it."""
+
+    network: nn.Module  # in evaluation mode, batch normalisation folded into it
+    normalise: Callable[[Tensor], Tensor]  # turns uint8 images into its input
+    device: torch.device | str
+    batch_size: int  # images at a time
+
+    def input(self, pixels: Tensor) -> Tensor:
+        """Images as the network expects them.
+
+        Args:
+            pixels: (B, 3, S, S) uint8.
+        """
+        return hooks.prepared(pixels, self.normalise, self.device)
+
+
+@provides
+def classifier(
+    fused_network: nn.Module, normalise: Any, device: Any, batch_size: int
+) -> Classifier:
+    """The network with batch normalisation folded into it, and how it takes images.
+
+    Args:
+        fused_network: in evaluation mode.
+        normalise: from uint8 images to input of the network.
+        device: of the network.
+        batch_size: images at a time.
+    """
+    return Classifier(fused_network, normalise, device, batch_size)
+
+
+@dataclass(frozen=True)
 class Pass:
     """Results of a forward pass over N images, on the CPU, in their order."""
 
@@ -76,24 +110,15 @@ def _joined(batches: list[Tensor]) -> Tensor | None:
 @provides
 @torch.inference_mode()
 def forward_pass(
-    fused_network: nn.Module,
-    images: Any,
-    normalise: Any,
-    device: Any,
-    example: Tensor,
-    cam_method: str,
-    batch_size: int,
+    classifier: Classifier, images: Any, example: Tensor, cam_method: str
 ) -> Pass:
     """Run the training images through the network once.
 
     Args:
-        fused_network: in evaluation mode.
+        classifier: the network, and how it takes images.
         images: the N training images.
-        normalise: turns uint8 images into the network's input.
-        device: of the network.
         example: (1, 3, S, S) input.
         cam_method: of ``maps.CLOSED_FORM_METHODS``.
-        batch_size: images at a time.
 
     Returns:
         Logits; features where a linear layer gives the logits; normalised maps of the
@@ -102,18 +127,20 @@ def forward_pass(
     Raises:
         ValueError: where the network is no classifier.
     """
-    layer, linear = hooks.last_called(fused_network, example)
-    classifier = _classifier_of_maps(fused_network, layer, images, normalise, device)
+    network = classifier.network
+    layer, linear = hooks.last_called(network, example)
+    first_inputs = classifier.input(images.images[:_CHECKED_IMAGES])
+    linear_of_maps = _linear_of_maps(network, layer, first_inputs)
     batches = _Batches()
     linear_inputs: list[Tensor] = []
     with _captured_input(linear, linear_inputs):
-        for pixels in images.images.split(batch_size):
-            inputs = hooks.prepared(pixels, normalise, device)
-            if classifier is None:
+        for pixels in images.images.split(classifier.batch_size):
+            inputs = classifier.input(pixels)
+            if linear_of_maps is None:
                 maps = None
-                logits = fused_network(inputs)
+                logits = network(inputs)
             else:
-                maps, logits = hooks.features_and_logits(fused_network, layer, inputs)
+                maps, logits = hooks.features_and_logits(network, layer, inputs)
             _check_logits(logits)
             batches.logits.append(logits.float().cpu())
             if _gives_logits(linear, linear_inputs, logits):
@@ -121,7 +148,7 @@ def forward_pass(
             linear_inputs.clear()
             if maps is not None:
                 weighted = closed_form_cam(
-                    cam_method, maps, classifier.weight, logits.argmax(1)
+                    cam_method, maps, linear_of_maps.weight, logits.argmax(1)
                 )
                 batches.maps.append(normalise_maps(weighted).float().cpu())
     return batches.together()
@@ -154,17 +181,12 @@ def _gives_logits(
     )
 
 
-def _classifier_of_maps(
-    network: nn.Module,
-    layer: nn.Module | None,
-    images: Any,
-    normalise: Any,
-    device: Any,
+def _linear_of_maps(
+    network: nn.Module, layer: nn.Module | None, inputs: Tensor
 ) -> nn.Linear | None:
     """The linear layer of the maps' closed form, None where they have none."""
     if layer is None:
         return None
-    inputs = hooks.prepared(images.images[:_CHECKED_IMAGES], normalise, device)
     maps, logits = hooks.features_and_logits(network, layer, inputs)
     try:
         return closed_form_classifier(network, maps, logits)
@@ -175,23 +197,19 @@ def _classifier_of_maps(
 @provides
 def maps(
     forward_pass: Pass,
-    fused_network: nn.Module,
+    classifier: Classifier,
     images: Any,
-    normalise: Any,
     example: Tensor,
     cam_method: str,
-    batch_size: int,
 ) -> Tensor:
     """Normalised class activation maps of the predicted class.
 
     Args:
         forward_pass: its maps are taken where they have a closed form.
-        fused_network: is differentiated where they have none.
+        classifier: its network is differentiated where they have none.
         images: the N training images.
-        normalise: turns uint8 images into the network's input.
         example: (1, 3, S, S) input.
         cam_method: of ``maps.GRADIENT_METHODS``, or "cam".
-        batch_size: images at a time.
 
     Returns:
         (N, h, w) in [0, 1).
@@ -201,17 +219,18 @@ def maps(
     """
     if forward_pass.maps is not None:
         return forward_pass.maps
-    layer = hooks.last_maps_layer(fused_network, example)
+    layer = hooks.last_maps_layer(classifier.network, example)
     method = "grad_cam" if cam_method == "cam" else cam_method
     predicted = forward_pass.logits.argmax(1)
     batches = []
+    size = classifier.batch_size
     for pixels, classes in zip(
-        images.images.split(batch_size), predicted.split(batch_size), strict=True
+        images.images.split(size), predicted.split(size), strict=True
     ):
-        inputs = hooks.prepared(pixels, normalise, example.device)
+        inputs = classifier.input(pixels)
         try:
             weighted = layer_maps(
-                method, fused_network, layer, inputs, classes.to(example.device)
+                method, classifier.network, layer, inputs, classes.to(inputs.device)
             )
         except (ValueError, RuntimeError) as fault:
             if is_of_machine(fault):

@@ -12,7 +12,7 @@ from torch.nn.functional import max_pool2d
 
 from helpers.measures import response
 from helpers.measures.evidence import provides
-from helpers.measures.passes import Pass, Sample
+from helpers.measures.passes import Classifier, Pass, Sample
 from helpers.measures.registry import Value, measure
 from helpers.measures.transforms import (
     TRANSFORMS,
@@ -78,36 +78,40 @@ def places(
 
 
 @provides
-def response_curves(
-    fused_network: nn.Module,
-    normalise: Any,
-    perturbed_sample: Sample,
-    places: Places,
-    logits: Tensor,
-    transform_ranges: str,
-    perturbation_points: int,
-    seed: int,
-    batch_size: int,
-) -> Curves:
-    """Accuracy under growing perturbation; Schiff et al. 2021, Algorithm 1.
+def clean_hits(perturbed_sample: Sample, logits: Tensor) -> Tensor:
+    """Whether each image of the sample is classified correctly as it is, (n,) bool.
 
     Args:
-        fused_network: in evaluation mode.
-        normalise: turns uint8 images into the network's input.
-        perturbed_sample: n images.
-        places: where they are mixed.
-        logits: (N, K) of the images as they are, which are those at magnitude 0.
-        transform_ranges: of ``transforms.RANGES``.
-        perturbation_points: magnitudes of a curve.
-        seed: of the partners, which all alphas and places of a kind share.
-        batch_size: images at a time.
-
-    Returns:
-        A curve for each of ``PERTURBATIONS``; an alpha of 1 is a mixture of halves, or
-        the largest magnitude of a transform.
+        perturbed_sample: n training images.
+        logits: (N, K) of all training images, of which these are the first.
     """
     labels = perturbed_sample.labels.cpu()
-    is_correct = logits[: len(labels)].argmax(1) == labels
+    return logits[: len(labels)].argmax(1) == labels
+
+
+@provides
+def mixup_curves(
+    classifier: Classifier,
+    perturbed_sample: Sample,
+    places: Places,
+    clean_hits: Tensor,
+    perturbation_points: int,
+    seed: int,
+) -> Curves:
+    """Accuracy under growing mixup; Schiff et al. 2021, Algorithm 1.
+
+    Args:
+        classifier: the network, and how it takes images.
+        perturbed_sample: n images.
+        places: where they are mixed.
+        clean_hits: (n,), whether the images are classified correctly as they are.
+        perturbation_points: magnitudes of a curve.
+        seed: of the partners, which all alphas and places of a kind share.
+
+    Returns:
+        A curve for each of ``MIXUPS``; an alpha of 1 is a mixture of halves.
+    """
+    labels = perturbed_sample.labels.cpu()
     curves: Curves = {}
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
@@ -117,28 +121,61 @@ def response_curves(
                 continue
             mixed = partial(
                 response.mixed_hits,
-                fused_network,
+                classifier.network,
                 perturbed_sample,
                 pairs,
                 layer,
-                batch_size,
+                classifier.batch_size,
             )
             magnitudes = np.linspace(0, 0.5, perturbation_points)
-            curve = _curve(mixed, magnitudes, is_correct[pairs[0]])
+            curve = _curve(mixed, magnitudes, clean_hits[pairs[0]])
             curves[f"{kind} {place}"] = curve
+    return curves
+
+
+@provides
+def transform_curves(
+    classifier: Classifier,
+    perturbed_sample: Sample,
+    clean_hits: Tensor,
+    transform_ranges: str,
+    perturbation_points: int,
+) -> Curves:
+    """Accuracy under growing transforms; Schiff et al. 2021, Algorithm 1.
+
+    Args:
+        classifier: the network, and how it takes images.
+        perturbed_sample: n images.
+        clean_hits: (n,), whether the images are classified correctly as they are.
+        transform_ranges: of ``transforms.RANGES``.
+        perturbation_points: magnitudes of a curve.
+
+    Returns:
+        A curve for each of ``TRANSFORMS``; an alpha of 1 is the largest magnitude.
+    """
+    curves: Curves = {}
     for name, transform in transforms_of(transform_ranges).items():
         transformed = partial(
             transformed_hits,
-            fused_network,
+            classifier,
             perturbed_sample.pixels,
-            labels,
-            normalise,
-            batch_size,
+            perturbed_sample.labels,
             transform,
         )
         magnitudes = np.linspace(transform.low, transform.high, perturbation_points)
-        curves[name] = _curve(transformed, magnitudes, is_correct)
+        curves[name] = _curve(transformed, magnitudes, clean_hits)
     return curves
+
+
+@provides
+def response_curves(mixup_curves: Curves, transform_curves: Curves) -> Curves:
+    """The curves of all ``PERTURBATIONS``.
+
+    Args:
+        mixup_curves: accuracies by mixup and magnitude.
+        transform_curves: accuracies by transform and magnitude.
+    """
+    return mixup_curves | transform_curves
 
 
 def _curve(
@@ -176,7 +213,7 @@ def response_curve(response_curves: Curves) -> Mapping[str, float]:
     return accuracies
 
 
-def pair_of_equal_mixup(models: pd.DataFrame, step: float = 0.01) -> pd.DataFrame:
+def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
     """Two models alike in mixup accuracy that differ most in their Gi-score.
 
     Schiff et al. 2021, Figure 2: one point of a response curve cannot tell such models
@@ -185,18 +222,18 @@ def pair_of_equal_mixup(models: pd.DataFrame, step: float = 0.01) -> pd.DataFram
     Args:
         models: with columns mixup_accuracy and gi_score, in [0, 1]; rows without a
             value of either are passed over.
-        step: width of the bins of mixup accuracy within which two models are alike.
 
     Returns:
-        Their two rows, the smaller Gi-score first; none where no two are alike.
+        Their two rows, the smaller Gi-score first; none where no two have the same
+        mixup accuracy in whole percent.
     """
     defined = models.dropna(subset=["mixup_accuracy", "gi_score"])
-    bins = (defined["mixup_accuracy"] / step).round()
-    scores = defined["gi_score"].groupby(bins)
+    percent = (defined["mixup_accuracy"] / 0.01).round()
+    scores = defined["gi_score"].groupby(percent)
     spans = (scores.max() - scores.min())[scores.size() > 1]
     if not len(spans):
         return models.iloc[:0]
-    alike = defined[bins == spans.idxmax()].sort_values("gi_score", kind="stable")
+    alike = defined[percent == spans.idxmax()].sort_values("gi_score", kind="stable")
     return alike.iloc[[0, -1]]
 
 
@@ -351,14 +388,13 @@ def accuracy_under_augmentation(
         seed: of the random numbers.
         batch_size: images of a pass.
     """
+    pixels = perturbed_sample.pixels
     return drawn_accuracies(
-        fused_network,
-        perturbed_sample.pixels,
+        Classifier(fused_network, normalise, pixels.device, batch_size),
+        pixels,
         perturbed_sample.labels,
-        normalise,
         transforms_of(transform_ranges),
         seed,
-        batch_size,
     )
 
 

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from helpers.measures.passes import Classifier
 from helpers.measures.response import hits
-from helpers.networks.hooks import prepared
 
 
 class Transform(NamedTuple):
@@ -122,22 +122,18 @@ TRANSFORMS: Mapping[str, Transform] = transforms_of()
 
 
 def transformed_hits(
-    network: nn.Module,
+    classifier: Classifier,
     pixels: Tensor,
     labels: Tensor,
-    normalise: Any,
-    batch_size: int,
     transform: Transform,
     magnitudes: ArrayLike,
 ) -> Tensor:
     """Whether a network is correct on transformed images.
 
     Args:
-        network: in evaluation mode.
+        classifier: the network, and how it takes images.
         pixels: (N, 3, H, W) uint8 on its device.
         labels: (N,).
-        normalise: turns uint8 images into the network's input.
-        batch_size: images at a time.
         transform: of the images.
         magnitudes: (N,), or one for all images.
 
@@ -146,7 +142,7 @@ def transformed_hits(
     """
 
     def batches() -> Iterator[Tensor]:
-        for rows in torch.arange(len(pixels)).split(batch_size):
+        for rows in torch.arange(len(pixels)).split(classifier.batch_size):
             if np.ndim(magnitudes):
                 images = [
                     transform.apply(pixels[row : row + 1], float(magnitudes[row]))
@@ -155,30 +151,26 @@ def transformed_hits(
                 batch = torch.cat(images)
             else:
                 batch = transform.apply(pixels[rows], float(magnitudes))
-            yield prepared(batch, normalise, pixels.device)
+            yield classifier.input(batch)
 
-    return hits(network, batches(), labels)
+    return hits(classifier.network, batches(), labels)
 
 
 def drawn_accuracies(
-    network: nn.Module,
+    classifier: Classifier,
     pixels: Tensor,
     labels: Tensor,
-    normalise: Any,
     transforms: Mapping[str, Transform],
     seed: int,
-    batch_size: int = 64,
 ) -> dict[str, float]:
     """Accuracy under each transform with a random magnitude for every image.
 
     Args:
-        network: in evaluation mode.
+        classifier: the network, and how it takes images.
         pixels: (N, 3, H, W) uint8 on its device.
         labels: (N,).
-        normalise: turns uint8 images into the network's input.
         transforms: by name.
         seed: of the magnitudes, uniform over the range, alike for all networks.
-        batch_size: images at a time.
 
     Returns:
         In [0, 1] by the name of the transform.
@@ -187,8 +179,6 @@ def drawn_accuracies(
     accuracies = {}
     for name, transform in transforms.items():
         magnitudes = transform.low + shares * (transform.high - transform.low)
-        correct = transformed_hits(
-            network, pixels, labels, normalise, batch_size, transform, magnitudes
-        )
+        correct = transformed_hits(classifier, pixels, labels, transform, magnitudes)
         accuracies[name] = float(correct.double().mean())
     return accuracies

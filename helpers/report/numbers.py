@@ -10,12 +10,11 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from helpers.report.markup import inert
+from helpers.report.studies import primary_networks
 from helpers.report.style import Tables, percent, short_name
 from helpers.report.sweeps import results_of
 from helpers.report.tables import read
-from helpers.scoring.measuring import with_measures
 from helpers.statistics.bootstrap import LEVEL, Bootstrap
-from helpers.statistics.primary import primary_rows
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import word
 
@@ -167,8 +166,7 @@ class Numbers:
         scores = self.tables.get("scores", ())
         if not len(catalogue) or not len(scores):
             return None
-        rows = catalogue[primary_rows(catalogue)].reset_index(drop=True)
-        return with_measures(rows, scores.assign(variant=scores["variant"].fillna("")))
+        return primary_networks(catalogue, scores)
 
     @cached_property
     def by_start(self) -> pd.DataFrame:

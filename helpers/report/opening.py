@@ -1,7 +1,7 @@
 """The picture that opens a study: where two of its networks look, and how it goes on.
 
-It is drawn from what a report publishes (maps, boxes and small pictures of
-maps of the records, the catalogue and the scores), so a clone draws it without images.
+It is drawn from what a report publishes (maps, boxes, small pictures of the images, the
+catalogue and the scores), so a clone draws it without images.
 """
 
 import io

@@ -33,9 +33,18 @@ def published_models(reports: Path, study: str) -> pd.DataFrame:
             f"{folder}/tables holds no catalogue.csv and scores.parquet of the study "
             f"{study!r}; name a published study in other_studies, or none"
         )
+    return primary_networks(catalogue, scores)
+
+
+def primary_networks(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """The networks that a primary analysis takes, with a column per measure.
+
+    Args:
+        catalogue: of a report.
+        scores: of a report: model_id, measure, variant and value.
+    """
     rows = catalogue[primary_rows(catalogue)].reset_index(drop=True)
-    scores = scores.assign(variant=scores["variant"].fillna(""))
-    return with_measures(rows, scores)
+    return with_measures(rows, scores.assign(variant=scores["variant"].fillna("")))
 
 
 def across(

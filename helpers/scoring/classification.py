@@ -262,23 +262,19 @@ def logits_of(
     return torch.cat(logits)
 
 
-def correct(
-    records: Records, labels: Tensor, part: str = "test_logits"
-) -> NDArray[np.float32]:
-    """Whether every model is right on every image, by its kept logits or predictions.
+def correct(records: Records, labels: Tensor) -> NDArray[np.float32]:
+    """Whether every model is right on every test image, by kept logits or predictions.
 
     Args:
-        records: with ``logits`` (N, K), or with ``predicted`` (N,) where they were
-            published.
-        labels: (N,).
-        part: of the store.
+        records: of ``test_logits``.
+        labels: (N,) of the test images.
 
     Returns:
         (models, N) of 0 and 1; NaN for a model without a record.
     """
     right = np.full((len(records.model_ids), len(labels)), np.nan, dtype=np.float32)
     for row, model_id in zip(right, records.model_ids, strict=True):
-        record = records.record(part, model_id)
+        record = records.record("test_logits", model_id)
         if record:
             row[:] = predicted_classes(record) == labels.numpy()
     return right

@@ -4,6 +4,7 @@ Labels of a target are used for one thing, the accuracy that is to be predicted.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -13,12 +14,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import at
 from helpers.data.shifts import kept as made_once
 from helpers.measures import evidence, registry, transforms
+from helpers.measures.passes import Classifier
 from helpers.networks import resnet
 from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import deciding, with_measures
@@ -64,23 +66,41 @@ def on_targets(
         left out.
     """
     measures = registry.of_families(["unlabelled"])
-    decisive = {"data": data.fingerprint, "seed": settings.seed}
-    decisive |= deciding("unlabelled", settings)
-    folder = store.folder.parent / "targets"
-    if data.test.has_pixels:
-        for shift in shifts:  # made once, and read by all processes
-            made_once(folder / shift, data.test.images, shift, settings.seed)
-    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    compute = partial(
-        _on_targets,
-        folder=folder,
+    targets = _Targets(
+        folder=store.folder.parent / "targets",
         settings=settings,
         test=test,
-        device=store.device,
         measures=measures,
         from_outside=evidence.sources_from_outside(item.name for item in measures),
     )
+    decisive = {"data": data.fingerprint, "seed": settings.seed}
+    decisive |= deciding("unlabelled", settings)
+    if data.test.has_pixels:
+        for shift in shifts:  # made once, and read by all processes
+            targets.shifted(data, shift)
+    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
+    compute = partial(_on_targets, targets=targets, device=store.device)
     return store.each(models, parts, compute, needed=False)
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """What is computed of each model.
+
+    Measures come with it: another process does not have those of a notebook cell in its
+    registry.
+    """
+
+    folder: Path  # of the shifted images
+    settings: evidence.MeasureSettings
+    test: Records  # of ``classification.test_logits``
+    measures: Sequence[registry.Measure]
+    from_outside: Mapping[str, evidence.Source]  # see ``sources_from_outside``
+
+    def shifted(self, data: StudyData, shift: str) -> Tensor:
+        """The test images under a shift, made at the first call and kept."""
+        seed = self.settings.seed
+        return made_once(self.folder / shift, data.test.images, shift, seed)
 
 
 def _on_targets(
@@ -88,12 +108,8 @@ def _on_targets(
     data: StudyData,
     parts: Sequence[str],
     *,
-    folder: Path,
-    settings: evidence.MeasureSettings,
-    test: Records,
+    targets: _Targets,
     device: str,
-    measures: Sequence[registry.Measure],
-    from_outside: Mapping[str, evidence.Source],
 ) -> dict[str, dict[str, Any]]:
     """Records of the parts of targets that a model lacks."""
     network = cache(partial(model.load, device))
@@ -109,17 +125,19 @@ def _on_targets(
         published = {}
         images = data.test.images
         if part == _part(""):
-            published = test.record("test_logits", model.model_id)
+            published = targets.test.record("test_logits", model.model_id)
         else:
-            shift = part.removeprefix("target-")
-            images = made_once(folder / shift, images, shift, settings.seed)
+            images = targets.shifted(data, part.removeprefix("target-"))
         if "logits" in published:  # else there is the predicted class alone
             logits = torch.from_numpy(published["logits"])
         else:
             logits = logits_of(network(), images, device)
         inputs["target_logits"] = logits.half()
         scores, _ = evidence.score(
-            measures, inputs, settings, from_outside=from_outside
+            targets.measures,
+            inputs,
+            targets.settings,
+            from_outside=targets.from_outside,
         )
         records[part] = {"logits": logits.half().numpy(), "scores": scores}
     return records
@@ -220,11 +238,13 @@ def _under_transforms(
     ranges: str,
     device: str,
 ) -> dict[str, dict[str, Any]]:
+    classifier = Classifier(
+        model.load(device), resnet.normalise_images, device, batch_size=64
+    )
     accuracies = transforms.drawn_accuracies(
-        model.load(device),
+        classifier,
         data.test.images.to(device),
         data.test.labels.to(device),
-        resnet.normalise_images,
         transforms.transforms_of(ranges),
         seed,
     )

@@ -32,9 +32,7 @@ class PairedDifference:
     pairs: int
 
 
-def paired_difference(
-    arm: ArrayLike, control: ArrayLike, level: float = LEVEL
-) -> PairedDifference:
+def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
     """Mean of the differences of pairs, with Student's interval and a sign-flip p.
 
     Under the hypothesis of no effect the sign of each difference is as likely one as
@@ -44,7 +42,6 @@ def paired_difference(
     Args:
         arm: (n,) values, one of each pair.
         control: (n,) values of the other; pairs with a NaN are left out.
-        level: of the interval, in (0, 1).
 
     Returns:
         Arm minus control. All NaN without a pair; no interval and no p with one.
@@ -61,7 +58,7 @@ def paired_difference(
         return PairedDifference(mean, np.nan, np.nan, np.nan, pairs)
     mean = float(differences.mean())
     error = differences.std(ddof=1) / pairs**0.5
-    half_width = error * scipy.stats.t.ppf((1 + level) / 2, pairs - 1)
+    half_width = error * scipy.stats.t.ppf((1 + LEVEL) / 2, pairs - 1)
     columns = np.stack([differences, -differences], 1)
     one_sided = sign_flip_p(columns, range(pairs))
     p = min(1.0, 2 * float(one_sided.min()))
@@ -86,7 +83,6 @@ def paired_table(
     contrasts: Sequence[tuple[str, str]],
     outcomes: Sequence[str],
     paired_by: Sequence[str],
-    level: float = LEVEL,
 ) -> pd.DataFrame:
     """Paired differences of several outcomes, for all pairs and by start.
 
@@ -96,7 +92,6 @@ def paired_table(
         contrasts: arm and control, as "looking" names them.
         outcomes: columns.
         paired_by: columns that the two members of a pair share.
-        level: of the intervals.
 
     Returns:
         One row per contrast, start ("all", "scratch", "pretrained") and outcome:
@@ -119,7 +114,7 @@ def paired_table(
             shared = first.index.intersection(second.index)
             for outcome in outcomes:
                 difference = paired_difference(
-                    first.loc[shared, outcome], second.loc[shared, outcome], level
+                    first.loc[shared, outcome], second.loc[shared, outcome]
                 )
                 rows.append(
                     {

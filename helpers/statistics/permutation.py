@@ -73,15 +73,12 @@ def _exchangeable(
     codes: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> list[NDArray[np.intp]]:
     """Places (configurations, models of each) of what may change places."""
-    order = np.argsort(codes, kind="stable")
-    sizes = np.bincount(codes)
-    starts = np.cumsum(sizes) - sizes
-    # One row per configuration: its group and its number of models.
-    alike = np.column_stack([groups[order[starts]], sizes])
-    return [
-        order[starts[(alike == (group, size)).all(1)][:, None] + np.arange(size)]
-        for group, size in np.unique(alike, axis=0)
-    ]
+    configurations: dict[tuple[int, int], list[NDArray[np.intp]]] = {}
+    for code in range(codes.max(initial=-1) + 1):
+        models = np.flatnonzero(codes == code)
+        group_and_size = (int(groups[models[0]]), len(models))
+        configurations.setdefault(group_and_size, []).append(models)
+    return [np.stack(configurations[alike]) for alike in sorted(configurations)]
 
 
 def _all_arrangements(blocks: Sequence[NDArray[np.intp]], models: int) -> Rows:
@@ -122,7 +119,8 @@ def null_partial_correlation(
             f"{missing} models have no target; leave them out before permuting"
         )
     if not len(rows):
-        return np.empty((0, np.atleast_2d(np.asarray(x).T).shape[0]))
+        measures = 1 if np.ndim(x) == 1 else np.shape(x)[1]
+        return np.empty((0, measures))
     left = residuals(y[:, None], orthonormal(given, np.isfinite(y)))[:, 0]
     return partial_correlation(x, left[rows], given)
 

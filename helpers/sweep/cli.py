@@ -135,27 +135,34 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="what the study costs here, from a few timed steps of its networks",
     )
-    add("--new", metavar="NAME", help="write params/NAME.yaml for the images at --data")
-    add(
+    _add_options_of_new(parser)
+    return parser
+
+
+def _add_options_of_new(parser: argparse.ArgumentParser) -> None:
+    """The options with which a study file is written for one's own images."""
+    parser.add_argument(
+        "--new", metavar="NAME", help="write params/NAME.yaml for the images at --data"
+    )
+    parser.add_argument(
         "--data",
         default="",
         metavar="PATH",
         help="with --new: folder or .zip of images, with boxes or without",
     )
-    add(
+    parser.add_argument(
         "--layout",
         default="auto",
         metavar="NAME",
         help="with --new: how the images lie there; a name of docs/images.md",
     )
-    add(
+    parser.add_argument(
         "--minutes",
         type=float,
         default=60.0,
         metavar="M",
         help="with --new: what the study may take here",
     )
-    return parser
 
 
 def _dispatch(options: argparse.Namespace, for_snakemake: Sequence[str]) -> int:
@@ -476,6 +483,10 @@ def _concluded(study: CheckedStudy, for_snakemake: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
+    for sweep in study.sweeps:
+        if sweep.combinations():
+            page = study.reports / "sweeps" / sweep.notebook / "index.html"
+            print(f"compared: {os.path.relpath(page)}")
     print(f"complete: {os.path.relpath(index)}")
     return 0
 

@@ -347,6 +347,11 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
         return _executed(job, work, _environment(threads, visible))
 
 
+def _is_combination(name: str) -> bool:
+    """Whether an execution is one of a sweep's combinations, see ``Execution.name``."""
+    return "@" in name
+
+
 def _executed(
     job: Mapping[str, Any], work: Path, environment: Mapping[str, str]
 ) -> int:
@@ -356,7 +361,7 @@ def _executed(
     scratch = temporary_folder_of(staging)
     began = time.monotonic()
     os.environ.update({**environment, STAGING: str(staging), WORK: str(work)})
-    if "@" in name:
+    if _is_combination(name):
         os.environ[COMBINATION] = str(from_root(job["reports"]))
     for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         os.environ[variable] = str(scratch)
@@ -382,12 +387,13 @@ def _executed(
     except Exception as fault:
         sentence = _sentence(fault, staging)
         log(work, study, f"{name} failed: {sentence}")
-        if "@" not in name:
+        if not _is_combination(name):
             return 1
         write_json(record_of(work, study, name), {"made": {}, "failed": sentence})
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        if "@" not in name:  # what combinations compute, the study's next one publishes
+        # What combinations compute, the study's next execution publishes.
+        if not _is_combination(name):
             _publish_records(work, study)
     return 0
 
@@ -407,7 +413,7 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
     """Publish an execution, and give the digest of each file by its path from work."""
     if job["part"]:
         return {}
-    if "@" in job["name"]:
+    if _is_combination(job["name"]):
         for path in staging.glob("tables/*.npz"):
             path.unlink()  # maps, of which the study's own report has all
     made = publish(staging, from_root(job["reports"]), job["notebook"])

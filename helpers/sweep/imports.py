@@ -1,12 +1,15 @@
 """Files of the project that a notebook runs: its imports, and what these import."""
 
 import ast
+import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 PACKAGE = "helpers"
+_ROOT = Path(__file__).resolve().parents[2]
 _DATA = ".csv"  # of files beside a module that decide its numbers
 
 
@@ -95,6 +98,23 @@ class ProjectModules:
         return _lazy_names(path.read_text(encoding="utf-8")).get(parts[-1], "")
 
 
+def notebooks_with(path: Path, root: Path = _ROOT) -> list[str]:
+    """Notebooks that import a module, directly or through others.
+
+    Args:
+        path: of the module.
+        root: of the project.
+    """
+    modules = ProjectModules(root)
+    names = []
+    for notebook in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+        if path.resolve() in modules.behind(["".join(source) for source in code]):
+            names.append(notebook.stem)
+    return names
+
+
 def _statements(cell: str) -> str:
     """A cell, or those lines of it that are Python by themselves: no magics."""
     if _is_python(cell):
@@ -130,3 +150,8 @@ def _lazy_names(source: str) -> dict[str, str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES":
             return ast.literal_eval(node.value)
     return {}
+
+
+if __name__ == "__main__":
+    for word in sys.argv[1:]:
+        print(f"{word}: {', '.join(notebooks_with(Path(word))) or 'no notebook'}")

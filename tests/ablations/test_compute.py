@@ -21,7 +21,12 @@ from helpers.ablations.compute import (
     Subject,
 )
 from helpers.cams import attribution, chance, overlap
-from helpers.cams.maps import closed_form_cam, layer_maps, normalise_maps
+from helpers.cams.maps import (
+    MapOptions,
+    closed_form_cam,
+    layer_maps,
+    normalise_maps,
+)
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
 from helpers.scoring.models import Model
@@ -86,7 +91,7 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(
         network.layer4,
         images,
         classes,
-        torchcam_compat=formula == "torchcam",
+        MapOptions(torchcam_compat=formula == "torchcam"),
     )
     # The constant 1e-8 of the normalisation weighs unequally where a common factor was dropped; the torchcam form keeps the factor.
     assert maps.max() > 0.5

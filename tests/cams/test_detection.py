@@ -95,23 +95,22 @@ def test_best_iou_is_that_of_sets_of_pixels():
     assert best_box_iou(rectangles, boxes[:, :0]).isnan().all()
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("seed", range(8))
 def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_counts(
-    seed, threshold
+    seed,
 ):
     scene = detector(seed, most=1 + seed)
-    found = average_precisions(*scene, 2, threshold)
+    found = average_precisions(*scene, 2)
     np.testing.assert_allclose(
         found,
-        [average_precision_by_loop(k, *scene, threshold) for k in (0, 1)],
+        [average_precision_by_loop(k, *scene, 0.5) for k in (0, 1)],
         rtol=1e-12,
     )
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
     shuffled = [values[order] for values in scene]
     shuffled[4] = shuffled[4].exp() * 9
     np.testing.assert_allclose(
-        average_precisions(*shuffled, 3, threshold), [*found, np.nan], rtol=1e-12
+        average_precisions(*shuffled, 3), [*found, np.nan], rtol=1e-12
     )  # of the third there is no box
     with pytest.raises(ValueError, match=r"^1 of 60 scores are not finite$"):
         average_precisions(*scene[:4], scene[4].where(scene[4] > 0, torch.nan), 2)

@@ -234,8 +234,9 @@ def test_grad_cam_equals_captum(trained, stage):
 
 
 def smooth(model, layer, images, classes, **options):
+    options = maps.MapOptions(**options)
     return maps.layer_maps(
-        "smooth_grad_cam_plus_plus", model, layer, images, classes, **options
+        "smooth_grad_cam_plus_plus", model, layer, images, classes, options
     )
 
 
@@ -321,13 +322,13 @@ def test_the_compatible_maps_follow_torchcams_rule(trained, method):
     model, images, classes = trained
     with torch.random.fork_rng():
         expected = torchcam_rule(method, model, model.layer3, images, classes, seed=7)
-    found = maps.layer_maps(
-        method, model, model.layer3, images, classes, torchcam_compat=True, seed=7
-    )
+    options = maps.MapOptions(torchcam_compat=True, seed=7)
+    found = maps.layer_maps(method, model, model.layer3, images, classes, options)
     torch.testing.assert_close(
         found, expected, rtol=1e-10, atol=1e-12 * float(expected.max())
     )
-    correct = maps.layer_maps(method, model, model.layer3, images, classes, seed=7)
+    options = maps.MapOptions(seed=7)
+    correct = maps.layer_maps(method, model, model.layer3, images, classes, options)
     assert (
         maps.normalise_maps(found) - maps.normalise_maps(correct)
     ).abs().max() > 0.01
@@ -387,9 +388,8 @@ def test_eigen_cam_has_one_sign_whichever_the_decomposition_gives(sign, monkeypa
 @torch.no_grad()
 def test_score_cam_asks_the_strongest_channels(trained, channels):
     model, images, classes = trained
-    found = maps.layer_maps(
-        "score_cam", model, model.layer3, images, classes, channels=channels
-    )
+    options = maps.MapOptions(channels=channels)
+    found = maps.layer_maps("score_cam", model, model.layer3, images, classes, options)
     for number, image in enumerate(images[:2]):
         features, _ = features_and_logits(model, model.layer3, image[None])
         strongest = sorted(features[0], key=lambda channel: -float((channel**2).sum()))[

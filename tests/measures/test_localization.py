@@ -156,8 +156,7 @@ def test_all_models_at_all_thresholds_are_as_one_at_a_time():
     records = [made_record(seed) for seed in range(3)]
     labels, thresholds = torch.tensor([0, 1, 0]), [0.5, 0.1]
     maps = np.stack([record["maps_16"] for record in records])
-    right = np.stack([record["predicted"] == labels.numpy() for record in records])
-    table = localization.at_thresholds(maps, SCENES["boxes"], 16, thresholds, right)
+    table = localization.at_thresholds(maps, SCENES["boxes"], 16, thresholds)
     assert table[["model", "threshold"]].values.tolist() == [
         [model, threshold] for model in range(3) for threshold in thresholds
     ]
@@ -168,18 +167,6 @@ def test_all_models_at_all_thresholds_are_as_one_at_a_time():
         )
         expected = scores.merge(columns).set_index("column")["value"]
         assert row == pytest.approx(expected[list(row)].to_dict(), rel=1e-6)
-    assert "box_found (top-1)" not in localization.at_thresholds(
-        maps, SCENES["boxes"], 16, [0.1]
-    )
-
-
-def test_a_box_found_at_a_threshold_counts_as_top_1_where_the_class_is_right():
-    maps = np.array([[[[255, 0], [255, 0]]] * 2], dtype=np.uint8)
-    boxes = np.array([[[0, 0, 2, 4]]] * 2)
-    right = np.array([[True, False]])
-    table = localization.at_thresholds(maps, boxes, 4, [0.5], right)
-    assert table["box_found"].tolist() == [1]
-    assert table["box_found (top-1)"].tolist() == [0.5]
 
 
 def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():

@@ -115,12 +115,9 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
         lambda *given, own=closed_form_cam: taken.append(1) or own(*given),
     )
     example = resnet.normalise_images(images.images[:1])
-    seen = passes.forward_pass(
-        network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2
-    )
-    found = passes.maps(
-        seen, network, images, resnet.normalise_images, example, "grad_cam", 2
-    )
+    classifier = passes.Classifier(network, resnet.normalise_images, "cpu", 2)
+    seen = passes.forward_pass(classifier, images, example, "grad_cam")
+    found = passes.maps(seen, classifier, images, example, "grad_cam")
     layer, linear = hooks.last_called(network, example)
     assert layer is network.get_submodule(expected_layer)
     with torch.no_grad():

@@ -7,6 +7,7 @@ import torchvision.transforms.v2.functional as V
 from torch import nn
 
 from helpers.measures import transforms
+from helpers.measures.passes import Classifier
 from helpers.measures.transforms import TRANSFORMS, Transform, transforms_of
 
 BILINEAR = V.InterpolationMode.BILINEAR
@@ -92,9 +93,11 @@ def test_accuracy_on_moved_halves_by_hand(batch_size):
     )
     move = TRANSFORMS["horizontal translation"]
 
+    classifier = Classifier(Sides(), torch.Tensor.float, "cpu", batch_size)
+
     def hits(magnitudes):
         return transforms.transformed_hits(
-            Sides(), images, labels, torch.Tensor.float, batch_size, move, magnitudes
+            classifier, images, labels, move, magnitudes
         ).tolist()
 
     assert hits(0.0) == [True, True, False, True]
@@ -115,9 +118,10 @@ def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
                 lambda images, magnitude: seen[-1].append(magnitude) or images,
             )
         }
-        assert transforms.drawn_accuracies(
-            Sides(), images, labels, torch.Tensor.float, own, seed, 400
-        ) == {"one": 1.0}
+        classifier = Classifier(Sides(), torch.Tensor.float, "cpu", 400)
+        assert transforms.drawn_accuracies(classifier, images, labels, own, seed) == {
+            "one": 1.0
+        }
         assert (
             low <= min(seen[-1]) and max(seen[-1]) < high and len(set(seen[-1])) > 300
         )

@@ -252,7 +252,11 @@ def test_a_sweep_executes_each_value_and_one_that_fails_costs_itself(project):
     told = project.run("demo", "--dry-run")[1].splitlines()[-1]
     assert told.startswith("03_c@a=0: runs: failed: cell 2 (1 / a) | ZeroDivisionError")
     code, out, err = project.run(*vary)
-    assert code == 0 and out.endswith("complete: reports/demo/index.html\n"), err
+    assert code == 0, err
+    assert out.endswith(
+        "compared: reports/demo/sweeps/03_c/index.html\n"
+        "complete: reports/demo/index.html\n"
+    )
     assert begun(project) == ["03_c"]
     assert (folder / "a=3/tables/03_c.csv").read_text() == "3"
 

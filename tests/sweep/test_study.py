@@ -18,7 +18,7 @@ from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.relations import relation_faults
 from helpers.sweep import execute, plan
-from helpers.sweep.imports import ProjectModules
+from helpers.sweep.imports import ProjectModules, notebooks_with
 from helpers.sweep.study import (
     OF_OPENCV,
     CheckedStudy,
@@ -333,6 +333,8 @@ def test_a_line_in_a_module_of_pictures_runs_the_notebooks_that_show_them():
             name = str(path.relative_to(PROJECT_ROOT / "helpers"))
             behind.setdefault(name, []).append(notebook.stem[:2])
     assert behind["report/looking.py"] == ["09"]
+    looking = PROJECT_ROOT / "helpers/report/looking.py"
+    assert notebooks_with(looking) == ["09_looking_experiment"]
     assert behind["kappa/report.py"] == ["06"]
     assert behind["ablations/report.py"] == ["05"]
     assert behind["report/cams.py"] == ["03", "05", "09"]

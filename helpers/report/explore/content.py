@@ -205,10 +205,12 @@ def _quantities(
     listed = []
     for name in _AT_THRESHOLDS:
         by_threshold = table.pivot(index="threshold", columns="model", values=name)
-        has_chance = name not in chance.CORRECTED
+        title = MEASURES[name].title
+        if name not in chance.CORRECTED:
+            title += _WITH_CHANCE
         listed.append(
             {
-                "title": MEASURES[name].title + _WITH_CHANCE * has_chance,
+                "title": title,
                 "rule": "threshold",
                 "thresholds": list(cuts.THRESHOLDS),
                 "values": [_numbers(row) for row in by_threshold.to_numpy()],
