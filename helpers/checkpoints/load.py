@@ -38,6 +38,12 @@ RESNETS = (
 _BLOCK = re.compile(r"((?:.+\.)?layer\d+\.\d+)\.")
 _COUNTER = "num_batches_tracked"  # of batch normalisation; old files lack it
 _CHANNELS = 3  # of an image
+_ADVICE = (
+    "name the architecture that it was trained with, or a function that makes the "
+    "network: --architecture module:function"
+)
+# Heads for training alone, which torchvision's pretrained networks come without.
+_AUXILIARY = {"googlenet": "aux1.", "inception_v3": "AuxLogits."}
 _WHOLE = 0.5  # share of a network's tensors from which on a part of a file is one
 Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
@@ -171,8 +177,13 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
         if name == AUTO:
             name = guess(read.state, reading.part)
         builder = builder_of(name)
+        auxiliary = _AUXILIARY.get(name)
+        if auxiliary and not any(auxiliary in key for key in read.state):
+            builder = partial(builder, aux_logits=False)
     state, note = network_part(read.state, set(_shapes(builder, 2)), reading.part)
     state = with_usual_head(state, builder, name)
+    state, further = with_head_beside(state, read.state, builder)
+    note += further
     classes = class_count(builder, state, name)
     if classes < 2:
         raise ValueError(f"it has {classes} outputs, and a classifier needs at least 2")
@@ -204,8 +215,7 @@ def _check_fit(state: Mapping[str, Tensor], shapes: Shapes, network: str) -> Non
     if wrong:
         raise ValueError(
             f"it does not fit {network}: {len(wrong)} tensors are missing, unknown or "
-            f"of another shape, first {', '.join(wrong[:3])}; "
-            "name the architecture that it was trained with"
+            f"of another shape, first {', '.join(wrong[:3])}; {_ADVICE}"
         )
 
 
@@ -298,6 +308,41 @@ def with_usual_head(
     }
 
 
+def with_head_beside(
+    state: dict[str, Tensor], file: Mapping[str, Tensor], builder: Builder
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """A state dict with the head that its file has beside the network.
+
+    ``self.backbone = resnet18()`` and ``self.head = Linear()`` save backbone.* and
+    head.*. One of several such layers is not chosen.
+
+    Args:
+        state: the tensors of the network.
+        file: all tensors of the file.
+        builder: of the architecture.
+
+    Returns:
+        The tensors, and a note where a head was taken.
+    """
+    if not heads(builder):
+        return state, ()
+    key, inputs = _inputs_of_head(builder)
+    taken = set(map(id, state.values()))
+    beside = {name: value for name, value in file.items() if id(value) not in taken}
+    layers = _layers_of(beside, inputs)
+    of_another = any(value.ndim == 4 for value in beside.values())  # convolutions
+    if key in state or len(layers) != 1 or of_another:
+        return state, ()
+    (layer,) = layers
+    head = key.rpartition(".")[0]
+    tensors = {
+        f"{head}{name.removeprefix(layer)}": value
+        for name, value in beside.items()
+        if name.startswith(f"{layer}.")
+    }
+    return state | tensors, (f"its head is {layer}, beside the network",)
+
+
 def _in_order(
     state: dict[str, Tensor], parts: Sequence[tuple[str, int]], order: Sequence[int]
 ) -> dict[str, Tensor]:
@@ -348,8 +393,10 @@ def builder_of(architecture: str) -> Builder:
     return partial(_of_torchvision, architecture)
 
 
-def _of_torchvision(architecture: str, classes: int) -> nn.Module:
-    return torchvision.models.get_model(architecture, weights=None, num_classes=classes)
+def _of_torchvision(architecture: str, classes: int, **options: bool) -> nn.Module:
+    return torchvision.models.get_model(
+        architecture, weights=None, num_classes=classes, **options
+    )
 
 
 def _of_timm(name: str) -> Builder:
@@ -443,11 +490,34 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
         return linear[-1].out_features if linear else 0
     key, axis = heads(builder)[0]
     if key not in state or state[key].ndim <= axis:
-        raise ValueError(
-            f"it has no head of {name}: {key} is not in it; "
-            "name the architecture that it was trained with"
-        )
+        raise ValueError(_without_head(state, builder, name))
     return int(state[key].shape[axis])
+
+
+def _without_head(state: Mapping[str, Tensor], builder: Builder, name: str) -> str:
+    """Why a checkpoint has no head of an architecture, and what it has."""
+    key, inputs = _inputs_of_head(builder)
+    layers = _layers_of(state, inputs)
+    held = "nor another layer of as many inputs, as a network without its last layer"
+    if layers:
+        held = f"but other layers of as many inputs: {', '.join(layers[:4])}"
+    return f"it has no head of {name} ({key}), {held}; {_ADVICE}"
+
+
+def _inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:
+    """Name of the weights of a head, and their shape without that of the outputs."""
+    key, axis = heads(builder)[0]
+    shape = _shapes(builder, 2)[key]
+    return key, shape[:axis] + shape[axis + 1 :]
+
+
+def _layers_of(state: Mapping[str, Tensor], inputs: tuple[int, ...]) -> list[str]:
+    """Names of layers whose weights have a row of some shape for each output."""
+    return [
+        name.removesuffix(".weight")
+        for name, value in state.items()
+        if name.endswith(".weight") and value.ndim > 1 and value.shape[1:] == inputs
+    ]
 
 
 def guess(state: Mapping[str, Tensor], part: str = "") -> str:

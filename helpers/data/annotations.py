@@ -31,6 +31,7 @@ class Annotation(NamedTuple):
     objects: tuple[tuple[str, Box | None], ...]
     # Stated width and height; None where there is none, IN_SHARES for shares.
     size: tuple[int, int] | None = None
+    split: str = ""  # in the words of its file, such as "valid"; "" where not stated
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -194,6 +195,7 @@ class _Row(NamedTuple):
     label: str
     numbers: Sequence[Any]  # x0, y0, x1, y1; none where the object has no box
     size: tuple[int, int] | None = None  # of the image, where it is stated
+    split: str = ""  # of the image, where it is stated
 
 
 def _annotations(rows: Iterable[_Row]) -> dict[str, Reading]:
@@ -209,7 +211,7 @@ def _annotations(rows: Iterable[_Row]) -> dict[str, Reading]:
             readings[row.image] = str(fault)
         else:
             objects = (*earlier.objects, (row.label, box))
-            readings[row.image] = Annotation(objects, row.size)
+            readings[row.image] = Annotation(objects, row.size, row.split)
     return readings
 
 
@@ -241,6 +243,7 @@ _COLUMNS = {
         "filename file_name image image_path filepath file image_name image_id id"
     ),
     "label": "class class_name category category_name",
+    "split": "subset partition set dataset data_set",
     "x0": "xmin x_min",
     "y0": "ymin y_min",
     "x1": "xmax x_max",
@@ -259,7 +262,7 @@ def parse_csv(content: bytes) -> dict[str, Reading]:
 
     The first line names the columns, by commas, semicolons or tabs. A box is x0, y0,
     x1, y1, and width and height are then of the image; or x, y, w, h, or x, y, width,
-    height.
+    height. A column split says which images are for training and which for test.
 
     Args:
         content: of the file, UTF-8, or UTF-16 with its mark.
@@ -273,7 +276,7 @@ def parse_csv(content: bytes) -> dict[str, Reading]:
 
     Example:
         >>> parse_csv(b"path;label\\na.png;cat")
-        {'a.png': Annotation(objects=(('cat', None),), size=None)}
+        {'a.png': Annotation(objects=(('cat', None),), size=None, split='')}
     """
     lines = _nonblank(text_of(content)) or [","]
     delimiter = max(_DELIMITERS, key=lines[0].count)
@@ -304,20 +307,28 @@ def _csv_row(row: Sequence[str], columns: Mapping[str, int], delimiter: str) -> 
     }
     path = cells.pop("path")
     label = cells.pop("label")
+    split = cells.pop("split", "")
     if delimiter == ";":  # between numbers that have a decimal comma
         cells = {column: cell.replace(",", ".") for column, cell in cells.items()}
+    numbers, size = _csv_box(cells)
+    return _Row(path, label, numbers, size, split)
+
+
+def _csv_box(
+    cells: Mapping[str, str],
+) -> tuple[Sequence[Any], tuple[int, int] | None]:
+    """Corners of the box in a line of a table, and the stated size of the image."""
     size = _size(cells.get("width"), cells.get("height"))
     if "x0" in cells or "x" not in cells:
-        numbers = [cells[side] for side in _CORNERS if cells.get(side)]
-        return _Row(path, label, numbers, size)
+        return [cells[side] for side in _CORNERS if cells.get(side)], size
     extent = ("w", "h") if "w" in cells else ("width", "height")
     texts = [cells.get(name, "") for name in ("x", "y", *extent)]
     if not any(texts):
-        return _Row(path, label, [])
+        return [], None
     try:
-        return _Row(path, label, _box_of_corner(texts), size if "w" in cells else None)
+        return _box_of_corner(texts), size if "w" in cells else None
     except _NoBoxError:
-        return _Row(path, label, texts[:3])  # no box, which is said of the image
+        return texts[:3], None  # no box, which is said of the image
 
 
 # --- COCO ---
@@ -336,7 +347,8 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
         Annotations by ``file_name``; a text where one has an object that is no box.
 
     Raises:
-        ValueError: where it is no such file, or no object is of a listed image.
+        ValueError: where it is no such file, no object is of a listed image, or an id
+            stands for two images or two categories.
     """
     table = _from_json(content)
     try:
@@ -346,6 +358,8 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
             if not mark.get("iscrowd"):
                 marks[_key(mark["image_id"])].append(mark)
         images = {_key(image["id"]): image for image in table["images"]}
+        repeated = _repeated_id(table["categories"], "name")
+        repeated = repeated or _repeated_id(table["images"], "file_name")
         readings = {
             str(image["file_name"]): _coco_image(image, marks.get(key, []), labels)
             for key, image in images.items()
@@ -354,6 +368,8 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
         raise ValueError(
             "it does not hold images, annotations and categories as COCO has them"
         ) from fault
+    if repeated:
+        raise ValueError(f"{repeated}: whose objects are whose is not known")
     if marks and marks.keys().isdisjoint(images):
         count = sum(map(len, marks.values()))
         raise ValueError(f"none of its {count} objects is of an image that it lists")
@@ -365,6 +381,18 @@ def _key(number: Any) -> str:
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     return str(number)
+
+
+def _repeated_id(items: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Which id stands for two things of other names, in words; "" for none."""
+    names: dict[str, str] = {}
+    for item in items:
+        key = _key(item["id"])
+        text = str(item[name])
+        other = names.setdefault(key, text)
+        if other != text:
+            return f"the id {key} stands for {other!r:.80} and for {text!r:.80}"
+    return ""
 
 
 def _coco_image(
@@ -479,6 +507,17 @@ def parse_labelme(content: bytes) -> Reading:
     return Annotation(tuple(objects), size)
 
 
+def labelme_image(content: bytes) -> str:
+    """Path of the image that a labelme JSON states; "" where it states none.
+
+    Args:
+        content: of the file.
+    """
+    table = _from_json(content)
+    path = table.get("imagePath") if isinstance(table, Mapping) else None
+    return path if isinstance(path, str) else ""
+
+
 def _labelme_box(shape: Mapping[str, Any]) -> Box | None:
     """Box around a shape; None for a point or a line."""
     kind = shape.get("shape_type") or "polygon"
@@ -507,6 +546,19 @@ def parse_names(content: bytes) -> dict[str, str]:
     """
     pairs = (line.split(None, 1) for line in _lines(content))
     return {pair[0]: pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
+
+
+def parse_lines(content: bytes) -> list[str]:
+    """Read lines without blanks around them, each once.
+
+    Args:
+        content: of the file.
+
+    Example:
+        >>> parse_lines(b"a.jpg\\n\\n b.jpg 1\\na.jpg")
+        ['a.jpg', 'b.jpg 1']
+    """
+    return [line.strip() for line in _lines(content)]
 
 
 def parse_pairs(content: bytes) -> dict[str, str]:

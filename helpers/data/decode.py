@@ -17,10 +17,12 @@ from tqdm.auto import tqdm
 
 from helpers.data.annotations import IN_SHARES, Annotation, Box
 from helpers.data.records import Record
-from helpers.data.sources import Source
+from helpers.data.sources import Fault, Source
 
 # By Pillow's names; of others, such as PostScript, some run programs when opened.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
+_OUTSIDE = 0.1  # of a box, from which its numbers may mean something else
+_MANY_OUTSIDE = 0.2  # of the images with boxes
 SquareBox = tuple[int, int, int, int]
 Problem = tuple[str, str]  # kind and detail of a fault
 
@@ -53,6 +55,7 @@ class Decoded(NamedTuple):
     height: int
     digest: str  # of the file's bytes, and of whether it was turned
     faults: list[Problem]
+    reaches_out: bool = False  # whether a tenth of a box or more is outside
 
 
 def decode_image(
@@ -102,9 +105,12 @@ def decode_image(
         return Decoded(record, None, [], 0, 0, digest, [problem])
     boxes: list[SquareBox] = []
     problems: list[Problem] = []
+    reaches_out = False
     if not isinstance(size, Crop):
         boxes, problems = square_boxes(annotation, upright.size, size)
-    return Decoded(record, pixels, boxes, *image.size, digest, faults + problems)
+        reaches_out = _reaches_out(annotation, upright.size)
+    faults += problems
+    return Decoded(record, pixels, boxes, *image.size, digest, faults, reaches_out)
 
 
 def decode_all(
@@ -234,6 +240,42 @@ def square_boxes(
                 detail = f"{box}, in the square {scaled}"
                 problems.append(("box_without_area", detail))
     return usable, problems
+
+
+def _reaches_out(annotation: Annotation, image_size: tuple[int, int]) -> bool:
+    """Whether a tenth of the area of a box, or more, lies outside of the image."""
+    width, height = annotation.size or image_size
+    for box in filter(_has_area, annotation.boxes):
+        clipped = _clipped(box, width, height)
+        if _area(clipped) < (1 - _OUTSIDE) * _area(box):
+            return True
+    return False
+
+
+def _area(box: Box) -> float:
+    x0, y0, x1, y1 = box
+    return (x1 - x0) * (y1 - y0)
+
+
+def reaching_out(decoded: Sequence[Decoded]) -> list[Fault]:
+    """A fault where boxes of many images reach out of them: numbers of another meaning.
+
+    Corners that are read as width and height do so, and boxes of pictures that were
+    made smaller since.
+
+    Args:
+        decoded: images, with boxes or without.
+    """
+    boxed = [image for image in decoded if image.record.boxes]
+    outside = [image for image in boxed if image.reaches_out]
+    if len(outside) < max(2, _MANY_OUTSIDE * len(boxed)):
+        return []
+    detail = (
+        f"of {len(boxed):,} images with boxes {len(outside):,} have some that reach "
+        f"out, such as {outside[0].record.name} {outside[0].record.boxes[0]}: are they "
+        "of pictures of another size, or corners in place of width and height?"
+    )
+    return [Fault("", "boxes_reach_out", detail)]
 
 
 def _clipped(box: Box, width: float, height: float) -> Box:

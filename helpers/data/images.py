@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from helpers.data import layouts, sources, synthetic
-from helpers.data.decode import Decoded, decode_all
+from helpers.data.decode import Decoded, decode_all, reaching_out
 from helpers.data.layouts import Listing, Record
 from helpers.data.selection import NO_TEST_IMAGES, Choice, pixel_digest, select
 from helpers.files import (
@@ -274,6 +274,7 @@ def _study_data(
     boxed = listing.layout in layouts.WITH_BOXES or any(
         image.boxes for image in decoded if image.record.split == "train"
     )
+    listing.faults.extend(reaching_out(decoded))
     chosen = select(listing.classes, decoded, boxed, listing.faults, choice)
     faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
     faults = faults[["class_id", "split", "name", "fault", "detail"]]
@@ -334,6 +335,8 @@ _COSTLY = (
     NO_TEST_IMAGES,
     "class_with_too_few_images",
     "boxes_in_shares",
+    "boxes_reach_out",
+    "image_in_no_list",
     "labels_alike",
     "class_without_name",
     "link_not_followed",

@@ -16,6 +16,7 @@ from helpers.data.class_folders import Question
 from helpers.data.object_layouts import NOT_UNDERSTOOD
 from helpers.data.records import Record
 from helpers.data.sources import Fault, Source, composed
+from helpers.data.split_lists import with_splits
 
 __all__ = ["LAYOUTS", "Listing", "Question", "Record", "scan"]
 
@@ -91,6 +92,16 @@ LAYOUTS: dict[str, Layout] = {
     ),
 }
 _ONLY_BY_NAME = ("top_folders",)  # never recognised
+# Where files such as train.txt may say which images are for training.
+_SPLIT_BY_LISTS = (
+    "coco",
+    "csv",
+    "labelme",
+    "yolo",
+    "voc_folder",
+    "voc",
+    "class_folders",
+)
 WITH_BOXES = tuple(name for name, layout in LAYOUTS.items() if layout.with_boxes)
 BY_FOLDER = tuple(name for name, layout in LAYOUTS.items() if layout.by_folder)
 
@@ -131,10 +142,12 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     for name in names if recognised else [layout]:
         source.opened.clear()
         items = _items(source, name, classes)
-        listing = _listing(name, source, classes, items)
+        by_lists, lists = with_splits(source, items, name in _SPLIT_BY_LISTS)
+        listing = _listing(name, source, classes, by_lists)
         if _fits(listing, classes) if recognised else listing.records:
             if recognised and not classes:
                 _check_readings(source, listing)
+            source.opened.update(lists)
             listing.faults.extend(source.faults)
             listing.faults.extend(_grouped(problems))
             listing.faults.extend(_unread(source, items, causes, bool(classes)))
@@ -232,6 +245,7 @@ def _listing(
             detail = f"{count} images, and none for training"
             if not count:
                 detail = "it is not in the source"
+            detail += _spelt_otherwise(class_id, counts)
             faults.append(Fault("", "unknown_class", detail, class_id))
     wanted = {*classes, ""}
     records = [record for record in records if record.class_id in wanted]
@@ -247,6 +261,20 @@ def _listing(
         faults,
         boxes_from,
     )
+
+
+def _spelt_otherwise(class_id: str, counts: Mapping[tuple[str, str], int]) -> str:
+    """Which class of the training images has the same letters, in words; or ""."""
+    for other, split in counts:
+        same = _letters(other) == _letters(class_id)
+        if split == "train" and other != class_id and same:
+            return f"; it differs from {other!r} in capitals, blanks or hyphens alone"
+    return ""
+
+
+def _letters(name: str) -> str:
+    """A name in small letters, without blanks and hyphens."""
+    return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def _annotation_faults(layout: str, records: Sequence[Record]) -> Iterator[Fault]:

@@ -4,6 +4,7 @@ An image is of the class of its largest box, and keeps the boxes of that class.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import (
     Callable,
     Generator,
@@ -22,6 +23,7 @@ from helpers.data.annotations import (
     Annotation,
     Box,
     Reading,
+    labelme_image,
     parse_labelme,
     parse_voc,
     parse_yolo,
@@ -36,6 +38,7 @@ from helpers.data.sources import Fault, Source
 NOT_UNDERSTOOD = (
     "not_understood"  # a fault: a file that looks like data of another kind
 )
+_EXAMPLE = re.compile("submission", re.IGNORECASE)  # of an answer, no labels
 # What the id of a class cannot hold: parts of a path, and what no table can.
 _NOT_IN_IDS = re.compile(r"[/\\\x00-\x1f\x7f\ud800-\udfff]")
 _LONGEST_ID = 200  # characters
@@ -55,12 +58,16 @@ def read_tables(
 ) -> Listed:
     """Images that tables name, such as COCO's JSON or a CSV.
 
-    What is called "instances" is taken before COCO's keypoints and captions.
+    What is called "instances" is taken before COCO's keypoints and captions, and an
+    example of an answer to a competition ("submission") is not.
 
     Args:
         source: the files.
         ending: of tables, in small letters.
         parse: turns the bytes of a table into annotations by the names of images.
+
+    Raises:
+        Question: where two tables say different things of an image.
     """
     places = Places(source.images)
     tables = [name for name in source.names if name.lower().endswith(ending)]
@@ -69,17 +76,78 @@ def read_tables(
         for name in tables
         if name.rpartition("/")[2].lower().startswith("instances")
     ]
+    by_table = {}
     for table in instances or tables:
         try:
+            if _EXAMPLE.search(table.rpartition("/")[2]):
+                raise ValueError("an example of an answer, whose labels are not true")
             readings = parse(source.read(table))
         except ValueError as fault:
             yield Fault(table, NOT_UNDERSTOOD, str(fault))
             continue
-        marked = [
+        by_table[table] = [
             Marked(name, places.named(table, name), reading)
             for name, reading in readings.items()
         ]
+    for table, marked in _each_image_once(by_table).items():
         yield from by_largest_box(table, marked, split_of(table))
+
+
+def _each_image_once(
+    by_table: Mapping[str, Sequence[Marked]],
+) -> dict[str, list[Marked]]:
+    """The images of each table, without those that another table says more of.
+
+    Raises:
+        Question: where two tables say different things of an image.
+    """
+    readings: dict[str, dict[str, Reading]] = defaultdict(dict)
+    for table, marked in by_table.items():
+        for item in marked:
+            readings[item.place][table] = item.reading
+    tables_of = {
+        place: _tables_of_image(place, of_tables)
+        for place, of_tables in readings.items()
+        if place
+    }
+    return {
+        table: [item for item in marked if table in tables_of.get(item.place, [table])]
+        for table, marked in by_table.items()
+    }
+
+
+def _tables_of_image(place: str, readings: Mapping[str, Reading]) -> list[str]:
+    """Which of the tables that name an image are taken for it.
+
+    One whose name tells no split, such as "all.json", yields to one that does; of the
+    others the first, since they say the same.
+
+    Raises:
+        Question: where they do not.
+    """
+    boxed = [table for table, reading in readings.items() if _objects(reading, True)]
+    labelled = [table for table, reading in readings.items() if _objects(reading)]
+    best = boxed or labelled or list(readings)
+    for table in labelled:
+        with_boxes = table in boxed
+        first = _objects(readings[best[0]], with_boxes)
+        if _objects(readings[table], with_boxes) != first:
+            raise Question(
+                f"{best[0]} and {table} say different things of {place}: leave one of "
+                "them there"
+            )
+    of_split = {split_of(table): table for table in reversed(best)}
+    no_split = of_split.pop("", "")
+    return list(of_split.values()) or [no_split]
+
+
+def _objects(reading: Reading, with_boxes: bool = False) -> set:
+    """Objects that have a box, or the labels of all objects."""
+    if not isinstance(reading, Annotation):
+        return set()
+    if not with_boxes:
+        return reading.labels
+    return {item for item in reading.objects if item[1] is not None}
 
 
 def read_voc(source: Source) -> Listed:
@@ -111,12 +179,14 @@ def read_labelme(source: Source) -> Listed:
     places = Places(source.images)
     marked = []
     for name in [name for name in source.names if name.lower().endswith(".json")]:
+        content = source.read(name)
         try:
-            reading = parse_labelme(source.read(name))
+            reading = parse_labelme(content)
         except ValueError as fault:
             yield Fault(name, NOT_UNDERSTOOD, str(fault))
             continue
         place = places.nearest(name, PurePosixPath(name).stem)
+        place = place or places.named(name, labelme_image(content))
         marked.append(Marked(name, place, reading))
     yield from by_largest_box("*.json", marked)
 
@@ -308,6 +378,8 @@ def by_largest_box(table: str, marked: Sequence[Marked], split: str = "") -> Lis
         yield Fault(table, "boxes_in_shares", detail, split=split)
     for name, reading in readings.items():
         where = split or split_of(name.rpartition("/")[0]) or "train"
+        if isinstance(reading, Annotation):
+            where = split_of(reading.split) or where
         yield from _of_one_class(name, reading, where)
     labels = [
         reading.labels

@@ -39,6 +39,12 @@ _AVERAGED = re.compile(r"(^|[_.])ema([_.]|$)", re.IGNORECASE)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<ending>\.\w+)")
 # What torch.save writes, now and before its version 1.6.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
+# How files begin that stand in place of a checkpoint.
+_IN_PLACE = {
+    b"version https://": "a pointer of git-lfs; fetch the file by git lfs pull",
+    b"<": "a page of the web; download the file again",
+    b"\x1f\x8b": "compressed by gzip; unpack it",
+}
 # Where programs note the names of the classes, and the accuracy that they measured.
 _CLASSES = (
     "class_to_idx",
@@ -175,13 +181,7 @@ def _content(path: Path) -> Any:
     # safetensors: eight bytes of length, then a header in JSON.
     tensors_only = head[8:9] == b"{"
     if not tensors_only and not head.startswith(_BEGINNINGS):
-        begins = "it is empty"
-        if head:
-            begins = f"its {path.stat().st_size:,} bytes begin with {head!r}"
-        raise ValueError(
-            f"{path.name} is no checkpoint: {begins}; "
-            "give a file written by safetensors or torch.save"
-        )
+        raise ValueError(f"{path.name} is no checkpoint: {_what_begins(path, head)}")
     try:
         if tensors_only:
             tensors = safetensors.torch.load_file(path)
@@ -212,8 +212,19 @@ def _content(path: Path) -> Any:
         ) from fault
 
 
+def _what_begins(path: Path, head: bytes) -> str:
+    """What a file is whose beginning is that of no checkpoint, and what to do."""
+    for beginning, words in _IN_PLACE.items():
+        if head.lstrip().startswith(beginning):
+            return f"it is {words}"
+    begins = f"its {path.stat().st_size:,} bytes begin with {head!r}"
+    if not head:
+        begins = "it is empty"
+    return f"{begins}; give a file written by safetensors or torch.save"
+
+
 def _check_members(path: Path) -> None:
-    """Raise ValueError where a part of a zip differs from its checksum.
+    """Raise ValueError for a zip of other things, or a part unlike its checksum.
 
     torch writes checksums and does not look at them. Where all parts differ, whoever
     wrote the file left them out (``torch.serialization.set_crc32_options``).
@@ -221,14 +232,27 @@ def _check_members(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
+            _check_kind([item.filename for item in members])
             damaged = [item.filename for item in members if _differs(archive, item)]
-    except zipfile.BadZipFile:
-        return  # torch says what is wrong with the file as a whole
+    except zipfile.BadZipFile as fault:
+        raise ValueError(f"it was cut or is damaged: {fault}; copy it again") from fault
     filled = [item.filename for item in members if item.file_size]
     if damaged and len(damaged) < len(filled):
         raise ValueError(
             f"{len(damaged)} of its parts are damaged, first {damaged[0]}; copy or "
             "download it again"
+        )
+
+
+def _check_kind(names: Sequence[str]) -> None:
+    """Raise ValueError where the parts of a zip are not those of torch.save."""
+    if any(name.endswith("/constants.pkl") for name in names):
+        raise ValueError("TorchScript is code; save model.state_dict() in place of it")
+    if not any(name.endswith("/data.pkl") for name in names):
+        kind = "arrays of numpy" if any(".npy" in name for name in names) else "files"
+        first = f", first {names[0]}" if names else ""
+        raise ValueError(
+            f"it is a zip of {len(names)} {kind}{first}; give a checkpoint itself"
         )
 
 

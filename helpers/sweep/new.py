@@ -22,7 +22,7 @@ import torch
 import yaml
 
 from helpers.data import images, layouts, selection, sources
-from helpers.data.decode import Decoded, decode_all
+from helpers.data.decode import Decoded, decode_all, reaching_out
 from helpers.data.layouts import Listing
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, parse_yaml, value_fault
@@ -124,6 +124,7 @@ def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Loo
     counts = Counter(item.class_id for item in training if item.boxes or not boxes)
     test = Counter(item.class_id for item in listing.records if item.split == "test")
     _leave_out_untested(counts, test, listing)
+    listing.faults.extend(reaching_out(readable))
     sentences = images.left_out(listing.faults)
     remarks += [f"left out: {sentence}" for sentence in sentences]
     sides = [min(image.width, image.height) for image in readable]

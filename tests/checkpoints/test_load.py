@@ -336,3 +336,70 @@ def test_shards_are_found_as_one_checkpoint(tmp_path, network):
     assert name == "m-00001-of-00002.safetensors"
     loaded = load.load_checkpoint(path)
     assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+
+
+def test_a_head_beside_the_network_is_the_head(tmp_path, network):
+    """Such as ``self.backbone = resnet18()`` and ``self.head = Linear()``."""
+    state = {
+        f"head{name.removeprefix('fc')}" if "fc." in name else f"backbone.{name}": value
+        for name, value in network.state_dict().items()
+    }
+    torch.save(state, tmp_path / "a.pt")
+    loaded = load.load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+    assert torch.equal(loaded.network.fc.bias, network.fc.bias)
+    assert loaded.notes == ("its head is head, beside the network",)
+    for other in (
+        {"b.weight": torch.ones(3, 512)},
+        {"c.weight": torch.ones(1, 1, 1, 1)},
+    ):
+        torch.save(state | other, tmp_path / "a.pt")
+        with pytest.raises(
+            ValueError, match=r"no head of resnet18 \(fc\.weight\), nor"
+        ):
+            load.load_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_missing_head_and_tensors_that_no_network_has_are_told_what_to_do(
+    tmp_path, network
+):
+    advice = ".*a function that makes the network: --architecture module:function"
+    state = network.state_dict()
+    body = {name: value for name, value in state.items() if "fc." not in name}
+    two = {"fc1.weight": torch.ones(4, 512), "fc2.weight": torch.ones(5, 512)}
+    cases = {
+        "nor another layer of as many inputs": body,
+        r"but other layers of as many inputs: fc1, fc2": body | two,
+        r"does not fit resnet18 .* first aux\.weight": state | {"aux.weight": two},
+    }
+    cases[list(cases)[-1]]["aux.weight"] = torch.ones(4, 512)
+    for words, tensors in cases.items():
+        torch.save(tensors, tmp_path / "a.pt")
+        for architecture in ("auto", "resnet18"):
+            with pytest.raises(ValueError, match=words + advice):
+                load.load_checkpoint(tmp_path / "a.pt", architecture)
+
+
+def test_heads_for_training_alone_may_be_absent(monkeypatch, tmp_path):
+    """torchvision takes them off its pretrained GoogLeNet."""
+
+    class Small(torch.nn.Module):
+        def __init__(self, num_classes, aux_logits=True):
+            super().__init__()
+            if aux_logits:
+                self.aux1 = torch.nn.Linear(4, num_classes)
+            self.fc = torch.nn.Linear(4, num_classes)
+
+    monkeypatch.setattr(
+        torchvision.models,
+        "get_model",
+        lambda name, weights, **options: Small(**options),
+    )
+    load.builder_of.cache_clear()
+    for aux_logits in (True, False):
+        theirs = Small(3, aux_logits)
+        torch.save(theirs.state_dict(), tmp_path / "a.pt")
+        loaded = load.load_checkpoint(tmp_path / "a.pt", "googlenet")
+        assert torch.equal(loaded.network.fc.weight, theirs.fc.weight)
+        assert hasattr(loaded.network, "aux1") == aux_logits
+    load.builder_of.cache_clear()

@@ -265,6 +265,19 @@ def test_coco_of_outlines_ids_as_text_and_objects_of_no_image():
         parse_coco(json.dumps(table).encode())
 
 
+@pytest.mark.parametrize(
+    ("block", "name", "words"),
+    [("categories", "name", "'cat' and for 'fox'"), ("images", "file_name", "'a.png'")],
+)
+def test_an_id_of_coco_that_stands_for_two_things_is_named(block, name, words):
+    table = json.loads(coco([("a.png", 9, 9)], ["cat"], [(0, 0, 1, 1, 2, 2)]))
+    table[block].append(table[block][0] | {name: "fox"})
+    with pytest.raises(ValueError, match=f"stands for {words}"):
+        parse_coco(json.dumps(table).encode())
+    table[block][-1] = table[block][0]  # the same once more
+    assert parse_coco(json.dumps(table).encode())["a.png"].labels == {"cat"}
+
+
 def test_names_keep_the_first_synonym():
     assert parse_names(
         b"\xef\xbb\xbfn1\tgoldfish, Carassius\nn2 tree frog\n\nbroken"

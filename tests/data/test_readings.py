@@ -20,8 +20,10 @@ from tests.data.conftest import (
 from tests.data.conftest import (
     coco,
     coco_source,
+    csv_source,
     cub_source,
     kinds,
+    labelme_source,
     stanford_dogs,
     voc_source,
     written,
@@ -416,3 +418,81 @@ def test_a_voc_tree_in_folders_of_splits_is_read_by_its_objects(load):
     data = load(voc_source("JPEGImages/train/{}.jpg", "Annotations/train/{}.xml"))
     assert data.layout == "voc"
     assert layouts.LAYOUTS["voc"].by_folder is False
+
+
+def test_two_tables_that_contradict_each_other_are_a_question(load):
+    table = csv_source(boxes=False)
+    other = table["labels.csv"].replace(b"cat", b"red")
+    with pytest.raises(
+        Question, match=r"labels\.csv and other\.csv say different things"
+    ):
+        load(table | {"other.csv": other})
+    moved = csv_source()
+    other = moved["labels.csv"].replace(b"2,2,12,10", b"3,2,12,10")
+    with pytest.raises(Question, match=r"say different things of pictures/0\.jpg"):
+        load(moved | {"other.csv": other})
+
+
+def test_a_table_that_repeats_another_changes_nothing(load):
+    table = csv_source()
+    labels = csv_source(boxes=False)["labels.csv"]
+    tables = {
+        "all.csv": labels,
+        "boxes_test.csv": b"\n".join(table["labels.csv"].splitlines()[:5]),
+        "boxes_train.csv": b"\n".join(
+            table["labels.csv"].splitlines()[:1] + table["labels.csv"].splitlines()[5:]
+        ),
+    }
+    del table["labels.csv"]
+    data = load(table | tables, test_images_per_class=0)
+    assert (len(data.train), len(data.test), kinds(data)) == (4, 4, {})
+    assert data.train.has_boxes
+
+
+def test_an_example_of_an_answer_has_no_labels(load):
+    table = csv_source(boxes=False)
+    answer = b"id,label\n" + b"".join(b"t%d,cat\n" % image for image in range(4))
+    files = {f"test/t{image}.jpg": jpeg(50 + image) for image in range(4)}
+    data = load(table | files | {"sample_submission.csv": answer})
+    assert not any("test/" in name for name in data.index["name"])
+    assert "example of an answer" in " ".join(data.faults["detail"])
+
+
+def test_a_class_of_test_images_that_is_spelt_otherwise_is_named(load):
+    files = folders_of("train/", classes=("Cat", "hot-dog"))
+    files |= folders_of("val/", count=3, classes=("cat", "hot_dog"))
+    sentences = images.left_out(load(files).faults.itertuples())
+    assert any(
+        "cat (3 images, and none for training; it differs from 'Cat' in" in sentence
+        and "it differs from 'hot-dog' in" in sentence
+        for sentence in sentences
+    )
+
+
+def test_boxes_that_reach_out_of_many_images_are_named_in_the_first_lines(load):
+    """COCO's box is x, y, width, height; here are corners."""
+    marked = [(image, image % 2, 9, 7, 18, 14) for image in range(12)]
+    names = [(f"{image}.jpg", 20, 16) for image in range(12)]
+    files = {name: jpeg(image) for image, (name, _, _) in enumerate(names)}
+    wrong = coco(names, ["cat", "dog"], marked)
+    sentences = images.left_out(load(files | {"a.json": wrong}).faults.itertuples())
+    assert any(
+        "of 12 images with boxes 12 have some that reach out, such as 0.jpg "
+        "(9.0, 7.0, 27.0, 21.0)" in sentence
+        for sentence in sentences
+    )
+    right = coco(names, ["cat", "dog"], [(*item[:4], 11.5, 9.5) for item in marked])
+    faults = load(files | {"a.json": right}, place="other").faults["fault"]
+    assert set(faults) == {"box_outside_clipped"}
+
+
+def test_labelme_in_a_folder_of_its_own_names_its_images(load):
+    files = {}
+    for name, content in labelme_source().items():
+        if name.endswith(".json"):
+            image = name.rpartition("/")[2].replace("json", "jpg")
+            table = json.loads(content) | {"imagePath": f"..\\photos\\{image}"}
+            files[f"marks/of_{image}.json"] = json.dumps(table).encode()
+        else:
+            files[name] = content
+    assert load(files).layout == "labelme"

@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -181,3 +182,40 @@ def test_a_safetensors_file_of_the_workbook_has_a_checksum(tmp_path):
         path.write_bytes(path.read_bytes()[:-1] + b"\x07")
         with pytest.raises(ValueError, match="its checksum is another"):
             contents.read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty; give a file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "it is a pointer of git-lfs"),
+        (b"\n<!DOCTYPE html>", "it is a page of the web; download"),
+        (b"\x1f\x8b\x08\x00", "it is compressed by gzip; unpack it"),
+        (b"weights", "its 7 bytes begin with b'weights'"),
+    ],
+)
+def test_a_file_in_place_of_a_checkpoint_is_called_what_it_is(tmp_path, content, words):
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=f"a.pt is no checkpoint: {words}"):
+        contents.read(tmp_path / "a.pt")
+
+
+def test_a_zip_of_other_things_is_called_what_it_is(tmp_path):
+    path = tmp_path / "a.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"")
+        archive.writestr("a/constants.pkl", b"")  # of torch.jit.save
+    with pytest.raises(ValueError, match="TorchScript is code; save model"):
+        contents.read(path)
+    with path.open("wb") as file:
+        np.savez(file, a=np.ones(1), b=np.ones(1))
+    with pytest.raises(ValueError, match=r"a zip of 2 arrays of numpy, first a\.npy"):
+        contents.read(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model.pt", b"")
+    with pytest.raises(ValueError, match=r"a zip of 1 files, first model\.pt"):
+        contents.read(path)
+    saved(tmp_path, ONE)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"it was cut or is damaged: .*; copy it"):
+        contents.read(path)
