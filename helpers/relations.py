@@ -77,6 +77,9 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "one image of each, or 0 for all": (
         lambda v: 0 < v["scored_images"] < len(v["class_ids"])
     ),
+    "learning_rates is {learning_rates}, and at rate 0 a network learns nothing": (
+        lambda v: 0 in v["learning_rates"]
+    ),
     "training_sizes is {training_sizes}, and images_per_class allows "
     "{images_per_class}": (
         lambda v: 0 < v["images_per_class"] < max(v["training_sizes"])

@@ -35,13 +35,12 @@ class Places:
             path: of another file, such as a table.
             name: of the file, with or without its ending.
         """
-        return _nearest(path, self._called(composed(name)))
+        name = composed(name)
+        return _nearest(path, _in_same_letters(self._called(name), name))
 
     def _called(self, name: str) -> list[str]:
-        """Files of a name, or a stem: in these letters, else in letters of any case."""
-        paths = self._paths.get(name.lower(), [])
-        same = [path for path in paths if name in _name_and_stem(path)]
-        return same or paths
+        """Files of a name, or a stem, in letters of any case."""
+        return self._paths.get(name.lower(), [])
 
     def named(self, table: str, name: str) -> str:
         """Where the file lies that a table names, of the paths that end so; or "".
@@ -61,8 +60,13 @@ class Places:
                 if _ends_so(composed(f"/{place}").lower(), end)
             ]
             if places:
-                return _nearest(table, places)
+                return _nearest(table, _in_same_letters(places, path.name))
         return ""
+
+
+def _in_same_letters(paths: Sequence[str], name: str) -> Sequence[str]:
+    """Those of a name in the same letters, small or capital; all where none is."""
+    return [path for path in paths if name in _name_and_stem(path)] or paths
 
 
 def _name_and_stem(path: str) -> tuple[str, str]:

@@ -142,6 +142,9 @@ def test_held_out_images_that_are_training_images_are_found_among_all_of_them(
         images.copies(images.labelled_images(new, **given), own, path, tmp_path / "zip")
         == 1
     )
+    (new / "cat/second.png").write_bytes(jpeg(4, (16, 16), kind="PNG"))
+    with pytest.raises(ValueError, match="2 of 26 images"):  # more than 5 %
+        images.labelled_images(new, **given)
 
 
 def test_labels_are_checked(folders, tmp_path):
@@ -208,3 +211,25 @@ def test_sizes_that_contradict_one_another_are_refused(sizes, said):
 def test_what_is_cut_and_its_image_size_may_both_be_given():
     assert images.Preparation(side=24, resize=32, crop=24).cut == (32, 24)
     assert images.Preparation(resize=32).cut == (32, 32)
+
+
+@pytest.mark.parametrize(("width", "is_squashed"), [(105, False), (106, True)])
+def test_a_side_that_is_a_twentieth_longer_is_no_squashing(
+    tmp_path, width, is_squashed
+):
+    for label in ("cat", "dog"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        content = jpeg(1, (width, 100), kind="PNG")
+        (tmp_path / "images" / label / "0.png").write_bytes(content)
+    own = images.training_images(tmp_path / "images", tmp_path / "zip")
+    assert ("squashed" in own.remark) == is_squashed
+
+
+def test_squares_are_of_the_median_side_of_the_files(tmp_path):
+    for label, sides in (("cat", (12, 40)), ("dog", (14, 500, 8))):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for side in sides:
+            path = tmp_path / "images" / label / f"{side}.png"
+            path.write_bytes(jpeg(side, (2 * side, side), kind="PNG"))
+    own = images.training_images(tmp_path / "images", tmp_path / "zip")
+    assert own.train.images.shape == (5, 3, 14, 14)

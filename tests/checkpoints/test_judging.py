@@ -224,3 +224,21 @@ def test_values_outside_of_the_studies_range_are_named():
         .item()
         .startswith("outside the studies' range: training accuracy 64 %, there 7")
     )
+
+
+def test_a_tenth_of_the_way_from_chance_to_one_has_learnt():
+    """Of 4 classes 0.25 + 0.1 * 0.75 = 0.325."""
+    found = found_of([0.6, 0.6], [0.32, 0.33])
+    table = judging.verdicts(facts(fault=["", ""]), found)
+    notes = table.set_index("checkpoint")["note"]
+    assert "near chance" in notes["a.pt"]
+    assert "near chance" not in notes["b.pt"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "is_covered"), [(2, True), (1.9, False), (8, True), (8.1, False)]
+)
+def test_studies_of_half_or_twice_as_many_classes_cover_a_network(classes, is_covered):
+    found = found_of([0.6, 0.7])._replace(classes=classes)
+    table = judging.verdicts(facts(fault=["", ""]), found)
+    assert table["verdict"].eq("predicted").all() == is_covered

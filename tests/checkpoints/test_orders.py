@@ -58,3 +58,35 @@ def test_one_image_a_class_is_judged_by_timms_order_alone():
     sorted_names = sorted(names)
     natural = np.array(orders.in_natural_order(sorted_names))
     assert orders.better_order(natural[labels], labels, sorted_names).usual
+
+
+def right_in(order, counts):
+    """Labels of so many images a class, and predictions that are all right."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return np.array(order)[labels], labels
+
+
+def test_timms_order_counts_where_it_misses_two_in_a_hundred_at_most():
+    """The order is timm's but for two classes, that swapped their outputs."""
+    order = (2, 0, 3, 1)
+    few = orders.better_order(*right_in(order, [490, 490, 9, 9]), NAMES)
+    assert (few.order, few.usual) == (orders.in_natural_order(NAMES), True)
+    more = orders.better_order(*right_in(order, [480, 480, 20, 20]), NAMES)
+    assert (more.order, more.usual) == (order, False)
+
+
+def test_another_order_adds_five_in_a_hundred_at_least():
+    order = (0, 3, 2, 1)
+    less = right_in(order, [480, 20, 480, 20])  # 40 of 1,000, far beyond chance
+    assert orders.better_order(*less, NAMES) is None
+    more = right_in(order, [470, 30, 470, 30])
+    assert orders.better_order(*more, NAMES).order == order
+
+
+def test_another_order_adds_three_standard_errors_at_least():
+    """Of n images with gain 1 and others with 0 the error of the sum is sqrt(n)."""
+    natural = orders.in_natural_order(NAMES)
+    for count, is_clear in ((8, False), (10, True)):
+        predicted, labels = right_in(natural, [count, 0, 0, 40])
+        better = orders.better_order(predicted, labels, NAMES)
+        assert (better is not None) == is_clear

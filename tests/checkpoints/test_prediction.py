@@ -231,3 +231,26 @@ def test_what_all_models_of_a_study_miss_is_in_common():
     noisy = same.reset_index(drop=True)
     noisy["gap"] += 0.05 * np.random.default_rng(0).normal(size=len(noisy))
     assert prediction.predictor(noisy, BOTH).common < 0.2
+
+
+def test_a_value_is_beyond_a_study_from_a_tenth_of_its_range():
+    models = models_table()
+    by = prediction.predictor(models, BOTH)
+    low, high = by.ranges.loc["mixup"]
+    inside = models.head(4).copy()
+    margins = [-0.11, -0.09, 0.09, 0.11]
+    ends = [low, low, high, high]
+    inside["mixup"] = np.array(ends) + np.array(margins) * (high - low)
+    assert by.beyond(inside) == [["mixup"], [], [], ["mixup"]]
+
+
+@pytest.mark.parametrize(("error", "chosen"), [(0.91, ()), (0.89, ("mixup",))])
+def test_a_measure_takes_a_tenth_of_the_error_away(monkeypatch, error, chosen):
+    monkeypatch.setattr(
+        prediction,
+        "left_out_errors",
+        lambda columns, gap, folds: (
+            np.ones(3) if columns.ndim == 2 else np.full((len(columns), 3), error)
+        ),
+    )
+    assert prediction.choose(models_table(), ("mixup",)) == chosen

@@ -3,6 +3,7 @@
 import os
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -211,3 +212,17 @@ def test_the_stamp_changes_when_a_file_does(tmp_path):
     touched = stamp_of_source(tmp_path / "s")
     (tmp_path / "s/a/0.jpg").rename(tmp_path / "s/a/1.jpg")
     assert len({before, touched, stamp_of_source(tmp_path / "s")}) == 3
+    path = zipped(tmp_path / "s.zip", {"a.txt": b"0"})
+    before = stamp_of_source(path)
+    os.utime(path, (1, 1))
+    assert stamp_of_source(path) != before
+
+
+def test_a_zip_that_is_larger_than_the_disk_is_refused(tmp_path, monkeypatch):
+    path = zipped(tmp_path / "s.zip", {"cat/0.jpg": bytes(100)})
+    disk = SimpleNamespace(free=99)
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda folder: disk)
+    with pytest.raises(ValueError, match=r"take 0\.0 GB, and 0\.0 GB are free"):
+        open_source(path, tmp_path / "unpacked")
+    disk.free = 100
+    assert open_source(path, tmp_path / "unpacked").names == ["cat/0.jpg"]

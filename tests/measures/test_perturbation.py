@@ -276,3 +276,21 @@ def test_the_pair_of_equal_mixup_is_that_of_all_pairs_in_a_bin():
     assert pair["mixup_accuracy"].nunique() == 1
     assert np.ptp(pair["gi_score"]) == best > 0
     assert not len(perturbation.pair_of_equal_mixup(models.iloc[:2]))
+
+
+def test_mixtures_are_of_two_hundred_pairs_of_a_class_at_most(monkeypatch):
+    """Of 30 images there are 435 pairs, of 5 there are 10."""
+    counts = []
+
+    def hits(network, sample, pairs, layer, batch_size, share):
+        assert share == 0.5
+        labels = sample.labels[pairs[0]]
+        counts.extend(labels.bincount().tolist())
+        return labels == 0
+
+    monkeypatch.setattr(response, "mixed_hits", hits)
+    labels = torch.tensor([0] * 30 + [1] * 5)
+    sample = Sample(None, None, labels)
+    value = perturbation.mixup_accuracy(None, sample, {"input": None}, 0, 8)
+    assert counts == [200, 10]
+    assert value == {"input": 0.5}  # the mean of the classes, not of the pairs

@@ -219,3 +219,10 @@ def test_a_zip_of_other_things_is_called_what_it_is(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"it was cut or is damaged: .*; copy it"):
         contents.read(path)
+
+
+def test_a_state_dict_is_looked_for_three_levels_deep(tmp_path):
+    inner = {"a": {"b": {"model": ONE}}}
+    assert equal(contents.read(saved(tmp_path, inner)).state, ONE)
+    with pytest.raises(ValueError, match="holds no state dict of tensors"):
+        contents.read(saved(tmp_path, {"more": inner}))

@@ -588,6 +588,7 @@ UNSEEN = {
             "'vgg' is not one of ('resnet18'",
         ),
         ({"blocks": [{"batch_size": [8.5]}], "batch_sizes": [8]}, "must be list[int]"),
+        ({"learning_rates": [0.01, 0.0]}, "at rate 0 a network learns nothing"),
     ],
 )
 def test_values_that_do_not_go_together_are_told(values, message):

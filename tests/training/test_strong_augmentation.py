@@ -112,6 +112,24 @@ def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
     assert abs(draws.weights.mean() - _mean_of_larger_share(0.2)) < 0.01
 
 
+def test_rectangles_have_the_shapes_of_their_papers_and_lie_anywhere():
+    """Height by width in 3/4 to 4/3, and in 0.3 to 3.3; as often lower as higher."""
+    draws = draw_strong("crops+erasing", 5000, 1, 2, 3)
+    for places, low, high in ((draws.crops, 3 / 4, 4 / 3), (draws.erased, 0.3, 3.3)):
+        whole_sides = (places[:, 2:] == 1).any(1)
+        places = places[(places[:, 2] > 0) & ~whole_sides]
+        top, left, height, width = places.unbind(1)
+        shapes = height / width
+        assert low * (1 - 1e-5) <= shapes.min() < 1.02 * low
+        assert high / 1.02 < shapes.max() <= high * (1 + 1e-5)
+        middle = (low * high) ** 0.5
+        # Four standard errors of a share of one half, and of a mean of [0, 1].
+        error = len(places) ** -0.5
+        assert abs((shapes > middle).float().mean() - 0.5) < 4 * 0.5 * error
+        for place in (top / (1 - height), left / (1 - width)):
+            assert abs(place.mean() - 0.5) < 4 * 12**-0.5 * error
+
+
 def _mean_of_larger_share(alpha):
     shares = np.random.default_rng(0).beta(alpha, alpha, 200_000)
     return np.maximum(shares, 1 - shares).mean()
