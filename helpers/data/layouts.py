@@ -138,6 +138,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     recognised = layout == RECOGNISED
     names = [name for name in LAYOUTS if name not in _ONLY_BY_NAME]
     causes: dict[str, str] = {}  # by file, why another layout does not read it
+    understood: set[str] = set()  # files that another layout can read
     problems: dict[str, list[Fault]] = {}  # by layout, images that it cannot read
     for name in names if recognised else [layout]:
         source.opened.clear()
@@ -153,10 +154,11 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
             listing.faults.extend(_unread(source, items, causes, bool(classes)))
             return listing
         for fault in listing.faults:
-            if fault.fault == NOT_UNDERSTOOD:
+            if fault.fault == NOT_UNDERSTOOD and fault.name not in understood:
                 causes.setdefault(fault.name, fault.detail)
             elif not recognised or fault.fault in _OF_ANNOTATIONS:
                 problems.setdefault(name, []).append(fault)
+        understood |= source.opened - causes.keys()
     source.opened.clear()
     there = [*source.faults, *_grouped(problems), *_unread(source, [], causes)]
     raise ValueError(_refusal(source, layout, names, there))

@@ -30,7 +30,7 @@ from helpers.data.annotations import (
     text_of,
     voc_image,
 )
-from helpers.data.class_folders import Question, is_voc, split_of
+from helpers.data.class_folders import Question, is_voc, masks, split_of
 from helpers.data.places import Places
 from helpers.data.records import Record
 from helpers.data.sources import Fault, Source
@@ -69,7 +69,7 @@ def read_tables(
     Raises:
         Question: where two tables say different things of an image.
     """
-    places = Places(source.images)
+    places = Places(source.images, masks(source.images))
     tables = [name for name in source.names if name.lower().endswith(ending)]
     instances = [
         name
@@ -156,7 +156,7 @@ def read_voc(source: Source) -> Listed:
     Args:
         source: the files.
     """
-    places = Places(source.images)
+    places = Places(source.images, masks(source.images))
     marked = []
     for name in filter(is_voc, source.names):
         place = places.nearest(name, PurePosixPath(name).stem)
@@ -176,7 +176,7 @@ def read_labelme(source: Source) -> Listed:
     Args:
         source: the files.
     """
-    places = Places(source.images)
+    places = Places(source.images, masks(source.images))
     marked = []
     for name in [name for name in source.names if name.lower().endswith(".json")]:
         content = source.read(name)

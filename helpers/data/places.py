@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from helpers.data.sources import composed
@@ -17,12 +17,16 @@ class Places:
     Names are alike whatever their case, as they are for the systems that wrote them.
     """
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(
+        self, paths: Iterable[str], masks: Collection[str] = frozenset()
+    ) -> None:
         """Collect some paths.
 
         Args:
             paths: of files.
+            masks: those that are meant only where no other file has the name.
         """
+        self._masks = masks
         self._paths: dict[str, list[str]] = defaultdict(list)
         for path in paths:
             for key in {name.lower() for name in _name_and_stem(path)}:
@@ -36,11 +40,16 @@ class Places:
             name: of the file, with or without its ending.
         """
         name = composed(name)
-        return _nearest(path, _in_same_letters(self._called(name), name))
+        return _nearest(path, self._preferred(self._called(name), name))
 
     def _called(self, name: str) -> list[str]:
         """Files of a name, or a stem, in letters of any case."""
         return self._paths.get(name.lower(), [])
+
+    def _preferred(self, paths: Sequence[str], name: str) -> Sequence[str]:
+        """No masks where others are there; of those the ones in the same letters."""
+        images = [path for path in paths if path not in self._masks] or paths
+        return [path for path in images if name in _name_and_stem(path)] or images
 
     def named(self, table: str, name: str) -> str:
         """Where the file lies that a table names, of the paths that end so; or "".
@@ -60,13 +69,8 @@ class Places:
                 if _ends_so(composed(f"/{place}").lower(), end)
             ]
             if places:
-                return _nearest(table, _in_same_letters(places, path.name))
+                return _nearest(table, self._preferred(places, path.name))
         return ""
-
-
-def _in_same_letters(paths: Sequence[str], name: str) -> Sequence[str]:
-    """Those of a name in the same letters, small or capital; all where none is."""
-    return [path for path in paths if name in _name_and_stem(path)] or paths
 
 
 def _name_and_stem(path: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from helpers.data.sources import Fault, Source
 
 _LIST = re.compile(
     r"(trainval|train|val|test)(id|idation|ing)?"
-    r"([_-]?(list|files?|images?|names|set|split|data))?[_-]?\d*\.(txt|lst)",
+    r"([_-]?(list|files?|images?|names|set|split|data))?[_-]?(?P<number>\d*)\.(txt|lst)",
     re.IGNORECASE,
 )
 _COVERED = 0.5  # of the images, from which lists of all are of this source
@@ -24,8 +24,9 @@ def with_splits(
     """Images by the lists of a source, where nothing else names test images.
 
     Lists are files such as ``train.txt`` and ``test.txt`` with a path, or the name of
-    an image, on each line; what follows it, such as a label, is not looked at. Of
-    folders with lists that which names most images counts (Pascal VOC has several).
+    an image, on each line; what follows it, such as a label, is not looked at. Lists
+    of one folder and number belong together; of several such sets (Pascal VOC, DTD)
+    the first of those that name most images counts.
 
     Args:
         source: the files.
@@ -39,7 +40,7 @@ def with_splits(
     records = [item for item in items if isinstance(item, Record)]
     if not may_have_lists or any(record.split == "test" for record in records):
         return list(items), []
-    splits, lists = _of_best_folder(source, records)
+    splits, lists = _best_set(source, records)
     if not lists:
         return list(items), []
     rest = "train" if "train" not in splits.values() else ""
@@ -60,19 +61,20 @@ def with_splits(
     return result, lists
 
 
-def _of_best_folder(
+def _best_set(
     source: Source, records: Sequence[Record]
 ) -> tuple[dict[str, str], list[str]]:
-    """Splits by image, of the folder whose lists name most; none for few images."""
-    by_folder: dict[str, list[str]] = defaultdict(list)
+    """Splits by image, of the lists that name most; none for few images."""
+    sets: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path in source.names:
         folder, _, file = path.rpartition("/")
-        if _LIST.fullmatch(file):
-            by_folder[folder].append(path)
+        match = _LIST.fullmatch(file)
+        if match:
+            sets[folder, match["number"]].append(path)
     images = Places(record.name for record in records)
     best: dict[str, str] = {}
     lists: list[str] = []
-    for paths in by_folder.values():
+    for paths in sets.values():
         splits = _splits(source, paths, images)
         if len(splits) > len(best) and "test" in splits.values():
             best = splits

@@ -21,3 +21,11 @@ def test_a_name_in_other_letters_counts_where_there_is_none_in_the_same():
     assert places.named("t.csv", "a/cat.png") == "a/Cat.PNG"
     assert places.named("t.csv", "/home/me/b/cat.png") == "b/cat.png"
     assert places.named("t.csv", "c/cat.png") == ""
+
+
+def test_a_mask_is_meant_only_where_no_image_has_the_name():
+    mask = "marks/masks/7.png"
+    places = Places(["images/7.jpg", mask, "marks/masks/8.png"], {mask})
+    assert places.nearest("marks/xmls/7.xml", "7") == "images/7.jpg"
+    assert places.named("marks/a.json", "7.png") == mask
+    assert places.nearest("marks/xmls/8.xml", "8") == "marks/masks/8.png"

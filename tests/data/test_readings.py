@@ -496,3 +496,29 @@ def test_labelme_in_a_folder_of_its_own_names_its_images(load):
         else:
             files[name] = content
     assert load(files).layout == "labelme"
+
+
+def test_masks_beside_the_annotations_are_no_images(load):
+    """Oxford's pets: annotations/xmls and annotations/trimaps, of the same names."""
+    files = voc_source("images/{}.jpg", "annotations/xmls/{}.xml")
+    files |= {
+        f"annotations/trimaps/{image}.png": jpeg(90 + image, kind="PNG")
+        for image in range(16)
+    }
+    data = load(files)
+    assert all(name.startswith("images/") for name in data.index["name"])
+    assert "16 .png in annotations are not read: masks" in data.faults["detail"][0]
+
+
+def test_a_file_that_one_reader_understands_is_not_called_no_file_of_another(load):
+    """A COCO file whose objects are masks of runs is no labelme file, and need not be."""
+    names = [(f"{image}.jpg", 20, 16) for image in range(4)]
+    table = json.loads(coco(names, ["cat", "dog"], [(image, 0) for image in range(4)]))
+    for mark in table["annotations"]:
+        del mark["bbox"]
+        mark["segmentation"] = {"counts": "abc", "size": [16, 20]}
+    files = folders_of() | {name: jpeg(50) for name, _, _ in names}
+    faults = load(files | {"a.json": json.dumps(table).encode()}).faults
+    details = " ".join(faults["detail"])
+    assert "as coco, 4 malformed annotation: an object has a mask of runs" in details
+    assert "labelme" not in details

@@ -99,3 +99,24 @@ def test_a_column_of_a_table_says_the_split(load):
     text = "\n".join(f"{line},{word}" for line, word in zip(table, words, strict=True))
     data = load(csv_source() | {"labels.csv": text.encode()}, test_images_per_class=0)
     assert splits(data) == {"train": numbers(0, 4), "test": numbers(4, 8)}
+
+
+def test_of_several_sets_of_lists_the_first_counts_and_others_are_named(load):
+    """DTD has ten, by number."""
+    lists = {}
+    for number, tested in ((1, "45"), (2, "01")):
+        names = [
+            f"{name}/{'deep/' * (image == 0)}{image}"
+            for name in ("cat", "dog")
+            for image in range(6)
+        ]
+        parts = {
+            "train": [name for name in names if name[-1] not in tested],
+            "test": [name for name in names if name[-1] in tested],
+        }
+        for split, paths in parts.items():
+            lists[f"labels/{split}{number}.txt"] = "\n".join(paths).encode()
+    data = load(class_folders() | lists, test_images_per_class=0)
+    assert splits(data)["test"] == ["4", "4", "5", "5"]
+    assert splits(data)["train"] == sorted(2 * "0123")
+    assert list(data.faults["detail"]) == ["2 .txt in labels are not read"]
