@@ -351,7 +351,8 @@ class _Yaml(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for key in keys if keys.count(key) > 1]:
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key {twice[0]!r} is duplicated", node.start_mark
             )

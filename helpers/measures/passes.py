@@ -66,6 +66,14 @@ class Classifier:
         """
         return hooks.prepared(pixels, self.normalise, self.device)
 
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Logits (B, K) of images, on the device.
+
+        Args:
+            pixels: (B, 3, S, S) uint8.
+        """
+        return self.network(self.input(pixels))
+
 
 @provides
 def classifier(

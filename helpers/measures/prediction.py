@@ -7,12 +7,12 @@ import numpy as np
 import scipy.stats
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import provides
+from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
-from helpers.networks.hooks import prepared
 from helpers.statistics.correlations import Array
 
 _NUCLEAR = ("scaled", "raw", "as printed in Du")
@@ -86,17 +86,12 @@ def margin(margins: Array) -> float:
 
 @provides
 @torch.inference_mode()
-def rotated_probabilities(
-    fused_network: nn.Module, images: Any, normalise: Any, device: Any, batch_size: int
-) -> Tensor:
+def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
     """Softmax of the training images turned by 90, 180 and 270 degrees.
 
     Args:
-        fused_network: in evaluation mode.
+        classifier: the network, and how it takes images.
         images: N training images; the turn is exact.
-        normalise: turns uint8 images into the network's input.
-        device: of the network.
-        batch_size: images at a time.
 
     Returns:
         (3, N, K) float64.
@@ -104,9 +99,9 @@ def rotated_probabilities(
     logits = []
     for quarter_turns in (1, 2, 3):
         batches = []
-        for pixels in images.images.split(batch_size):
+        for pixels in images.images.split(classifier.batch_size):
             turned = pixels.rot90(quarter_turns, (2, 3))
-            batches.append(fused_network(prepared(turned, normalise, device)).cpu())
+            batches.append(classifier.logits(turned).cpu())
         logits.append(torch.cat(batches))
     return torch.stack(logits).double().softmax(2)
 

@@ -6,41 +6,30 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.cams import chance
 from helpers.measures.evidence import provides
+from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
-from helpers.networks.hooks import prepared
 
 _SOURCE = "ours; intervention on the image"
 
 
 @provides
 @torch.inference_mode()
-def greyed_hits(
-    fused_network: nn.Module,
-    images: Any,
-    normalise: Any,
-    device: Any,
-    labels: Tensor,
-    batch_size: int,
-) -> pd.DataFrame:
+def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataFrame:
     """Whether the class is right when a part of the image takes its mean colour.
 
     Args:
-        fused_network: in evaluation mode.
+        classifier: the network, and how it takes images.
         images: N training images.
-        normalise: turns uint8 images into the network's input.
-        device: of the network.
         labels: (N,).
-        batch_size: images at a time.
 
     Returns:
         A row per image, 0 or 1. box: the inside of the boxes (their union) is grey;
         control: the boxes of another image (``chance.derangements``), too small a
-            change
-        where they overlap the object; outside: everything else. NaN for an image
+        change where they overlap the object; outside: everything else. NaN for an image
         without a box, or with a box from edge to edge.
 
     Raises:
@@ -59,16 +48,17 @@ def greyed_hits(
     hits = {
         name: np.full(len(images), np.nan) for name in ("box", "control", "outside")
     }
+    size_of_batch = classifier.batch_size
     for row, other in zip(
-        rows.split(batch_size), others.split(batch_size), strict=True
+        rows.split(size_of_batch), others.split(size_of_batch), strict=True
     ):
         pixels = images.images[row]
         mean_colour = pixels.float().mean((2, 3), keepdim=True).round().byte()
         greyed = {"box": masks[row], "control": masks[other], "outside": ~masks[row]}
         for name, mask in greyed.items():
             changed = torch.where(mask, mean_colour, pixels)
-            logits = fused_network(prepared(changed, normalise, device))
-            hits[name][row.numpy()] = logits.argmax(1).cpu() == labels[row]
+            predicted = classifier.logits(changed).argmax(1).cpu()
+            hits[name][row.numpy()] = predicted == labels[row]
     return pd.DataFrame(hits)
 
 

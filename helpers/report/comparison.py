@@ -169,8 +169,9 @@ def agreement(rows: pd.DataFrame) -> str:
 
 def _clear(rows: pd.DataFrame, estimate: str) -> list[str]:
     """Titles of measures whose intervals all lie on the same side of 0."""
-    low, high = rows[f"{estimate}_low"], rows[f"{estimate}_high"]
-    side = (low > 0).astype(int) - (high < 0).astype(int)
+    is_above = (rows[f"{estimate}_low"] > 0).astype(int)
+    is_below = (rows[f"{estimate}_high"] < 0).astype(int)
+    side = is_above - is_below
     sums = side.groupby(rows["title"], sort=False).sum()
     return list(sums.index[sums.abs() == rows["study"].nunique()])
 

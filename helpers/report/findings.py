@@ -6,7 +6,6 @@ those of ``templates/answer.md.j2``. Both take their numbers from ``numbers.Numb
 
 import difflib
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -265,11 +264,10 @@ def _unmet(gates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _texts(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    rows = [
-        [_text(row, head, column) for head, column in heads.items()]
-        for _, row in table.iterrows()
-    ]
-    return pd.DataFrame(rows, columns=list(heads))
+    columns = {}
+    for head, column in heads.items():
+        columns[head] = [_text(row, head, column) for _, row in table.iterrows()]
+    return pd.DataFrame(columns)
 
 
 def _text(row: pd.Series, head: str, column: str) -> str:
@@ -348,12 +346,10 @@ def page(folder: Path) -> str:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    rows = [
-        [inert(str(value)).replace("|", "/") for value in row]
-        for row in table.itertuples(index=False)
-    ]
-    lines: list[Sequence[Any]] = [list(table.columns), ["---"] * table.shape[1], *rows]
-    return "\n".join("|".join(line) for line in lines)
+    lines = ["|".join(table.columns), "|".join(["---"] * table.shape[1])]
+    for row in table.itertuples(index=False):
+        lines.append("|".join(inert(str(value)).replace("|", "/") for value in row))
+    return "\n".join(lines)
 
 
 def write(folder: Path) -> Path:

@@ -25,7 +25,8 @@ from helpers.files import (
 from helpers.report import style, tables
 from helpers.report.notebook import as_file, results_file
 
-_SIZE, _DPI = (3.6, 2.6), 90  # of a picture on a page, in inches and per inch
+_SIZE = (3.6, 2.6)  # of a picture on a page, in inches
+_DPI = 90
 _WIDE = 20.0  # ratio of a parameter's values from which they stand on a log axis
 
 
@@ -72,10 +73,11 @@ def results_of(folder: Path) -> pd.DataFrame:
     """``sweep_results`` of a folder ``reports/<study>/sweeps/<notebook>``."""
     with tables.intact(folder / SWEEP_LISTING):
         listing = read_json(folder / SWEEP_LISTING)
-        parameters, chain = listing["parameters"], listing["notebooks"]
-        combinations = listing["combinations"]
-        rows, units = [], {}
-        for item in combinations:
+        parameters = listing["parameters"]
+        chain = listing["notebooks"]
+        rows = []
+        units: dict[str, str] = {}
+        for item in listing["combinations"]:
             row = {name: _as_cell(item["values"][name]) for name in parameters}
             place = inside(folder, item["folder"])
             for stem in chain:
@@ -112,7 +114,8 @@ def _results(place: Path, stem: str, swept: str, units: dict[str, str]) -> dict:
             name = result["name"] if stem == swept else f"{stem}.{result['name']}"
             units[name] = result["unit"]
             row[name] = result["value"]
-            row[f"{name}_low"], row[f"{name}_high"] = result["low"], result["high"]
+            row[f"{name}_low"] = result["low"]
+            row[f"{name}_high"] = result["high"]
     return row
 
 
@@ -164,20 +167,22 @@ def draw(
     place = {level: level if numeric else at for at, level in enumerate(levels)}
     groups = {"": known} if not second else dict(tuple(known.groupby(second)))
     palette = colours(frame, second)
+    is_log = _is_log(levels, numeric)
     span = max(place.values()) - min(place.values())
     for number, (group, rows) in enumerate(groups.items()):
         # beside one another, so that equal values and intervals are all seen
         beside = 0.015 * span * (number - (len(groups) - 1) / 2)
         x = rows[parameter].map(place).astype(float)
         rows = rows.assign(x=x).sort_values("x", kind="stable")
-        unique = rows["x"].is_unique
-        log = _is_log(levels, numeric)
-        rows["x"] = rows["x"] * (1 + beside / span) ** 3 if log else rows["x"] + beside
+        line = "-" if rows["x"].is_unique else ""  # a third parameter: points alone
+        if is_log:
+            rows["x"] *= (1 + beside / span) ** 3
+        else:
+            rows["x"] += beside
         ends = _ends(rows, result)
         look = {"color": palette.get(group, "C0"), "markersize": 5, "linewidth": 1.2}
-        line = "-" if unique else ""  # a third parameter: points alone
         ax.errorbar(rows["x"], rows[result], ends, marker="o", linestyle=line, **look)
-    if _is_log(levels, numeric):
+    if is_log:
         ax.set_xscale("log")
     if not numeric or len(levels) <= 6:
         shown = _apart(levels, place, span)
@@ -209,10 +214,9 @@ def _ends(rows: pd.DataFrame, result: str) -> np.ndarray | None:
     """Distances of the ends of each interval from its value, (2, rows); or None."""
     if f"{result}_low" not in rows:
         return None
-    value = rows[result].to_numpy(dtype=float)
-    low, high = (
-        rows[f"{result}_{end}"].to_numpy(dtype=float) for end in ("low", "high")
-    )
+    value = rows[result].astype(float)
+    low = rows[f"{result}_low"].astype(float)
+    high = rows[f"{result}_high"].astype(float)
     return np.maximum(np.stack([value - low, high - value]), 0)
 
 
@@ -311,7 +315,8 @@ def show(study: str, notebook: str, reports_dir: str = "reports") -> Any:
 
 def table_html(frame: pd.DataFrame, notebook: str) -> str:
     """All combinations as a table that sorts, with a link to each executed notebook."""
-    parameters, results = frame.attrs["parameters"], frame.attrs["results"]
+    parameters = frame.attrs["parameters"]
+    results = frame.attrs["results"]
     heads = [*parameters, *(title(frame, name) for name in results), "executed"]
     shown = tables.with_intervals(frame)
     lines = []

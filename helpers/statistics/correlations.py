@@ -258,11 +258,16 @@ def _weighted(x: Array, y: Array, basis: Array, weights: Array) -> Array:
     whitening = vectors * np.where(is_there, inverse_roots, 0)[:, None, :]
     fitted_x = whitening.mT @ (weighted_basis @ x)  # (b, k, M)
     fitted_y = whitening.mT @ (weighted_basis @ y[..., None])  # (b, k, 1)
-    squares_x = (weights[:, None] @ x**2)[:, 0] - (fitted_x**2).sum(1)
-    squares_y = ((weights * y**2).sum(1) - (fitted_y[..., 0] ** 2).sum(1))[:, None]
-    products = ((weights * y)[:, None] @ x)[:, 0] - (fitted_x * fitted_y).sum(1)
+    # Weighted sums of squares and of products, less what the basis explains of them.
+    sums_x = (weights[:, None] @ x**2)[:, 0]  # (b, M)
+    sums_y = (weights * y**2).sum(1)  # (b,)
+    sums_xy = ((weights * y)[:, None] @ x)[:, 0]  # (b, M)
+    squares_x = sums_x - (fitted_x**2).sum(1)
+    squares_y = sums_y - (fitted_y[..., 0] ** 2).sum(1)
+    products = sums_xy - (fitted_x * fitted_y).sum(1)
     # The residuals' mean square is 1 in all models.
     least = 1e-10 * weights.sum(1)[:, None]
+    squares_y = squares_y[:, None]
     is_defined = (squares_x > least) & (squares_y > least)
     scale = np.sqrt(np.where(is_defined, squares_x * squares_y, np.nan))
     return np.clip(products / scale, -1, 1)

@@ -129,7 +129,7 @@ def _faults_of_values(notebook: str, item: Parameter, values: Any) -> list[str]:
             f"{where} is {values!r:.100}, and must be a list of values, such as "
             f"{item.name}: [{item.default!r:.60}]"
         ]
-    faults = [fault for value in values if (fault := value_fault(item, value))]
+    faults = list(filter(None, (value_fault(item, value) for value in values)))
     if not faults:
         typed = {repr(check_type(item.annotation, value)) for value in values}
         if len(typed) < len(values):

@@ -324,7 +324,9 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
         0, or 1 where it failed, which is in the log. Of a sweep's combination a failure
         is recorded, so that it costs no other, and 0 is returned.
     """
-    study, work, name = job["study"], from_root(job["work"]), job["name"]
+    study = job["study"]
+    name = job["name"]
+    work = from_root(job["work"])
     lock = work / "lock" / study / name
     with ExitStack() as stack:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -356,7 +358,9 @@ def _executed(
     job: Mapping[str, Any], work: Path, environment: Mapping[str, str]
 ) -> int:
     """``execute`` while nobody else does so, with the environment of its kernel."""
-    study, notebook, name = job["study"], job["notebook"], job["name"]
+    study = job["study"]
+    notebook = job["notebook"]
+    name = job["name"]
     staging = work / "staging" / study / name
     scratch = temporary_folder_of(staging)
     began = time.monotonic()
@@ -430,7 +434,8 @@ def _write_pages(job: Mapping[str, Any]) -> int:
     os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
     from helpers.report import pages
 
-    work, reports = from_root(job["work"]), from_root(job["reports"])
+    work = from_root(job["work"])
+    reports = from_root(job["reports"])
     for sweep in job["sweeps"]:
         _list_combinations(sweep, job, work, reports)
     write_json(

@@ -122,7 +122,8 @@ def lock_card(
     number = device.partition(":")[2]
     if not cards:
         return ""
-    if fault := numbering_fault(device, cards):
+    fault = numbering_fault(device, cards)
+    if fault:
         raise ValueError(fault)
     wanted = [cards[int(number)]] if number else cards
     folder = _folder_of_locks()

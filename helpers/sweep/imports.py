@@ -87,8 +87,10 @@ class ProjectModules:
                 path = self._modules.get(".".join(parts[:end]))
                 if path is not None:
                     yield path
-                elif end == len(parts) and (module := self._lazily(parts)):
-                    yield from self._of_source(f"import {module}")
+                elif end == len(parts):
+                    module = self._lazily(parts)
+                    if module:
+                        yield from self._of_source(f"import {module}")
 
     def _lazily(self, parts: Sequence[str]) -> str:
         """The module from which a package takes a name when it is asked for, or ""."""

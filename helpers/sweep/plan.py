@@ -270,7 +270,8 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
         item.parameters for item in study.executions if item.notebook[:2] == "02"
     )
     parameters = parameters | training
-    runs, images = planned_runs(parameters), image_counts(study, parameters)
+    runs = planned_runs(parameters)
+    images = image_counts(study, parameters)
     print(
         f"{study.name}: {len(runs):,} runs of at most {parameters['max_epochs']} "
         f"epochs, on {images.train:,} training and {images.test:,} test images of "

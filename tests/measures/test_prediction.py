@@ -7,6 +7,7 @@ from sklearn.metrics import log_loss
 from torch import nn
 
 from helpers.measures import evidence, prediction
+from helpers.measures.passes import Classifier
 from helpers.measures.registry import MEASURES
 
 RNG = np.random.default_rng(0)
@@ -57,9 +58,8 @@ def test_images_are_turned_by_quarter_turns_exactly():
         },
     )()
     images.images[0, :, 0, 0] = 9
-    turned = prediction.rotated_probabilities(
-        Corner(), images, torch.Tensor.float, "cpu", 8
-    )
+    classifier = Classifier(Corner(), torch.Tensor.float, "cpu", 8)
+    turned = prediction.rotated_probabilities(classifier, images)
     assert turned.argmax(2)[:, 0].tolist() == [
         2,
         3,

@@ -11,6 +11,7 @@ from torch import nn
 from helpers.cams.chance import derangements
 from helpers.measures import reliance
 from helpers.measures.evidence import MeasureSettings, score
+from helpers.measures.passes import Classifier
 from helpers.measures.registry import of_families
 
 
@@ -61,9 +62,8 @@ def images():
 
 
 def hits(network, images, batch_size=5):
-    return reliance.greyed_hits(
-        network, images, lambda pixels: pixels.float(), "cpu", images.labels, batch_size
-    )
+    classifier = Classifier(network, torch.Tensor.float, "cpu", batch_size)
+    return reliance.greyed_hits(classifier, images, images.labels)
 
 
 def scored(network, images):

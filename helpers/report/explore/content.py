@@ -41,9 +41,10 @@ _AT_THRESHOLDS = ("iou_above_shuffled", "iou")
 _BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
 _WITH_CHANCE = ", chance not subtracted"
 _PICTURES = 12  # images in each row of the gallery
-# Maps that the explorer's overlaps are computed from: of so many models times images,
-# and at least of so many images of each model, the first, in which classes take turns.
-_MAPS, _FEWEST_IMAGES = 120_000, 200
+# Maps that the explorer's overlaps are computed from, of all models together, and
+# images of each model at least: the first, in which classes take turns.
+_MAPS = 120_000
+_FEWEST_IMAGES = 200
 
 
 def of_report(folder: Path) -> list[Content]:
