@@ -19,6 +19,7 @@ With the boxes of its own image alone: iou_b of the rectangle around the mask (D
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -183,49 +184,79 @@ def _scores(
     masks = cut(values)
     values = values.flatten(1)
     shares = targets.float()
-    areas = shares.sum(2).int()  # (B, 1 + K)
-    # One product replaces (masks & targets).sum(2) and (values * targets).sum(2).
-    # Float32 counts pixels exactly up to 2^24.
-    both = torch.stack([masks.flatten(1).float(), values], 1)  # (B, 2, S * S)
-    common, energy = torch.bmm(both, shares.mT).unbind(1)
-    common = common.int()
-    marked = masks.flatten(1).sum(1, dtype=torch.int32)  # (B,)
-    matched_iou, precision = _by_levels(values, shares, areas)
-    scores = {
-        "iou": common / (marked.unsqueeze(1) + areas - common),
-        "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
+    counts = _counted(masks.flatten(1), values, shares)
+    matched_iou, precision = _by_levels(values, shares, counts.areas)
+    either = counts.marked.unsqueeze(1) + counts.areas - counts.common
+    with_chance = {
+        "iou": counts.common / either,
+        "energy_in_box": (counts.energy / values.sum(1, keepdim=True)).nan_to_num(0),
         "pointing_game": _points_into(maps, targets, size),
         "area_matched_iou": matched_iou,
         "pixel_average_precision": precision,
     }
     rectangles = overlap.bounding_rectangles(masks)
-    x0, y0, x1, y1 = rectangles.unbind(1)
+    scores = _of_rectangles(rectangles, targets[:, 0], boxes, size)
+    for name, score in with_chance.items():
+        scores[name] = score[:, 0].float()
+        scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
     columns = {
-        "empty_map": marked == 0,
-        "map_pixels": marked,
-        "box_pixels": areas[:, 0],
-        "common_pixels": common[:, 0],
-        "image_pixels": torch.full_like(marked, size**2),
-        "mask_area": marked / size**2,
-        "box_area": areas[:, 0] / size**2,
-        "x0": x0,
-        "y0": y0,
-        "x1": x1,
-        "y1": y1,
+        name: score.masked_fill(undefined, torch.nan) for name, score in scores.items()
     }
-    in_rectangles = overlap.box_masks(rectangles.unsqueeze(1), size).flatten(1)
+    corners = dict(zip(("x0", "y0", "x1", "y1"), rectangles.unbind(1), strict=True))
+    return _areas(counts, size) | corners | columns
+
+
+class _Counts(NamedTuple):
+    """Pixels of B masks and of their targets, and what of the maps lies in these."""
+
+    marked: Tensor  # (B,) pixels of the mask
+    areas: Tensor  # (B, 1 + K) pixels of each target
+    common: Tensor  # (B, 1 + K) pixels of the mask in each target
+    energy: Tensor  # (B, 1 + K) sum of the map in each target
+
+
+def _counted(masks: Tensor, values: Tensor, shares: Tensor) -> _Counts:
+    """Count pixels of masks (B, P), and sum maps (B, P), in targets (B, 1 + K, P)."""
+    # One product replaces (masks & targets).sum(2) and (values * targets).sum(2).
+    # Float32 counts pixels exactly up to 2^24.
+    both = torch.stack([masks.float(), values], 1)  # (B, 2, P)
+    common, energy = torch.bmm(both, shares.mT).unbind(1)
+    marked = masks.sum(1, dtype=torch.int32)
+    return _Counts(marked, shares.sum(2).int(), common.int(), energy)
+
+
+def _areas(counts: _Counts, size: int) -> dict[str, Tensor]:
+    """Areas of masks and boxes in pixels and as shares of the image, (B,) each."""
+    in_boxes = counts.areas[:, 0]
+    return {
+        "empty_map": counts.marked == 0,
+        "map_pixels": counts.marked,
+        "box_pixels": in_boxes,
+        "common_pixels": counts.common[:, 0],
+        "image_pixels": torch.full_like(counts.marked, size**2),
+        "mask_area": counts.marked / size**2,
+        "box_area": in_boxes / size**2,
+    }
+
+
+def _of_rectangles(
+    rectangles: Tensor, in_boxes: Tensor, boxes: Tensor, size: int
+) -> dict[str, Tensor]:
+    """Scores of the rectangles around masks, (B,) each.
+
+    Args:
+        rectangles: (B, 4).
+        in_boxes: (B, S * S) bool, pixels in the boxes of each image.
+        boxes: (B, M, 4).
+        size: side S of the images.
+    """
+    filled = overlap.box_masks(rectangles.unsqueeze(1), size).flatten(1)
     box_iou = detection.best_box_iou(rectangles, boxes)
-    with_nan = {
-        "iou_b": overlap.mask_iou(in_rectangles, targets[:, 0]),
+    return {
+        "iou_b": overlap.mask_iou(filled, in_boxes),
         "box_iou": box_iou.float(),
         "box_found": (box_iou >= detection.FOUND).float(),
     }
-    for name, score in scores.items():
-        with_nan[name] = score[:, 0].float()
-        with_nan[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
-    for name, score in with_nan.items():
-        columns[name] = score.masked_fill(undefined, torch.nan)
-    return columns
 
 
 def _points_into(maps: Tensor, targets: Tensor, size: int) -> Tensor:

@@ -318,7 +318,49 @@ def load_study(
     path = _path_of(path, root)
     content = read_blocks(path)
     claims = content.get("claims") or []
+    schema, faults = _schema(content, root)
+    values = {
+        stem: {"study": path.stem} | content["common"] | content["notebooks"][stem]
+        for stem in schema
+    }
+    of_options = []
+    for text in overrides:
+        of_options += _override(text, values, schema)
     sweep = {stem: dict(block or {}) for stem, block in content["sweep"].items()}
+    of_options += vary(variations, sweep, schema)
+    try:
+        check_claims(claims)
+    except ValueError as fault:
+        faults.append(f"claims: {fault}")
+    wholes, of_values = _wholes(path.stem, schema, values, claims, root)
+    sweeps, of_sweeps = _sweeps(sweep, schema)
+    study = CheckedStudy(
+        path.stem,
+        root,
+        content["work_study"],
+        claims,
+        _executions(wholes, sweeps, root),
+        tuple(sweeps),
+    )
+    faults += [*of_values, *of_sweeps]
+    faults += [*relation_faults(study.values), *_faults_of_sweeps(study)]
+    if "extends" in content:
+        base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root)
+        faults += _beyond(base, study)
+    if faults or of_options:
+        raise StudyError(*(f"{path}: {fault}" for fault in faults), *of_options)
+    return study
+
+
+def _schema(
+    content: Mapping[str, Any], root: Path
+) -> tuple[dict[str, dict[str, Parameter]], list[str]]:
+    """Parameters of the notebooks that a study runs, and what is wrong with its names.
+
+    Args:
+        content: of its file, see ``read_blocks``.
+        root: of the project.
+    """
     available = _available(root)
     listed = {
         stem: names for stem, names in available.items() if stem in content["notebooks"]
@@ -327,25 +369,24 @@ def load_study(
         *_faults_of_names(content, available, listed),
         *_faults_of_run(content, listed),
     ]
-    schema = listed
     if "run" in content and not faults:
-        schema = {stem: listed[stem] for stem in listed if stem in content["run"]}
-    values = {
-        stem: {"study": path.stem} | content["common"] | content["notebooks"][stem]
-        for stem in schema
-    }
-    of_options = []
-    for text in overrides:
-        of_options += _override(text, values, schema)
-    of_options += vary(variations, sweep, schema)
-    try:
-        check_claims(claims)
-    except ValueError as fault:
-        faults.append(f"claims: {fault}")
+        listed = {stem: listed[stem] for stem in listed if stem in content["run"]}
+    return listed, faults
+
+
+def _wholes(
+    study: str,
+    schema: Mapping[str, Mapping[str, Parameter]],
+    values: Mapping[str, Mapping[str, Any]],
+    claims: Sequence[Any],
+    root: Path,
+) -> tuple[dict[str, Execution], list[str]]:
+    """The execution of each notebook with the study's values, and faults of these."""
     modules = ProjectModules(root if (root / PACKAGE).is_dir() else CODE_ROOT)
     wholes = {}
+    faults = []
     for stem, names in schema.items():
-        parameters, wrong = _valid_values(names, values[stem], path.stem)
+        parameters, wrong = _valid_values(names, values[stem], study)
         faults += wrong
         wholes[stem] = Execution(
             stem,
@@ -353,18 +394,7 @@ def load_study(
             after=_before(stem, list(schema)),
             depends=_depends(stem, parameters, claims, root, modules),
         )
-    sweeps, wrong = _sweeps(sweep, schema)
-    executions = _executions(wholes, sweeps, root)
-    study = CheckedStudy(
-        path.stem, root, content["work_study"], claims, executions, tuple(sweeps)
-    )
-    faults += [*wrong, *relation_faults(study.values), *_faults_of_sweeps(study)]
-    if "extends" in content:
-        base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root)
-        faults += _beyond(base, study)
-    if faults or of_options:
-        raise StudyError(*(f"{path}: {fault}" for fault in faults), *of_options)
-    return study
+    return wholes, faults
 
 
 def _path_of(path: Path | str, root: Path) -> Path:
