@@ -349,8 +349,15 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     import numpy as np
 
     with _naming_damage(path):
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            if file.read(2) != b"PK":  # else the library advises to unpickle it
+                raise ValueError("it is no .npz")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except MemoryError:
+            _check_sizes(path)
+            raise
         with path.open("rb") as file:
             file.seek(-_END_OF_ZIP.size, os.SEEK_END)
             count = _END_OF_ZIP.unpack(file.read())[4]
@@ -358,6 +365,19 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
         if count not in (len(arrays), _MANY):
             raise ValueError(f"it lists {len(arrays)} of {count} arrays")
     return arrays
+
+
+def _check_sizes(path: Path) -> None:
+    """Raise ValueError where an array states a shape that its file cannot hold."""
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                npy.read_magic(file)
+                shape, _, dtype = npy.read_array_header_1_0(file)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} states the shape {shape}")
 
 
 _END_OF_ZIP = struct.Struct("<4s4H2LH")  # the last bytes of a zip without a comment

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -164,6 +165,24 @@ def test_an_array_whose_entry_is_lost_is_missed(tmp_path):
     with pytest.raises(
         ValueError, match=r"a.npz is damaged \(it lists 1 of 2 arrays\)"
     ):
+        files.read_arrays(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"<html>", bytes(99)])
+def test_what_is_no_npz_is_called_so_without_advice_to_unpickle_it(tmp_path, content):
+    path = tmp_path / "a.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz is damaged \(it is no \.npz\); put"):
+        files.read_arrays(path)
+
+
+def test_an_array_that_states_more_than_its_file_holds_is_damage(tmp_path):
+    path = tmp_path / "a.npz"
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (999999999999999,), }"
+    magic = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", magic + header.ljust(117) + b"\n" + bytes(80))
+    with pytest.raises(ValueError, match=r"x\.npy states the shape \(999999999999999,"):
         files.read_arrays(path)
 
 

@@ -93,7 +93,7 @@ def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
         ),
         (
             b"version https://git-lfs.github.com/spec/v1",
-            "begin with b'version https://'",
+            "is no checkpoint: it is a pointer of git-lfs",
         ),
         (b"", "is no checkpoint: it is empty"),
         (b"PK\x03\x04 not a zip", "cannot be read as plain tensors"),
