@@ -72,7 +72,6 @@ def predictions(
     reports: Path,
     names: Sequence[str],
     equal_architectures: bool = False,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """What the networks of each study predict of the gaps of each other one.
 
@@ -81,7 +80,6 @@ def predictions(
         names: of the studies.
         equal_architectures: take equally many networks of each architecture in each
             study, drawn once.
-        seed: of that draw.
 
     Returns:
         See ``baselines.across_studies``, for each study as the one that is judged.
@@ -92,7 +90,7 @@ def predictions(
     for name in names:
         of_study = studies.published_models(reports, name)
         if equal_architectures:
-            of_study = of_study[equal_numbers(of_study["architecture"], seed)]
+            of_study = of_study[equal_numbers(of_study["architecture"], seed=0)]
         models[name] = of_study.reset_index(drop=True)
     columns = set.intersection(*map(set, models.values()))
     titles = {name: titles[name] for name in titles if name in columns}

@@ -206,15 +206,12 @@ def saved_errors(
     )
 
 
-def known_in_advance(
-    bootstrap: Bootstrap, axes: Sequence[str], left_out: str = CONFIGURATION
-) -> pd.DataFrame:
+def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
     """Error of the predicted gap before any measure, in points.
 
     Args:
         bootstrap: n networks.
         axes: hyperparameters that vary.
-        left_out: column whose groups are left out, see ``folds_of``.
 
     Returns:
         A row each for the mean, the fit (training accuracy and loss), hyperparameters,
@@ -228,7 +225,7 @@ def known_in_advance(
         "hyperparameters and fit": design(models, axes, FIT),
     }
     gap = models["gap"].to_numpy(dtype=float)
-    folds = folds_of(bootstrap, left_out)
+    folds = folds_of(bootstrap, CONFIGURATION)
     errors = np.column_stack(
         [left_out_errors(columns, gap, folds) for columns in predictors.values()]
     )
