@@ -283,7 +283,7 @@ def prose():
         "*.md",
         "docs/*.md",
         "params/*.j2",
-        "helpers/report/templates/*.j2",
+        "helpers/*/templates/*.j2",
     ):
         for path in PROJECT_ROOT.glob(pattern):
             if path.name != "CHANGELOG.md":

@@ -1,5 +1,13 @@
-"""What is written of judged checkpoints: the answer, reasons, and what it rests on."""
+"""What is written of judged checkpoints: the answer, reasons, and what it rests on.
 
+The sentences are those of ``templates/sentences.txt.j2``; here are their values.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
 import numpy as np
 import pandas as pd
 
@@ -10,6 +18,7 @@ from helpers.checkpoints.prediction import LEVEL
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points
 
+_TEMPLATES = Path(__file__).parent / "templates"
 _LOST = 0.1  # accuracy below the one that a file notes from which on it is said
 
 
@@ -31,22 +40,16 @@ def answer(table: pd.DataFrame) -> str:
     """
     judged = table[table["accuracy"].notna()]
     if not len(judged):
-        return f"None of {count(len(table), 'checkpoint')} is judged."
-    first = judged.iloc[0]
-    interval = span(first["accuracy_low"], first["accuracy_high"])
-    accuracy = f"{percent(first['accuracy'])} ({interval})"
-    where = "on images like your training images"
-    if len(judged) == 1:
-        return f"{first['checkpoint']}: {accuracy} {where}."
+        return _sentence("none_judged", checkpoints=len(table))
+    first = judged.iloc[0].to_dict()
     others = judged.iloc[1:]
+    if not len(others):
+        return _sentence("alone", first=first)
     overlapping = others[others["accuracy_high"] >= first["accuracy_low"]]
     if not len(overlapping):
-        return f"{first['checkpoint']} will do best: {accuracy} {where}."
+        return _sentence("best", first=first)
     names = [first["checkpoint"], *overlapping["checkpoint"]]
-    return (
-        f"Not told apart: {listed(names, 4)}, whose intervals overlap. The highest "
-        f"prediction is {accuracy} {where}, for {first['checkpoint']}."
-    )
+    return _sentence("not_told_apart", first=first, names=names)
 
 
 def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str]:
@@ -57,31 +60,24 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
         facts: as ``case.FACTS``.
         labelled: number of labelled images.
     """
-    counted = [
-        f"{row.checkpoint}: accuracy on your {labelled:,} labelled images: "
-        f"{100 * row.labelled_right:.1f} % ({span(row.counted_low, row.counted_high)})."
-        for row in table[table["labelled_right"].notna()].itertuples()
-    ]
-    rows = table[table["verdict"].isin([NOT_READ, NOT_JUDGED])]
-    reasons = rows.groupby(["verdict", "note"], sort=False)["checkpoint"]
-    refused = [
-        f"{listed(names.tolist(), 4)} {'is' if len(names) == 1 else 'are'} "
-        f"{verdict}: {note}."
-        for (verdict, note), names in reasons
-    ]
+    counted = table[table["labelled_right"].notna()].to_dict("records")
+    sentences = [_sentence("labelled", row=row, images=labelled) for row in counted]
+    without_verdict = table[table["verdict"].isin([NOT_READ, NOT_JUDGED])]
+    for (verdict, reason), rows in without_verdict.groupby(
+        ["verdict", "note"], sort=False
+    ):
+        names = rows["checkpoint"].tolist()
+        sentences.append(
+            _sentence("refused", names=names, verdict=verdict, reason=reason)
+        )
     # Files that cannot be read have no digest.
-    digests = facts[facts["bytes"].ne("")].groupby("bytes", sort=False)["checkpoint"]
-    same = [
-        f"{' and '.join(names)} are the same file."
-        for _, names in digests
-        if len(names) > 1
-    ]
-    notes = [
-        f"{name}: {note}."
-        for name, note in facts[["checkpoint", "notes"]].to_numpy()
-        if note
-    ]
-    return counted + refused + same + notes + _too_low(table, facts) + _truth(table)
+    readable = facts[facts["bytes"].ne("")]
+    for _, rows in readable.groupby("bytes", sort=False):
+        if len(rows) > 1:
+            sentences.append(_sentence("same_file", names=rows["checkpoint"].tolist()))
+    for row in facts[facts["notes"].ne("")].itertuples():
+        sentences.append(_sentence("note", checkpoint=row.checkpoint, text=row.notes))
+    return sentences + _too_low(table, facts) + _truth(table)
 
 
 def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
@@ -90,10 +86,8 @@ def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
     train_accuracy = table.set_index("checkpoint")["train_accuracy"]
     low = noted[noted - train_accuracy > _LOST]
     return [
-        f"{name}: its file notes an accuracy of {percent(low[name])}, and only "
-        f"{percent(train_accuracy[name])} of these training images are right. Check "
-        "--resize and --crop, --image-size, --mean and --std, and --classes."
-        for name in low.index
+        _sentence("too_low", checkpoint=name, noted=value, found=train_accuracy[name])
+        for name, value in low.items()
     ]
 
 
@@ -102,21 +96,18 @@ def _truth(table: pd.DataFrame) -> list[str]:
     measured = table[table["known_accuracy"].notna()]
     if not len(measured):
         return []
-    best = measured.loc[measured["known_accuracy"].idxmax()]
-    text = (
-        f"Known from the study's test images: the best is {best['checkpoint']} with "
-        f"{100 * best['known_accuracy']:.1f} %"
-    )
+    best = measured.loc[measured["known_accuracy"].idxmax()].to_dict()
     predicted = measured[measured["accuracy"].notna()]
-    if not len(predicted):
-        return [f"{text}."]
     truth = predicted["known_accuracy"]
-    missed = (predicted["accuracy"] - truth).abs().mean()
     is_inside = truth.between(predicted["accuracy_low"], predicted["accuracy_high"])
-    inside = int(is_inside.sum())
     return [
-        f"{text}; predictions miss the known accuracies by {points(missed)} on "
-        f"average, and {inside} of {len(predicted)} intervals hold."
+        _sentence(
+            "truth",
+            best=best,
+            error=(predicted["accuracy"] - truth).abs().mean(),
+            inside=int(is_inside.sum()),
+            predicted=len(predicted),
+        )
     ]
 
 
@@ -128,24 +119,23 @@ def rests_on(scored: Scored, study: Calibration) -> str:
         study: that predicts.
     """
     by = scored.predictor
-    error = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean()
     kinds = study.models["kind"].nunique()
-    words = {
+    titles = {
         "train_accuracy": "training accuracy",
         "log_train_loss": "training loss",
         LOG_CLASS_IMAGES: "training images of a class",
     } | CANDIDATES
-    columns = "; ".join(words[name] for name in by.ranges.index)
-    snapshots = count(len(study.models), "snapshot")
-    seen = "kinds" if kinds > 1 else "configurations"
-    near = by.scale * np.sqrt(1 + by.left_out["leverage"].median())
-    far = by.scale * np.sqrt(1 + by.farthest)
-    return (
-        f"Predicted from {columns}, as {snapshots} of networks of "
-        f"{count(kinds, 'kind')} of training in {study.study} show it. The mean error "
-        f"on {seen} left out of it is {points(error)}; an interval of {LEVEL:.0%} is "
-        f"{points(near)} to either side near the studies' networks, up to "
-        f"{points(far)} far from them, and beyond that nothing is predicted."
+    return _sentence(
+        "rests_on",
+        columns=[titles[name] for name in by.ranges.index],
+        snapshots=len(study.models),
+        kinds=kinds,
+        study=study.study,
+        held_out="kinds" if kinds > 1 else "configurations",
+        error=(by.left_out["truth"] - by.left_out["predicted"]).abs().mean(),
+        level=LEVEL,
+        near=by.scale * np.sqrt(1 + by.left_out["leverage"].median()),
+        far=by.scale * np.sqrt(1 + by.farthest),
     )
 
 
@@ -168,23 +158,40 @@ def differs(
     if ours - theirs:
         of_study = "; ".join(sorted(theirs))
         of_files = "; ".join(sorted(ours)[:3])
-        differences.append(f"networks (there {of_study}; here {of_files})")
+        differences.append(("networks", of_study, of_files))
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
         "classes": (study.parameters.get("classes", classes), classes),
         "images that measures are read on": (study.images or images, images),
     }
     differences += [
-        f"{name} (there {of_study:,}; here {of_files:,})"
+        (name, f"{of_study:,}", f"{of_files:,}")
         for name, (of_study, of_files) in pairs.items()
         if of_study != of_files
     ]
     if not differences:
         return []
-    return [
-        f"Another case than the study's: {', '.join(differences)}. Intervals were "
-        "checked for its own kind of networks."
-    ]
+    return [_sentence("differs", differences=differences)]
+
+
+def _sentence(name: str, **values: Any) -> str:
+    """A sentence of the template, by the name of its macro, with its values."""
+    return getattr(_template().module, name)(**values)
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES), undefined=jinja2.StrictUndefined
+    )
+    words = {
+        "count": count,
+        "listed": listed,
+        "percent": percent,
+        "points": points,
+        "span": span,
+    }
+    return environment.get_template("sentences.txt.j2", globals=words)
 
 
 def printed(table: pd.DataFrame) -> str:
