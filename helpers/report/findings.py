@@ -42,7 +42,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 _QUESTION = (
     "Which of these networks will generalize, and by how much will accuracy drop?"
 )
-Heads = dict[str, str]  # what a reader reads, and the column; "x (%)" is a fraction
+Heads = dict[str, str]  # what a reader reads, and the column
 _PRIMARY = {
     "predictor": "title",
     "r with the gap": "r_gap",
@@ -66,8 +66,8 @@ _ACROSS = {
 _PAIRS = {
     "kind": "kind",
     "pairs": "pairs",
-    "change of gap (%)": "gap",
-    "change of test accuracy (%)": "test_accuracy",
+    "change of gap (points)": "gap",
+    "change of test accuracy (points)": "test_accuracy",
     "change of area-matched IoU": "area_matched_iou",
 }
 _CLAIMS = {
@@ -81,9 +81,11 @@ _KINDS = {
     "networks": "models",
     "training accuracy (%)": "train_accuracy",
     "test accuracy (%)": "test_accuracy",
-    "gap (%)": "gap",
+    "gap (points)": "gap",
     "stopped by a rule (%)": "ended_by_a_rule",
 }
+# Columns that tables have as fractions, and readers in percent or points.
+_FRACTIONS = ("train_accuracy", "test_accuracy", "gap", "ended_by_a_rule")
 _GATES = {"asked for": "limit", "concerns": "concerns", "here": "value"}
 
 
@@ -193,8 +195,8 @@ def _definitions(numbers: Numbers) -> str:
     several = f", for {looks} analyses" if looks > 1 else ""
     return (
         f"The gap is training accuracy minus test accuracy; r is Pearson's correlation "
-        f"with it. A measure predicts together with training accuracy and loss. Chance "
-        f"is subtracted from what is measured of maps, but for IoU. Brackets and bars "
+        f"with it. Each measure predicts together with training accuracy and loss. "
+        f"Chance is subtracted from all measures of maps except IoU. Brackets and bars "
         f"are {100 * level:.3g} % intervals{several}. They resample configurations of "
         f"these {numbers.kinds} kinds of training and are too narrow for others."
     )
@@ -237,7 +239,8 @@ def _folded(tables: Tables) -> tuple[Part, ...]:
         ),
         ("Adam in place of SGD, all else equal", "pairs", _PAIRS),
         (
-            "Results of the pre-registered claims, for these kinds of training",
+            "Pre-registered claims in their own words (the fit: training accuracy and "
+            "loss)",
             "claims",
             _CLAIMS,
         ),
@@ -266,11 +269,11 @@ def _unmet(gates: pd.DataFrame) -> pd.DataFrame:
 def _texts(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     columns = {}
     for head, column in heads.items():
-        columns[head] = [_text(row, head, column) for _, row in table.iterrows()]
+        columns[head] = [_text(row, column) for _, row in table.iterrows()]
     return pd.DataFrame(columns)
 
 
-def _text(row: pd.Series, head: str, column: str) -> str:
+def _text(row: pd.Series, column: str) -> str:
     """A value for a reader, with its interval; "–" where a table lacks the column."""
     value = row.get(column, float("nan"))
     if f"{column}_low" in row:
@@ -282,7 +285,7 @@ def _text(row: pd.Series, head: str, column: str) -> str:
         return two_digits(Estimate(value, *ends)) + bound
     if isinstance(value, str):
         return in_words(value) if column == "kind" else value
-    return two_digits(100 * value if head.endswith("(%)") else value)
+    return two_digits(100 * value if column in _FRACTIONS else value)
 
 
 def asked(study: str) -> tuple[str, str]:

@@ -197,6 +197,14 @@ class Numbers:
             table[f"{name}_n"] = r.n
         return table
 
+    @cached_property
+    def attributions(self) -> pd.DataFrame:
+        """Rows of attributions that are no class activation maps."""
+        table = read(self.report, "attributions")
+        if table is None:
+            raise KeyError(f"{self.report} has no table attributions")
+        return table[~table["method"].str.contains("CAM")]
+
     def of_start(
         self, table: str, column: str, pretrained: bool, statistic: str
     ) -> float:

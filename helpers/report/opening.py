@@ -35,10 +35,11 @@ from helpers.statistics.baselines import START
 WIDE = "figures/opening.png"
 NARROW = "figures/opening-narrow.png"
 CAPTION = (
-    "The networks with the smallest and the largest gap on four photographs, spread "
-    "over their difference in overlap: bright is where a network looks, yellow the "
-    "object's box, white as many of the brightest pixels. Below, what the published "
-    "and the corrected overlap cut; right, every network."
+    "The networks with the smallest and the largest gap on four photographs, chosen "
+    "across the range of their difference in overlap. Bright: where a network looks; "
+    "yellow: the object's box; white: the brightest pixels, as many as the box has. "
+    "Bottom left: the mask by the published and by the corrected cut. Right: all "
+    "networks."
 )
 PUBLISHED = "iou"
 CORRECTED = "area_matched_iou"

@@ -198,3 +198,14 @@ def test_a_study_that_is_too_small_or_claims_nothing_says_so(tables):
     earlier = tables["primary"].drop(columns="baseline")
     text = nothing_concluded(tables | {"primary": earlier})
     assert "of an earlier version" in text
+
+
+def test_attributions_are_those_that_are_no_class_activation_maps(tables, tmp_path):
+    methods = ["Grad-CAM", "saliency", "guided Grad-CAM", "occlusion"]
+    (tmp_path / "tables").mkdir()
+    pd.DataFrame({"method": methods, "ci_high": [-0.1, 0.2, -0.3, -0.4]}).to_csv(
+        tmp_path / "tables/attributions.csv"
+    )
+    rows = Numbers(tables, tmp_path).attributions
+    assert rows["method"].tolist() == ["saliency", "occlusion"]
+    assert (rows["ci_high"] < 0).sum() == 1
