@@ -65,6 +65,10 @@ def test_measures_are_those_of_the_scores_the_primary_ones_first(folder):
     assert (
         len(measures["kinds"]) == len({colour for _, colour in measures["kinds"]}) == 3
     )
+    kinds = {kind for kind, _ in measures["kinds"]}
+    assert {item["kind"] for item in measures["models"]} == kinds
+    architectures = {item["architecture"] for item in measures["models"]}
+    assert architectures == set(measures["architectures"])
 
 
 def test_an_undefined_value_is_null_and_a_model_without_a_gap_is_left_out():

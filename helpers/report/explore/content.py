@@ -20,6 +20,7 @@ from helpers.measures import localization
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words
+from helpers.report.opening import kind_words
 from helpers.report.style import colours, in_order, percent, short_name
 from helpers.scoring.maps_kept import read_maps
 from helpers.statistics.primary import primary_rows
@@ -287,10 +288,11 @@ def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
 
 def _shared(models: pd.DataFrame) -> Content:
     """Cards of models, colours of kinds of training, hyperparameters to filter by."""
+    kinds = pd.Series([kind_words(row) for row in models.to_dict("records")])
     marks = [
-        (in_words(kind), to_hex(colour))
-        for kind, colour in colours(in_order(models["kind"])).items()
+        (kind, to_hex(colour)) for kind, colour in colours(in_order(kinds)).items()
     ]
+    architectures = list(map(in_words, in_order(models["architecture"])))
     axes = [
         {
             "title": in_words(name),
@@ -311,6 +313,7 @@ def _shared(models: pd.DataFrame) -> Content:
         axes.insert(0, networks)
     return {
         "kinds": marks,
+        "architectures": architectures,
         "models": [_model(row) for row in models.to_dict("records")],
         "axes": axes,
     }
@@ -328,7 +331,8 @@ def _model(row: Mapping[str, Any]) -> Content:
             card[in_words(name)] = text
     return {
         "name": card["network"],
-        "kind": card["kind"],
+        "kind": kind_words(row),
+        "architecture": in_words(row["architecture"]),
         "gap": _numbers([100 * row["gap"]])[0],
         "card": card,
     }

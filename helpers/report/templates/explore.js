@@ -34,8 +34,28 @@ function pairs(places, x, target) {
   return [shown, ...lists.map(list => residuals(list, given))];
 }
 
+// Shapes of points and dashes of lines, by the number of the architecture.
+const SYMBOLS = ["circle", "x", "square", "diamond", "triangle-up", "cross"], DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+const GREY = "#8a8f98", LINE = 17; // LINE: pixels from one name to the next
+const median = list => list.slice().sort((a, b) => a - b)[Math.floor(list.length / 2)];
+
+// Names right of a plot at the heights of what they name; those that would overlap are moved apart.
+function namesAtRight(named, [low, high], height) {
+  const pixels = value => ((value - low) / (high - low)) * height;
+  const names = named.map(([name, color, value]) => ({ name, color, at: pixels(value) })).sort((a, b) => a.at - b.at);
+  for (let round = 0; round < 100; round++) {
+    for (let i = 1; i < names.length; i++) {
+      const lacking = Math.max(0, LINE - (names[i].at - names[i - 1].at)) / 2;
+      names[i - 1].at -= lacking;
+      names[i].at += lacking;
+    }
+  }
+  return names.map(({ name, color, at }) => ({ text: name, font: { color, size: 13 }, xref: "paper", x: 1, xanchor: "left", xshift: 8,
+    yref: "paper", y: at / height, yanchor: "middle", showarrow: false }));
+}
+
 function explorer(place, content, Plotly) {
-  const { models, targets } = content;
+  const { models, targets, architectures } = content;
   const parts = ["controls", "pictures", "said", "plot", "curve", "card"].map(className => element("div", { className }));
   const [controls, pictures, said, plot, curve, card] = parts;
   if (!models.length) return;
@@ -50,23 +70,40 @@ function explorer(place, content, Plotly) {
     const light = lab ? lab === "true" : !matchMedia("(prefers-color-scheme: dark)").matches;
     const [ink, grid] = light ? ["#1b1b1b", "#d9dde3"] : ["#e6e6e6", "#424a56"], clear = "rgba(0,0,0,0)", first = !box.on;
     const axis = text => ({ title: { text, standoff: 8 }, automargin: true, gridcolor: grid, zerolinecolor: grid, linecolor: grid });
-    const layout = { height, margin: { l: 60, r: 15, t: 10, b: 50 }, paper_bgcolor: clear, plot_bgcolor: clear,
+    const layout = { height, margin: { l: 60, r: more.right ?? 15, t: 10, b: 50 }, paper_bgcolor: clear, plot_bgcolor: clear,
       font: { color: ink, size: 13 }, hovermode: "closest", legend: { orientation: "h", y: -90 / height, yanchor: "top" }, xaxis: axis(x),
-      yaxis: { ...axis(y), ...more.yaxis }, shapes: more.shapes ?? [] };
+      yaxis: { ...axis(y), ...more.yaxis }, shapes: more.shapes ?? [], annotations: more.annotations ?? [] };
     Plotly.react(box, traces, layout, { responsive: true, displayModeBar: false });
     if (first && box === plot) box.on("plotly_click", ({ points }) => card.replaceChildren(...Object.entries(models[points[0].customdata].card)
       .map(([name, value]) => element("div", {}, element("b", { textContent: name }), ` ${value}`))));
+  };
+  // Draws networks by kind of training: its name stands beside its points or lines, on a narrow screen in a legend.
+  const byKind = (traces, heights, x, y) => {
+    const isWide = plot.clientWidth >= 700, mode = traces[0]?.mode ?? "markers";
+    const marks = architectures.length < 2 ? [] : architectures.map((name, at) => ({ type: "scatter", mode, name, x: [null], y: [null],
+      marker: { color: GREY, symbol: SYMBOLS[at % 6], size: 10 }, line: { color: GREY, dash: DASHES[at % 6] }, hoverinfo: "skip" }));
+    const values = traces.flatMap(one => one.y).filter(value => value !== null);
+    const [low, high] = [Math.min(...values), Math.max(...values)], pad = 0.06 * (high - low || 1), range = [low - pad, high + pad];
+    const named = content.kinds.filter(([kind]) => heights[kind]?.length).map(([kind, color]) => [kind, color, median(heights[kind])]);
+    const longest = Math.max(0, ...named.map(([kind]) => kind.length));
+    const beside = isWide ? { right: 25 + 7.5 * longest, annotations: namesAtRight(named, range, 400) } : {};
+    const shown = traces.map(one => ({ ...one, showlegend: !isWide && one.showlegend }));
+    drawn(plot, [...shown, ...marks], x, y, 460, { ...beside, yaxis: { range } });
   };
   // Draws a value of each network against the chosen target, by kind of training, and says how they correlate.
   const relate = (title, x) => {
     const target = targets[against()], [shown, xs, ys] = pairs(kept(), x, target);
     said.textContent = `${title} and ${target.title}: r = ${correlation(xs, ys).toFixed(2)}, ${shown.length} of ${models.length} networks.`;
-    drawn(plot, content.kinds.map(([kind, color]) => {
-      const own = shown.map((_, at) => at).filter(at => models[shown[at]].kind === kind);
-      return { type: "scatter", mode: "markers", name: kind, marker: { color, size: 10, opacity: 0.85 }, x: own.map(at => xs[at]),
-        y: own.map(at => ys[at]), customdata: own.map(at => shown[at]), text: own.map(at => models[shown[at]].name),
+    const heights = {};
+    const traces = content.kinds.map(([kind, color]) => {
+      const own = shown.map((_, at) => at).filter(at => models[shown[at]].kind === kind), y = own.map(at => ys[at]);
+      const symbol = own.map(at => SYMBOLS[architectures.indexOf(models[shown[at]].architecture) % 6]);
+      heights[kind] = y;
+      return { type: "scatter", mode: "markers", name: kind, marker: { color, symbol, size: 10, opacity: 0.85 }, x: own.map(at => xs[at]),
+        y, customdata: own.map(at => shown[at]), text: own.map(at => models[shown[at]].name), showlegend: own.length > 0,
         hovertemplate: "%{text}<br>%{x:.2~g}, %{y:.1f}<extra></extra>" };
-    }), title + (target.given ? ", less what training accuracy predicts" : ""), target.title, 460);
+    });
+    byKind(traces, heights, title + (target.given ? ", less what training accuracy predicts" : ""), target.title);
   };
   // Draws r of quantities with the chosen target at every threshold, and marks the one that is set.
   const sweep = (quantities, threshold) => {
@@ -77,15 +114,16 @@ function explorer(place, content, Plotly) {
       { yaxis: { range: [-1.05, 1.05] }, shapes: [{ type: "line", x0: threshold, x1: threshold, yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1 } }] });
   };
   const curves = (metric, title) => {
-    const shown = kept(), seen = new Set(), colours = Object.fromEntries(content.kinds);
-    said.textContent = `${shown.length} of ${models.length} runs; a click on an entry of the legend hides its kind.`;
-    drawn(plot, shown.map(i => {
-      const { kind, name, epochs: x } = models[i], showlegend = !seen.has(kind);
+    const shown = kept(), heights = {}, colours = Object.fromEntries(content.kinds);
+    said.textContent = `${shown.length} of ${models.length} runs.`;
+    const traces = shown.map(i => {
+      const { kind, name, architecture, epochs: x } = models[i], y = models[i].curves[metric], showlegend = !(kind in heights);
       const hovertemplate = `${name}<br>epoch %{x}: %{y:.2~g}<extra></extra>`;
-      seen.add(kind);
-      return { type: "scatter", mode: "lines", name: kind, legendgroup: kind, showlegend, line: { color: colours[kind], width: 1.3 },
-        x, y: models[i].curves[metric], customdata: x.map(() => i), hovertemplate };
-    }), "epoch", title, 460);
+      const line = { color: colours[kind], width: 1.3, dash: DASHES[architectures.indexOf(architecture) % 6] };
+      (heights[kind] ??= []).push(...y.filter(value => value !== null).slice(-1));
+      return { type: "scatter", mode: "lines", name: kind, legendgroup: kind, showlegend, line, x, y, customdata: x.map(() => i), hovertemplate };
+    });
+    byKind(traces, heights, "epoch", title);
   };
   let draw;
   if (content.kind === "maps") draw = gallery(content, controls, pictures, relate, sweep, kept(), () => draw());
