@@ -37,7 +37,7 @@ NARROW = "figures/opening-narrow.png"
 CAPTION = (
     "The networks with the smallest and the largest gap on four photographs, chosen "
     "across the range of their difference in overlap. Bright: where a network looks; "
-    "yellow: the object's box; white: the brightest pixels, as many as the box has. "
+    "yellow: the object's box; white: a mask of equal area, the brightest pixels. "
     "Bottom left: the mask by the published and by the corrected cut. Right: all "
     "networks."
 )
