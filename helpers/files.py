@@ -482,7 +482,8 @@ def commit() -> str:
     """Short commit of the project.
 
     Returns:
-        With "+changes" where the tree differs from it; "unknown" outside git.
+        With "+changes" where the tree differs from it, ``reports`` apart: what a
+        notebook has published is no change of the next one. "unknown" outside git.
     """
     where = {"cwd": PROJECT_ROOT, "capture_output": True, "text": True}
     try:
@@ -490,7 +491,8 @@ def commit() -> str:
             ["git", "describe", "--always", "--exclude=*"], check=True, **where
         ).stdout.strip()
         # Contents are compared as filters leave them: outputs are no change.
-        differs = subprocess.run(["git", "diff", "--quiet", "HEAD"], **where).returncode
+        command = ["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)reports"]
+        differs = subprocess.run(command, **where).returncode
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{name}+changes" if differs else name

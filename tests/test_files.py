@@ -1,6 +1,7 @@
 """Files that are complete or absent, and names that stay in their folder."""
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -300,3 +301,20 @@ def test_an_installed_wheel_runs_a_study_from_an_empty_folder(tmp_path):
         [*command, "--status"], cwd=folder, env=environment, capture_output=True
     )
     assert b"complete, nothing changed" in again.stdout
+
+
+def test_a_commit_says_changes_of_the_code_and_not_of_reports(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PROJECT_ROOT", tmp_path)
+    assert files.commit() == "unknown"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for name in ("code.py", "reports/study/page.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("first")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    clean = files.commit()
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    (tmp_path / "reports/study/page.html").write_text("second")
+    assert files.commit() == clean
+    (tmp_path / "code.py").write_text("second")
+    assert files.commit() == f"{clean}+changes"
