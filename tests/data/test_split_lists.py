@@ -38,6 +38,7 @@ def test_voc_has_its_own_test_images_and_lists_of_a_class_are_none(load):
         f"{main}/trainval.txt": lines(0, 12),
         f"{main}/cat_train.txt": lines(0, 16, "{}  1\n"),
         "VOC2007/ImageSets/Layout/test.txt": lines(0, 3),
+        "VOC2007/ImageSets/Segmentation/test.txt": lines(0, 3),
     }
     data = load(files, test_images_per_class=0)
     assert splits(data) == {"train": numbers(0, 8), "test": numbers(8, 12)}
@@ -48,9 +49,9 @@ def test_voc_has_its_own_test_images_and_lists_of_a_class_are_none(load):
     )
 
 
-def test_trainval_is_for_training_where_it_stands_alone(load):
+def test_trainval_is_for_training_but_for_what_is_in_a_list_of_test(load):
     lists = {
-        "VOC2007/ImageSets/Main/trainval.txt": lines(0, 12),
+        "VOC2007/ImageSets/Main/trainval.txt": lines(0, 16),
         "VOC2007/ImageSets/Main/test.txt": lines(12, 16),
     }
     data = load(voc_source() | lists, test_images_per_class=0)

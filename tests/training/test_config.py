@@ -94,6 +94,29 @@ def test_the_first_of_a_balanced_order_have_every_level_equally_often_and_pairs_
     )
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_level_that_was_used_less_comes_before_a_pair_that_was(seed):
+    """Of runs with (0, 0, 0, 4) and (0, 1, 2, 3), the last shares no pair with others."""
+    axes = ("batch_size", "learning_rate", "weight_decay", "label_smoothing")
+    places = [(n, n, n, n) for n in range(4)] + [(0, 0, 0, 4), (0, 1, 2, 3)]
+    run = grid(PAPER, 1, {"data": "d"})[0]
+    runs = []
+    for place in places:
+        levels = [8 + place[0], 0.1 + place[1], 0.1 * place[2], 0.1 * place[3]]
+        runs.append(replace(run, **dict(zip(axes, levels, strict=True))))
+    order = balanced(runs, seed)
+    for count, chosen in enumerate(order):
+        uses = [
+            sum(
+                getattr(candidate, axis) == getattr(earlier, axis)
+                for earlier in order[:count]
+                for axis in axes
+            )
+            for candidate in order[count:]
+        ]
+        assert uses[0] == min(uses), chosen
+
+
 def _worst_pair(chosen):
     """Largest difference between how often two pairs of levels of the same two axes occur."""
     spread = []
