@@ -340,9 +340,9 @@ def _plain_word(value: Any) -> str:
     return value if plain else f"~{digest(value)}"
 
 
-def near_names(name: Any, known: Iterable[str]) -> str:
+def near_names(name: Any, names: Iterable[str]) -> str:
     """Names near to a misspelt one, as " (did you mean 'a' or 'b'?)", or ""."""
-    near = difflib.get_close_matches(str(name)[:200], known)
+    near = difflib.get_close_matches(str(name)[:200], names)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 

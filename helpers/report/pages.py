@@ -386,13 +386,13 @@ def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
     return Markup(f'{tables.html(frame, names)}<p class="small">{rows}: {link}</p>')
 
 
-def _figures(folder: Path, found: Findings) -> list[dict[str, Any]]:
+def _figures(folder: Path, of_study: Findings) -> list[dict[str, Any]]:
     """The figures that stand first, with their sizes, so that nothing moves.
 
     A damaged one is left out. One for phones stands beside the wide picture.
     """
     shown = []
-    for path, caption in findings.figures(folder, found):
+    for path, caption in findings.figures(folder, of_study):
         size = _size(inside(folder, path))
         if size is None:
             continue
@@ -413,7 +413,7 @@ def _figures(folder: Path, found: Findings) -> list[dict[str, Any]]:
 
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figures and tables, and the notebooks."""
-    found = findings.of_report(folder)
+    of_study = findings.of_report(folder)
     facts = []
     for stem in sorted(path.stem for path in folder.glob("story/*.json")):
         for item in findings.story(folder, stem):
@@ -429,9 +429,9 @@ def _write_index(folder: Path) -> Path:
         "index",
         "index.html.j2",
         "Answer",
-        findings=found,
-        figures=_figures(folder, found),
-        folded=[*found.folded, provenance],
+        findings=of_study,
+        figures=_figures(folder, of_study),
+        folded=[*of_study.folded, provenance],
         notebooks=[_line(path) for path in executed_notebooks(folder)],
         sweeps=[_swept(sweep) for sweep in sweeps.sweeps_of(folder)],
         explorers=tables.read(folder, "catalogue") is not None,
@@ -492,15 +492,15 @@ def _write_studies(reports: Path) -> Path:
     for folder in folders:
         # A study of an earlier version, or a damaged one, stops no other.
         try:
-            found = findings.of_report(folder)
-            figure = next(iter(_figures(folder, found)), {})
+            of_study = findings.of_report(folder)
+            figure = next(iter(_figures(folder, of_study)), {})
         except (OSError, ValueError, AttributeError, KeyError, TypeError) as fault:
             question, subject = findings.asked(folder.name)
             warning = f"Its tables cannot be read ({fault!r}); run it again."
-            found = Findings(question, subject, warning, "", "", (), ())
+            of_study = Findings(question, subject, warning, "", "", (), ())
             figure = {}
-        first = "\n\n".join(found.answer.split("\n\n")[:_FIRST])
-        studies.append((folder.name, found, first, figure))
+        first = "\n\n".join(of_study.answer.split("\n\n")[:_FIRST])
+        studies.append((folder.name, of_study, first, figure))
     template = _environment().get_template("studies.html.j2")
     text = template.render(
         title="All studies",

@@ -161,11 +161,11 @@ def draw(
         parameter: name of the parameter, on the horizontal axis.
         second: name of the parameter that gives the colour; "" for one colour.
     """
-    known = frame.dropna(subset=result)
+    defined = frame.dropna(subset=result)
     levels = style.in_order(frame[parameter])
     numeric = all(type(level) in (int, float) for level in frame[parameter].tolist())
     place = {level: level if numeric else at for at, level in enumerate(levels)}
-    groups = {"": known} if not second else dict(tuple(known.groupby(second)))
+    groups = {"": defined} if not second else dict(tuple(defined.groupby(second)))
     palette = colours(frame, second)
     is_log = _is_log(levels, numeric)
     span = max(place.values()) - min(place.values())

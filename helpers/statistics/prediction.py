@@ -32,50 +32,50 @@ def with_fit(models: pd.DataFrame) -> pd.DataFrame:
     return models.assign(log_train_loss=np.log(loss))
 
 
-def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
+def left_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
     """Absolute errors of gaps predicted by ridge regressions that never saw them.
 
     Hoerl and Kennard 1970. Columns are standardised, and the penalty with the least
     leave-one-out error is chosen, on the networks that a regression is fitted to.
 
     Args:
-        known: (n, k) columns, or (M, n, k) of M regressions.
+        predictors: (n, k) columns, or (M, n, k) of M regressions.
         gap: (n,) fractions.
         folds: (n,) numbers, or (D, n) of D deals, over which errors are averaged.
 
     Returns:
         (n,) or (M, n) in points; NaN with fewer than ``FEWEST_FOLDS`` folds.
     """
-    known = np.asarray(known, dtype=float)
+    predictors = np.asarray(predictors, dtype=float)
     gap = np.asarray(gap, dtype=float)
     folds = np.atleast_2d(folds)
-    columns = known if known.ndim == 3 else known[None]
+    columns = predictors if predictors.ndim == 3 else predictors[None]
     errors = np.zeros(columns.shape[:2])
     for deal in folds:
         numbers = np.unique(deal)
         if len(numbers) < FEWEST_FOLDS:
-            return np.full(known.shape[:-1], np.nan)
+            return np.full(predictors.shape[:-1], np.nan)
         for number in numbers:
             outside = deal == number
             new = predicted(columns[:, ~outside], gap[~outside], columns[:, outside])
             errors[:, outside] += 100 * np.abs(gap[outside] - new) / len(folds)
-    return errors if known.ndim == 3 else errors[0]
+    return errors if predictors.ndim == 3 else errors[0]
 
 
-def predicted(known: Array, gap: Array, new: Array) -> Array:
+def predicted(predictors: Array, gap: Array, new: Array) -> Array:
     """Gaps of new networks, by ridge regressions of the best penalty.
 
     Args:
-        known: (n, k) columns, or (M, n, k), of the networks that are fitted to.
+        predictors: (n, k) columns, or (M, n, k), of the networks that are fitted to.
         gap: (n,) their gaps, fractions.
         new: (m, k) or (M, m, k), the same columns of the new networks.
 
     Returns:
         (m,) or (M, m) in [-1, 1].
     """
-    if known.ndim == 2:
-        return predicted(known[None], gap, new[None])[0]
-    return np.clip(_ridge(known, gap, new), -1, 1)
+    if predictors.ndim == 2:
+        return predicted(predictors[None], gap, new[None])[0]
+    return np.clip(_ridge(predictors, gap, new), -1, 1)
 
 
 def _ridge(x: Array, y: Array, new: Array) -> Array:
@@ -141,8 +141,8 @@ def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
 class Rivalry:
     """What a measure is put beside, and what that is held against."""
 
-    known: Array  # (n, k) columns that the measure is put beside
-    rival: Array | None = None  # (n, j) columns to be beaten; None is ``known``
+    predictors: Array  # (n, k) columns that the measure is put beside
+    rival: Array | None = None  # (n, j) columns to be beaten; None is ``predictors``
     left_out: str = CONFIGURATION  # column whose groups are left out, see ``folds_of``
     alike: str = ""  # column whose groups change sign together; "" is ``left_out``
 
@@ -173,13 +173,13 @@ def saved_errors(
     without = np.full(x.shape, np.nan)
     beside = np.full(x.shape, np.nan)
     folds = folds_of(bootstrap, rivalry.left_out)
-    rival = rivalry.known if rivalry.rival is None else rivalry.rival
+    rival = rivalry.predictors if rivalry.rival is None else rivalry.rival
     for rows, columns in finite_groups(x, gap[None]):
         alone = left_out_errors(rival[rows], gap[rows], folds[:, rows])
         without[np.ix_(rows, columns)] = alone[:, None]
         with_measure = np.stack(
             [
-                np.column_stack([rivalry.known[rows], x[rows, column]])
+                np.column_stack([rivalry.predictors[rows], x[rows, column]])
                 for column in columns
             ]
         )

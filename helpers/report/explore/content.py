@@ -139,43 +139,45 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
     }
 
 
-def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
+def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
     """Pictures with boxes, maps of each model on them, and its overlaps by each cut.
 
     Args:
         models: rows of the catalogue; a measure that no threshold decides is read from
             its column, and computed from the maps where there is none.
-        kept: see ``maps_kept.read_maps``.
+        published: see ``maps_kept.read_maps``.
 
     Returns:
         Content of the explorer "maps". Its quantities are those of the report's text;
         where there are more than 120,000 maps, those of the first images, 200 at least.
     """
-    places = {name: place for place, name in enumerate(kept["model_ids"])}
+    places = {name: place for place, name in enumerate(published["model_ids"])}
     models = models[models["model_id"].isin(places)]
     models = models.dropna(subset="gap").sort_values("gap")
-    kept = _first_images(kept, max(_FEWEST_IMAGES, _MAPS // max(1, len(models))))
+    published = _first_images(
+        published, max(_FEWEST_IMAGES, _MAPS // max(1, len(models)))
+    )
     rows = [places[name] for name in models["model_id"]]
-    pictures = range(min(_PICTURES, len(kept["thumbnails"])))
+    pictures = range(min(_PICTURES, len(published["thumbnails"])))
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
         model |= {
-            "maps": b64encode(kept["maps"][row, pictures].tobytes()).decode(),
-            "right": kept["right"][row, pictures].tolist(),
+            "maps": b64encode(published["maps"][row, pictures].tobytes()).decode(),
+            "right": published["right"][row, pictures].tolist(),
         }
     images = []
     for place in pictures:
-        boxes = kept["boxes"][place]
+        boxes = published["boxes"][place]
         images.append(
             {
-                "src": b64encode(kept["thumbnails"][place]).decode(),
-                "label": str(kept["class_names"][kept["labels"][place]]),
+                "src": b64encode(published["thumbnails"][place]).decode(),
+                "label": str(published["class_names"][published["labels"][place]]),
                 "boxes": boxes[boxes[:, 2] > boxes[:, 0]].astype(int).tolist(),
             }
         )
     facts = {
-        "size": int(kept["image_size"]),
-        "side": kept["maps"].shape[2:],
+        "size": int(published["image_size"]),
+        "side": published["maps"].shape[2:],
         "threshold": cuts.PAPER,
     }
     return {
@@ -183,26 +185,26 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
         **shown,
         **facts,
         "images": images,
-        "scored": len(kept["boxes"]),
-        "quantities": _quantities(models, kept["maps"][rows], kept),
+        "scored": len(published["boxes"]),
+        "quantities": _quantities(models, published["maps"][rows], published),
         "targets": _targets(models),
     }
 
 
-def _first_images(kept: Mapping[str, Any], count: int) -> dict[str, Any]:
+def _first_images(published: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Maps, boxes and labels of the first images alone."""
-    by_model = {name: kept[name][:, :count] for name in ("maps", "right")}
+    by_model = {name: published[name][:, :count] for name in ("maps", "right")}
     names = ("boxes", "labels", "thumbnails")
-    by_image = {name: kept[name][:count] for name in names}
-    return {**kept, **by_model, **by_image}
+    by_image = {name: published[name][:count] for name in names}
+    return {**published, **by_model, **by_image}
 
 
 def _quantities(
-    models: pd.DataFrame, of_models: NDArray[np.uint8], kept: Mapping[str, Any]
+    models: pd.DataFrame, of_models: NDArray[np.uint8], published: Mapping[str, Any]
 ) -> list[Content]:
     """Measures of maps by how a map is cut, with values by threshold and model."""
     table = localization.at_thresholds(
-        of_models, kept["boxes"], int(kept["image_size"]), cuts.THRESHOLDS
+        of_models, published["boxes"], int(published["image_size"]), cuts.THRESHOLDS
     )
     listed = []
     for name in _AT_THRESHOLDS:
@@ -220,7 +222,9 @@ def _quantities(
         )
     for name, rule in _BY_RULES.items():
         values = (
-            models[name] if name in models else _above_chance(of_models, kept, name)
+            models[name]
+            if name in models
+            else _above_chance(of_models, published, name)
         )
         title = MEASURES[name].title
         listed.append({"title": title, "rule": rule, "values": [_numbers(values)]})
@@ -228,14 +232,14 @@ def _quantities(
 
 
 def _above_chance(
-    of_models: NDArray[np.uint8], kept: Mapping[str, Any], name: str
+    of_models: NDArray[np.uint8], published: Mapping[str, Any], name: str
 ) -> list[float]:
     """A measure of every model that no threshold decides, chance taken off."""
-    boxes = torch.from_numpy(kept["boxes"]).long()
+    boxes = torch.from_numpy(published["boxes"]).long()
     values = []
     for maps_of_model in of_models:
         scores = chance.chance_scores(
-            from_integers(maps_of_model), boxes, int(kept["image_size"])
+            from_integers(maps_of_model), boxes, int(published["image_size"])
         )
         values.append(chance.above_shuffled(scores, name).mean())
     return values
