@@ -111,8 +111,8 @@ class Findings(NamedTuple):
 def read(folder: Path) -> dict[str, pd.DataFrame]:
     """The tables of a report that its findings rest on, those that are there."""
     names = [(name, ".csv") for name in READ] + [("scores", ".parquet")]
-    found = {name: tables_of.read(folder, name, ending) for name, ending in names}
-    return {name: table for name, table in found.items() if table is not None}
+    tables = {name: tables_of.read(folder, name, ending) for name, ending in names}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def of_report(folder: Path) -> Findings:

@@ -172,8 +172,8 @@ class Report:
             f"{origin.caption} *This figure is of the execution of {origin.finished} "
             f"(UTC), as published. {reason}*"
         )
-        drawn = {"caption": origin.caption, "finished": origin.finished}
-        self._show_figure(contents, shown, name, caption, origin=drawn)
+        facts = {"caption": origin.caption, "finished": origin.finished}
+        self._show_figure(contents, shown, name, caption, origin=facts)
 
     def _show_figure(
         self,

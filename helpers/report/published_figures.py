@@ -39,16 +39,16 @@ def published_figure(
     try:
         story = read_json(report / "story" / f"{notebook}.json")
         finished = _content(story, "provenance")["facts"]["finished (UTC)"]
-        drawn = next(
+        figure = next(
             item for item in story if item["kind"] == "figure" and item["name"] == name
         )
-        path = inside(report, drawn["path"])
+        path = inside(report, figure["path"])
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return None  # nothing is published, or it is damaged
     if not path.is_file():
         return None
-    origin = drawn.get("origin") or {
-        "caption": drawn["reading"],
+    origin = figure.get("origin") or {
+        "caption": figure["reading"],
         "finished": finished,
     }
     return PublishedFigure(path, origin["caption"], origin["finished"])

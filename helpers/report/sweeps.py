@@ -137,9 +137,9 @@ def title(frame: pd.DataFrame, name: str) -> str:
     words = tables.header(result)
     correlation = re.fullmatch(r"r_(\w+)_gap(_\w+)?", result)
     if correlation:
-        measure, given = correlation.groups()
+        measure, condition = correlation.groups()
         words = f"r of {tables.header(measure)} with the gap"
-        words += f",{tables.header(given)}" if given else ""
+        words += f",{tables.header(condition)}" if condition else ""
     words += f" ({unit})" if unit else ""
     return f"{stem[:2]}: {words}" if stem else words
 
