@@ -6,6 +6,11 @@ import pytest
 
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import design, partial_correlation, pearson
+from helpers.statistics.permutation import (
+    null_centre,
+    null_partial_correlation,
+    p_values,
+)
 from helpers.statistics.prediction import (
     FIT,
     Rivalry,
@@ -154,6 +159,16 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         models[["within", "noise"]].to_numpy(), models["gap"], given
     )
     assert row["r_gap_within_settings"].tolist() == pytest.approx(expected.tolist())
+    # Gaps change places within a kind alone.
+    null = null_partial_correlation(
+        models[["within", "noise"]],
+        models["gap"],
+        Bootstrap(models, draws=9).permutations(199, "kind"),
+        given,
+    )
+    centre = null_centre(expected, null)
+    p = p_values(np.abs(expected - centre), np.abs(null - centre))
+    assert row["r_gap_within_settings_p"].tolist() == pytest.approx(p.tolist())
     alone = measures_table(
         Bootstrap(models[:16], draws=9), ["within"], permutations=9
     ).iloc[0]  # one network a setting
