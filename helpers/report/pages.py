@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from html import escape, unescape
 from pathlib import Path
@@ -484,12 +484,32 @@ def write_comparison(reports: Path, **content: Any) -> Path:
     return path
 
 
+def in_reading_order(folders: Sequence[Path]) -> list[Path]:
+    """Reports in the order of the index.
+
+    Args:
+        folders: of reports.
+
+    Returns:
+        Those with the most notebooks first; a study whose question names another one
+        comes after it.
+    """
+    order = sorted(folders, key=lambda path: (-len(executed_notebooks(path)), path))
+    for folder in list(order):
+        question, _ = findings.asked(folder.name)
+        before = order.index(folder)
+        words = set(re.findall(r"\w+", question))
+        named = [place for place, other in enumerate(order) if other.name in words]
+        if named and max(named) > before:
+            order.insert(max(named), order.pop(before))
+    return order
+
+
 def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
     folders = [index.parent for index in reports.glob("*/index.html")]
-    folders.sort(key=lambda path: (-len(executed_notebooks(path)), path))
     studies = []
-    for folder in folders:
+    for folder in in_reading_order(folders):
         # A study of an earlier version, or a damaged one, stops no other.
         try:
             of_study = findings.of_report(folder)

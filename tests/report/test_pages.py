@@ -254,3 +254,14 @@ def test_committed_pages_are_what_the_code_makes_of_the_committed_tables(
         assert page.read_text() == (study / page.name).read_text(), (
             f"run `make pages STUDY={study.name}`"
         )
+
+
+def test_a_study_that_asks_about_another_one_comes_after_it(monkeypatch):
+    notebooks = {"a": 9, "b": 8, "c": 7, "d": 8}
+    questions = {"a": "Do findings of b hold?", "b": "What of b?", "d": "Or a b?"}
+    monkeypatch.setattr(
+        pages, "executed_notebooks", lambda folder: [""] * notebooks[folder.name]
+    )
+    monkeypatch.setattr(findings, "asked", lambda name: (questions.get(name, ""), ""))
+    order = pages.in_reading_order([PROJECT_ROOT / name for name in "cabd"])
+    assert [folder.name for folder in order] == ["b", "a", "d", "c"]
