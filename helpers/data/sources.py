@@ -31,6 +31,8 @@ _IMAGE = re.compile(
     r".*\.(jpe?g|jpe|jfif|png|bmp|dib|gif|tiff?|webp|p[bgnp]m|jp2|j2k)",
     re.IGNORECASE | re.DOTALL,
 )
+# Folders that may hold lists of images, and lie beside those of classes.
+LIST_FOLDERS = {"imagesets", "list", "lists", "meta", "metadata", "split", "splits"}
 _UTF8_FLAG = 0x800  # of a name in a zip
 
 
@@ -73,6 +75,8 @@ class Source:
     def __init__(self, root: Path, classes: Sequence[str] = ()) -> None:
         """List the files. Where folders are named as some classes, only those.
 
+        Folders of lists, such as ``meta``, are looked into in any case.
+
         Args:
             root: folder.
             classes: names of folders; none takes all.
@@ -94,7 +98,11 @@ class Source:
                 for name in folders
                 if _usable(name)
                 and name not in linked
-                and (composed(name) in wanted or not named)
+                and (
+                    composed(name) in wanted
+                    or not named
+                    or name.lower() in LIST_FOLDERS
+                )
             ]
             self.names += self._files(place, top, files)
         self.names.sort()

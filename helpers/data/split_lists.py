@@ -2,12 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from helpers.data.annotations import parse_lines
 from helpers.data.places import Places
 from helpers.data.records import Record
-from helpers.data.sources import Fault, Source
+from helpers.data.sources import LIST_FOLDERS, Fault, Source, composed
 
 _LIST = re.compile(
     r"(trainval|train|val|test)(id|idation|ing)?"
@@ -66,10 +66,11 @@ def _best_set(
 ) -> tuple[dict[str, str], list[str]]:
     """Splits by image, of the lists that name most; none for few images."""
     sets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    parents = _parents_of_classes(records)
     for path in source.names:
         folder, _, file = path.rpartition("/")
         match = _LIST.fullmatch(file)
-        if match:
+        if match and not _is_beside(path, parents):
             sets[folder, match["number"]].append(path)
     images = Places(record.name for record in records)
     best: dict[str, str] = {}
@@ -83,6 +84,32 @@ def _best_set(
     if len(best) < least * len(records):
         return {}, []
     return best, lists
+
+
+def _parents_of_classes(records: Sequence[Record]) -> set[str]:
+    """Folders in which folders of classes lie, with a slash; "" for the top."""
+    parents = set()
+    for record in records:
+        before, folder, _ = composed(f"/{record.name}").rpartition(
+            f"/{record.class_id}/"
+        )
+        if folder:
+            parents.add(f"{before}/"[1:])
+    return parents
+
+
+def _is_beside(path: str, parents: Iterable[str]) -> bool:
+    """Whether a file lies in a folder beside those of classes, of any other name.
+
+    Where some classes are asked for, such a folder is not looked into.
+    """
+    path = composed(path)
+    for parent in parents:
+        folder, slash, _ = path.removeprefix(parent).partition("/")
+        inside = path.startswith(parent) and slash
+        if inside and folder.lower() not in LIST_FOLDERS:
+            return True
+    return False
 
 
 def _splits(source: Source, paths: Sequence[str], images: Places) -> dict[str, str]:

@@ -81,7 +81,20 @@ def test_a_list_of_test_images_leaves_the_others_for_training(load):
     tested = b"cat/4\ncat/5\ndog/4\ndog/5\n"
     data = load(class_folders() | {"meta/test.txt": tested}, test_images_per_class=0)
     expected = {"train": 2 * ["0", "1", "2", "3"], "test": ["4", "4", "5", "5"]}
-    assert splits(data) == {name: sorted(images) for name, images in expected.items()}
+    expected = {name: sorted(images) for name, images in expected.items()}
+    assert splits(data) == expected
+    # Where classes are asked for, only their folders and those of lists are looked into.
+    by_name = {"class_ids": ["cat", "dog"], "test_images_per_class": 0}
+    assert splits(load(class_folders(), "class_folders", **by_name)) == expected
+
+
+def test_a_list_in_a_folder_that_may_be_a_class_is_none_whoever_asks(load):
+    files = class_folders(classes=("cat", "dog", "fox")) | {"fox/test.txt": b"cat/1\n"}
+    by_name = {"class_ids": ["cat", "dog"], "test_images_per_class": 2}
+    for source, choice in (("auto", {}), ("class_folders", by_name)):
+        data = load(files, source, **choice)
+        chosen = data.index.query("class_id == 'cat' and split == 'test'")
+        assert len(chosen) == 2
 
 
 @pytest.mark.parametrize(
@@ -116,8 +129,8 @@ def test_of_several_sets_of_lists_the_first_counts_and_others_are_named(load):
             "test": [name for name in names if name[-1] in tested],
         }
         for split, paths in parts.items():
-            lists[f"labels/{split}{number}.txt"] = "\n".join(paths).encode()
+            lists[f"splits/{split}{number}.txt"] = "\n".join(paths).encode()
     data = load(class_folders() | lists, test_images_per_class=0)
     assert splits(data)["test"] == ["4", "4", "5", "5"]
     assert splits(data)["train"] == sorted(2 * "0123")
-    assert list(data.faults["detail"]) == ["2 .txt in labels are not read"]
+    assert list(data.faults["detail"]) == ["2 .txt in splits are not read"]
