@@ -11,7 +11,8 @@ from helpers.data.sources import LIST_FOLDERS, Fault, Source, composed
 
 _LIST = re.compile(
     r"(trainval|train|val|test)(id|idation|ing)?"
-    r"([_-]?(list|files?|images?|names|set|split|data))?[_-]?(?P<number>\d*)\.(txt|lst)",
+    r"([_-]?(list|files?|images?|names|set|split|data))?"
+    r"[_-]?(?P<number>\d*)\.(txt|lst)",
     re.IGNORECASE,
 )
 _COVERED = 0.5  # of the images, from which lists of all are of this source
