@@ -96,10 +96,14 @@ def test_axes_and_points_lie_inside_their_boxes(browser, report, size):
             f"{kind} is not drawn",
         )
         inside = "const plot = box.querySelector('.plot'), edge = plot.getBoundingClientRect();"
-        inside += "return [...plot.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .points path, .legendtext')].map(one => {"
+        inside += "return [...plot.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .points path, .legendtext, .annotation-text')].map(one => {"
         inside += "const r = one.getBoundingClientRect(); return r.left >= edge.left - 1 && r.right <= edge.right + 1"
         inside += " && r.top >= edge.top - 1 && r.bottom <= edge.bottom + 1 })"
         assert all(of(browser, kind, inside)), kind
+        # Kinds of training are named beside their points, on a phone in the legend.
+        where = ".legendtext" if size == browsing.PHONE else ".annotation-text"
+        texts = f"return [...box.querySelectorAll('.plot {where}')].map(one => one.textContent)"
+        assert {"pretrained", "from scratch"} <= set(of(browser, kind, texts)), kind
         assert of(
             browser,
             kind,
