@@ -1,5 +1,6 @@
 """What notebook 09 draws and says of an experiment on where networks look."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ TITLES = {
 }
 _PLACES = 8  # side of the drawn map
 _MOST = 3  # images drawn
+_BESIDE = 2  # panels in a line: of more, text would be small on a page
 
 
 def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
@@ -88,14 +90,17 @@ def differences_figure(
     contrasts = (keys["arm"] + " less " + keys["control"]).str.replace("_", " ")
     labels = contrasts.where(keys["start"] == "all", "    " + keys["start"])
     heights = np.arange(len(keys))
+    lines = math.ceil(len(outcomes) / _BESIDE)
     figure, panels = plt.subplots(
-        1,
-        len(outcomes),
-        figsize=(4 + 2.4 * len(outcomes), 1.2 + 0.3 * len(keys)),
+        lines,
+        _BESIDE,
+        figsize=(9, lines * (1.2 + 0.26 * len(keys))),
         sharey=True,
         squeeze=False,
     )
-    for outcome, ax in zip(outcomes, panels[0], strict=True):
+    for ax in panels.flat[len(outcomes) :]:
+        ax.set_axis_off()
+    for outcome, ax in zip(outcomes, panels.flat, strict=False):
         rows = keys.merge(present[present["outcome"] == outcome], how="left")
         colours = np.where(rows["start"] == "all", "black", "0.55")
         ax.axvline(0, color="0.6", linewidth=1)

@@ -150,6 +150,23 @@ class Numbers:
         """
         return self._differences.loc[(arm, control, outcome)]
 
+    def claim_of_arms(self, arm: str, control: str, outcome: str) -> pd.Series:
+        """The claim that a study made on such a difference, as notebook 09 judged it.
+
+        Args:
+            arm: of the experiment of notebook 09, as "map_in_box 1".
+            control: the arm that it is held against.
+            outcome: "gap" and others.
+
+        Returns:
+            Of the table looking_claims: claim, p_adjusted, verdict and others.
+        """
+        table = read(self.report, "looking_claims")
+        if table is None:
+            raise KeyError(f"{self.report} has no table looking_claims")
+        of_arms = table.set_index(["arm", "control", "measure"])
+        return of_arms.loc[(arm, control, outcome)]
+
     @cached_property
     def _differences(self) -> pd.DataFrame:
         """Differences over pairs of both starts by arm, control and outcome."""

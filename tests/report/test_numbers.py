@@ -135,6 +135,22 @@ def test_a_difference_is_that_of_all_pairs_of_an_arm_and_its_control(tmp_path):
         Numbers({}, tmp_path / "tables").difference("in", "other", "gap")
 
 
+def test_the_claim_on_a_difference_is_that_of_its_arms_and_outcome(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/looking_claims.csv").write_text(
+        "claim,arm,control,measure,p_adjusted,verdict\n"
+        "Gap,in,other,gap,0.02,supported\n"
+        "Accuracy,in,other,test_accuracy,0.3,cannot tell\n"
+    )
+    claim = Numbers({}, tmp_path).claim_of_arms("in", "other", "gap")
+    assert (claim["claim"], claim["p_adjusted"]) == ("Gap", 0.02)
+    assert claim["verdict"] == "supported"
+    with pytest.raises(KeyError):
+        Numbers({}, tmp_path).claim_of_arms("in", "plain", "gap")
+    with pytest.raises(KeyError, match="looking_claims"):
+        Numbers({}, tmp_path / "tables").claim_of_arms("in", "other", "gap")
+
+
 def test_a_sentence_whose_condition_fails_is_named():
     holds = holding("made")
     assert holds(True, lambda: "A  fact.\n") == "A fact.\n"
