@@ -5,6 +5,8 @@ are written in words.
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _LIVE = re.compile(
     r"""
@@ -46,6 +48,19 @@ def in_words(name: str) -> str:
     words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name))
     words = words.replace("IoU b", "IoU-B").replace("resnet", "ResNet")
     return words.replace("efficientnet", "EfficientNet")
+
+
+def kind_words(row: Mapping[str, Any]) -> str:
+    """The kind of training of a network in words, without its architecture.
+
+    Example:
+        >>> kind_words({"kind": "resnet18 pretrained plain 125 a class"})
+        'pretrained, 125 a class'
+    """
+    _, start, *rest = in_words(row["kind"]).split(" ")
+    start = "from scratch" if start == "scratch" else start
+    what = " ".join(word for word in rest if word != "plain")
+    return f"{start}, {what}" if what else start
 
 
 def figure_title(name: str) -> str:

@@ -27,7 +27,7 @@ from helpers.cams import overlap
 from helpers.files import complete_or_absent
 from helpers.measures import localization
 from helpers.report import cams, style, tables
-from helpers.report.markup import in_words
+from helpers.report.markup import kind_words
 from helpers.report.studies import published_models
 from helpers.scoring.maps_kept import read_maps
 from helpers.statistics.baselines import START
@@ -146,19 +146,6 @@ def _look(
 def _decoded(published: Mapping[str, Any], row: int, size: int) -> NDArray[np.uint8]:
     picture = Image.open(io.BytesIO(published["thumbnails"][row])).convert("RGB")
     return np.asarray(picture.resize((size, size)))
-
-
-def kind_words(row: Mapping[str, Any]) -> str:
-    """The kind of training of a network in words, without its architecture.
-
-    Example:
-        >>> kind_words({"kind": "resnet18 pretrained plain 125 a class"})
-        'pretrained, 125 a class'
-    """
-    _, start, *rest = in_words(row["kind"]).split(" ")
-    start = "from scratch" if start == "scratch" else start
-    what = " ".join(word for word in rest if word != "plain")
-    return f"{start}, {what}" if what else start
 
 
 def area_mask(maps: NDArray[np.float32], inside: torch.Tensor) -> torch.Tensor:

@@ -19,8 +19,7 @@ from helpers.cams.maps import from_integers
 from helpers.measures import localization
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
-from helpers.report.markup import in_words
-from helpers.report.opening import kind_words
+from helpers.report.markup import in_words, kind_words
 from helpers.report.style import colours, in_order, percent, short_name
 from helpers.scoring.maps_kept import read_maps
 from helpers.statistics.primary import primary_rows
