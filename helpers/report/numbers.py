@@ -161,18 +161,20 @@ class Numbers:
         Returns:
             Of the table looking_claims: claim, p_adjusted, verdict and others.
         """
-        table = read(self.report, "looking_claims")
-        if table is None:
-            raise KeyError(f"{self.report} has no table looking_claims")
-        of_arms = table.set_index(["arm", "control", "measure"])
+        of_arms = self._table("looking_claims").set_index(["arm", "control", "measure"])
         return of_arms.loc[(arm, control, outcome)]
+
+    def _table(self, name: str) -> pd.DataFrame:
+        """A table of the report that its findings cannot do without."""
+        table = read(self.report, name)
+        if table is None:
+            raise KeyError(f"{self.report} has no table {name}")
+        return table
 
     @cached_property
     def _differences(self) -> pd.DataFrame:
         """Differences over pairs of both starts by arm, control and outcome."""
-        table = read(self.report, "looking_differences")
-        if table is None:
-            raise KeyError(f"{self.report} has no table looking_differences")
+        table = self._table("looking_differences")
         table = table[table["start"] == "all"]
         return table.set_index(["arm", "control", "outcome"])
 
@@ -217,9 +219,7 @@ class Numbers:
     @cached_property
     def attributions(self) -> pd.DataFrame:
         """Rows of attributions that are no class activation maps."""
-        table = read(self.report, "attributions")
-        if table is None:
-            raise KeyError(f"{self.report} has no table attributions")
+        table = self._table("attributions")
         return table[~table["method"].str.contains("CAM")]
 
     def of_start(

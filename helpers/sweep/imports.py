@@ -1,15 +1,16 @@
 """Files of the project that a notebook runs: its imports, and what these import."""
 
 import ast
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
+
+from helpers.files import PROJECT_ROOT, read_json
 
 PACKAGE = "helpers"
-_ROOT = Path(__file__).resolve().parents[2]
 _DATA = ".csv"  # of files beside a module that decide its numbers
 
 
@@ -100,7 +101,16 @@ class ProjectModules:
         return _lazy_names(path.read_text(encoding="utf-8")).get(parts[-1], "")
 
 
-def notebooks_with(path: Path, root: Path = _ROOT) -> list[str]:
+def code_of(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The source of each code cell of a notebook.
+
+    Args:
+        cells: as its file has them.
+    """
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def notebooks_with(path: Path, root: Path = PROJECT_ROOT) -> list[str]:
     """Notebooks that import a module, directly or through others.
 
     Args:
@@ -110,9 +120,7 @@ def notebooks_with(path: Path, root: Path = _ROOT) -> list[str]:
     modules = ProjectModules(root)
     names = []
     for notebook in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
-        if path.resolve() in modules.behind(["".join(source) for source in code]):
+        if path.resolve() in modules.behind(code_of(read_json(notebook)["cells"])):
             names.append(notebook.stem)
     return names
 

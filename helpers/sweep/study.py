@@ -39,7 +39,7 @@ from helpers.parameters import (
 from helpers.relations import relation_faults
 from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
 from helpers.sweep.combinations import Sweep, read_sweep, vary
-from helpers.sweep.imports import PACKAGE, ProjectModules
+from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
 
 # The notebooks in the order in which they run, and the one that made what each reads.
 AFTER = {
@@ -664,13 +664,12 @@ def _depends(
     """
     cells = read_json(root / f"notebooks/{stem}.ipynb")["cells"]
     content = [[cell["source"], cell["metadata"].get("tags")] for cell in cells]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     return (
         *_values_read(parameters, root),
         f"notebooks/{stem}.ipynb {digest(content)}",
         *(
             f"{path.relative_to(modules.root)} {digest_of(path)[:8]}"
-            for path in modules.behind(code)
+            for path in modules.behind(code_of(cells))
         ),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
