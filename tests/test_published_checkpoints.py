@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from helpers.data.images import choose_images
 from helpers.files import PROJECT_ROOT
 from helpers.networks import hooks, resnet, weights
+from helpers.training import catalogue
 
 FILES = sorted(PROJECT_ROOT.glob("reports/*/checkpoints/*.safetensors"))
 STUDIES = sorted(
@@ -47,6 +48,19 @@ def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
             row["test_accuracy"], abs=1e-8
         )  # tables have eight digits
         assert network(torch.zeros(1, 3, 64, 64)).isfinite().all()
+
+
+def test_checkpoints_of_networks_that_are_not_here_are_published_again(tmp_path):
+    report = PROJECT_ROOT / "reports" / STUDIES[0]
+    again = catalogue.published_checkpoints(report, tmp_path / "again")
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("again/*")}
+    assert written == {
+        path.name: path.read_bytes() for path in report.glob("checkpoints/*")
+    }
+    assert again["file"].tolist() == [
+        f"{name}.safetensors" for name in again["model_id"]
+    ]
+    assert catalogue.published_checkpoints(tmp_path, tmp_path).empty
 
 
 @pytest.fixture(scope="module", params=STUDIES)

@@ -1,6 +1,7 @@
 """The runs of a study on disk, and the catalogue with one row per model."""
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import (
+    complete_or_absent,
     digest_of,
     inside,
     is_scored,
@@ -314,6 +316,26 @@ def keep_checkpoints(
         facts["classes"] = json.dumps(list(classes))
         save_half(inside(folder, row["file"]), state, _form(row), facts)
     return chosen[["file", *columns]].reset_index(drop=True)
+
+
+def published_checkpoints(report: Path, folder: Path) -> pd.DataFrame:
+    """Copy the checkpoints of a published report, of networks that are not here.
+
+    Args:
+        report: ``reports/<study>`` as it is published.
+        folder: where the files are put.
+
+    Returns:
+        As of ``keep_checkpoints``; no row where the report has none.
+    """
+    listing = report / "tables/checkpoints.csv"
+    if not listing.is_file():
+        return pd.DataFrame(columns=["file", "model_id", "gap"])
+    table = pd.read_csv(listing, keep_default_na=False)
+    for name in table["file"]:
+        with complete_or_absent(inside(folder, name)) as temporary:
+            shutil.copyfile(inside(report / "checkpoints", name), temporary)
+    return table
 
 
 def start_path(work: Path, weights: str) -> Path:

@@ -1,6 +1,7 @@
 """Pretrained starts: torchvision's, of files, or of a pretraining on other classes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ FOLDER = "pretraining"  # below the study's, a model set with images of its own
 class Weights(NamedTuple):
     """Pretrained weights of one architecture."""
 
-    source: str  # what ``weights.read_weights`` reads
+    source: str  # what ``weights.read_weights`` reads; "" where they are not here
     identity: str  # of the weights wherever they lie: a part of the ids of runs
 
 
@@ -112,16 +113,41 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     return weights
 
 
+def recorded(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
+    """Weights made elsewhere that no run needs any more, as its records name them.
+
+    Args:
+        runs: of the study.
+        work: its folder of work.
+
+    Returns:
+        By architecture, without source; none where a start was made here, or where a
+        run that starts from one is not complete.
+    """
+    if (work / FOLDER / "runs").is_dir():
+        return {}
+    table = catalogue.read_catalogue(work)
+    table = table[table["weights"] != ""]
+    starts = {row.architecture: Weights("", row.weights) for row in table.itertuples()}
+    started = []
+    for run in runs:
+        if run.pretrained and run.architecture not in starts:
+            return {}
+        if run.pretrained:
+            started.append(replace(run, weights=starts[run.architecture].identity))
+    return {} if catalogue.missing(work, started) else starts
+
+
 def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
     """Copy the weights that runs start from into the study, once.
 
     Some measures need the distance from the start.
 
     Args:
-        weights: by architecture.
+        weights: by architecture; those without source are left out.
         work: the folder of work of the study.
     """
     for architecture, start in weights.items():
         path = catalogue.start_path(work, start.identity)
-        if not path.is_file():
+        if start.source and not path.is_file():
             write_tensors(path, read_weights(start.source, architecture))

@@ -1,7 +1,10 @@
 """The recipe by which starts are made where none are published."""
 
-from helpers.training import pretraining
-from helpers.training.config import RunConfig
+from dataclasses import asdict, replace
+
+from helpers.files import write_json
+from helpers.training import catalogue, pretraining
+from helpers.training.config import RunConfig, run_id
 
 
 def test_starts_are_trained_by_one_recipe_for_each_architecture():
@@ -23,3 +26,27 @@ def test_starts_are_trained_by_one_recipe_for_each_architecture():
         )
         for architecture in ("resnet18", "resnet34")
     ]
+
+
+def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
+    work = tmp_path / "work/study"
+    (recipe,) = pretraining.recipes(["resnet18"], "images", {})
+    pretrained = replace(recipe, pretrained=True)
+    scratch = replace(recipe, seed=1)
+    start = run_id(recipe)
+    for run in (replace(pretrained, weights=start), scratch):
+        folder = tmp_path / "reports/study/records/runs" / run_id(run)
+        write_json(folder / "config.json", asdict(run))
+        result = {"run_id": run_id(run), "snapshots": [], "status": "diverged"}
+        result |= {"stop_reason": "diverged", "epochs": 1, "seconds": 1, "device": ""}
+        write_json(folder / "result.json", result)
+    starts = pretraining.recorded([pretrained, scratch], work)
+    assert starts == {"resnet18": pretraining.Weights("", start)}
+    pretraining.keep_starts(starts, work)
+    assert not catalogue.start_path(work, start).exists()
+    missing_run = replace(pretrained, repeat=1)
+    assert pretraining.recorded([pretrained, missing_run], work) == {}
+    other_architecture = replace(pretrained, architecture="resnet34")
+    assert pretraining.recorded([other_architecture], work) == {}
+    (work / pretraining.FOLDER / "runs").mkdir(parents=True)
+    assert pretraining.recorded([pretrained], work) == {}
