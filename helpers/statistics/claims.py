@@ -22,8 +22,14 @@ QUESTIONS = (
     "r_gap_given_all",
 )
 ADDED = "added_error_points"
-# Of a run at its stop: within kinds of training, and with a kind left out.
-OF_KINDS = ("r_gap_within_kinds", "saved_error_points")
+# Of a run at its stop, in the primary table: given the start, within kinds of training,
+# and with a kind left out; the last against the best baseline, in all architectures.
+OF_KINDS = (
+    "r_gap_given_start",
+    "r_gap_within_kinds",
+    "saved_error_points",
+    "saved_from_best_points",
+)
 PAIRED = "paired_difference"  # of an arm and its control, in notebook 09
 # What a claim on a paired difference may be about, in columns of notebook 09.
 PAIRED_OUTCOMES = (

@@ -71,7 +71,8 @@ def test_claims_that_cannot_be_judged_are_refused(claims, words):
 
 
 def test_claims_within_kinds_are_of_measures_of_the_primary_analysis():
-    of_kinds = [CLAIM | {"question": question} for question in OF_KINDS]
+    secondary = CLAIM | {"primary": False}
+    of_kinds = [secondary | {"question": question} for question in OF_KINDS]
     assert check_claims([CLAIM, *of_kinds], ["iou"]) == [CLAIM, *of_kinds]
     assert check_claims([CLAIM] * 2, primary=["iou_b"]) == [CLAIM] * 2
     for claim in of_kinds:

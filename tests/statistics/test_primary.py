@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from helpers.statistics.bootstrap import Bootstrap
+from helpers.statistics.claims import OF_KINDS
 from helpers.statistics.correlations import design, partial_correlation, pearson
 from helpers.statistics.permutation import (
     null_centre,
@@ -25,6 +26,7 @@ from helpers.statistics.primary import (
     primary_table,
 )
 from helpers.statistics.ranking import Question, answers
+from helpers.statistics.verdicts import judged
 
 MEASURES = ["between", "within", "noise"]
 FACTS = ["measure", "baseline", "n", "kinds", "level", "twins", "best_baseline"]
@@ -77,6 +79,24 @@ def test_one_model_a_run_at_its_stop_with_right_labels_above_the_papers_accuracy
     assert (
         primary_rows(rows).tolist() == [True] + [False] * 5
     )  # 0.8 is to be exceeded, not reached
+
+
+def test_a_claim_may_ask_every_question_of_the_primary_table():
+    models = study()
+    models["pretrained"] = models["gap"] < models["gap"].median()
+    bootstrap = Bootstrap(models, draws=50, seed=2)
+    table = primary_table(bootstrap, MEASURES, permutations=99)
+    gates = pd.DataFrame({"gate": [], "concerns": [], "passes": []}, dtype=object)
+    claims = [
+        {"claim": question, "measure": "within", "question": question, "side": "below"}
+        for question in OF_KINDS
+    ]
+    verdicts = judged(claims, table, pd.DataFrame({"measure": []}), gates)
+    row = table.set_index("measure").loc["within"]
+    for verdict, question in zip(verdicts.itertuples(), OF_KINDS, strict=True):
+        assert verdict.ours == row[question]
+        assert verdict.ours_low == row[f"{question}_low"] < row[f"{question}_high"]
+        assert verdict.p == row[f"{question}_p"]
 
 
 def test_the_three_questions_are_answered_as_they_say():
