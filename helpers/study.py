@@ -1,7 +1,7 @@
 """A study as an object: its networks, images and scores, from work or from records."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from helpers.scoring.classification import (
     test_logits,
 )
 from helpers.scoring.measuring import (
+    NO_INTERVAL,
     score,
     score_table,
     with_measures,
@@ -30,6 +31,8 @@ from helpers.scoring.measuring import (
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.scoring_set import ScoringSet, scoring_set
 from helpers.scoring.store import Records, Store
+from helpers.statistics.bootstrap import Bootstrap
+from helpers.statistics.prediction import with_fit
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
@@ -47,13 +50,24 @@ class Measured:
     @cached_property
     def of_images(self) -> dict[str, NDArray[np.float32]]:
         """Values of single images by column, (models, images), NaN where undefined."""
-        families = [part for part in self.records.folders if "." not in part]
-        return {
-            name: values
-            for family in families
-            for name, values in self.records.stacked(family, ["maps"]).items()
-            if name in self.models
-        }
+        rows = pd.Index(self.records.model_ids).get_indexer(self.models["model_id"])
+        of_images = {}
+        for family in self.records.folders:
+            if "." in family:  # a further measure, which has no values of images
+                continue
+            for name, values in self.records.stacked(family, ["maps"]).items():
+                if name in self.models:
+                    of_images[name] = values[rows]
+                    of_images[name][rows < 0] = np.nan  # of another share
+        return of_images
+
+    @property
+    def of_analysed(self) -> "Measured":
+        """The same of the networks that are analysed."""
+        is_analysed = self.models["left_out"] == ""
+        models = self.models[is_analysed].reset_index(drop=True)
+        table = self.table[self.table["model_id"].isin(models["model_id"])]
+        return replace(self, models=models, table=table)
 
     @property
     def no_interval(self) -> list[str]:
@@ -256,6 +270,35 @@ class Study:
         labels = self.images.test.labels
         sentence = AS_IF_INDEPENDENT if logits.left_out else ""
         return of_test_images(logits, labels, accuracies), sentence
+
+    def bootstrap(
+        self,
+        measured: Measured,
+        *,
+        draws: int,
+        seed: int,
+        tell: Callable[[str], None] = print,
+    ) -> Bootstrap:
+        """Draws of configurations, and with them of scored images and test images.
+
+        Args:
+            measured: of the networks, all of one share.
+            draws: number of draws.
+            seed: of the draws.
+            tell: takes a sentence on what intervals lack because it is not recorded.
+        """
+        test_accuracy, sentence = self.accuracy_of_images(measured.models)
+        if sentence:
+            tell(sentence)
+        if measured.no_interval:
+            tell(NO_INTERVAL)
+        return Bootstrap(
+            with_fit(measured.models),
+            measured.of_images | test_accuracy,
+            draws=draws,
+            seed=seed,
+            no_interval=measured.no_interval,
+        )
 
     def sweep(self, notebook: str) -> pd.DataFrame:
         """The results of each combination of a sweep over a notebook's parameters.

@@ -133,3 +133,23 @@ def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> 
             va="center",
             transform=ax.transAxes,
         )
+
+
+def legend_below(ax: Axes, title: str, height: float = -0.15) -> None:
+    """Put below a plot the part of seaborn's legend that stands behind a title.
+
+    Args:
+        ax: with a legend of several variables, such as colour and style, of which the
+            earlier ones are named elsewhere (``label_at_right``).
+        title: of the first variable that is to stay.
+        height: of the legend's upper edge, in heights of the plot above its x axis.
+    """
+    symbols, names = ax.get_legend_handles_labels()
+    first = 1 + names.index(title)
+    ax.legend(
+        symbols[first:],
+        names[first:],
+        loc="upper center",
+        bbox_to_anchor=(0.5, height),
+        ncols=2,
+    )
