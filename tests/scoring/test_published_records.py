@@ -18,6 +18,7 @@ from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.report.explore import content as explorers
 from helpers.report.tables import read
+from helpers.scoring.measuring import NO_INTERVAL
 from helpers.scoring.store import Store
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table
@@ -42,22 +43,22 @@ def study(request, tmp_path_factory):
     table = opened.models
     families = ["localization", "norms", "reliance"]
     measured = opened.measure(families, MeasureSettings(), opened.scoring_set())
-    test_images, _ = opened.accuracy_of_images()
-    single = {**measured.of_images, **test_images}
-    return Published(report, table, measured.models, single, measured.no_interval)
+    sentences = []
+    drawn = opened.bootstrap(measured, draws=0, seed=0, tell=sentences.append)
+    return Published(report, table, measured.models, drawn, sentences)
 
 
 class Published(NamedTuple):
-    """A report, its models, those that are analysed with measures, and single images.
+    """A report, its models, those that are analysed with measures, and what is drawn.
 
-    Last come the measures without interval.
+    Last come the sentences on what intervals lack.
     """
 
     report: Path
     table: pd.DataFrame
     scored: pd.DataFrame
-    single: dict[str, np.ndarray]
-    no_interval: list[str]
+    drawn: Bootstrap
+    sentences: list[str]
 
 
 def test_a_study_that_is_not_there_is_refused_with_the_nearest_name(tmp_path):
@@ -84,7 +85,8 @@ def same(ours, published, columns):
 
 
 def test_reliance_whose_images_are_not_recorded_has_no_interval(study):
-    assert study.no_interval == ["object_reliance"]
+    assert study.drawn.no_interval == {"object_reliance"}
+    assert study.sentences[-1] == NO_INTERVAL
 
 
 def test_models_and_their_overlaps_are_those_of_the_tables(study):
@@ -124,7 +126,7 @@ def test_correlations_and_picked_models_are_those_of_the_tables(study):
 
 def test_intervals_of_r_are_those_of_the_tables_with_images_drawn(study):
     names = ["iou", "area_matched_iou", "pointing_game", "fro_over_spec"]
-    draws = Bootstrap(study.scored, study.single, draws=2000, seed=0)
+    draws = Bootstrap(study.scored, study.drawn.images, draws=2000, seed=0)
     assert draws.resampled("gap") is not None and draws.resampled("iou") is not None
     ranking = read(study.report, "measures_ranking").set_index("measure").loc[names]
     columns = {"r_gap_low": "ci_low", "r_gap_high": "ci_high"}
