@@ -1,5 +1,6 @@
 """Figures of a published execution, shown again where they cannot be drawn anew."""
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,17 @@ def is_of_parameters(
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return False
     names = (published.keys() & parameters.keys()) - _PLACES
-    return all(str(parameters[each]) == published[each] for each in names)
+    return all(_is_value(parameters[each], published[each]) for each in names)
+
+
+def _is_value(value: Any, text: str) -> bool:
+    """Whether a text is that of a value, whatever the order of keys in it."""
+    if str(value) == text:
+        return True
+    try:
+        return ast.literal_eval(text) == value
+    except (ValueError, SyntaxError):
+        return False  # a word
 
 
 def _content(story: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -193,6 +193,20 @@ def test_a_published_figure_of_other_parameters_is_left_out(report, threshold):
     assert shown[-1][0].data == "**Curve** is left out. Records have no pixels."
 
 
+def test_parameters_are_compared_as_values_whatever_the_order_of_their_keys(report):
+    opened, _ = report
+    blocks = "[{'optimizer': ['sgd'], 'rate': [0.1]}]"
+    published = notebook.Report(opened.published, opened.notebook, opened.work)
+    published.record("parameters", values={"blocks": blocks, "rule": "maximum"})
+    blocks = [{"rate": [0.1], "optimizer": ["sgd"]}]
+    opened.parameters = SimpleNamespace(blocks=blocks, rule="maximum")
+    assert opened.repeats_published
+    opened.parameters.rule = "quantile"
+    assert not opened.repeats_published
+    opened.parameters = SimpleNamespace(blocks=blocks * 2, rule="maximum")
+    assert not opened.repeats_published
+
+
 def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):
     opened, shown = report
     opened.figure(None, "class-counts", "Every class has 10.")
