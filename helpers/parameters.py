@@ -505,11 +505,7 @@ def in_force(
     injected = _injected(values.get("In", []))
     _check_names(names, injected, values)
     path = root / f"params/{values['study']}.yaml"
-    # The launcher injects all values, and its study file may lie elsewhere.
-    if os.environ.get(STAGING) and "study" in injected and not path.is_file():
-        content = {"common": {}, "notebooks": {}, "work_study": values["study"]}
-    else:
-        content = read_blocks(path)
+    content = _content_of(path, "study" in injected)
     of_study = _of_notebook(content, notebook)
     committed = _committed(names, notebook, root)
     parameters = {}
@@ -517,21 +513,18 @@ def in_force(
     for name in names:
         value = values[name]
         is_changed = repr(value) != repr(committed[name])
-        origin = "first cell" if is_changed else "default"
+        is_of_study = name in of_study and (
+            not is_changed or repr(value) == repr(of_study[name])
+        )
         if name in injected:
-            origin = "injected"
-        elif name in of_study:
-            stated = of_study[name]
-            if not is_changed or repr(value) == repr(stated):
-                value = stated
-                origin = f"params/{path.name}"
+            origins[name] = "injected"
+        elif is_of_study:
+            value = of_study[name]
+            origins[name] = f"params/{path.name}"
+        else:
+            origins[name] = "first cell" if is_changed else "default"
         parameters[name] = value
-        origins[name] = origin
-    faults = [value_fault(item, parameters[name]) for name, item in names.items()]
-    if any(faults):
-        raise StudyError(*filter(None, faults))
-    for name, item in names.items():
-        parameters[name] = check_type(item.annotation, parameters[name])
+    parameters = _checked(names, parameters)
     content["changed"] = _changed(names, parameters, of_study)
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
@@ -540,6 +533,28 @@ def in_force(
             name: extended[name] for name in names if name != "study"
         }
     return parameters, origins, content
+
+
+def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
+    """Blocks of the study file; none of a launched study whose file lies elsewhere.
+
+    The launcher injects all values.
+    """
+    if os.environ.get(STAGING) and is_injected and not path.is_file():
+        return {"common": {}, "notebooks": {}, "work_study": path.stem}
+    return read_blocks(path)
+
+
+def _checked(
+    names: Mapping[str, Parameter], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values as the annotations have them; all that is wrong with them is refused."""
+    faults = [value_fault(item, values[name]) for name, item in names.items()]
+    if any(faults):
+        raise StudyError(*filter(None, faults))
+    return {
+        name: check_type(item.annotation, values[name]) for name, item in names.items()
+    }
 
 
 def _defaults(names: Mapping[str, Parameter]) -> dict[str, Any]:

@@ -116,9 +116,10 @@ def relation_faults(values: Mapping[str, Any]) -> list[str]:
         with suppress(KeyError):
             if is_wrong(values):
                 faults.append(words.format(**values))
-    for relation in (_shared_classes, _unseen, _networks, _blocks):
-        with suppress(KeyError):
-            faults += list(relation(values))
+    for name, relation in _OF_PARAMETERS.items():
+        if name in values:
+            with suppress(KeyError):
+                faults += list(relation(values))
     return faults
 
 
@@ -225,3 +226,12 @@ def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
                 fault = f"no such axis{near_names(axis, axes)}"
             if fault:
                 yield f"blocks: block {number}, {axis}: {fault}"
+
+
+# Relations of many words, by a parameter that each speaks of.
+_OF_PARAMETERS = {
+    "class_ids": _shared_classes,
+    "seen_classes": _unseen,
+    "kappa_families": _networks,
+    "blocks": _blocks,
+}

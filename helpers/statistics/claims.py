@@ -243,7 +243,7 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
         now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
         versions.append(KeptClaims(list(claims), digest, now, runs))
         write_json(work / _FILE, [version._asdict() for version in versions])
-    return kept_claims(work)
+    return _latest(versions)
 
 
 def kept_claims(work: Path) -> KeptClaims:
@@ -252,4 +252,8 @@ def kept_claims(work: Path) -> KeptClaims:
     Args:
         work: folder of the study.
     """
-    return (_seen(work) or [KeptClaims([], "", "", 0)])[-1]
+    return _latest(_seen(work))
+
+
+def _latest(versions: Sequence[KeptClaims]) -> KeptClaims:
+    return versions[-1] if versions else KeptClaims([], "", "", 0)
