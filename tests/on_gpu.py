@@ -156,20 +156,18 @@ def ablations(study: Study) -> dict[str, Any]:
         scales=(0.5,),
         attributions=("saliency",),
     )
+    annotated = compute.Annotated(study.scored_on, {})
     work = partial(
         compute.ablations_of,
         settings=settings,
-        scored_on=study.scored_on,
-        masks={},
+        annotated=annotated,
         device=DEVICE,
     )
-    kept = study.store().each(study.models, settings.parts(study.scored_on, {}), work)
+    kept = study.store().each(study.models, settings.parts(annotated), work)
     untrained = compute.untrained_models(study.table, len(study.data.classes), 1, 0)
     scored = partial(
         compute.untrained_scores,
-        images=6,
-        threshold=0.1,
-        seed=0,
+        settings=replace(settings, images=6),
         scored_on=study.scored_on,
         device=DEVICE,
     )
@@ -195,7 +193,12 @@ def kappa(study: Study) -> dict[str, Any]:
         noise.Generator("autoencoder", 0, noise.AutoEncoder().eval()),
     ):
         kept = probing.probes(
-            study.store(), [backbone], study.data, degraded, levels, [3, 2], 0.01
+            study.store(),
+            [backbone],
+            study.data,
+            noise.Degradation(degraded, levels),
+            [3, 2],
+            0.01,
         )
         counted.append(kept.record("probes", backbone.model_id)["predicted"].size)
     noise.train_autoencoder(study.data.train.images[:16], seed=0, device=DEVICE)

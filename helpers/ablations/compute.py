@@ -89,25 +89,22 @@ class AblationSettings:
         thresholds = tuple(sorted({*self.thresholds, self.threshold}))
         object.__setattr__(self, "thresholds", thresholds)
 
-    def parts(
-        self, scored_on: ScoringSet, masks: Mapping[str, Tensor]
-    ) -> dict[str, dict[str, Any]]:
+    def parts(self, annotated: "Annotated") -> dict[str, dict[str, Any]]:
         """What decides the values of each part.
 
         Other noise does not compute the closed forms again, nor other masks the noise.
 
         Args:
-            scored_on: images.
-            masks: (N, S, S) bool by provider, told apart by their pixels.
+            annotated: images, and masks, which are told apart by their pixels.
         """
         shared = {
-            "images": scored_on.name,
+            "images": annotated.scored_on.name,
             "threshold": self.threshold,
             "version": _VERSION,
         }
         pixels = {
             name: digest(np.packbits(mask.numpy()).tobytes().hex())
-            for name, mask in masks.items()
+            for name, mask in annotated.masks.items()
         }
         # No setting any more, but a part of the digests of files that are there.
         settings = asdict(self) | {"layers": ()}
@@ -121,6 +118,18 @@ class AblationSettings:
             SAMPLED: shared | {"settings": settings},
             ATTRIBUTED: shared | of_captum,
         }
+
+
+class Annotated(NamedTuple):
+    """Images, and masks of what programs hold for the object in them.
+
+    Attributes:
+        scored_on: N images.
+        masks: (N, S, S) bool by provider.
+    """
+
+    scored_on: ScoringSet
+    masks: Mapping[str, Tensor]
 
 
 class Subject(NamedTuple):
@@ -171,8 +180,7 @@ def ablations_of(
     parts: Sequence[str],
     *,
     settings: AblationSettings,
-    scored_on: ScoringSet,
-    masks: Mapping[str, Tensor],
+    annotated: Annotated,
     device: str,
 ) -> dict[str, dict[str, Any]]:
     """Compute parts of a model's ablations, as ``Store.each`` takes them.
@@ -182,18 +190,18 @@ def ablations_of(
         data: images of the study.
         parts: of ``CLOSED``, ``SAMPLED`` and ``ATTRIBUTED``.
         settings: of the ablations.
-        scored_on: images.
-        masks: (N, S, S) bool by provider.
+        annotated: images and masks.
         device: where the network computes.
 
     Returns:
         A record by part.
     """
-    subject = Subject(model.load(device), scored_on.of(data), model.normalise, device)
+    images = annotated.scored_on.of(data)
+    subject = Subject(model.load(device), images, model.normalise, device)
     few = subject.first(settings.images)
     records = {}
     if CLOSED in parts:
-        records[CLOSED] = closed_form_scores(subject, masks, settings)
+        records[CLOSED] = closed_form_scores(subject, annotated.masks, settings)
     if SAMPLED in parts:
         records[SAMPLED] = sampled_scores(few, settings)
     if ATTRIBUTED in parts:
@@ -608,9 +616,7 @@ def untrained_scores(
     data: Any,
     parts: Sequence[str],
     *,
-    images: int,
-    threshold: float,
-    seed: int,
+    settings: AblationSettings,
     scored_on: ScoringSet,
     device: str,
 ) -> dict[str, dict[str, pd.DataFrame]]:
@@ -622,9 +628,8 @@ def untrained_scores(
         model: of ``untrained_models``.
         data: images of the study.
         parts: ``UNTRAINED`` alone.
-        images: training images, and test images, at most; 0 takes all.
-        threshold: of the map.
-        seed: chooses test images.
+        settings: number of training images, and of test images, at most; threshold of
+            the map; and the seed that chooses test images.
         scored_on: training images.
         device: where the network computes.
 
@@ -632,15 +637,15 @@ def untrained_scores(
         A record by part, with a table "scores" of one row.
     """
     subject = Subject(model.load(device), scored_on.of(data), model.normalise, device)
-    subject = subject.first(images)
+    subject = subject.first(settings.images)
     train = subject.images
-    order = np.random.default_rng(seed).permutation(len(data.test))
-    test = data.test.subset(np.sort(order[: images or None]))
+    order = np.random.default_rng(settings.seed).permutation(len(data.test))
+    test = data.test.subset(np.sort(order[: settings.images or None]))
     closed = closed_form(subject)
     maps = closed.maps[PAPER_MAPS]
     in_boxes = overlap.box_masks(train.boxes, subject.size)
-    (iou,) = overlap.overlaps(maps, in_boxes, [threshold])
-    above_chance = attributions.above_chance(maps, train, threshold, device)
+    (iou,) = overlap.overlaps(maps, in_boxes, [settings.threshold])
+    above_chance = attributions.above_chance(maps, train, settings.threshold, device)
     on_train = closed.predicted.cpu() == train.labels
     logits = logits_of(subject.network, test.images, device, subject.normalise)
     on_test = logits.argmax(1) == test.labels

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -54,7 +55,14 @@ def _stem(side: int) -> str:
     return "strided" if side <= 64 else "imagenet"
 
 
-def recipe(name: str, data: StudyData, epochs: int, seed: int) -> RunConfig:
+class Recipe(NamedTuple):
+    """How networks are made."""
+
+    epochs: int  # at most
+    seed: int  # of weights and order
+
+
+def run_of(name: str, data: StudyData, recipe: Recipe) -> RunConfig:
     """The run that makes a network, as 02 makes pretrained starts.
 
     That of an EfficientNet-like network stands for everything but its architecture.
@@ -62,16 +70,15 @@ def recipe(name: str, data: StudyData, epochs: int, seed: int) -> RunConfig:
     Args:
         name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
         data: images of the seen classes.
-        epochs: at most.
-        seed: of weights and order.
+        recipe: of its training.
     """
     match = _NAME.fullmatch(name)
     architecture = match["kind"] if family_made(name) == "resnet" else "resnet18"
     fixed = {
         "stem": _stem(data.train.images.shape[-1]),
         "width": float(match["width"]),
-        "max_epochs": epochs,
-        "seed": seed,
+        "max_epochs": recipe.epochs,
+        "seed": recipe.seed,
     }
     return pretraining.recipes([architecture], data.fingerprint, fixed)[0]
 
@@ -121,9 +128,8 @@ def make(
     names: Sequence[str],
     work: Path,
     data: StudyData,
+    recipe: Recipe,
     *,
-    epochs: int,
-    seed: int,
     device: str,
     jobs: int,
 ) -> Iterator[str]:
@@ -133,27 +139,25 @@ def make(
         names: of networks; those that are not made are passed over.
         work: folder of the study.
         data: images of the seen classes.
-        epochs: at most.
-        seed: of weights and order.
+        recipe: of their training.
         device: "cpu" or "cuda".
         jobs: networks trained side by side; 0 takes one per core or GPU.
 
     Yields:
         What is done.
     """
-    recipes = {
-        name: recipe(name, data, epochs, seed) for name in filter(family_made, names)
-    }
     runs = []
     others = []
-    for name, config in recipes.items():
+    for name in filter(family_made, names):
+        config = run_of(name, data, recipe)
         if family_made(name) == "resnet":
             runs.append(config)
             continue
         folder = _folder(work, name, config)
         if not (folder / "result.json").is_file():
             others.append((name, config, folder))
-    for result in pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs):
+    hardware = pool.Hardware(device, jobs)
+    for result in pool.train_missing(runs, work / FOLDER, hardware):
         yield result["run_id"]
     training = pool.side_by_side(
         partial(_train, device=device),
@@ -178,7 +182,7 @@ def _train(item: tuple[str, RunConfig, Path], data: StudyData, *, device: str) -
 
 
 def made_models(
-    names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed: int
+    names: Sequence[str], work: Path, data: StudyData, recipe: Recipe
 ) -> list[Model]:
     """The made networks with their heads, in the order of their names.
 
@@ -186,8 +190,7 @@ def made_models(
         names: of networks; those that are not made are passed over.
         work: folder of the study.
         data: images of the seen classes.
-        epochs: as they were made with.
-        seed: as they were made with.
+        recipe: as they were made with.
 
     Returns:
         Models whose ``facts`` have family, model, epochs, stop_reason, losses and
@@ -198,7 +201,7 @@ def made_models(
     """
     models = []
     for name in filter(family_made, names):
-        config = recipe(name, data, epochs, seed)
+        config = run_of(name, data, recipe)
         stopped = _stopped(name, config, work, data)
         if not stopped:
             raise ValueError(

@@ -75,6 +75,13 @@ class Generator(NamedTuple):
     network: AutoEncoder | None = None
 
 
+class Degradation(NamedTuple):
+    """What degrades test images, and how strongly at each level."""
+
+    generator: Generator
+    levels: Sequence[Level]
+
+
 def generator(
     name: str, data: StudyData, folder: Path, seed: int = 0, device: str = "cpu"
 ) -> Generator:

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from helpers.data.images import StudyData
 from helpers.files import digest
-from helpers.kappa.noise import Generator, Level, degrade
+from helpers.kappa.noise import Degradation, Generator, Level, degrade
 from helpers.kappa.statistics import error_and_loss
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
@@ -119,8 +119,7 @@ def probes(
     store: Store,
     models: Sequence[Model],
     data: StudyData,
-    generator: Generator,
-    levels: Sequence[Level],
+    degradation: Degradation,
     steps: Sequence[int],
     l2: float,
 ) -> Records:
@@ -130,8 +129,7 @@ def probes(
         store: of the study; features are kept there too.
         models: backbones.
         data: images of all classes.
-        generator: of the noise.
-        levels: of the noise.
+        degradation: of the test images.
         steps: number of classes of each probe.
         l2: see ``fit_probe``.
 
@@ -139,6 +137,7 @@ def probes(
         A part "probes": predicted (steps, levels, N), -1 outside of the step; weight
         and bias of the smallest step; weights, their number in the backbone.
     """
+    generator, levels = degradation
     noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
     parts = {"features-train": {"data": data.fingerprint}}
     for part, strength in noisy.items():
@@ -159,7 +158,7 @@ def probes(
     return store.each(
         models,
         {"probes": decisive},
-        partial(_probes, features=features, noisy=list(noisy), steps=steps, l2=l2),
+        partial(_probes, features=features, steps=steps, l2=l2),
     )
 
 
@@ -192,11 +191,20 @@ def _probes(
     parts: Sequence[str],
     *,
     features: Records,
-    noisy: Sequence[str],
     steps: Sequence[int],
     l2: float,
 ) -> dict[str, dict[str, Any]]:
-    """The part "probes" of a network, see ``probes``."""
+    """The part "probes" of a network, see ``probes``.
+
+    Args:
+        model: a backbone.
+        data: images of all classes.
+        parts: "probes" alone.
+        features: a part of the training images, and one for each level of noise.
+        steps: number of classes of each probe.
+        l2: see ``fit_probe``.
+    """
+    noisy = [part for part in features.folders if part != "features-train"]
     clean = features.record("features-train", model.model_id)
     labels = data.train.labels.numpy()
     fitted = {}

@@ -5,6 +5,7 @@ hold stands beside it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -92,15 +93,29 @@ def share_above_chance(corrected: ArrayLike) -> float:
     return float((mean > STANDARD_ERRORS * error).mean())
 
 
+@dataclass(frozen=True)
+class OverlapFacts:
+    """What conditions ask of the overlap of maps and boxes.
+
+    Attributes:
+        floor: mean area of the boxes, a fraction of the image; NaN without boxes.
+        mask_areas: by measure, (n,) areas of masks, fractions of the image.
+        corrected: by measure, (n, images) values less their chance.
+        above_central_map: by measure, share of models above one fixed central map.
+    """
+
+    floor: float
+    mask_areas: Mapping[str, ArrayLike] = field(default_factory=dict)
+    corrected: Mapping[str, ArrayLike] = field(default_factory=dict)
+    above_central_map: Mapping[str, float] = field(default_factory=dict)
+
+
 def gate_table(
     models: pd.DataFrame,
     trained: pd.DataFrame,
     *,
     classes: int,
-    floor: float,
-    mask_areas: Mapping[str, ArrayLike],
-    corrected: Mapping[str, ArrayLike] | None = None,
-    beats_central_map: Mapping[str, float] | None = None,
+    overlaps: OverlapFacts,
     reliabilities: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
     """Whether each condition of ``GATES`` holds, and which measure it concerns.
@@ -110,10 +125,7 @@ def gate_table(
         trained: all runs, one row each, of which it is asked whether networks learnt
             and finished; one that diverged is at chance.
         classes: number of classes.
-        floor: mean area of the boxes, a fraction of the image.
-        mask_areas: by measure, (n,) areas of masks, fractions of the image.
-        corrected: by measure, (n, images) values less their chance.
-        beats_central_map: by measure, share of models above one fixed central map.
+        overlaps: of maps and boxes.
         reliabilities: by measure.
 
     Returns:
@@ -125,15 +137,15 @@ def gate_table(
     most, least = models["gap"].quantile([0.9, 0.1])
     medians = {
         name: pd.Series(np.ravel(values)).median()
-        for name, values in mask_areas.items()
+        for name, values in overlaps.mask_areas.items()
     }
     above_chance = {
-        name: share_above_chance(values) for name, values in (corrected or {}).items()
+        name: share_above_chance(values) for name, values in overlaps.corrected.items()
     }
     values = {
         "the mask can miss": medians,
-        "boxes leave room": dict.fromkeys(mask_areas, floor),
-        "beats a fixed central map": beats_central_map or {},
+        "boxes leave room": dict.fromkeys(overlaps.mask_areas, overlaps.floor),
+        "beats a fixed central map": overlaps.above_central_map,
         "the map depends on the image": above_chance,
         "models differ": reliabilities or {},
         "gaps differ": {ANY_MEASURE: 100 * (most - least)},

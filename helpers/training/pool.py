@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from helpers.networks.faults import breaks_process
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
-from helpers.training.run import history_so_far, train_run
+from helpers.training.run import history_so_far, initial_network, train_run
 
 _TICK = 1.0  # seconds between two calls of ``show``
 # Of a worker: the function that loads, once, what all its items need.
@@ -234,14 +235,27 @@ def _with_shared(one: Callable[[Any, Any], Any], item: Any) -> Any:
     return one(item, _SHARED["load"]())
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """By what runs are trained.
+
+    Attributes:
+        device: "cpu" or a GPU.
+        jobs: processes, see ``side_by_side``.
+        compiled: see ``train_run``.
+    """
+
+    device: str = "cpu"
+    jobs: int = 0
+    compiled: bool = False
+
+
 def train_missing(
     runs: Sequence[RunConfig],
     work: Path,
+    hardware: Hardware,
     *,
     weights: Mapping[str, str] | None = None,
-    device: str = "cpu",
-    jobs: int = 0,
-    compiled: bool = False,
     show: Callable[[str], object] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
     """Train the runs of a study that are not complete.
@@ -253,10 +267,8 @@ def train_missing(
     Args:
         runs: of the study.
         work: its folder of work.
+        hardware: by which they are trained.
         weights: sources of pretrained weights by architecture, see ``read_weights``.
-        device: "cpu" or a GPU.
-        jobs: processes, see ``side_by_side``.
-        compiled: see ``train_run``.
         show: is called with a line on the runs that train now.
 
     Yields:
@@ -265,9 +277,7 @@ def train_missing(
     Raises:
         RuntimeError: where runs failed, see ``side_by_side``.
     """
-    train = partial(
-        _train, work=work, weights=dict(weights or {}), device=device, compiled=compiled
-    )
+    train = partial(_train, work=work, weights=dict(weights or {}), hardware=hardware)
     missing = catalogue.missing(work, runs)
     trained_by_others = []
 
@@ -276,8 +286,8 @@ def train_missing(
             partial(train, wait=wait),
             todo,
             shared=partial(of_study, work),
-            device=device,
-            jobs=jobs,
+            device=hardware.device,
+            jobs=hardware.jobs,
             show=lambda: show(_line(work, runs)),
         )
 
@@ -297,8 +307,7 @@ def _train(
     wait: float,
     work: Path,
     weights: Mapping[str, str],
-    device: str,
-    compiled: bool,
+    hardware: Hardware,
 ) -> dict[str, Any] | None:
     """Result of one run, None where another process trains it.
 
@@ -308,8 +317,7 @@ def _train(
         wait: seconds to wait for another process; below 0 as long as it takes.
         work: folder of work of the study.
         weights: sources of pretrained weights by architecture.
-        device: "cpu" or a GPU.
-        compiled: see ``train_run``.
+        hardware: by which it is trained.
     """
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -322,9 +330,9 @@ def _train(
                 run,
                 data,
                 folder,
-                pretrained=pretrained,
-                device=device,
-                compiled=compiled,
+                network=initial_network(run, len(data.classes), pretrained),
+                device=hardware.device,
+                compiled=hardware.compiled,
             )
     except Timeout:
         return None

@@ -571,7 +571,6 @@ def train_run(
     data: StudyData,
     folder: Path,
     *,
-    pretrained: Mapping[str, Tensor] | None = None,
     network: nn.Module | None = None,
     device: torch.device | str = "cpu",
     compiled: bool = False,
@@ -588,8 +587,8 @@ def train_run(
         config: the run.
         data: the images that it belongs to.
         folder: of this run alone.
-        pretrained: the weights that a pretrained run starts from.
-        network: stands in place of that of the configuration.
+        network: before its first step; None makes that of a configuration that starts
+            from scratch.
         device: where the network trains.
         compiled: take the steps through ``torch.compile``, equal up to rounding.
 
@@ -609,7 +608,7 @@ def train_run(
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
     if network is None:
-        network = initial_network(config, len(data.classes), pretrained)
+        network = initial_network(config, len(data.classes))
     training = _begin(config, data, folder, network, torch.device(device), compiled)
     # A kill may have come between the last checkpoint and the result: then there is
     # nothing left to train.

@@ -321,12 +321,13 @@ def kept(work, given, settings=SETTINGS, masks=None):
     found = partial(
         compute.ablations_of,
         settings=settings,
-        scored_on=EVERY,
-        masks=masks,
+        annotated=compute.Annotated(EVERY, masks),
         device="cpu",
     )
     store = Store(work, lambda: Data(given.images), jobs=1)
-    return store.each(models, settings.parts(EVERY, masks), found), loaded
+    return store.each(
+        models, settings.parts(compute.Annotated(EVERY, masks)), found
+    ), loaded
 
 
 def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
@@ -410,9 +411,7 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     found = [(model.facts["architecture"], model.facts["seed"]) for model in models]
     assert found == [("resnet18", 4), ("resnet18", 5), ("resnet34", 4), ("resnet34", 5)]
     options = {
-        "images": 20,
-        "threshold": 0.1,
-        "seed": 0,
+        "settings": compute.AblationSettings((0.1,), images=20),
         "scored_on": EVERY,
         "device": "cpu",
     }

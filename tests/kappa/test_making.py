@@ -9,17 +9,18 @@ from torch import nn
 from helpers.data.images import choose_images, of_study
 from helpers.kappa import making, networks
 from helpers.kappa.making import (
+    Recipe,
     efficientnet_like,
     family_made,
     made_models,
     make,
-    recipe,
+    run_of,
 )
 from helpers.training import run
 from tests.conftest import TINY_SCENES
 
 NAMES = ["resnet18 w0.0625", "efficientnet-like w0.25 d0.25"]
-RECIPE = {"epochs": 2, "seed": 0}
+RECIPE = Recipe(epochs=2, seed=0)
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_small_images_keep_a_map_and_the_stem_goes_by_the_side():
                 "train": type("Set", (), {"images": torch.zeros(1, 3, side, side)}),
             },
         )
-        config = recipe("resnet34 w0.5", data, 3, 1)
+        config = run_of("resnet34 w0.5", data, Recipe(3, 1))
         assert (
             config.architecture,
             config.width,
@@ -103,12 +104,12 @@ def test_small_images_keep_a_map_and_the_stem_goes_by_the_side():
 
 def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
     data = of_study(work / making.FOLDER)
-    done = list(make(["RN50", *NAMES], work, data, **RECIPE, device="cpu", jobs=1))
+    done = list(make(["RN50", *NAMES], work, data, RECIPE, device="cpu", jobs=1))
     assert len(done) == 2
-    assert list(make(NAMES, work, data, **RECIPE, device="cpu", jobs=1)) == [], (
+    assert list(make(NAMES, work, data, RECIPE, device="cpu", jobs=1)) == [], (
         "nothing is trained again"
     )
-    models = made_models(["model set", *NAMES], work, data, **RECIPE)
+    models = made_models(["model set", *NAMES], work, data, RECIPE)
     assert [model.facts["model"] for model in models] == NAMES
     assert [model.facts["family"] for model in models] == [
         "resnet",
@@ -140,7 +141,9 @@ def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(wo
     """Its weights, by the functions of 02 one after the other; rule 1 stops before the cap where the loss is small enough."""
     data = of_study(work / making.FOLDER)
     config = replace(
-        recipe(NAMES[1], data, 5, 0), loss_threshold=100.0, accuracy_threshold=0.01
+        run_of(NAMES[1], data, Recipe(5, 0)),
+        loss_threshold=100.0,
+        accuracy_threshold=0.01,
     )
     making._train((NAMES[1], config, work / "one"), data, device="cpu")
     fitted, _ = run.images_of_run(data, config)
@@ -155,10 +158,10 @@ def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(wo
 def test_what_diverges_is_refused(work, monkeypatch):
     data = of_study(work / making.FOLDER)
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
-    list(make(NAMES, work, data, **RECIPE, device="cpu", jobs=1))
+    list(make(NAMES, work, data, RECIPE, device="cpu", jobs=1))
     for name in NAMES:
         with pytest.raises(
             ValueError,
             match=rf"^{name} diverged when it was made \(run resnet18-.*leave it out",
         ):
-            made_models([name], work, data, **RECIPE)
+            made_models([name], work, data, RECIPE)

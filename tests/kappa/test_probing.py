@@ -147,12 +147,12 @@ def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
 
 @pytest.fixture(scope="module")
 def probed(data, tmp_path_factory):
-    store, generator = (
+    store, degraded = (
         Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1),
-        noise.Generator("blur"),
+        noise.Degradation(noise.Generator("blur"), LEVELS),
     )
     return store, probing.probes(
-        store, [backbone(0), backbone(1)], data, generator, LEVELS, [3, 2], 0.01
+        store, [backbone(0), backbone(1)], data, degraded, [3, 2], 0.01
     )
 
 
@@ -220,18 +220,17 @@ def test_features_are_computed_once_per_network_and_level(probed, data, monkeypa
             asked.append(strength) or real(images, generator, strength)
         ),
     )
+    blur = noise.Degradation(noise.Generator("blur"), LEVELS)
     more = [*LEVELS, noise.Level(0.9, 0.9, 0.5)]
     found = probing.probes(
-        store, [backbone(0)], data, noise.Generator("blur"), more, [3, 2], 0.01
+        store, [backbone(0)], data, blur._replace(levels=more), [3, 2], 0.01
     )
     assert asked == [0.5], "levels that are kept are read"
     np.testing.assert_array_equal(
         found.record("probes", "m0@stop")["predicted"][:, :2],
         first.record("probes", "m0@stop")["predicted"],
     )
-    stiff = probing.probes(
-        store, [backbone(0)], data, noise.Generator("blur"), LEVELS, [3, 2], 100.0
-    )
+    stiff = probing.probes(store, [backbone(0)], data, blur, [3, 2], 100.0)
     assert asked == [0.5], "another penalty fits new probes to kept features"
     assert (
         np.abs(stiff.record("probes", "m0@stop")["weight"]).max()

@@ -17,7 +17,7 @@ from helpers.scoring.maps_kept import publish
 from helpers.statistics import baselines
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
-from helpers.statistics.verdicts import gate_table, judged
+from helpers.statistics.verdicts import OverlapFacts, gate_table, judged
 from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 
 SIZE, SIDE = 16, 4
@@ -136,9 +136,11 @@ def tables() -> dict[str, pd.DataFrame]:
         rows,
         rows,
         classes=4,
-        floor=0.2,
-        mask_areas={"iou": [0.8]},
-        beats_central_map={"iou": 0.0, "pointing_game": 1.0},
+        overlaps=OverlapFacts(
+            floor=0.2,
+            mask_areas={"iou": [0.8]},
+            above_central_map={"iou": 0.0, "pointing_game": 1.0},
+        ),
     )
     known = {
         "catalogue": models[catalogue().columns],

@@ -50,7 +50,9 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
         )
         kinds = primary.kinds_table(rows)
         field, _ = ranking.ranking_table(every, measures, AXES, permutations=9)
-        gates = verdicts.gate_table(rows, models, classes=4, floor=0.2, mask_areas={})
+        gates = verdicts.gate_table(
+            rows, models, classes=4, overlaps=verdicts.OverlapFacts(0.2)
+        )
         for claims in ([], made.CLAIMS):
             verdicts.judged(claims, stated, field, gates)
         prediction.known_in_advance(every, AXES)

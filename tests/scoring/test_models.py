@@ -243,7 +243,13 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
     with pytest.raises(RuntimeError, match="left no weights"):
         pretraining.made(recipes, tmp_path)
     assert (
-        len(list(pool.train_missing(recipes, tmp_path / pretraining.FOLDER, jobs=1)))
+        len(
+            list(
+                pool.train_missing(
+                    recipes, tmp_path / pretraining.FOLDER, pool.Hardware(jobs=1)
+                )
+            )
+        )
         == 1
     )
     weights = pretraining.made(recipes, tmp_path)["resnet18"]

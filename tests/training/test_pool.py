@@ -22,7 +22,7 @@ from helpers.training import pool
 from tests.training.conftest import configurations
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    for result in pool.train_missing(configurations(work), work, jobs=2):
+    for result in pool.train_missing(configurations(work), work, pool.Hardware(jobs=2)):
         print(result["run_id"], flush=True)
 """
 

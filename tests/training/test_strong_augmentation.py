@@ -184,7 +184,8 @@ def test_a_frozen_run_is_trained_to_its_end_with_its_stem_as_it_was(
 ):
     weights = run.initial_network(replace(config, pretrained=False), 3).state_dict()
     changed = replace(config, frozen_stages=4, weights="start")
-    run.train_run(changed, data, tmp_path, pretrained=weights)
+    network = run.initial_network(changed, 3, weights)
+    run.train_run(changed, data, tmp_path, network=network)
     import safetensors.torch
 
     after = safetensors.torch.load_file(tmp_path / "snapshot-stop.safetensors")
