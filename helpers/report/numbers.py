@@ -164,6 +164,20 @@ class Numbers:
         of_arms = self._table("looking_claims").set_index(["arm", "control", "measure"])
         return of_arms.loc[(arm, control, outcome)]
 
+    def error_along(self, axis: str) -> pd.Series:
+        """Mean error rate of notebook 06 at each level of an axis, in percent.
+
+        Args:
+            axis: "ssim", "unseen_fraction" or "weights", of one family of networks.
+        """
+        of_axis = self._table("marginals").query("axis == @axis")
+        return 100 * of_axis.set_index("level")["error_mean"]
+
+    @cached_property
+    def trade_off(self) -> pd.DataFrame:
+        """The trade-off point of notebook 06: value, low and high by quantity."""
+        return self._table("table2_tradeoff").set_index("quantity")
+
     def _table(self, name: str) -> pd.DataFrame:
         """A table of the report that its findings cannot do without."""
         table = read(self.report, name)

@@ -135,6 +135,21 @@ def test_a_difference_is_that_of_all_pairs_of_an_arm_and_its_control(tmp_path):
         Numbers({}, tmp_path / "tables").difference("in", "other", "gap")
 
 
+def test_errors_along_an_axis_are_in_percent_by_level(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/marginals.csv").write_text(
+        "axis,level,error_mean\nssim,0.7,0.5\nssim,1,0.25\nweights,9,0.75\n"
+    )
+    (tmp_path / "tables/table2_tradeoff.csv").write_text(
+        "quantity,value,low,high\nssim,0.7,0.6,0.8\n"
+    )
+    numbers = Numbers({}, tmp_path)
+    assert numbers.error_along("ssim").to_dict() == {0.7: 50, 1.0: 25}
+    assert numbers.trade_off.loc["ssim", "high"] == 0.8
+    with pytest.raises(KeyError, match="marginals"):
+        Numbers({}, tmp_path / "tables").error_along("ssim")
+
+
 def test_the_claim_on_a_difference_is_that_of_its_arms_and_outcome(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables/looking_claims.csv").write_text(
