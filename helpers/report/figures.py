@@ -138,6 +138,8 @@ def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> 
 def legend_below(ax: Axes, title: str, height: float = -0.15) -> None:
     """Put below a plot the part of seaborn's legend that stands behind a title.
 
+    A legend of a single entry is left out.
+
     Args:
         ax: with a legend of several variables, such as colour and style, of which the
             earlier ones are named elsewhere (``label_at_right``).
@@ -146,6 +148,9 @@ def legend_below(ax: Axes, title: str, height: float = -0.15) -> None:
     """
     symbols, names = ax.get_legend_handles_labels()
     first = 1 + names.index(title)
+    if len(names) <= first + 1:
+        ax.get_legend().remove()
+        return
     ax.legend(
         symbols[first:],
         names[first:],

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import seaborn
 
 from helpers.report import figures, style
 
@@ -101,6 +102,18 @@ def test_names_at_the_right_keep_their_order_and_never_overlap(scale):
         (0, boxes["b"].get_points()[:, 1].mean())
     )
     assert middle[1] == pytest.approx(50, rel=0.03)
+
+
+@pytest.mark.parametrize(("networks", "legend"), [("ab", ["a", "b"]), ("aa", None)])
+def test_a_legend_below_names_what_differs_alone(networks, legend):
+    table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "kind": ["k", "l"]})
+    ax = plt.figure().add_subplot()
+    table = table.assign(network=list(networks))
+    seaborn.lineplot(table, x="x", y="y", hue="kind", style="network", ax=ax)
+    figures.legend_below(ax, "network")
+    below = ax.get_legend()
+    assert legend == (below and [text.get_text() for text in below.get_texts()])
+    plt.close(ax.figure)
 
 
 def test_numbers_are_written_one_way():
