@@ -192,6 +192,16 @@ def records_of(work: Path) -> Path:
     return work.parent.parent / "reports" / work.name / RECORDS
 
 
+def folder_of_run(work: Path, run: str) -> Path:
+    """The folder of a run below a study's folder of work, or its records.
+
+    Args:
+        work: of the study.
+        run: its id.
+    """
+    return inside(work / "runs", run)
+
+
 def is_scored(records: Path, run: str) -> bool:
     """Whether records hold values of a run's models, or that it left no model.
 
@@ -199,7 +209,7 @@ def is_scored(records: Path, run: str) -> bool:
         records: of a study.
         run: its id, of a run with a result there.
     """
-    result = inside(records / "runs", run) / "result.json"
+    result = folder_of_run(records, run) / "result.json"
     if not read_json(result)["snapshots"]:
         return True
     return any((records / KEPT).glob(f"*/{run}@*.npz"))
@@ -348,19 +358,18 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     """
     import numpy as np
 
-    with _naming_damage(path):
-        with path.open("rb") as file:
-            if file.read(2) != b"PK":  # else the library advises to unpickle it
-                raise ValueError("it is no .npz")
+    with _naming_damage(path), path.open("rb") as file:
+        if file.read(2) != b"PK":  # else the library advises to unpickle it
+            raise ValueError("it is no .npz")
+        file.seek(0)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
         except MemoryError:
             _check_sizes(path)
             raise
-        with path.open("rb") as file:
-            file.seek(-_END_OF_ZIP.size, os.SEEK_END)
-            count = _END_OF_ZIP.unpack(file.read())[4]
+        file.seek(-_END_OF_ZIP.size, os.SEEK_END)
+        count = _END_OF_ZIP.unpack(file.read())[4]
         # The library stops without a word where the list of members breaks off.
         if count not in (len(arrays), _MANY):
             raise ValueError(f"it lists {len(arrays)} of {count} arrays")

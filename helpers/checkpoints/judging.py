@@ -1,6 +1,6 @@
 """Checkpoints scored and judged: predicted accuracy and gap, which is best."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from helpers.report.style import percent
 from helpers.scoring.classification import logits_of
 from helpers.scoring.measuring import score, score_table
 from helpers.scoring.models import Model
-from helpers.scoring.store import Records, Store
+from helpers.scoring.store import Store
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import FIT, with_fit
 
@@ -135,15 +135,23 @@ def predicted_classes(
         models: checkpoints.
         images: that they are scored on.
     """
-    compute = partial(_predicted, device=store.device)
-    part = "predicted_classes"
-    records = store.each(models, {part: {"images": images.scored_on.name}}, compute)
-    return _values_of(records, part, "predicted")
+    decisive = {"images": images.scored_on.name}
+    return _by_model(store, models, "predicted_classes", decisive, _predicted)
 
 
-def _values_of(records: Records, part: str, name: str) -> dict[str, NDArray[Any]]:
-    """A value of a part by model id."""
-    return {model_id: record[name] for model_id, record in records.records(part)}
+def _by_model(
+    store: Store,
+    models: Sequence[Model],
+    part: str,
+    decisive: Mapping[str, Any],
+    compute: Callable[..., Any],
+) -> dict[str, Array]:
+    """The one array of a part, by model id."""
+    compute = partial(compute, device=store.device)
+    arrays = {}
+    for model_id, record in store.each(models, {part: decisive}, compute).records(part):
+        (arrays[model_id],) = record.values()
+    return arrays
 
 
 def _predicted(
@@ -166,10 +174,8 @@ def labelled_right(
         models: checkpoints.
         images: with labelled ones.
     """
-    compute = partial(_right, device=store.device)
-    part = "labelled_right"
-    records = store.each(models, {part: {"images": digest(images.labelled)}}, compute)
-    return _values_of(records, part, "right")
+    decisive = {"images": digest(images.labelled)}
+    return _by_model(store, models, "labelled_right", decisive, _right)
 
 
 def _right(

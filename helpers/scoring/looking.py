@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams import chance
-from helpers.cams.maps import closed_form_cam, normalise_maps, to_integers
+from helpers.cams.maps import to_integers
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet, StudyData
+from helpers.measures.passes import Classifier, Pass, forward_pass
 from helpers.networks.batches import fitting_batch
-from helpers.networks.hooks import features_and_logits, prepared
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import classes_in_turn
@@ -97,19 +97,27 @@ def _look(
 ) -> dict[str, dict[str, Any]]:
     images = data.test.subset(rows)
     network = model.load(device)
-    maps, logits = maps_and_logits(network, model, images, device)
-    record = scores_of_maps(maps, images)
+    classifier = Classifier(network, model.normalise, device, fitting_batch(64))
+    tested = _passed(classifier, images)
+    record = scores_of_maps(tested.maps, images)
     del record[PUBLISHED]
-    record["maps"] = to_integers(maps)
+    record["maps"] = to_integers(tested.maps)
     fitted = data.train.subset(training)
-    fitted_maps, _ = maps_and_logits(network, model, fitted, device)
-    for name, values in scores_of_maps(fitted_maps, fitted).items():
+    maps = _passed(classifier, fitted).maps
+    for name, values in scores_of_maps(maps, fitted).items():
         record[TRAINING + name] = values
     swapped = with_other_backgrounds(images)
     swapped_logits = logits_of(network, swapped, device, model.normalise)
-    record["right"] = (logits.argmax(1) == images.labels).numpy()
+    record["right"] = (tested.logits.argmax(1) == images.labels).numpy()
     record["right_swapped"] = (swapped_logits.argmax(1) == images.labels).numpy()
     return {PART: record}
+
+
+@torch.inference_mode()
+def _passed(classifier: Classifier, images: ImageSet) -> Pass:
+    """Maps of the predicted class in closed form, and logits, of a ResNet."""
+    example = classifier.input(images.images[:1])
+    return forward_pass(classifier, images, example, "grad_cam")
 
 
 def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float32]]:
@@ -128,34 +136,6 @@ def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float
     for name in LOCALIZATION:
         scores[name] = chance.above_shuffled(table, name).to_numpy(np.float32)
     return scores
-
-
-@torch.inference_mode()
-def maps_and_logits(
-    network: Any, model: Model, images: ImageSet, device: str
-) -> tuple[Tensor, Tensor]:
-    """Maps of the predicted class in closed form, and logits, of a ResNet.
-
-    Args:
-        network: a ResNet in eval mode, on the device.
-        model: whose network it is.
-        images: N images.
-        device: of the network.
-
-    Returns:
-        Normalised maps (N, h, w) and logits (N, K), both float32 on the CPU.
-    """
-    maps = []
-    logits = []
-    for pixels in images.images.split(fitting_batch(64)):
-        inputs = prepared(pixels, model.normalise, device)
-        features, outputs = features_and_logits(network, network.layer4, inputs)
-        cams = closed_form_cam(
-            "grad_cam", features, network.fc.weight, outputs.argmax(1)
-        )
-        maps.append(normalise_maps(cams).float().cpu())
-        logits.append(outputs.float().cpu())
-    return torch.cat(maps), torch.cat(logits)
 
 
 def with_other_backgrounds(images: ImageSet) -> Tensor:

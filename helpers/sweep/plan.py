@@ -4,6 +4,7 @@ Steps are timed where the study's device is here. Where it asks for a GPU and th
 none, operations are counted and divided by published rates, which takes seconds.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -202,6 +203,30 @@ class Cost:
     bytes_on_disk: float
 
 
+def duration(hours: float) -> str:
+    """A time as it is said, of two digits or more.
+
+    Example:
+        >>> duration(0.0053), duration(0.5), duration(4.12), duration(1234.5)
+        ('19 seconds', '30 minutes', '4.1 hours', '1,234 hours')
+    """
+    if hours < 1 / 40:
+        return f"{math.ceil(3600 * hours)} seconds"
+    if hours < 2:
+        return f"{60 * hours:.0f} minutes"
+    return f"{hours:.1f} hours" if hours < 10 else f"{hours:,.0f} hours"
+
+
+def gigabytes(number: float) -> str:
+    """Room on a disk, of two digits or more.
+
+    Example:
+        >>> gigabytes(0.0241), gigabytes(348.2)
+        ('0.024 GB', '348 GB')
+    """
+    return f"{number:.2g} GB" if number < 10 else f"{number:,.0f} GB"
+
+
 def costs(
     runs: Sequence[RunConfig],
     parameters: Mapping[str, Any],
@@ -284,8 +309,8 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
         rows = _print_timed(runs, parameters, images, gpus)
     disk = sum(row.bytes_on_disk for row in rows)
     print(
-        f"disk: at most {disk / 1e9:.2g} GB of snapshots; not counted: pretraining on "
-        "the spot, and what notebooks 05 to 08 compute"
+        f"disk: at most {gigabytes(disk / 1e9)} of snapshots; not counted: pretraining "
+        "on the spot, and what notebooks 05 to 08 compute"
     )
     return 0
 
@@ -306,8 +331,8 @@ def _print_families(study: CheckedStudy) -> int:
         f"{images.classes} classes ({images.source})\n"
         f"{table.to_string(index=False, float_format='{:.3g}'.format)}\n"
         + ("one GPU" if on_gpu else "one core of this machine, from one timed network")
-        + f": {minutes.sum() / 60:.2g} hours at {speed / 1e9:,.0f} billion operations "
-        f"a second; disk: {table['GB kept'].sum():.2g} GB of features"
+        + f": {duration(minutes.sum() / 60)} at {speed / 1e9:,.0f} billion operations "
+        f"a second; disk: {gigabytes(table['GB kept'].sum())} of features"
     )
     return 0
 
@@ -334,17 +359,18 @@ def _print_timed(
     rows = costs(runs, parameters, images, seconds)
     one = 1 if use_gpu else len(os.sched_getaffinity(0))
     side = (parameters["jobs"] or one) * (gpus if use_gpu else 1)
+    total = sum(row.training_hours for row in rows) / side
+    scoring = sum(row.scoring_hours for row in rows) / side
     table = pd.DataFrame(rows).drop(columns="bytes_on_disk")
     digits = {"images_per_second": 1, "seconds_per_epoch": 1}
-    hours = {"training_hours": 2, "scoring_hours": 2}
-    total = table["training_hours"].sum() / side
-    scoring = table["scoring_hours"].sum() / side
+    table["training"] = table.pop("training_hours").map(duration)
+    table["scoring"] = table.pop("scoring_hours").map(duration)
     print(
         f"timed on {device_name(device)}\n"
-        f"{table.round(digits | hours).to_string(index=False)}\n"
-        f"training: at most {total:.2g} hours with {side} runs side by side; rules 1 "
+        f"{table.round(digits).to_string(index=False)}\n"
+        f"training: at most {duration(total)} with {side} runs side by side; rules 1 "
         "to 3 stop most runs earlier\n"
-        f"scoring by 03 and 04: at most {scoring:.2g} hours"
+        f"scoring by 03 and 04: at most {duration(scoring)}"
     )
     return rows
 
@@ -374,9 +400,9 @@ def _print_counted(
         cap = sum(row.training_hours for row in rows) / gpus
         scoring = sum(row.scoring_hours for row in rows) / gpus
         lines.append(
-            f"{gpus} {card}: training {cap / 2:.3g} to {cap:.3g} hours, where runs "
-            "stop halfway on average or none before the cap; scoring by 03 and 04 at "
-            f"most {scoring:.2g} hours"
+            f"{gpus} {card}: training {duration(cap / 2)} to {duration(cap)}, where "
+            "runs stop halfway on average or none before the cap; scoring by 03 and 04 "
+            f"at most {duration(scoring)}"
         )
     print(
         "no GPU is here, so operations were counted and divided by published rates of "

@@ -17,6 +17,7 @@ from torch import nn
 from helpers.files import (
     complete_or_absent,
     digest_of,
+    folder_of_run,
     inside,
     is_scored,
     read_json,
@@ -51,7 +52,7 @@ _NUMBERS = _MEASURED[2:]
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
     """The folder of a run below ``work``."""
-    return inside(work / "runs", run if isinstance(run, str) else run_id(run))
+    return folder_of_run(work, run if isinstance(run, str) else run_id(run))
 
 
 def snapshot_path(folder: Path, snapshot: str) -> Path:
