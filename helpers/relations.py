@@ -1,18 +1,18 @@
-"""Relations between parameters, also of several notebooks.
+"""Checks of parameters against each other, also across notebooks.
 
-Without a check before the start they would be known only after hours.
+They run before a study starts; else a contradiction would show only after hours.
 """
 
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
 
+# The parameter that lists the levels of each axis (a field of ``RunConfig``).
 AXIS_PARAMETERS = {
     name: f"{name}s"
     for name in (
@@ -34,101 +34,53 @@ AXIS_PARAMETERS |= {
     "frozen_stages": "frozen_stages",
 }
 
-# The words for what must not be, and when it is so.
-_SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "data_path is empty, and data_source {data_source} needs it": (
-        lambda v: not v["data_path"] and v["data_source"] != "synthetic"
-    ),
-    "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} "
-    "needs it": (
-        lambda v: (
-            not v["pretrain_data_path"]
-            and v["pretrain_data_source"] != "synthetic"
-            and _pretrains_on_images(v)
-        )
-    ),
-    "saliency_path is empty, and folder in saliency_providers {saliency_providers} "
-    "needs it": (
-        lambda v: not v["saliency_path"] and "folder" in v["saliency_providers"]
-    ),
-    "images_path is empty, and the networks of checkpoints_path need it": (
-        lambda v: not v["images_path"] and v["checkpoints_path"]
-    ),
-    "class_ids is {class_ids}, and a classifier needs at least 2 classes; "
-    "[] takes all": lambda v: len(v["class_ids"]) == 1,
-    "pretrain_class_ids is {pretrain_class_ids}, and a classifier needs at least 2 "
-    "classes; [] takes all": (
-        lambda v: len(v["pretrain_class_ids"]) == 1 and _pretrains_on_images(v)
-    ),
-    "shard is {shard}; write i/n with i from 1 to n, such as 2/4": (
-        lambda v: v["shard"] and _is_beyond_all(v["shard"])
-    ),
-    "work_dir and reports_dir are both {work_dir}; what is published needs a folder of "
-    "its own": (
-        lambda v: os.path.normpath(v["work_dir"]) == os.path.normpath(v["reports_dir"])
-    ),
-    "noise_generator autoencoder takes sides that are multiples of 4, and image_size "
-    "is {image_size}; take another one, or blur": (
-        lambda v: v["noise_generator"] == "autoencoder" and v["image_size"] % 4
-    ),
-    "noise_ssim is {noise_ssim}; levels are met to 0.01, so take some that are 0.02 "
-    "apart or more": lambda v: _least_distance(v["noise_ssim"]) < 0.02 - 1e-9,
-    "scored_images is {scored_images}, and class_ids has more classes; take at least "
-    "one image of each, or 0 for all": (
-        lambda v: 0 < v["scored_images"] < len(v["class_ids"])
-    ),
-    "learning_rates is {learning_rates}, and at rate 0 a network learns nothing": (
-        lambda v: 0 in v["learning_rates"]
-    ),
-    "training_sizes is {training_sizes}, and images_per_class allows "
-    "{images_per_class}": (
-        lambda v: 0 < v["images_per_class"] < max(v["training_sizes"])
-    ),
-    "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} "
-    "and {width:g}; or take made": (
-        lambda v: (
-            True in v["pretrained_levels"]
-            and re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
-            and (v["stem"], v["width"]) != ("imagenet", 1)
-        )
-    ),
-    "unseen_fractions is {unseen_fractions}, and needs 0, with which the others are "
-    "compared": lambda v: 0 not in v["unseen_fractions"],
-    "kappa_weights is made, and kappa_families is {kappa_families}: published networks "
-    "need published weights": (
-        lambda v: (
-            v["kappa_weights"] == "made"
-            and any(
-                re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]
-            )
-        )
-    ),
-}
+
+class Relation(NamedTuple):
+    """A rule between parameters that applies where all of them have a value."""
+
+    names: tuple[str, ...]
+    is_broken: Callable[..., Any]  # of the values of these parameters, in their order
+    message: str  # its {fields} are values of these parameters
+
+
+class Rule(NamedTuple):
+    """A rule between parameters whose faults need more than one sentence."""
+
+    names: tuple[str, ...]
+    faults: Callable[[Mapping[str, Any]], Iterable[str]]  # of these parameters alone
 
 
 def relation_faults(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong between parameters that are right by themselves.
+    """Sentences on values that are valid each by itself, but not together.
 
-    A relation is passed over where one of its parameters is absent.
+    Args:
+        values: parameters by name, of one notebook or of several. A rule is skipped
+            where one of its parameters is absent.
+
+    Returns:
+        One sentence per fault; empty where all values fit.
     """
     faults = []
-    for words, is_wrong in _SIMPLE.items():
-        with suppress(KeyError):
-            if is_wrong(values):
-                faults.append(words.format(**values))
-    for name, relation in _OF_PARAMETERS.items():
-        if name in values:
-            with suppress(KeyError):
-                faults += list(relation(values))
+    for relation in RELATIONS:
+        if values.keys() >= set(relation.names):
+            operands = {name: values[name] for name in relation.names}
+            if relation.is_broken(*operands.values()):
+                faults.append(relation.message.format(**operands))
+    for rule in RULES:
+        if values.keys() >= set(rule.names):
+            faults += rule.faults({name: values[name] for name in rule.names})
     return faults
 
 
-def _pretrains_on_images(v: Mapping[str, Any]) -> bool:
-    return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
+def _pretrains_on_images(weights: str, levels: Sequence[bool]) -> bool:
+    """Whether networks of the study are pretrained here, on images of a source."""
+    return weights == "made" and True in levels
 
 
-def _is_beyond_all(shard: str) -> bool:
-    """Whether the number of a share is above their count, as in 5/4."""
+def _shard_exceeds_count(shard: str) -> bool:
+    """Whether the number of a share is above their count, as in 5/4; "" is no share."""
+    if not shard:
+        return False
     number, count = shard.split("/")
     return int(number) > int(count)
 
@@ -139,99 +91,259 @@ def _least_distance(levels: Sequence[float]) -> float:
     return min((high - low for low, high in pairwise(ordered)), default=math.inf)
 
 
-def _shared_classes(v: Mapping[str, Any]) -> Iterator[str]:
-    """Classes to pretrain on, and unseen ones, are none of the study's.
+def _is_published_network(name: str) -> bool:
+    return re.fullmatch(PUBLISHED_NETWORKS, name) is not None
 
-    An empty choice is all classes of its source.
+
+RELATIONS = (
+    Relation(
+        ("data_path", "data_source"),
+        lambda path, source: not path and source != "synthetic",
+        "data_path is empty, and data_source {data_source} needs it",
+    ),
+    Relation(
+        (
+            "pretrain_data_path",
+            "pretrain_data_source",
+            "pretrained_weights",
+            "pretrained_levels",
+        ),
+        lambda path, source, weights, levels: (
+            not path and source != "synthetic" and _pretrains_on_images(weights, levels)
+        ),
+        "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} "
+        "needs it",
+    ),
+    Relation(
+        ("saliency_path", "saliency_providers"),
+        lambda path, providers: not path and "folder" in providers,
+        "saliency_path is empty, and folder in saliency_providers {saliency_providers} "
+        "needs it",
+    ),
+    Relation(
+        ("images_path", "checkpoints_path"),
+        lambda images, checkpoints: not images and checkpoints,
+        "images_path is empty, and the networks of checkpoints_path need it",
+    ),
+    Relation(
+        ("class_ids",),
+        lambda classes: len(classes) == 1,
+        "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes "
+        "all",
+    ),
+    Relation(
+        ("pretrain_class_ids", "pretrained_weights", "pretrained_levels"),
+        lambda classes, weights, levels: (
+            len(classes) == 1 and _pretrains_on_images(weights, levels)
+        ),
+        "pretrain_class_ids is {pretrain_class_ids}, and a classifier needs at least 2 "
+        "classes; [] takes all",
+    ),
+    Relation(
+        ("shard",),
+        _shard_exceeds_count,
+        "shard is {shard}; write i/n with i from 1 to n, such as 2/4",
+    ),
+    Relation(
+        ("work_dir", "reports_dir"),
+        lambda work, reports: os.path.normpath(work) == os.path.normpath(reports),
+        "work_dir and reports_dir are both {work_dir}; what is published needs a "
+        "folder of its own",
+    ),
+    Relation(
+        ("noise_generator", "image_size"),
+        lambda generator, side: generator == "autoencoder" and side % 4 != 0,
+        "noise_generator autoencoder takes sides that are multiples of 4, and "
+        "image_size is {image_size}; take another one, or blur",
+    ),
+    Relation(
+        ("noise_ssim",),
+        # 1e-9: floats such as 1.0 and 0.98 are a rounding error less than 0.02 apart.
+        lambda levels: _least_distance(levels) < 0.02 - 1e-9,
+        "noise_ssim is {noise_ssim}; levels are met to 0.01, so take some that are "
+        "0.02 apart or more",
+    ),
+    Relation(
+        ("scored_images", "class_ids"),
+        lambda images, classes: 0 < images < len(classes),  # 0 takes all images
+        "scored_images is {scored_images}, and class_ids has more classes; take at "
+        "least one image of each, or 0 for all",
+    ),
+    Relation(
+        ("learning_rates",),
+        lambda rates: 0 in rates,
+        "learning_rates is {learning_rates}, and at rate 0 a network learns nothing",
+    ),
+    Relation(
+        ("training_sizes", "images_per_class"),
+        # 0 takes all images of a class
+        lambda sizes, images: 0 < images < max(sizes),
+        "training_sizes is {training_sizes}, and images_per_class allows "
+        "{images_per_class}",
+    ),
+    Relation(
+        ("pretrained_weights", "pretrained_levels", "stem", "width"),
+        lambda weights, levels, stem, width: (
+            True in levels
+            and re.fullmatch(r"[A-Z][A-Z0-9_]+", weights)  # a name of torchvision
+            and (stem, width) != ("imagenet", 1)
+        ),
+        "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not "
+        "{stem} and {width:g}; or take made",
+    ),
+    Relation(
+        ("unseen_fractions",),
+        lambda fractions: 0 not in fractions,
+        "unseen_fractions is {unseen_fractions}, and needs 0, with which the others "
+        "are compared",
+    ),
+    Relation(
+        ("kappa_weights", "kappa_families"),
+        lambda weights, families: (
+            weights == "made" and any(map(_is_published_network, families))
+        ),
+        "kappa_weights is made, and kappa_families is {kappa_families}: published "
+        "networks need published weights",
+    ),
+)
+
+
+def _pretraining_classes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Classes to pretrain on are none of the study's."""
+    if _pretrains_on_images(values["pretrained_weights"], values["pretrained_levels"]):
+        source = (values["pretrain_data_source"], values["pretrain_data_path"])
+        yield from _shared_classes("pretrain_class_ids", source, values)
+
+
+def _unseen_classes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Unseen classes are none of the study's."""
+    if values["unseen_class_ids"]:
+        path = values["unseen_path"] or values["data_path"]
+        source = (values["data_source"], path)
+        yield from _shared_classes("unseen_class_ids", source, values)
+
+
+def _shared_classes(
+    name: str, source: tuple[str, str], values: Mapping[str, Any]
+) -> Iterator[str]:
+    """A sentence where a choice of classes has some of the study's.
+
+    Args:
+        name: the parameter that lists the chosen classes.
+        source: layout and path of the data set that they are chosen from.
+        values: of the parameters of the rule.
     """
-    places = {}
-    if "pretrained_levels" in v and _pretrains_on_images(v):
-        place = v["pretrain_data_source"], v["pretrain_data_path"]
-        places["pretrain_class_ids"] = place
-    if v.get("unseen_class_ids"):
-        place = v["data_source"], v["unseen_path"] or v["data_path"]
-        places["unseen_class_ids"] = place
-    for name, place in places.items():
-        ours = set(v["class_ids"])
-        theirs = set(v[name])
-        if (v["data_source"], v["data_path"]) == place:
-            ours = ours or theirs or {"all classes"}
-            theirs = theirs or ours
-        shared = sorted(ours & theirs)
-        if shared:
-            yield (
-                f"{name} shares {', '.join(shared[:5])} with class_ids; name classes "
-                "that are none of the study's"
-            )
-
-
-def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
-    """Fractions of unseen classes are steps that these classes allow."""
-    count = len(v["class_ids"])
-    if not count:
-        return
-    seen = v["seen_classes"] or count
-    if seen > count or ("model set" in v["kappa_families"] and seen != count):
+    classes_of_study = set(values["class_ids"])
+    other_classes = set(values[name])
+    is_same_source = source == (values["data_source"], values["data_path"])
+    shared = classes_of_study & other_classes
+    if is_same_source and not (classes_of_study and other_classes):
+        # an empty choice is all classes of its source
+        shared = classes_of_study | other_classes or {"all classes"}
+    if shared:
         yield (
-            f"seen_classes is {seen}; the study has {count} classes, and the model set "
-            "was trained on all of them: 0 takes these"
+            f"{name} shares {', '.join(sorted(shared)[:5])} with class_ids; name "
+            "classes that are none of the study's"
+        )
+
+
+def _unseen_fractions(values: Mapping[str, Any]) -> Iterator[str]:
+    """Fractions of unseen classes are steps that the listed classes allow."""
+    classes = len(values["class_ids"])
+    if not classes:
+        return
+    seen = values["seen_classes"] or classes
+    needs_all = "model set" in values["kappa_families"]
+    if seen > classes or (needs_all and seen != classes):
+        yield (
+            f"seen_classes is {seen}; the study has {classes} classes, and the model "
+            "set was trained on all of them: 0 takes these"
         )
         return
     if seen == 1:
         yield "seen_classes is 1, and a classifier needs at least 2"
         return
-    most = count - seen + len(v["unseen_class_ids"])
+    most = classes - seen + len(values["unseen_class_ids"])
     possible = [added / (seen + added) for added in range(most + 1)]
-    names = ", ".join(f"{one:.3f}" for one in possible)
-    steps: dict[float, float] = {}  # the fraction that asks for each
-    for fraction in v["unseen_fractions"]:
+    names = ", ".join(f"{step:.3f}" for step in possible)
+    fraction_of_step: dict[float, float] = {}
+    for fraction in values["unseen_fractions"]:
         step = min(possible, key=lambda other: abs(fraction - other))
-        if abs(fraction - step) > 0.0005:
+        if abs(fraction - step) > 0.0005:  # fractions are written with three digits
             yield f"unseen_fractions has {fraction:g}; possible are {names}"
             return
-        if step in steps:
+        if step in fraction_of_step:
             yield (
-                f"unseen_fractions has {steps[step]:g} and {fraction:g}, which are one "
-                f"step; possible are {names}"
+                f"unseen_fractions has {fraction_of_step[step]:g} and {fraction:g}, "
+                f"which are one step; possible are {names}"
             )
             return
-        steps[step] = fraction
+        fraction_of_step[step] = fraction
 
 
-def _networks(v: Mapping[str, Any]) -> Iterator[str]:
-    """No network stands twice, by another way to write its number."""
-    names: dict[str, str] = {}
-    for name in v["kappa_families"]:
+def _networks(values: Mapping[str, Any]) -> Iterator[str]:
+    """No network is listed twice, with its numbers written as w1 and as w1.0."""
+    first_names: dict[str, str] = {}
+    for name in values["kappa_families"]:
         network = re.sub(r" ([wd])([\d.]+)", _plain_number, name)
-        other = names.setdefault(network, name)
-        if other != name:
-            yield f"kappa_families has {other!r} and {name!r}, which are one network"
+        first_name = first_names.setdefault(network, name)
+        if first_name != name:
+            yield (
+                f"kappa_families has {first_name!r} and {name!r}, which are one network"
+            )
 
 
 def _plain_number(match: re.Match) -> str:
+    """Write " w1.0" as " w1"."""
     return f" {match[1]}{float(match[2]):g}"
 
 
-def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
-    """Blocks name axes, and levels of the kind that the study lists for them."""
-    axes = AXIS_PARAMETERS | {"repeat": "repeat"}
-    for number, block in enumerate(v["blocks"], start=1):
+def _blocks(values: Mapping[str, Any]) -> Iterator[str]:
+    """Blocks name axes, and levels of the type that the study lists for them."""
+    level_types = {"repeat": "int"}
+    for axis, parameter in AXIS_PARAMETERS.items():
+        level_types[axis] = type(values[parameter][0]).__name__
+    for number, block in enumerate(values["blocks"], start=1):
         for axis, levels in block.items():
-            if axis in axes:
-                parameter = axes[axis]
-                kind = type(v.get(parameter, [0])[0]).__name__
-                item = Parameter(parameter, f"list[{kind}]", [0], "levels")
+            if axis in level_types:
+                parameter = AXIS_PARAMETERS.get(axis, axis)
+                annotation = f"list[{level_types[axis]}]"
+                item = Parameter(parameter, annotation, [0], "levels")
                 fault = value_fault(item, levels)
             else:
-                fault = f"no such axis{near_names(axis, axes)}"
+                fault = f"no such axis{near_names(axis, level_types)}"
             if fault:
                 yield f"blocks: block {number}, {axis}: {fault}"
 
 
-# Relations of many words, by a parameter that each speaks of.
-_OF_PARAMETERS = {
-    "class_ids": _shared_classes,
-    "seen_classes": _unseen,
-    "kappa_families": _networks,
-    "blocks": _blocks,
-}
+RULES = (
+    Rule(
+        (
+            "class_ids",
+            "data_source",
+            "data_path",
+            "pretrain_class_ids",
+            "pretrain_data_source",
+            "pretrain_data_path",
+            "pretrained_weights",
+            "pretrained_levels",
+        ),
+        _pretraining_classes,
+    ),
+    Rule(
+        ("class_ids", "data_source", "data_path", "unseen_class_ids", "unseen_path"),
+        _unseen_classes,
+    ),
+    Rule(
+        (
+            "class_ids",
+            "kappa_families",
+            "seen_classes",
+            "unseen_class_ids",
+            "unseen_fractions",
+        ),
+        _unseen_fractions,
+    ),
+    Rule(("kappa_families",), _networks),
+    Rule(("blocks", *AXIS_PARAMETERS.values()), _blocks),
+)

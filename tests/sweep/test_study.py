@@ -16,7 +16,7 @@ from helpers.cams import masks
 from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
-from helpers.relations import relation_faults
+from helpers.relations import RELATIONS, RULES, relation_faults
 from helpers.sweep import execute, plan
 from helpers.sweep.imports import ProjectModules, notebooks_with
 from helpers.sweep.study import (
@@ -464,6 +464,11 @@ def test_varied_values_of_a_published_study_run_alone(project):
     assert not asks_only_combinations(values, [], study)
 
 
+NOTEBOOKS = {
+    path.stem: declared(path)
+    for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
+}
+LEVELS = {name: item.default for name, item in NOTEBOOKS["02_grid_training"].items()}
 DEMO = {
     "data_source": "synthetic",
     "data_path": "",
@@ -576,18 +581,18 @@ UNSEEN = {
             "scored_images is 2, and class_ids has more classes",
         ),
         (
-            {"blocks": [{"learning_rat": [1]}]},
+            LEVELS | {"blocks": [{"learning_rat": [1]}]},
             "block 1, learning_rat: no such axis (did you mean 'learning_rate'",
         ),
         (
-            {"blocks": [{}, {"repeat": 1}]},
+            LEVELS | {"blocks": [{}, {"repeat": 1}]},
             "block 2, repeat: repeat is 1, and must be list[int]",
         ),
         (
-            {"blocks": [{"architecture": ["vgg"]}], "architectures": ["resnet18"]},
+            LEVELS | {"blocks": [{"architecture": ["vgg"]}]},
             "'vgg' is not one of ('resnet18'",
         ),
-        ({"blocks": [{"batch_size": [8.5]}], "batch_sizes": [8]}, "must be list[int]"),
+        (LEVELS | {"blocks": [{"batch_size": [8.5]}]}, "must be list[int]"),
         ({"learning_rates": [0.01, 0.0]}, "at rate 0 a network learns nothing"),
     ],
 )
@@ -613,15 +618,14 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []
-    assert (
-        relation_faults(
-            {
-                "learning_rates": [0.1],
-                "blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}],
-            }
-        )
-        == []
-    )
+    blocks = [{"repeat": [0, 1], "learning_rate": [0, 0.1]}]
+    assert relation_faults(LEVELS | {"blocks": blocks}) == []
+
+
+def test_rules_name_parameters_that_notebooks_declare():
+    declared_names = set().union(*NOTEBOOKS.values())
+    for rule in (*RELATIONS, *RULES):
+        assert set(rule.names) <= declared_names
 
 
 def test_steps_of_unseen_classes_need_one_without():
@@ -645,10 +649,6 @@ def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     )
 
 
-NOTEBOOKS = {
-    path.stem: declared(path)
-    for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
-}
 ODD = [
     -1,
     0,
