@@ -160,8 +160,8 @@ def agreement(rows: pd.DataFrame) -> str:
     fixed = _clear(measures, "r_gap_given_start")
     return (
         "Clearly correlated with the gap, and with the same sign in each study: "
-        f"{', '.join(alone) or 'no measure'}. "
-        f"With the pretrained start held fixed: {', '.join(fixed) or 'no measure'}."
+        f"{'; '.join(alone) or 'no measure'}. "
+        f"With the pretrained start held fixed: {'; '.join(fixed) or 'no measure'}."
     )
 
 

@@ -76,6 +76,12 @@ def test_no_page_scrolls_sideways_asks_another_host_or_has_an_error(
         ), name
         wide = "return [...document.images].filter(one => one.getBoundingClientRect().right > innerWidth).length"
         assert browser.execute_script(wide) == 0, f"{name}: a figure is cut"
+        signs = "return [...document.querySelectorAll('main figure')].every(one => one.classList.contains('wide') == (one.scrollWidth > one.clientWidth + 1))"
+        browsing.until(
+            lambda signs=signs: browser.execute_script(signs),
+            10,
+            f"{name}: a sign of a wide figure stands elsewhere",
+        )
 
 
 def test_the_first_screen_begins_with_the_answer(browser, report):

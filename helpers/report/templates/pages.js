@@ -13,3 +13,10 @@ document.getElementById("code")?.addEventListener("click", ({ target }) => {
   folds.forEach(fold => { fold.open = open; });
   target.textContent = open ? "Hide the code" : "Show the code";
 });
+// A figure that is wider than its column, and scrolls on a phone, says so there.
+const mark = figure => figure.classList.toggle("wide", figure.scrollWidth > figure.clientWidth + 1);
+const widths = new ResizeObserver(entries => entries.forEach(({ target }) => mark(target)));
+for (const figure of document.querySelectorAll("main figure")) {
+  widths.observe(figure);
+  for (const image of figure.querySelectorAll("img")) image.addEventListener("load", () => mark(figure));
+}
