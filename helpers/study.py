@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from helpers.data.images import StudyData, of_study
 from helpers.files import PROJECT_ROOT, RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings
-from helpers.parameters import near_names, read_blocks
+from helpers.parameters import near_names
 from helpers.report.notebook import Report, point_to_records, share
 from helpers.report.sweeps import sweep_results
 from helpers.scoring.classification import (
@@ -33,6 +33,7 @@ from helpers.scoring.scoring_set import ScoringSet, scoring_set
 from helpers.scoring.store import Records, Store
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.prediction import with_fit
+from helpers.study_files import read_blocks
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 

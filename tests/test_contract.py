@@ -15,8 +15,9 @@ import papermill
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
-from helpers.parameters import check_type, declared, read_blocks
+from helpers.parameters import check_type, declared
 from helpers.statistics.claims import PAIRED, check_claims
+from helpers.study_files import read_blocks
 from helpers.sweep.study import load_study
 
 # The rooms from the ground up: a room imports rooms before its own place alone, those of one place not one another.

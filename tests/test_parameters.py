@@ -13,6 +13,7 @@ from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
 from helpers.data import layouts
 from helpers.files import PROJECT_ROOT, STAGING
+from helpers.in_force import in_force
 from helpers.kappa import networks
 from helpers.measures import registry, transforms
 from helpers.networks import resnet, stages
@@ -21,13 +22,11 @@ from helpers.parameters import (
     Parameter,
     StudyError,
     declared,
-    in_force,
     name_of_values,
     near_names,
-    parse_yaml,
-    read_blocks,
     value_fault,
 )
+from helpers.study_files import parse_yaml, read_blocks
 from helpers.training import config
 
 NOTEBOOKS = {

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.files import PROJECT_ROOT, RECORDS, inside
-from helpers.parameters import read_blocks
 from helpers.report import findings, opening, pages
+from helpers.study_files import read_blocks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,6 @@ import jinja2
 import pandas as pd
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
-from helpers.parameters import read_blocks
 from helpers.report import opening
 from helpers.report import tables as tables_of
 from helpers.report.conclusions import no_verdicts, not_learnt, nothing_concluded
@@ -23,6 +22,7 @@ from helpers.report.numbers import Numbers, holding
 from helpers.report.style import Tables
 from helpers.report.tables import Estimate, two_digits
 from helpers.statistics.bootstrap import LEVEL
+from helpers.study_files import read_blocks
 
 PAGE = "FINDINGS.md"
 FIGURE = "figures/04_baselines-primary.png"

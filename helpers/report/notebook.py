@@ -33,7 +33,8 @@ from helpers.files import (
     write_json,
     write_table,
 )
-from helpers.parameters import StudyError, declared, in_force, name_of_values
+from helpers.in_force import in_force
+from helpers.parameters import StudyError, declared, name_of_values
 from helpers.relations import relation_faults
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert

@@ -13,9 +13,9 @@ from helpers.parameters import (
     check_type,
     name_of_values,
     near_names,
-    parse_yaml,
     value_fault,
 )
+from helpers.study_files import parse_yaml
 
 # Notebooks that decide which images there are and which networks are trained.
 TRAINING = ("01", "02")

@@ -25,8 +25,9 @@ from helpers.data import images, layouts, selection, sources
 from helpers.data.decode import Decoded, decode_all, reaching_out
 from helpers.data.layouts import Listing
 from helpers.files import PROJECT_ROOT
-from helpers.parameters import declared, parse_yaml, value_fault
+from helpers.parameters import declared, value_fault
 from helpers.scoring.scoring_set import OF_A_CLASS
+from helpers.study_files import parse_yaml
 from helpers.sweep.study import load_study
 from helpers.training import run
 from helpers.training.config import RunConfig

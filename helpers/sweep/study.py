@@ -32,12 +32,11 @@ from helpers.parameters import (
     check_type,
     declared,
     near_names,
-    parse_yaml,
-    read_blocks,
     value_fault,
 )
 from helpers.relations import relation_faults
 from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
+from helpers.study_files import parse_yaml, read_blocks
 from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
 

@@ -1,0 +1,184 @@
+"""The parameters in force in a notebook, whoever stated each of them."""
+
+import ast
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from helpers.files import PROJECT_ROOT, STAGING
+from helpers.parameters import (
+    UNMOVING,
+    Parameter,
+    StudyError,
+    check_type,
+    declared,
+    near_names,
+    value_fault,
+)
+from helpers.study_files import read_blocks
+
+
+def in_force(
+    notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
+) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Parameters of a notebook that is opened by hand.
+
+    What papermill injected wins; then what its first cell changed; then the study's
+    file. A value of the first cell counts as changed where it is not the demo's, as
+    first cells have it when committed.
+
+    Args:
+        notebook: its name without suffix.
+        values: ``globals()`` of the notebook.
+        root: of the project.
+
+    Returns:
+        The values by name; where each is from ("injected", "first cell",
+        "params/x.yaml" or "default"); and the study's file (``read_blocks``), with the
+        values that this run has and the study has not (``changed``).
+
+    Raises:
+        StudyError: if a name or a value is wrong, or there is no such study.
+    """
+    names = declared(root / "notebooks" / f"{notebook}.ipynb")
+    injected = _injected(values.get("In", []))
+    _check_names(names, injected, values)
+    path = root / f"params/{values['study']}.yaml"
+    content = _content_of(path, "study" in injected)
+    of_study = _of_notebook(content, notebook)
+    committed = _committed(names, notebook, root)
+    parameters = {}
+    origins = {}
+    for name in names:
+        value = values[name]
+        is_changed = repr(value) != repr(committed[name])
+        is_of_study = name in of_study and (
+            not is_changed or repr(value) == repr(of_study[name])
+        )
+        if name in injected:
+            origins[name] = "injected"
+        elif is_of_study:
+            value = of_study[name]
+            origins[name] = f"params/{path.name}"
+        else:
+            origins[name] = "first cell" if is_changed else "default"
+        parameters[name] = value
+    parameters = _checked(names, parameters)
+    content["changed"] = _changed(names, parameters, of_study)
+    if "extends" in content:
+        base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
+        extended = _defaults(names) | _of_notebook(base, notebook)
+        content["extended"] = {
+            name: extended[name] for name in names if name != "study"
+        }
+    return parameters, origins, content
+
+
+def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
+    """Blocks of the study file; none of a launched study whose file lies elsewhere.
+
+    The launcher injects all values.
+    """
+    if os.environ.get(STAGING) and is_injected and not path.is_file():
+        return {"common": {}, "notebooks": {}, "work_study": path.stem}
+    return read_blocks(path)
+
+
+def _checked(
+    names: Mapping[str, Parameter], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values as the annotations have them; all that is wrong with them is refused."""
+    faults = [value_fault(item, values[name]) for name, item in names.items()]
+    if any(faults):
+        raise StudyError(*filter(None, faults))
+    return {
+        name: check_type(item.annotation, values[name]) for name, item in names.items()
+    }
+
+
+def _defaults(names: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {name: item.default for name, item in names.items()}
+
+
+def _committed(
+    names: Mapping[str, Parameter], notebook: str, root: Path
+) -> dict[str, Any]:
+    """Values that a notebook's first cell has when nobody changed it: the demo's."""
+    committed = _defaults(names) | {"study": "demo"}
+    demo = root / "params/demo.yaml"
+    if demo.is_file():
+        committed |= _of_notebook(read_blocks(demo), notebook)
+    return committed
+
+
+def _check_names(
+    names: Mapping[str, Parameter], injected: set[str], values: Mapping[str, Any]
+) -> None:
+    """Refuse names that no notebook declares, or that the first cell has lost."""
+    blocks = injected & {"claims", "common", "notebooks", "sweep", "extends"}
+    if blocks:
+        raise StudyError(
+            f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in "
+            "place of `-f FILE` write `-p study NAME`"
+        )
+    unknown = sorted(injected - {*names})
+    if unknown:
+        raise StudyError(
+            *(
+                f"this notebook has no parameter {name!r}{near_names(name, names)}; "
+                f"papermill --help-notebook lists those that it has"
+                for name in unknown
+            )
+        )
+    lost = [name for name in names if name not in values]
+    if lost:
+        raise StudyError(
+            f"the first cell has no {', '.join(lost)}; put the lines of these "
+            "parameters back"
+        )
+    # before it becomes the name of a file
+    fault = value_fault(names["study"], values["study"])
+    if fault:
+        raise StudyError(fault)
+
+
+def _changed(
+    names: Mapping[str, Parameter],
+    parameters: Mapping[str, Any],
+    of_study: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Values in force that are not the study's, without those that move no result."""
+    changed = {}
+    for name, item in names.items():
+        stated = of_study.get(name, item.default)
+        if value_fault(item, stated):  # of a study file that is wrong in this place
+            continue
+        stated = check_type(item.annotation, stated)
+        if name not in UNMOVING and repr(parameters[name]) != repr(stated):
+            changed[name] = parameters[name]
+    return changed
+
+
+def _of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
+    """Values that a study file has for a notebook."""
+    return content["common"] | content["notebooks"].get(notebook, {})
+
+
+def _injected(cells: Sequence[str]) -> set[str]:
+    """Names that papermill's cell assigned since the first cell ran last.
+
+    Args:
+        cells: sources of executed cells, as IPython keeps them.
+    """
+    for source in reversed(cells):
+        if source.lstrip().startswith("# Parameters"):
+            return {
+                node.id
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+        if re.search(r"^\s*study\b[^=\n]*=", source, re.M):
+            return set()
+    return set()
