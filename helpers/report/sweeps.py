@@ -23,7 +23,8 @@ from helpers.files import (
     read_json,
 )
 from helpers.report import style, tables
-from helpers.report.notebook import as_file, results_file
+from helpers.report.figure_files import as_file
+from helpers.report.notebook import results_file
 
 _SIZE = (3.6, 2.6)  # of a picture on a page, in inches
 _DPI = 90

@@ -16,7 +16,7 @@ from IPython.display import HTML
 
 from helpers.files import COMBINATION, PROJECT_ROOT, STAGING, WORK
 from helpers.parameters import StudyError, declared
-from helpers.report import notebook, pages
+from helpers.report import figure_files, notebook, pages
 from tests.report import made
 
 
@@ -439,7 +439,7 @@ def test_a_name_with_dollar_signs_is_no_formula_and_stops_no_figure():
     ax.barh(["a$_b$", "c$^{x$"], [1, 10])
     ax.set_xscale("log")
     ax.set_title("$\\x$")
-    content = notebook.as_file(figure, format="svg").decode()
+    content = figure_files.as_file(figure, format="svg").decode()
     plt.close(figure)
     for name in ("a$_b$", "c$^{x$", "$\\x$"):
         assert name in content
