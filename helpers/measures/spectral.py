@@ -1,4 +1,12 @@
-"""Spectral norms of layers and their products; Jiang et al. 2020, Du et al. 2024."""
+"""Spectral norms of layers and their products; Jiang et al. 2020, Du et al. 2024.
+
+Arguments of measures are filled by their names, see ``registry.measure``. A function
+under ``complexity`` gets the spectral norms of one variant at a time, one under
+``measure`` those of all variants.
+
+Below, ``W(t)`` is the Fourier transform of a kernel at the frequency t, a matrix of
+(output, input) channels, and ``^H`` the conjugate transpose.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,19 +26,26 @@ from helpers.statistics.correlations import Array
 Pair = tuple[int, int]
 _CORNERS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
 _BATCH = 2**22  # complex numbers in the transforms of one batch
-# Relative error at most of eigenvalues in single precision, which decide where those in
-# double precision are computed.
+# Largest relative error of eigenvalues in single precision. They decide at which
+# frequencies the eigenvalues in double precision are computed.
 _ROUGH = 1e-4
+# Largest share of the maximum by which a square of frequencies may exceed its corners:
+# with larger squares hardly any could be dropped.
+_LARGEST_EXCESS = 0.35
 _EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
-# Of a matrix with more rows: the relative errors of eigenvalues at first, of those that
-# are highest, and of those beside the highest of all.
-_TOLERANCES = (0.02, 0.001, _ROUGH / 2)
-_APART = 7  # first frequencies along an axis, for each tap after the first
-_FEW = 16  # frequencies along an axis of which all are taken at first
-_CLIMBS = (16, 8, 8, 8, 8)  # of the highest eigenvalues in turn
-_STEPS = 64  # of a Lanczos iteration at most
-_PLACES = 128  # frequencies in one batch of iterations
-_CLOSE = 8  # of the highest frequencies, for double precision
+# Relative errors of the eigenvalues of a matrix with more rows: of the first ones, of
+# those at peaks, and of the neighbours of the highest.
+_START_TOLERANCE = 0.02
+_PEAK_TOLERANCE = 0.001
+_NEIGHBOUR_TOLERANCE = _ROUGH / 2
+# First frequencies along an axis: all where there are few, else so many for each pixel
+# of the kernel after the first.
+_ALL_FREQUENCIES_UP_TO = 16
+_FREQUENCIES_PER_PIXEL = 7
+_CANDIDATES_PER_CLIMB = (16, 8, 8, 8, 8)  # highest eigenvalues, climb after climb
+_LANCZOS_STEPS = 64  # at most
+_LANCZOS_BATCH = 128  # frequencies iterated at a time
+_RECHECKED = 8  # highest frequencies, at most, that are computed again in double
 
 
 def operator_norm(
@@ -71,15 +86,15 @@ def _operator_norms(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> list[float]:
-    """``operator_norm`` of several sizes of the input, which share what they can."""
+    """``operator_norm`` at several input sizes, which share computations."""
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))
     scale = float(kernels.abs().max())
     if not math.isfinite(scale):
         return [math.nan] * len(input_sizes)
-    # So that squares fit into single precision.
+    # The scale is taken out so that squares fit into single precision.
     kernels = _without_stride(kernels / (scale or 1), stride, dilation)
     if kernels.shape[1] > kernels.shape[2]:
-        kernels = kernels.transpose(1, 2)  # so that W(t) W(t)' is small
+        kernels = kernels.transpose(1, 2)  # so that W(t) W(t)^H is small
     grids = [_grid(weight.shape[2:], size, stride, dilation) for size in input_sizes]
     if kernels.shape[1] <= _EXACT:
         squares = [_largest(kernels, grid) for grid in grids]
@@ -88,25 +103,25 @@ def _operator_norms(
         eigenvalues = torch.linalg.eigvalsh(matrices @ matrices.mT)
         squares = [float(eigenvalues.max())] * len(grids)
     else:
-        of_groups = [_by_iteration(group, grids) for group in kernels]
-        squares = [max(values) for values in zip(*of_groups, strict=True)]
+        # (groups, grids) -> (grids,)
+        squares = np.max([_by_iteration(group, grids) for group in kernels], axis=0)
     return [scale * math.sqrt(max(0.0, square)) for square in squares]
 
 
 def _grid(
-    taps: Sequence[int], input_size: Pair, stride: Pair, dilation: Pair
+    kernel_size: Sequence[int], input_size: Pair, stride: Pair, dilation: Pair
 ) -> list[int]:
     """Frequencies along both axes of a convolution without its stride.
 
     Args:
-        taps: of the kernel along both axes, before dilation.
+        kernel_size: height and width, before dilation.
         input_size: rounded up to the kernel's and to a multiple of the stride.
         stride: along both axes.
         dilation: along both axes.
     """
     grid = []
     for axis in (0, 1):
-        reach = (taps[axis] - 1) * dilation[axis] + 1
+        reach = (kernel_size[axis] - 1) * dilation[axis] + 1
         size = max(input_size[axis], reach)
         grid.append(-(-size // stride[axis]) if reach > stride[axis] else 1)
     return grid
@@ -135,80 +150,98 @@ def _without_stride(kernels: Tensor, stride: Pair, dilation: Pair) -> Tensor:
 
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
-    """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups.
+    """Largest eigenvalue of ``W(t) W(t)^H`` over a grid of frequencies and over groups.
 
-    With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the
-    largest eigenvalue M of all real t, of a degree below the taps, so inside a square
-    of side h it exceeds what the corners interpolate by at most ``sum over axes of (h
-    degree)^2 M / 16`` (Bernstein). Squares that cannot hold the largest are dropped,
-    others cut in
-    four: of 224 x 224 frequencies a twentieth is left.
+    By branch and bound: squares of frequencies that cannot hold the largest, see
+    ``_excess``, are dropped, the others cut in four. Of 224 x 224 frequencies a
+    twentieth is computed.
 
     Args:
         kernels: (g, n, c, kh, kw).
         grid: frequencies along both axes.
     """
+    kernel_size = kernels.shape[3:]
     sizes = torch.tensor(grid)
     unit = 2 * math.pi / sizes.double()
-    bend, squares, side = _first_squares(kernels.shape[3:], grid)
-    values = torch.full(tuple(grid), torch.nan)  # of the frequencies so far
-    highest_of_all = math.inf
+    squares, side = _first_squares(kernel_size, grid)
+    values = torch.full(tuple(grid), torch.nan)  # NaN where none is computed
+    upper_bound = math.inf
     batch_size = max(1, _BATCH // kernels[..., 0, 0].numel())
     while True:
         corners = squares[:, None]  # (squares, corners, 2)
         if side > 1:
             corners = corners + side * _CORNERS
         corners = corners % sizes
-        places = corners.flatten(0, 1).unique(dim=0)
-        places = places[values[*places.T].isnan()]
+        places = corners.flatten(0, 1).unique(dim=0)  # (places, 2)
+        rows, columns = places.T
+        places = places[values[rows, columns].isnan()]
         for batch in places.split(batch_size):
-            values[*batch.T] = _eigenvalues(kernels, batch * unit, torch.complex64)
-        best = float(values[~values.isnan()].max()) * (1 - _ROUGH)
+            rows, columns = batch.T
+            values[rows, columns] = _eigenvalues(kernels, batch * unit, torch.complex64)
+        highest = float(values[~values.isnan()].max())
+        keep_above = highest * (1 - _ROUGH)
         if side == 1:
             break
-        excess = bend * side**2
-        highest_of_all = min(highest_of_all, best / (1 - excess))
-        heights = values[*corners.permute(2, 0, 1)].amax(1)
-        squares = squares[heights + excess * highest_of_all > best]
+        excess = _excess(kernel_size, grid, side)
+        upper_bound = min(upper_bound, highest * (1 + _ROUGH) / (1 - excess))
+        rows, columns = corners.unbind(2)  # each (squares, corners)
+        highest_corners = values[rows, columns].amax(1)
+        squares = squares[highest_corners + excess * upper_bound > keep_above]
         side //= 2
         squares = (squares[:, None] + side * _CORNERS).flatten(0, 1)
-    candidates = (values.nan_to_num(-1) >= best).nonzero()
+    candidates = (values.nan_to_num(-1) >= keep_above).nonzero()
     return float(_eigenvalues(kernels, candidates * unit, torch.complex128).max())
 
 
-def _first_squares(
-    taps: Sequence[int], grid: Sequence[int]
-) -> tuple[float, Tensor, int]:
-    """Squares of frequencies that are looked at first.
+def _excess(kernel_size: Sequence[int], grid: Sequence[int], side: int) -> float:
+    """Largest excess of a square over its corners, as a share of the maximum.
 
-    Of t and -t, whose blocks are conjugate, one is enough.
+    For a fixed x, ``x^H W(t) W(t)^H x`` is a trigonometric polynomial between 0 and the
+    largest eigenvalue M of all real t, of degree ``kernel size - 1``. So inside a
+    square of side h it exceeds what the corners interpolate by at most ``sum over axes
+    of (h degree)^2 M / 16`` (Bernstein).
 
     Args:
-        taps: of the kernel along both axes.
+        kernel_size: height and width.
+        grid: frequencies along both axes.
+        side: of the square, in frequencies of the grid.
+    """
+    unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
+    degrees = torch.tensor(kernel_size) - 1
+    return float((side * unit * degrees).square().sum()) / 16
+
+
+def _first_squares(
+    kernel_size: Sequence[int], grid: Sequence[int]
+) -> tuple[Tensor, int]:
+    """Squares of frequencies to begin with.
+
+    Blocks of t and -t are conjugate, so half the frequencies are enough.
+
+    Args:
+        kernel_size: height and width.
         grid: frequencies along both axes.
 
     Returns:
-        By which share of M a square of side 1 exceeds its corners at most; upper left
-        corners of the squares, (squares, 2); and their side.
+        Upper left corners of the squares, (squares, 2); and their side, a power of 2.
     """
-    unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
-    bend = float(((torch.tensor(taps) - 1) * unit).square().sum()) / 16
-    longest = math.sqrt(0.35 / bend) if bend else math.inf
-    cuts = max(0, math.floor(math.log2(min(max(grid), longest))))
-    side = 2**cuts
+    excess = _excess(kernel_size, grid, side=1)  # it grows with the square of the side
+    longest = math.sqrt(_LARGEST_EXCESS / excess) if excess else math.inf
+    halvings = max(0, math.floor(math.log2(min(max(grid), longest))))
+    side = 2**halvings
     rows = torch.arange(0, grid[0], side)
     columns = torch.arange(0, grid[1] // 2 + 1, side)
-    return bend, torch.cartesian_prod(rows, columns), side
+    return torch.cartesian_prod(rows, columns), side
 
 
 def _by_iteration(kernels: Tensor, grids: Sequence[Sequence[int]]) -> list[float]:
     """``_largest`` of one group with many rows, over several grids.
 
-    Eigenvalues are those of Lanczos iterations, rough ones first, of frequencies apart.
-    With the vector x of a high one held fixed, x' W(t) W(t)' x is a trigonometric
-    polynomial in t: where it is highest an eigenvalue is at least as high, and the next
-    iteration begins there, with x. A grid whose frequencies are some of the finest
-    grid's leaves its eigenvalues to it.
+    Eigenvalues are computed by Lanczos iterations, first roughly and at frequencies far
+    apart. For the fixed eigenvector x of a high one, ``x^H W(t) W(t)^H x`` is a
+    trigonometric polynomial in t: at its peak the largest eigenvalue is at least as
+    high, and the next iteration starts there from x. A grid whose frequencies all
+    belong to the finest grid shares the eigenvalues of that one.
 
     Args:
         kernels: (n, c, kh, kw).
@@ -220,38 +253,38 @@ def _by_iteration(kernels: Tensor, grids: Sequence[Sequence[int]]) -> list[float
     """
     if not kernels.any():
         return [0.0] * len(grids)
-    finest = max(grids)
-    shared = _Frequencies(kernels, finest)
-    values = []
-    for grid in sorted(grids):
+    finest = max(grids, key=math.prod)
+    shared = _LanczosSearch(kernels, finest)
+    by_grid: dict[tuple[int, ...], float] = {}
+    for grid in sorted({tuple(grid) for grid in grids}, key=math.prod):
         is_part = all(size % part == 0 for size, part in zip(finest, grid, strict=True))
-        frequencies = shared if is_part else _Frequencies(kernels, grid)
-        frequencies.keep_to(grid)
-        values.append(_climbed(frequencies))
-    return [values[sorted(grids).index(grid)] for grid in grids]
+        search = shared if is_part else _LanczosSearch(kernels, grid)
+        search.restrict_to(grid)
+        by_grid[grid] = _climbed(search)
+    return [by_grid[tuple(grid)] for grid in grids]
 
 
-def _climbed(frequencies: "_Frequencies") -> float:
+def _climbed(search: "_LanczosSearch") -> float:
     """The highest eigenvalue that climbing leads to."""
-    frequencies.begin()
+    search.start()
     best = -math.inf
-    for count in _CLIMBS:
-        if frequencies.highest_value() < best * (1 + _ROUGH):
+    for candidates in _CANDIDATES_PER_CLIMB:
+        if search.highest_single() < best * (1 + _ROUGH):
             break
-        best = frequencies.highest_value()
-        frequencies.climb(count)
+        best = search.highest_single()
+        search.climb(candidates)
     best = -math.inf
-    while frequencies.highest_value() > best:
-        best = frequencies.highest_value()
-        frequencies.look_around()
-    return frequencies.highest()
+    while search.highest_single() > best:
+        best = search.highest_single()
+        search.refine_neighbours()
+    return search.highest_double()
 
 
-class _Frequencies:
-    """Largest eigenvalues of ``W(t) W(t)'`` by frequency, and their vectors."""
+class _LanczosSearch:
+    """Largest eigenvalues of ``W(t) W(t)^H`` by frequency, and their eigenvectors."""
 
     def __init__(self, kernels: Tensor, grid: Sequence[int]) -> None:
-        """Begin without any.
+        """Prepare; nothing is computed yet.
 
         Args:
             kernels: (n, c, kh, kw).
@@ -261,97 +294,108 @@ class _Frequencies:
         self._tolerances = torch.full(tuple(grid), torch.inf)
         self._vectors: dict[tuple[int, ...], Tensor] = {}
         self._rows = kernels.shape[0]
-        # (taps rows, c): W(t) is the sum of its blocks, each with its wave.
+        # (pixels of the kernel x n, c): W(t) is the sum of its blocks, each times a
+        # wave.
         matrix = kernels.permute(2, 3, 0, 1).flatten(0, 2).contiguous()
         self._matrices = {torch.complex64: matrix.float(), torch.complex128: matrix}
-        self._shape = kernels.shape[2:]
-        self._taps = _places_of_taps(self._shape)
+        self._kernel_size = kernels.shape[2:]
+        self._pixels = _pixels(self._kernel_size)
         self._grid = torch.tensor(grid)
         self._unit = 2 * math.pi / self._grid.double()
         self._random = torch.Generator().manual_seed(0)
-        self.keep_to(grid)
+        self.restrict_to(grid)
 
-    def keep_to(self, grid: Sequence[int]) -> None:
-        """Look at the frequencies of a grid that are also some of this one's.
+    def restrict_to(self, grid: Sequence[int]) -> None:
+        """Search among the frequencies of a coarser grid only.
 
         Args:
             grid: frequencies along both axes, divisors of those of this one.
         """
         self._step = self._grid // torch.tensor(grid)
 
-    def begin(self) -> None:
-        """Compute rough eigenvalues of frequencies that are evenly apart.
+    def start(self) -> None:
+        """Compute rough eigenvalues at evenly spaced frequencies.
 
-        Of t and -t, whose blocks are conjugate, one is enough.
+        Blocks of t and -t are conjugate, so half the frequencies are enough.
         """
         axes = []
-        for size, taps in zip(self._looked_at.shape, self._shape, strict=True):
-            count = min(size, max(_FEW, _APART * (taps - 1))) if taps > 1 else 1
+        for size, pixels in zip(
+            self._restricted_values.shape, self._kernel_size, strict=True
+        ):
+            count = max(_ALL_FREQUENCIES_UP_TO, _FREQUENCIES_PER_PIXEL * (pixels - 1))
+            count = min(size, count) if pixels > 1 else 1
             axes.append(torch.arange(count) * size // count)
         rows, columns = axes
-        half = columns[columns <= self._looked_at.shape[1] // 2]
+        half = columns[columns <= self._restricted_values.shape[1] // 2]
         places = torch.cartesian_prod(rows, half) * self._step
-        start = self._noise(len(places))
-        self._add(places, start, _TOLERANCES[0])
+        self._compute(places, self._noise(len(places)), _START_TOLERANCE)
 
-    def climb(self, count: int) -> None:
-        """Go on from the highest eigenvalues, each with its vector, to where it leads.
+    def climb(self, candidates: int) -> None:
+        """Go on at the peaks to which the vectors of the highest eigenvalues lead.
 
         Args:
-            count: of eigenvalues.
+            candidates: highest eigenvalues to go on from.
         """
-        places = self._highest_places(count)
+        places = self._highest_places(candidates)
         vectors = self._vectors_of(places)
-        self._add(self._peaks(vectors), vectors, _TOLERANCES[1])
+        self._compute(self._peaks(vectors), vectors, _PEAK_TOLERANCE)
 
-    def look_around(self) -> None:
-        """Compute the eigenvalues of the highest frequency and of those beside it."""
+    def refine_neighbours(self) -> None:
+        """Compute the eigenvalues of the highest frequency and of its 8 neighbours."""
         top = self._highest_places(1)
         steps = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
         steps = steps * self._step
         start = self._vectors_of(top).expand(len(steps), -1)
-        self._add((top + steps) % self._grid, start, _TOLERANCES[2])
+        self._compute((top + steps) % self._grid, start, _NEIGHBOUR_TOLERANCE)
 
     @property
-    def _looked_at(self) -> Tensor:
-        """Eigenvalues of the grid that is kept to."""
+    def _restricted_values(self) -> Tensor:
+        """Eigenvalues of the grid that the search is restricted to."""
         return self._values[:: self._step[0], :: self._step[1]]
 
-    def highest_value(self) -> float:
+    def highest_single(self) -> float:
         """The largest eigenvalue so far, in single precision."""
-        return float(self._looked_at.max())
+        return float(self._restricted_values.max())
 
-    def highest(self) -> float:
-        """The largest of all, in double precision, of those that are close to it."""
-        places = self._highest_places(_CLOSE)
-        is_close = self._values[*places.T] >= self.highest_value() * (1 - 5 * _ROUGH)
+    def highest_double(self) -> float:
+        """The largest eigenvalue, in double precision, of the frequencies near it."""
+        places = self._highest_places(_RECHECKED)
+        rows, columns = places.T
+        smallest = self.highest_single() * (1 - 5 * _ROUGH)
+        is_close = self._values[rows, columns] >= smallest
         start = self._vectors_of(places[is_close]).to(torch.complex128)
         values, _ = self._lanczos(places[is_close], start, 1e-9)
         return float(values.max())
 
-    def _add(self, places: Tensor, start: Tensor, tolerance: float) -> None:
-        """Compute eigenvalues that are not there, or are less exact.
+    def _compute(self, places: Tensor, start: Tensor, tolerance: float) -> None:
+        """Compute the eigenvalues that are missing or less exact.
 
         Args:
-            places: (P, 2) integers, the frequency's number along each axis.
+            places: (P, 2) integers, the frequency's number along each axis, the most
+                promising first; of one that appears twice the first start is taken.
             start: (P, n) vectors to begin with.
             tolerance: relative error at most, as far as the iteration shows it.
         """
-        rows = {tuple(place): row for row, place in enumerate(places.tolist())}
-        first = torch.tensor(list(rows.values()))
-        first = first[self._tolerances[*places[first].T] > tolerance]
-        for batch in first.split(_PLACES):
+        first_row: dict[tuple[int, ...], int] = {}
+        for row, place in enumerate(places.tolist()):
+            first_row.setdefault(tuple(place), row)
+        distinct = torch.tensor(list(first_row.values()))
+        rows, columns = places[distinct].T
+        distinct = distinct[self._tolerances[rows, columns] > tolerance]
+        for batch in distinct.split(_LANCZOS_BATCH):
             noise = 0.1 * self._noise(len(batch)).to(start.dtype)
             values, vectors = self._lanczos(
                 places[batch], start[batch] + noise, tolerance
             )
-            self._tolerances[*places[batch].T] = tolerance
-            # Each is a lower bound, whatever vector it began with.
-            is_higher = values > self._values[*places[batch].T]
+            rows, columns = places[batch].T
+            self._tolerances[rows, columns] = tolerance
+            # A Lanczos value is a lower bound, so the higher of two is the better one.
+            is_higher = values > self._values[rows, columns]
             higher = places[batch][is_higher]
-            self._values[*higher.T] = values[is_higher].float()
-            names = map(tuple, higher.tolist())
-            self._vectors |= zip(names, vectors[is_higher], strict=True)
+            rows, columns = higher.T
+            self._values[rows, columns] = values[is_higher].float()
+            for place, vector in zip(higher.tolist(), vectors[is_higher], strict=True):
+                self._vectors[tuple(place)] = vector
 
     def _noise(self, count: int) -> Tensor:
         """Random vectors (count, n) of about length 1."""
@@ -361,13 +405,13 @@ class _Frequencies:
 
     def _highest_places(self, count: int) -> Tensor:
         """Frequencies of the highest eigenvalues: (count, 2) or fewer."""
-        values = self._looked_at
+        values = self._restricted_values
         count = min(count, int(values.isfinite().sum()))
         return self._places(values.flatten().topk(count).indices)
 
     def _places(self, numbers: Tensor) -> Tensor:
-        """Frequencies by their number in the grid that is kept to, (P,) -> (P, 2)."""
-        columns = self._looked_at.shape[1]
+        """Frequencies by number in the restricted grid, (P,) -> (P, 2)."""
+        columns = self._restricted_values.shape[1]
         return torch.stack([numbers // columns, numbers % columns], 1) * self._step
 
     def _vectors_of(self, places: Tensor) -> Tensor:
@@ -375,17 +419,18 @@ class _Frequencies:
         return torch.stack([self._vectors[tuple(place)] for place in places.tolist()])
 
     def _peaks(self, vectors: Tensor) -> Tensor:
-        """Frequencies (P, 2) at which ``|W(t)' x|`` is largest, of vectors (P, n).
+        """Frequencies (P, 2) at which ``|W(t)^H x|`` is largest, of vectors (P, n).
 
-        Its square is the sum over pairs of taps a and b of ``exp(i t (b - a))`` times
-        the product of ``W_a' x`` and ``W_b' x``, so a Fourier transform of what pairs
-        of the same difference have in sum.
+        Its square is the sum over pairs of kernel pixels a and b of ``exp(i t (b - a))
+        (W_a^H x)^H (W_b^H x)``. Pairs of the same difference ``b - a`` share a wave, so
+        it is the Fourier transform of their sums.
         """
         matrix = self._matrices[torch.complex64].unflatten(0, (-1, self._rows))
         images = torch.einsum("pn,tnc->ptc", vectors, matrix.to(torch.complex64))
         products = images.conj() @ images.mT  # (P, a, b)
-        taps = self._taps.long()
-        rows, columns = ((taps - taps[:, None]) % self._grid).unbind(2)
+        pixels = self._pixels.long()
+        differences = (pixels - pixels[:, None]) % self._grid  # (a, b, 2)
+        rows, columns = differences.unbind(2)
         numbers = (rows * self._values.shape[1] + columns).flatten()
         sums = images.new_zeros(len(vectors), self._values.numel())
         sums.index_add_(1, numbers, products.flatten(1))
@@ -406,15 +451,16 @@ class _Frequencies:
         Returns:
             (P,) and (P, n).
         """
-        angles = places * self._unit @ self._taps.T
+        angles = places * self._unit @ self._pixels.T
         waves = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
         waves = waves[..., None]
-        count = min(_STEPS, self._rows)
+        count = min(_LANCZOS_STEPS, self._rows)
         basis = start.new_zeros(len(start), count + 1, self._rows)
         projected = start.new_zeros(len(start), count, count)
         basis[:, 0] = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
         rounding = 100 * torch.finfo(start.dtype).eps
         values = torch.full((len(start),), -torch.inf, dtype=torch.float64)
+        vectors = start
         for step in range(count):
             image = self._product(basis[:, step], waves)
             size = torch.linalg.vector_norm(image, dim=1)
@@ -423,24 +469,24 @@ class _Frequencies:
             projected[:, : step + 1, step] = overlaps
             image, _ = _orthogonal(image, so_far)  # once more for what rounding leaves
             length = torch.linalg.vector_norm(image, dim=1)
-            # Rounding alone is left where all eigenvectors of the start are there.
+            # Once the basis spans all eigenvectors of the start, only rounding is left.
             length[length < rounding * size] = 0
             divisor = torch.where(length > 0, length, torch.inf)
             basis[:, step + 1] = image / divisor[:, None]
-            is_last = step + 1 == count
-            if step % 4 == 3 or is_last:
+            if step % 4 == 3 or step + 1 == count:
                 block = projected[:, : step + 1, : step + 1]
+                # Only the upper triangle is filled: the block is Hermitian.
                 ritz_values, combinations = torch.linalg.eigh(block, UPLO="U")
                 before = values
                 values = ritz_values[:, -1].double()
-                if is_last or (values - before < tolerance * values).all():
+                vectors = torch.bmm(so_far.mT, combinations[..., -1:])[..., 0]
+                if (values - before < tolerance * values).all():
                     break
-            projected[:, step + 1, step] = length
-        return values, torch.bmm(so_far.mT, combinations[..., -1:])[..., 0]
+        return values, vectors
 
     def _product(self, vectors: Tensor, waves: Tensor) -> Tensor:
-        """``W(t) W(t)' x`` of vectors (P, n), by two products of real matrices."""
-        spread = (waves * vectors[:, None]).flatten(1)  # (P, taps n)
+        """``W(t) W(t)^H x`` of vectors (P, n), by two products of real matrices."""
+        spread = (waves * vectors[:, None]).flatten(1)  # (P, pixels n)
         matrix = self._matrices[vectors.dtype]
         middle = torch.cat([spread.real, spread.imag]) @ matrix
         real, imaginary = (middle @ matrix.T).unflatten(1, (-1, self._rows)).chunk(2)
@@ -448,21 +494,21 @@ class _Frequencies:
 
 
 def _orthogonal(vectors: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Take away what lies along a basis: (P, n) and (P, k, n) -> (P, n) and (P, k)."""
+    """Remainder and coefficients: (P, n) and basis (P, k, n) -> (P, n) and (P, k)."""
     overlaps = torch.bmm(basis.conj(), vectors[..., None])
     return vectors - torch.bmm(basis.mT, overlaps)[..., 0], overlaps[..., 0]
 
 
-def _places_of_taps(taps: Sequence[int]) -> Tensor:
-    """Row and column of each tap of a kernel, (taps, 2) float64."""
-    axes = [torch.arange(size, dtype=torch.float64) for size in taps]
+def _pixels(kernel_size: Sequence[int]) -> Tensor:
+    """Row and column of each pixel of a kernel, (pixels, 2) float64."""
+    axes = [torch.arange(size, dtype=torch.float64) for size in kernel_size]
     return torch.cartesian_prod(*axes).view(-1, 2)
 
 
 def _eigenvalues(
     kernels: Tensor, frequencies: Tensor, precision: torch.dtype
 ) -> Tensor:
-    """Largest eigenvalue of ``W(t) W(t)'`` at each frequency, over groups.
+    """Largest eigenvalue of ``W(t) W(t)^H`` at each frequency, over groups.
 
     Args:
         kernels: (g, n, c, kh, kw).
@@ -472,7 +518,7 @@ def _eigenvalues(
     Returns:
         (F,) at least 0.
     """
-    angles = frequencies @ _places_of_taps(kernels.shape[3:]).T
+    angles = frequencies @ _pixels(kernels.shape[3:]).T
     waves = torch.polar(torch.ones_like(angles), -angles).to(precision)
     transform = torch.einsum("ft,gnct->fgnc", waves, kernels.flatten(3).to(precision))
     try:
@@ -486,13 +532,13 @@ def _eigenvalues(
 
 
 def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
-    """Spectral norm of one layer's weight; of a linear layer all variants are one.
+    """Spectral norm of one layer's weight; equal in all variants for a linear layer.
 
     Args:
         layer: with batch normalisation folded in.
         variant: of ``complexity.NORM_VARIANTS``. reshaped: of one (c_out, rest) matrix
             (Yoshida and Miyato 2017); fft: stride and dilation ignored, at the
-            network's input size, as Dziugaite et al. 2020 (code).
+            network's input size, as in the code of Dziugaite et al. 2020.
         size: of the network's input, for fft.
     """
     if variant == "reshaped" or layer.weight.ndim == 2:
@@ -518,7 +564,7 @@ def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]
 
 
 def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
-    """Spectral norms of a layer by variant, which are one for a kernel of one pixel."""
+    """Spectral norms of a layer by variant; equal for a kernel of one pixel."""
     reshaped = layer_norm(layer, "reshaped", size)
     if layer.weight.shape[2:] in ((), (1, 1)) and layer.groups == 1:
         return dict.fromkeys(NORM_VARIANTS, reshaped)
@@ -649,5 +695,5 @@ def spectral_norm(
         margin: of the training images, in logits, see ``prediction.margin``.
     """
     logarithm = log_bound(spectral_norms["operator"], frobenius_norms, margin)
-    with np.errstate(over="ignore"):  # it is infinite then, and no number
+    with np.errstate(over="ignore"):  # exp overflows to inf
         return {"log": logarithm, "raw": float(np.exp(logarithm))}
