@@ -34,8 +34,8 @@ SOURCE = "computed_from"  # the column that says where a row of a table is from
 OF_NETWORKS = "networks, as published"
 OF_MAPS = "kept maps"
 WITHOUT_NETWORKS = (
-    "Until then rows stand as they were published when the networks were there, and "
-    "Grad-CAM of the predicted class by other parameters is computed of its kept maps "
+    "Until then rows stand as published, and with other parameters Grad-CAM of the "
+    "predicted class is computed from its kept maps "
     f"(column `{SOURCE}`)."
 )
 _VERSION = 1  # of the masks

@@ -42,7 +42,7 @@ NOT_READ = "not read"
 # Share of the way from chance to 1 up to which a network has learnt nothing.
 _LEARNT = 0.1
 _MOST_CLASSES = 2.0  # times as many, or as few, as the studies have
-_NO_RESNET = "no ResNet, as the study's networks are"
+_NO_RESNET = "not a ResNet, unlike the study's networks"
 _ASKED = "give labelled images that were held out (--labelled), 50 or more"
 VERDICT = [
     "rank",

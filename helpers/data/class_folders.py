@@ -302,7 +302,7 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
         repeated = _repeats(tree, folder, name)
         if repeated:
             raise Question(
-                f"{name} holds folders that are called as those beside it, such as "
+                f"{name} holds folders with the names of those beside it, such as "
                 f"{_few(repeated)}: take {name} away where it repeats them, or "
                 f"--layout top_folders where {name} is a class"
             )

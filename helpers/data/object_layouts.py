@@ -133,8 +133,7 @@ def _tables_of_image(place: str, readings: Mapping[str, Reading]) -> list[str]:
         first = _objects(readings[best[0]], with_boxes)
         if _objects(readings[table], with_boxes) != first:
             raise Question(
-                f"{best[0]} and {table} say different things of {place}: leave one of "
-                "them there"
+                f"{best[0]} and {table} disagree about {place}: leave one of them there"
             )
     of_split = {split_of(table): table for table in reversed(best)}
     no_split = of_split.pop("", "")

@@ -28,7 +28,7 @@ INPUTS = (
 )
 # Functions that compute what measures ask for, by the name of what they compute.
 PROVIDERS: dict[str, Callable[..., Any]] = {}
-_TOO_LARGE = "larger than any number of the computer"  # no table can rank by infinity
+_TOO_LARGE = "too large for floating point"  # no table can rank by infinity
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def enter(item: Measure) -> None:
         run_again = module == item.function.__module__
         if not (run_again and is_from_outside(present.function)):
             raise ValueError(
-                f"the measure {item.name!r} is there already, from {module}; "
+                f"the measure {item.name!r} already exists, in {module}; "
                 "choose another name"
             )
     MEASURES[item.name] = item

@@ -48,7 +48,7 @@ def halving_batches(compute: Callable[[], Result], name: str) -> Result:
         _halvings["count"] += 1
         torch.cuda.empty_cache()
         warnings.warn(
-            f"{name}: the memory of the GPU does not suffice; it is computed again "
+            f"{name}: not enough GPU memory; computing again "
             f"with 1/{2 ** _halvings['count']} of the images in a pass",
             stacklevel=2,
         )

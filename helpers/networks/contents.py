@@ -331,7 +331,7 @@ def _chosen(
     if not states:
         held = ", ".join(map(str, keys[:5])) or "nothing"
         raise ValueError(
-            f"{file} holds no state dict of tensors, neither itself nor under "
+            f"{file} holds no state dict of tensors, at its top or under "
             f"{', '.join(_NESTED)}; it has {held}"
         )
     usual = [

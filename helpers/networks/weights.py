@@ -125,7 +125,7 @@ def read_weights(source: str, architecture: str) -> State:
     if path.is_file():
         return read_state(path)
     raise FileNotFoundError(
-        f"weights for {architecture} cannot be had: {path.name} ({source}) is not in "
+        f"weights for {architecture} cannot be found: {path.name} ({source}) is not in "
         f"{path.parent}. Three ways: (1) put it there, or name one of "
         f"{', '.join(sorted(published.__members__))} where the network allows a "
         "download; (2) set pretrained_weights to the path of a file; (3) set "

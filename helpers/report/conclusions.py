@@ -30,8 +30,8 @@ def nothing_concluded(tables: Tables) -> str:
     primary = tables["primary"]
     if len(primary) and "baseline" not in primary:
         return (
-            "The primary analysis of this report is of an earlier version, which holds "
-            "measures against no baselines; run notebook 04 of it anew."
+            "The primary analysis of this report is of an earlier version, without "
+            "baselines; run its notebook 04 again."
         )
     if not len(primary) or primary["baseline"].astype(bool).all():
         return _nothing_analysed(catalogue)
@@ -51,7 +51,7 @@ def no_verdicts(tables: Tables) -> str:
     if not len(tables.get("claims", ())):
         return (
             "Nothing was claimed before the first run, so every correlation here is "
-            "exploration."
+            "exploratory."
         )
     return ""
 

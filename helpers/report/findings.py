@@ -47,8 +47,8 @@ _PRIMARY = {
     "predictor": "title",
     "r with the gap": "r_gap",
     "gap of networks with larger values": "verdict",
-    "r given the start": "r_gap_given_start",
-    "gap, given the start": "verdict_given_start",
+    "r, start held fixed": "r_gap_given_start",
+    "gap of networks with larger values, start held fixed": "verdict_given_start",
     "r with test accuracy": "r_test_accuracy",
     "error, kind held out (points)": "error_with",
     "error, kind held out in every architecture (points)": "error_with_twins",
@@ -195,7 +195,8 @@ def _definitions(numbers: Numbers) -> str:
     several = f", for {looks} analyses" if looks > 1 else ""
     return (
         f"The gap is training accuracy minus test accuracy; r is Pearson's correlation "
-        f"with it. Each measure predicts together with training accuracy and loss. "
+        f"with it. In the error columns each measure is combined with training "
+        f"accuracy and loss. "
         f"Chance is subtracted from all measures of maps except IoU. Brackets and bars "
         f"are {100 * level:.3g} % intervals{several}. They resample configurations of "
         f"these {numbers.kinds} kinds of training and are too narrow for others."

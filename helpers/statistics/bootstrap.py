@@ -301,8 +301,8 @@ def _check_means(name: str, values: Array, column: Array, mean: Array) -> None:
         if (is_close | ~np.isfinite(column)).all():
             return
     raise ValueError(
-        f"{name} per image, of shape {values.shape}, has not the means that its column "
-        f"has; give both in the same order of {len(column)} models and from the same "
+        f"{name} per image, of shape {values.shape}, does not have the means of its "
+        f"column; give both in the order of {len(column)} models and from the same "
         "images"
     )
 

@@ -135,7 +135,7 @@ def _check_value(where: str, name: str, value: Any) -> None:
     """Refuse a value of another type than its name has, or none of its choices."""
     if name in _TEXTS and not isinstance(value, str):
         raise ValueError(
-            f"{where} has {name} {value!r}, which must be a text; put it in quotes"
+            f"{where} has {name} {value!r}, which must be text; put it in quotes"
         )
     if name in _NUMBERS and not _is_finite_number(value):
         raise ValueError(f"{where} has {name} {value!r}, which must be a number")

@@ -160,9 +160,9 @@ def conditional_table(
         table["pooled"] = errors.pooled
     else:
         reason = (
-            f"no two levels have the weight of {MINIMUM_SAMPLE:g} pairs of models "
-            "between them that differ in this hyperparameter alone and in the gap by "
-            f"more than {test_images:,} test images can tell"
+            "between no two levels are there enough pairs of models "
+            f"({MINIMUM_SAMPLE:g} by weight) that differ in this hyperparameter alone "
+            f"and in the gap by more than the noise of {test_images:,} test images"
         )
     table["permutations"] = len(gaps) - 1
     return table.reset_index(drop=True), reason

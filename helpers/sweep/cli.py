@@ -427,7 +427,7 @@ def _follow(
         except KeyboardInterrupt:
             _end(process, remote)
             print(
-                "interrupted; the same command goes on where this one stopped",
+                "interrupted; repeat the command to continue",
                 file=sys.stderr,
             )
             return 130
@@ -440,7 +440,7 @@ def _follow(
     if failed:
         cause = f"{', '.join(failed)} failed or was killed"
     print(
-        f"{cause}; the same command goes on; Snakemake's own words are in "
+        f"{cause}; repeat the command to continue; Snakemake's output is in "
         f"{os.path.relpath(printed.name)}",
         file=sys.stderr,
     )

@@ -225,7 +225,7 @@ def good_classes(look: Look) -> tuple[list[str], int]:
         while not look.test and needed - _test_images(needed, 0) < least:
             needed += 1
         raise ValueError(
-            f"there are no 2 classes of {needed} {kind}, which leave {OF_A_CLASS} of "
+            f"fewer than 2 classes have {needed} {kind}, which leave {OF_A_CLASS} of "
             "every class for scores after those that are held out; it was read as "
             f"{look.layout}: "
             + "; ".join([_counts(look), *look.remarks])
@@ -504,7 +504,7 @@ def _reasons_for_leaving_out(look: Look, runs: int, minutes: float) -> list[str]
         )
     if runs < 40:
         reasons.append(
-            f"a study of {runs} runs shows how things work and bears no claim; 60 "
+            f"a study of {runs} runs shows how things work but supports no claim; 60 "
             "models or more do"
         )
     return reasons

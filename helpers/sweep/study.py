@@ -426,7 +426,7 @@ def _faults_of_names(
     for stem, names in schema.items():
         faults += _unknown(stem, notebooks[stem], names)
     faults += [
-        f"{name} is {content[name]!r:.100}, and must be a text"
+        f"{name} is {content[name]!r:.100}, and must be text"
         for name in ("question", "subject")
         if not isinstance(content.get(name, ""), str)
     ]

@@ -191,7 +191,7 @@ def _in_processes(
                     if isinstance(fault, BrokenProcessPool):
                         raise RuntimeError(
                             f"a process died while {len(running) + 1} of {len(items)} "
-                            "were left, mostly for want of memory: lower jobs or the "
+                            "were left, usually for lack of memory: lower jobs or the "
                             "batch size and run again; what is complete is kept"
                         ) from fault
                     if fault is None:

@@ -76,7 +76,7 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
     )
     assert scores["value"].isna().all()
     assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + [
-        "larger than any number of the computer"
+        "too large for floating point"
     ]
     assert sorted(scores["variant"]) == ["", "", "a", "b"]
     assert calls == [1]
@@ -104,7 +104,7 @@ def test_the_registry_refuses_a_name_twice(lists):
 
     same.__module__ = "helpers.measures.norms"
     enter(same)
-    with pytest.raises(ValueError, match="'same' is there already"):
+    with pytest.raises(ValueError, match="'same' already exists"):
         enter(same)
 
 

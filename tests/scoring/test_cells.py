@@ -195,7 +195,7 @@ def test_a_cell_that_runs_again_replaces_its_measure_and_no_other(lists):
         cell = f'@measure("norms", 1, "x")\ndef mine(params):\n    return {value}\n'
         item = entered(cell)
     assert item.function(0) == 2.0
-    with pytest.raises(ValueError, match="'iou' is there already, from helpers"):
+    with pytest.raises(ValueError, match="'iou' already exists, in helpers"):
         entered('@measure("norms", 1, "x")\ndef iou(params):\n    return 1.0\n')
 
 

@@ -57,10 +57,10 @@ def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path
         ([CLAIM | {"primary": "yes"}], "choose one of True, False"),
         ([CLAIM | {"published": "-0.8"}], "must be a number"),
         ([CLAIM | {"published": float("nan")}], "must be a number"),
-        ([CLAIM | {"measure": 5}], "measure 5, which must be a text"),
+        ([CLAIM | {"measure": 5}], "measure 5, which must be text"),
         (
             [CLAIM | {"source": datetime.date(2024, 1, 1)}],
-            "which must be a text; put it in quotes",
+            "which must be text; put it in quotes",
         ),
         ([CLAIM] * 4, "4 claims are primary; at most 3"),
     ],

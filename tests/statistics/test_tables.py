@@ -204,7 +204,7 @@ def test_a_sign_error_that_is_undefined_is_left_out_with_one_reason(grid):
         Bootstrap(grid), DIRECTIONS, AXES, test_images=10, permutations=9
     )
     assert not [name for name in few if name.startswith("sign_error")]
-    assert "12 pairs of models" in reason and "10 test images" in reason
+    assert "(12 by weight)" in reason and "10 test images" in reason
 
 
 def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(grid):

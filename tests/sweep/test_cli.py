@@ -214,7 +214,7 @@ def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(
         "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b"
         in out
     )
-    assert err.startswith("02_b failed or was killed; the same command goes on")
+    assert err.startswith("02_b failed or was killed; repeat the command to continue")
     assert (chain.root / "reports/demo/02_b.ipynb").read_bytes() == before
     assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n1\n"
     assert (chain.root / "work/demo/staging/demo/02_b/02_b.ipynb").is_file()

@@ -340,7 +340,7 @@ def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
             "new",
             "few",
             60,
-            "there are no 2 classes of 15 training images with boxes, which leave 10 of "
+            "fewer than 2 classes have 15 training images with boxes, which leave 10 of "
             "every class for scores after those that are held out; it was read as "
             "voc_folder: classes: kind0 (14), kind1 (14); boxes: from 14 .xml in kind0, 14 .xml in kind1",
         ),

@@ -121,7 +121,7 @@ def test_the_question_and_subject_of_a_study_are_texts(project):
     content = {"notebooks": EACH, "question": "Why?", "subject": "Mice."}
     assert project(content).name == "mine"
     assert faults(project, content | {"question": ["Why?"]}).endswith(
-        "question is ['Why?'], and must be a text"
+        "question is ['Why?'], and must be text"
     )
 
 
