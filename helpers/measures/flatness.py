@@ -15,20 +15,20 @@ from helpers.measures.evidence import provides
 from helpers.measures.passes import Sample
 from helpers.statistics.correlations import Array
 
-# Drop of accuracy by a change of the weights: whether the change is magnitude-aware,
-# that is in units of each weight, and its magnitude.
-Drop = Callable[[bool, float], float]
+# (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The
+# magnitude of a magnitude-aware change is in units of each weight.
+DropAt = Callable[[bool, float], float]
 Weights = dict[str, Tensor]  # by the names of a network's parameters
 
-DROP = 0.1  # of the accuracy, which defines a magnitude
-TOLERANCE = 0.01  # by which the drop may miss it
+TARGET_DROP = 0.1  # of accuracy: a search looks for the magnitude that causes it
+TOLERANCE = 0.01  # by which a drop may miss the target
 HIGHEST = 2.0  # magnitude that is tried at most
-# A search ends at this ratio of a magnitude that costs too much to one that costs too
-# little.
+# A search ends when the smallest magnitude above the target is less than this many
+# times the largest below it.
 BRACKET = 1.1
 EPSILON = 1e-3  # standard deviation of magnitude-aware noise on a weight of 0
-# Half-widths of the box that all steps of an ascent add up to: it can cross the box
-# from any start and come back.
+# Length of the whole path of an ascent in half-widths of the box: enough to cross the
+# box from any start and come back.
 _TRAVEL = 2.5
 
 
@@ -37,8 +37,9 @@ def search(
 ) -> float:
     """Find the magnitude of a change that lowers accuracy by 10 points.
 
-    Drops grow about with the square of a small magnitude, which gives each step.
-    Between two magnitudes the next is where the line through their logarithms crosses.
+    Small drops grow about as the square of the magnitude, which gives the steps until
+    the target lies between two magnitudes. The next one is then where the drop crosses
+    the target, if its logarithm is linear in that of the magnitude.
 
     Args:
         drop_at: drop of accuracy at a magnitude.
@@ -47,69 +48,75 @@ def search(
         name: of the magnitude, for messages.
 
     Returns:
-        A magnitude whose drop is ``DROP`` within ``TOLERANCE``, or that lies between
-        two within ``BRACKET``.
+        A magnitude whose drop is within ``TOLERANCE`` of ``TARGET_DROP``. Where none of
+        those tried is, the crossing between the closest two, which was not tried
+        itself; they differ by less than ``BRACKET`` unless ``tries`` ran out.
 
     Raises:
         ValueError: where all magnitudes were too small, up to ``HIGHEST``, or too
             large.
 
     Example:
-        >>> round(search(lambda size: 10 * size**2, 0.01, 15, "sigma"), 2)
+        >>> round(search(lambda magnitude: 10 * magnitude**2, 0.01, 15, "sigma"), 2)
         0.1
     """
-    too_little: _Try | None = None
-    too_much: _Try | None = None
-    size = math.log(first)
+    below: _Try | None = None  # the target
+    above: _Try | None = None
+    log_magnitude = math.log(first)
     for _ in range(tries):
-        drop = drop_at(math.exp(size))
-        if abs(drop - DROP) < TOLERANCE:
-            return math.exp(size)
-        latest = _Try(size, math.log(max(drop / DROP, 0.1)))
-        if drop < DROP:
-            too_little = latest
+        drop = drop_at(math.exp(log_magnitude))
+        if abs(drop - TARGET_DROP) < TOLERANCE:
+            return math.exp(log_magnitude)
+        latest = _Try(log_magnitude, math.log(max(drop / TARGET_DROP, 0.1)))
+        if drop < TARGET_DROP:
+            below = latest
         else:
-            too_much = latest
-        if too_little and too_much:
-            size = _crossing(too_little, too_much)
-            if too_much.size - too_little.size < math.log(BRACKET):
+            above = latest
+        if below and above:
+            log_magnitude = _crossing(below, above)
+            if above.log_magnitude - below.log_magnitude < math.log(BRACKET):
                 break
-        elif size >= math.log(HIGHEST):
+        elif log_magnitude >= math.log(HIGHEST):
             break
         else:
-            size = _further(latest)
-    if not too_much:
+            log_magnitude = _further(latest)
+    if not above:
         raise ValueError(
-            f"accuracy never dropped by {DROP:g} up to {name} = "
-            f"{math.exp(too_little.size):.3g}"
+            f"accuracy never dropped by {TARGET_DROP:g} up to {name} = "
+            f"{math.exp(below.log_magnitude):.3g}"
         )
-    if not too_little:
+    if not below:
         raise ValueError(
-            f"accuracy drops by more than {DROP:g} at every {name} down to "
-            f"{math.exp(too_much.size):.1g}"
+            f"accuracy drops by more than {TARGET_DROP:g} at every {name} down to "
+            f"{math.exp(above.log_magnitude):.1g}"
         )
-    return math.exp(size)
+    return math.exp(log_magnitude)
 
 
 class _Try(NamedTuple):
-    """A magnitude that was tried, in logarithms."""
+    """A magnitude that was tried, in natural logarithms."""
 
-    size: float  # ln of the magnitude
-    excess: float  # ln of its drop / DROP: below 0 the magnitude is too small
+    log_magnitude: float
+    log_excess: float  # of its drop / TARGET_DROP: below 0 the magnitude is too small
 
 
 def _further(latest: _Try) -> float:
-    """The next size where all were too small, or all too large, so far."""
-    step = max(abs(latest.excess) / 2, math.log(1.5))
-    if latest.excess < 0:
-        return min(latest.size + step, math.log(HIGHEST))
-    return latest.size - step
+    """The next log magnitude while all were too small, or all too large."""
+    # The drop grows as the square of the magnitude, hence half its logarithm.
+    step = max(abs(latest.log_excess) / 2, math.log(1.5))
+    if latest.log_excess < 0:
+        return min(latest.log_magnitude + step, math.log(HIGHEST))
+    return latest.log_magnitude - step
 
 
-def _crossing(low: _Try, high: _Try) -> float:
-    """Where the line through two tries has no excess, not close to either of them."""
-    share = low.excess / (low.excess - high.excess)
-    return low.size + (high.size - low.size) * min(max(share, 0.25), 0.75)
+def _crossing(below: _Try, above: _Try) -> float:
+    """Log magnitude where the line through two tries meets the target.
+
+    At least a quarter of their distance from either of them.
+    """
+    share = below.log_excess / (below.log_excess - above.log_excess)
+    share = min(max(share, 0.25), 0.75)
+    return below.log_magnitude + (above.log_magnitude - below.log_magnitude) * share
 
 
 def correct_count(logits: Tensor, labels: Tensor) -> int:
@@ -137,13 +144,13 @@ def accuracy(
     batch_size: int,
     weights: Mapping[str, Tensor] | None = None,
 ) -> float:
-    """Accuracy of a network on a sample, also with other weights than its own.
+    """Accuracy of a network on a sample, with its own or other weights.
 
     Args:
         network: in evaluation mode.
         sample: images with labels.
         batch_size: images at a time.
-        weights: by the names of parameters; those that are absent stay as they are.
+        weights: in place of parameters, by their names; others stay as they are.
 
     Returns:
         In [0, 1].
@@ -156,7 +163,7 @@ def accuracy(
 
 
 def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
-    """Accuracy on a sample; ValueError where it is too low to drop by ``DROP``.
+    """Accuracy on a sample; ValueError where it is too low to drop by ``TARGET_DROP``.
 
     Args:
         network: in evaluation mode, on the device.
@@ -164,8 +171,8 @@ def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> flo
         batch_size: images of a pass.
     """
     clean = accuracy(network, sample, batch_size)
-    if clean < DROP:
-        raise ValueError(f"the accuracy of {clean:.3g} cannot drop by {DROP:g}")
+    if clean < TARGET_DROP:
+        raise ValueError(f"the accuracy of {clean:.3g} cannot drop by {TARGET_DROP:g}")
     return clean
 
 
@@ -180,12 +187,12 @@ def noise_drop(
     flatness_draws: int,
     batch_size: int,
     seed: int,
-) -> Drop:
+) -> DropAt:
     """Mean drop of accuracy by Gaussian noise on all parameters, over noisy copies.
 
-    All magnitudes share their random numbers, which are alike on all devices. A drop
-    that is certain to be outside of ``DROP`` plus or minus ``TOLERANCE`` is that of the
-    images seen so far.
+    All magnitudes share their random numbers, which are the same on all devices. A pass
+    stops early once its drop is certain to miss ``TARGET_DROP`` by more than
+    ``TOLERANCE``; the drop is then that of the images seen so far.
 
     Args:
         flat_network: without batch normalisation, in evaluation mode.
@@ -195,7 +202,7 @@ def noise_drop(
         seed: of the noise.
 
     Returns:
-        The drop, of an accuracy in [0, 1].
+        The drop of an accuracy in [0, 1] by magnitude: the standard deviation.
 
     Raises:
         ValueError: where the accuracy is too low to drop.
@@ -225,7 +232,10 @@ def noise_drop(
                 seen += len(labels)
                 smallest_drop = clean - (correct + total - seen) / total
                 largest_drop = clean - correct / total
-                if smallest_drop > DROP + TOLERANCE or largest_drop < DROP - TOLERANCE:
+                if (
+                    smallest_drop > TARGET_DROP + TOLERANCE
+                    or largest_drop < TARGET_DROP - TOLERANCE
+                ):
                     return clean - correct / seen
         return clean - correct / total
 
@@ -258,7 +268,7 @@ def _spreads(
 def slope(
     network: nn.Module, weights: Weights, sample: Sample, batch_size: int
 ) -> tuple[Weights, float]:
-    """Gradient of a sample's mean cross-entropy by the weights, and the accuracy.
+    """Gradient of a sample's mean cross-entropy with respect to the weights; accuracy.
 
     Args:
         network: in evaluation mode.
@@ -267,7 +277,8 @@ def slope(
         batch_size: images at a time.
 
     Returns:
-        Gradient of each weight, nats, 0 of one without use; accuracy in [0, 1].
+        Gradient of each weight in nats, 0 for a weight that is not used; accuracy in
+        [0, 1].
     """
     leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
     gradients = {name: torch.zeros_like(value) for name, value in leaves.items()}
@@ -275,8 +286,8 @@ def slope(
     for inputs, labels in _batches(sample, batch_size):
         with torch.enable_grad():
             logits = functional_call(network, leaves, (inputs,))
-            # In float64 the slope of an image survives a margin of 36 in logits, in
-            # float32 only one of 17.
+            # Above a margin of 36 in logits the gradient of an image vanishes in
+            # float64; in float32 it would above 17.
             total = cross_entropy(logits.double(), labels, reduction="sum")
             loss = total / len(sample.labels)
         of_batch = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -294,7 +305,7 @@ def ascent_drop(
     sharpness_steps: int,
     gradient_batch_size: int,
     seed: int,
-) -> Drop:
+) -> DropAt:
     """Largest drop of accuracy by gradient ascent in a box around the weights.
 
     The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``;
@@ -310,7 +321,7 @@ def ascent_drop(
         seed: of the start.
 
     Returns:
-        The drop, of an accuracy in [0, 1], by the half-width.
+        The drop of an accuracy in [0, 1] by magnitude: the half-width.
 
     Raises:
         ValueError: where the accuracy is too low to drop.
@@ -332,7 +343,7 @@ def ascent_drop(
                 flat_network, shifted, sharpness_sample, gradient_batch_size
             )
             lowest = min(lowest, reached)
-            if clean - lowest > DROP + TOLERANCE:
+            if clean - lowest > TARGET_DROP + TOLERANCE:
                 return clean - lowest
             for name, width in widths.items():
                 # A weight whose gradient is no number stays where it is.
@@ -354,59 +365,69 @@ def _half_widths(weights: Weights, magnitude_aware: bool, radius: float) -> Weig
 
 
 @provides
-def sigma(noise_drop: Drop, flatness_halvings: int) -> float:
+def sigma(noise_drop: DropAt, flatness_halvings: int) -> float:
     """Standard deviation of noise on every weight that lowers accuracy by 10 points.
 
     Args:
-        noise_drop: accuracy lost, of whether a size is in units of each weight, and the
-            size.
-        flatness_halvings: sizes tried at most.
+        noise_drop: (magnitude_aware, sigma) -> drop of accuracy.
+        flatness_halvings: magnitudes tried at most.
     """
     return search(
-        lambda size: noise_drop(False, size), 2.0**-7, flatness_halvings, "sigma"
+        lambda magnitude: noise_drop(False, magnitude),
+        2.0**-7,
+        flatness_halvings,
+        "sigma",
     )
 
 
 @provides
-def relative_sigma(noise_drop: Drop, flatness_halvings: int) -> float:
+def relative_sigma(noise_drop: DropAt, flatness_halvings: int) -> float:
     """Standard deviation of noise per unit of weight at 10 points less accuracy.
 
     Args:
-        noise_drop: accuracy lost, of whether a size is in units of each weight, and the
-            size.
-        flatness_halvings: sizes tried at most.
+        noise_drop: (magnitude_aware, sigma) -> drop of accuracy.
+        flatness_halvings: magnitudes tried at most.
     """
     return search(
-        lambda size: noise_drop(True, size), 2.0**-4, flatness_halvings, "sigma'"
+        lambda magnitude: noise_drop(True, magnitude),
+        2.0**-4,
+        flatness_halvings,
+        "sigma'",
     )
 
 
 @provides
-def alpha(ascent_drop: Drop, flatness_halvings: int) -> float:
+def alpha(ascent_drop: DropAt, flatness_halvings: int) -> float:
     """Half-width of a box of weights whose worst point has 10 points less accuracy.
 
     Args:
-        ascent_drop: accuracy lost at the worst point, of whether a half-width is in
-            units of each weight, and the half-width.
-        flatness_halvings: sizes tried at most.
+        ascent_drop: (magnitude_aware, half-width) -> drop of accuracy at the worst
+            point.
+        flatness_halvings: magnitudes tried at most.
     """
     return search(
-        lambda size: ascent_drop(False, size), 2.0**-14, flatness_halvings, "alpha"
+        lambda magnitude: ascent_drop(False, magnitude),
+        2.0**-14,
+        flatness_halvings,
+        "alpha",
     )
 
 
 @provides
-def relative_alpha(ascent_drop: Drop, flatness_halvings: int, alpha: float) -> float:
-    """Half-width of such a box in units of ``|w_j| + 1``.
+def relative_alpha(ascent_drop: DropAt, flatness_halvings: int, alpha: float) -> float:
+    """Half-width, in units of ``|w_j| + 1``, of a box as that of ``alpha``.
 
     Args:
-        ascent_drop: accuracy lost at the worst point, of whether a half-width is in
-            units of each weight, and the half-width.
-        flatness_halvings: sizes tried at most.
-        alpha: half-width of the box around the weights.
+        ascent_drop: (magnitude_aware, half-width) -> drop of accuracy at the worst
+            point.
+        flatness_halvings: magnitudes tried at most.
+        alpha: half-width that is tried first, that of the other box.
     """
     return search(
-        lambda size: ascent_drop(True, size), alpha, flatness_halvings, "alpha'"
+        lambda magnitude: ascent_drop(True, magnitude),
+        alpha,
+        flatness_halvings,
+        "alpha'",
     )
 
 
@@ -440,9 +461,10 @@ def aware_bound(norms: Array, changes: Array, sigma: float, images: int) -> floa
         sigma: standard deviation sigma' of the noise, in units of each weight.
         images: number of training images.
     """
-    above = EPSILON**2 + (sigma**2 + 1) * (norms**2).sum() / len(changes)
-    below = EPSILON**2 + sigma**2 * changes**2
-    return bound(float(np.log(above / below).sum()) / 4, sigma, images)
+    numerator = EPSILON**2 + (sigma**2 + 1) * (norms**2).sum() / len(changes)
+    denominators = EPSILON**2 + sigma**2 * changes**2  # (omega,)
+    divergence = float(np.log(numerator / denominators).sum()) / 4
+    return bound(divergence, sigma, images)
 
 
 def box_bound(
@@ -454,7 +476,7 @@ def box_bound(
 
     Args:
         norms: (d,) Frobenius norms of v by layer.
-        sizes: (d,) numbers of weights, omega together.
+        sizes: (d,) numbers of weights by layer; omega is their sum.
         alpha: half-width of the box.
         sigma: standard deviation of the noise.
         images: number of training images.

@@ -56,14 +56,25 @@ def test_the_search_finds_where_the_drop_is_a_tenth_of_any_power_in_few_tries(
 
     def drop_at(magnitude):
         tried.append(magnitude)
-        return min(1, flatness.DROP * (magnitude / wanted) ** power)
+        return min(1, flatness.TARGET_DROP * (magnitude / wanted) ** power)
 
     found = flatness.search(drop_at, 2.0**-10, 15, "sigma")
     assert (
-        abs(drop_at(found) - flatness.DROP) < flatness.TOLERANCE
+        abs(drop_at(found) - flatness.TARGET_DROP) < flatness.TOLERANCE
         or max(found / wanted, wanted / found) < flatness.BRACKET
     )
     assert len(tried) <= 15
+
+
+def test_a_search_without_tries_left_returns_the_crossing_of_the_closest_two():
+    tried = []
+
+    def drop_at(magnitude):  # the target is at 0.8
+        tried.append(magnitude)
+        return flatness.TARGET_DROP * (magnitude / 0.8) ** 4
+
+    assert flatness.search(drop_at, 0.9, 2, "sigma") == pytest.approx(0.8)
+    assert tried == pytest.approx([0.9, 0.6])
 
 
 def test_an_accuracy_that_never_or_always_drops_is_a_reason():
