@@ -6,6 +6,8 @@ import torch
 
 from helpers.measures import spectral
 from helpers.measures.layers import Layer
+from helpers.networks import operator_norm as numerics
+from helpers.networks.operator_norm import operator_norm
 
 
 def random_kernel(*shape, seed=0):
@@ -71,22 +73,20 @@ def test_operator_norm_is_that_of_the_explicit_matrix(
     expected = np.linalg.norm(
         operator_matrix(weight.numpy(), size, stride, dilation, groups), 2
     )
-    assert spectral.operator_norm(
-        weight, size, stride, dilation, groups
-    ) == pytest.approx(expected, rel=1e-10)
+    assert operator_norm(weight, size, stride, dilation, groups) == pytest.approx(
+        expected, rel=1e-10
+    )
 
 
 def test_by_hand():
     difference = torch.tensor([[[[1.0, -1.0]]]])
     # x_j - x_(j+1) is largest for alternating signs, which need an even circle; on 3 pixels it is 2 sin(pi / 3).
-    assert spectral.operator_norm(difference, (1, 8)) == pytest.approx(2, rel=1e-12)
-    assert spectral.operator_norm(difference, (1, 3)) == pytest.approx(
-        np.sqrt(3), rel=1e-12
-    )
+    assert operator_norm(difference, (1, 8)) == pytest.approx(2, rel=1e-12)
+    assert operator_norm(difference, (1, 3)) == pytest.approx(np.sqrt(3), rel=1e-12)
     assert reshaped(difference) == pytest.approx(np.sqrt(2), rel=1e-12)
     shift = torch.zeros(1, 1, 3, 3)
     shift[..., 2, 0] = -5.0
-    assert spectral.operator_norm(shift, (7, 7)) == pytest.approx(5, rel=1e-12)
+    assert operator_norm(shift, (7, 7)) == pytest.approx(5, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -109,7 +109,7 @@ def test_no_frequency_is_dropped_that_holds_the_largest(taps, size, seed):
 )
 def test_matrices_of_many_rows_are_iterated_to_a_millionth(monkeypatch, kind, size):
     """Above a number of rows, here 8, no matrix is taken apart."""
-    monkeypatch.setattr(spectral, "_EXACT", 8)
+    monkeypatch.setattr(numerics, "_EXACT", 8)
     weight = random_kernel(12, 15, 3, 3) * (1e-6 if kind == "nearly constant" else 1)
     if kind == "nearly constant":
         weight[:, :, 1, 1] += torch.eye(12, 15)
@@ -129,14 +129,14 @@ def test_iterated_norms_of_many_frequencies_are_those_of_all_squares(monkeypatch
     weight = random_kernel(24, 32, 3, 3, seed=seed)
     weight *= torch.rand(3, 3, generator=torch.Generator().manual_seed(seed))
     every_square = fft(weight, (224, 224))
-    monkeypatch.setattr(spectral, "_EXACT", 8)
+    monkeypatch.setattr(numerics, "_EXACT", 8)
     assert fft(weight, (224, 224)) == pytest.approx(every_square, rel=1e-6)
 
 
 def test_of_two_starts_at_one_frequency_the_more_promising_is_taken():
     kernel = random_kernel(60, 60, 1, 1)
     left, values, _ = torch.linalg.svd(kernel[..., 0, 0])
-    search = spectral._LanczosSearch(kernel, (1, 1))
+    search = numerics._LanczosSearch(kernel, (1, 1))
     start = left.T[[0, -1]].to(torch.complex64)  # the best vector, then the worst
     search._compute(torch.zeros(2, 2, dtype=torch.long), start, tolerance=0.1)
     largest = float(values[0] ** 2)
@@ -149,17 +149,17 @@ def test_grids_that_are_looked_at_together_have_the_norms_of_each(
 ):
     layer = Layer(random_kernel(12, 16, 3, 3), input_size=input_size)
     norms = spectral.spectral_norms([layer], torch.zeros(1, 3, 56, 56))
-    monkeypatch.setattr(spectral, "_EXACT", 8)
+    monkeypatch.setattr(numerics, "_EXACT", 8)
     together = spectral.spectral_norms([layer], torch.zeros(1, 3, 56, 56))
     for variant in ("operator", "fft"):
         assert together[variant] == pytest.approx(norms[variant], rel=1e-6)
 
 
 def test_matrices_of_many_rows_in_groups_of_one_pixel(monkeypatch):
-    monkeypatch.setattr(spectral, "_EXACT", 2)
+    monkeypatch.setattr(numerics, "_EXACT", 2)
     weight = random_kernel(8, 5, 1, 1)
     halves = [np.linalg.norm(half[..., 0, 0], 2) for half in weight.split(4)]
-    norm = spectral.operator_norm(weight, (9, 9), groups=2)
+    norm = operator_norm(weight, (9, 9), groups=2)
     assert norm == pytest.approx(max(halves), rel=1e-12)
 
 
@@ -175,8 +175,8 @@ def test_a_kernel_of_one_pixel_has_one_norm():
 
 def test_fft_norm_ignores_the_stride_and_a_linear_layer_the_size():
     weight, matrix = random_kernel(4, 3, 3, 3), random_kernel(4, 7)
-    assert fft(weight, (8, 8)) == spectral.operator_norm(weight, (8, 8))
-    assert fft(weight, (8, 8)) > 1.05 * spectral.operator_norm(weight, (8, 8), (2, 2))
+    assert fft(weight, (8, 8)) == operator_norm(weight, (8, 8))
+    assert fft(weight, (8, 8)) > 1.05 * operator_norm(weight, (8, 8), (2, 2))
     assert fft(matrix, (8, 8)) == reshaped(matrix)
     assert reshaped(matrix) == pytest.approx(
         np.linalg.norm(matrix.numpy(), 2), rel=1e-12
@@ -185,20 +185,20 @@ def test_fft_norm_ignores_the_stride_and_a_linear_layer_the_size():
 
 def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
     weight = random_kernel(3, 2, 3, 3, seed=3)
-    assert spectral.operator_norm(weight, (7, 7), (2, 2)) == spectral.operator_norm(
+    assert operator_norm(weight, (7, 7), (2, 2)) == operator_norm(
         weight, (8, 8), (2, 2)
     )
-    assert spectral.operator_norm(
-        weight, (2, 8), dilation=(2, 2)
-    ) == spectral.operator_norm(weight, (5, 8), dilation=(2, 2))
-    assert spectral.operator_norm(weight, (8, 8), (2, 2)) != spectral.operator_norm(
+    assert operator_norm(weight, (2, 8), dilation=(2, 2)) == operator_norm(
+        weight, (5, 8), dilation=(2, 2)
+    )
+    assert operator_norm(weight, (8, 8), (2, 2)) != operator_norm(
         weight, (10, 10), (2, 2)
     )
 
 
 def test_a_block_that_fails_in_single_precision_is_taken_in_double(monkeypatch):
     expected, eigvalsh = (
-        spectral.operator_norm(weight := torch.eye(6)[:, :4, None, None] + 0.1, (8, 8)),
+        operator_norm(weight := torch.eye(6)[:, :4, None, None] + 0.1, (8, 8)),
         torch.linalg.eigvalsh,
     )
 
@@ -208,18 +208,18 @@ def test_a_block_that_fails_in_single_precision_is_taken_in_double(monkeypatch):
         return eigvalsh(matrices)
 
     monkeypatch.setattr(torch.linalg, "eigvalsh", fails)
-    assert spectral.operator_norm(weight, (8, 8)) == pytest.approx(expected, rel=1e-12)
+    assert operator_norm(weight, (8, 8)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_zeros_give_zero_and_what_is_not_finite_is_undefined():
     weight = torch.zeros(3, 2, 3, 3)
     assert (
-        spectral.operator_norm(weight, (8, 8), (2, 2))
+        operator_norm(weight, (8, 8), (2, 2))
         == reshaped(weight)
         == fft(weight, (8, 8))
         == 0
     )
     weight[0, 0, 1, 1] = torch.inf
     assert np.isnan(
-        [spectral.operator_norm(weight, (8, 8)), reshaped(weight), fft(weight, (8, 8))]
+        [operator_norm(weight, (8, 8)), reshaped(weight), fft(weight, (8, 8))]
     ).all()
