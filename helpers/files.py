@@ -1,7 +1,4 @@
-"""Files that are complete or absent, and where a number comes from.
-
-Its versions, its commit, its device.
-"""
+"""Files that are complete or absent, and what made them: versions, commit, device."""
 
 import json
 import math
@@ -33,36 +30,35 @@ def project_root(start: Path, shipped: Path = SHIPPED) -> Path:
 
     Args:
         start: the folder in which a command or a kernel runs.
-        shipped: what an installed wheel has, and a clone has not.
+        shipped: a folder that an installed wheel has and a clone has not.
 
     Returns:
-        The clone whose modules run; of an installed wheel ``start``, or the folder
-        around it where that is the folder of notebooks, in which JupyterLab starts
-        their kernels.
+        In a clone its folder. With an installed wheel ``start``, or its parent if
+        ``start`` is the folder of notebooks, in which JupyterLab starts kernels.
     """
     if not shipped.is_dir():
         return shipped.parent.parent
-    is_of_notebooks = start.name == "notebooks" and (start.parent / "params").is_dir()
-    return start.parent if is_of_notebooks else start
+    in_notebooks = start.name == "notebooks" and (start.parent / "params").is_dir()
+    return start.parent if in_notebooks else start
 
 
 PROJECT_ROOT = project_root(Path.cwd())
 CODE_ROOT = _PACKAGE.parent  # of the modules: the clone, or where a wheel is installed
-# Environment variable: the folder in which a kernel of the launcher leaves what the
-# launcher publishes when the notebook ends well.
+# Environment variable: the folder to which a notebook writes when a launcher runs it;
+# the launcher publishes it when the notebook succeeds.
 STAGING = "WORKBOOK_STAGING"
-# Environment variable: where a combination of a sweep publishes.
+# Environment variable: the folder in which a combination of a sweep is published.
 COMBINATION = "WORKBOOK_COMBINATION"
-SWEEP_LISTING = "sweep.json"  # of a sweep's combinations, beside their folders
-# Environment variable: the folder of work of the study of such a kernel.
+SWEEP_LISTING = "sweep.json"  # lists a sweep's combinations, beside their folders
+# Environment variable: the study's folder of work when a launcher runs the notebook.
 WORK = "WORKBOOK_WORK"
 
-CHECKSUM = "checksum"  # in a file: of all else that it holds, see ``checksum``
+CHECKSUM = "checksum"  # key in a file: the checksum of all else that it holds
 KEPT = "kept"  # in a folder of work and in records: values by part and model
 RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
 POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
-# In a study's folder of work and in its records: which images notebook 01 chose, and
-# all about them but their pixels.
+# Two files in a study's folder of work and in its records: which images notebook 01
+# chose, and all that is known of them except their pixels.
 MANIFEST = "data.json"
 LABELS = "images.npz"
 
@@ -113,25 +109,30 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def digest_of(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Digest of a file, 16 hexadecimal digits; "" where there is none."""
     if not path.is_file():
         return ""
     return blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
-_WHOLE = 2**26  # bytes of a file up to which all of it decides its stamp
+_HASH_ALL_UP_TO = 2**26  # bytes; of larger files size, time and both ends are hashed
 
 
-def stamp_of(path: Path) -> str:
-    """Text that changes when what lies at a path does.
+def change_stamp(path: Path) -> str:
+    """Text that changes when the file or folder at a path changes.
 
-    A folder: names, sizes and times of all files below it. A .zip: names, sizes and
-    checksums of all that it holds. Another file: its contents, of a large one the size,
-    time, beginning and end.
+    It is made from:
+
+    - a folder: names, sizes and times of all files below it;
+    - a .zip: names, sizes and checksums of its members;
+    - another file: its contents; if it is large, its size, time, beginning and end.
 
     Args:
-        path: a file or folder; "" comes back where nothing is there.
+        path: of a file or folder.
+
+    Returns:
+        16 hexadecimal digits; "" if nothing is at the path.
     """
     digest = blake2b(digest_size=8)
     if path.is_dir():
@@ -153,10 +154,10 @@ def stamp_of(path: Path) -> str:
                     digest.update(state.encode("utf-8", "surrogateescape"))
                 return digest.hexdigest()
         except (zipfile.BadZipFile, ValueError, NotImplementedError):
-            pass  # a damaged one is a file as others
+            pass  # hash a damaged archive as any other file
     size = path.stat().st_size
     with path.open("rb") as file:
-        if size > _WHOLE:
+        if size > _HASH_ALL_UP_TO:
             digest.update(f"{size} {path.stat().st_mtime_ns}".encode())
             digest.update(file.read(2**20))
             file.seek(size - 2**20)
@@ -174,11 +175,10 @@ def _state(file: str) -> str:
 
 
 def records_of(work: Path) -> Path:
-    """Folder of the published records of a study, by its folder of work.
+    """Folder of the published records of a study.
 
-    ``reports/<study>/records`` beside ``work/<study>``, or where
-    ``work/<study>/records.json`` says, which notebooks write whose ``reports_dir`` is
-    another place.
+    ``reports/<study>/records`` beside ``work/<study>``. Notebooks that publish to
+    another ``reports_dir`` write its path to ``work/<study>/records.json``.
 
     Args:
         work: ``<work_dir>/<study>``.
@@ -203,11 +203,11 @@ def folder_of_run(work: Path, run: str) -> Path:
 
 
 def is_scored(records: Path, run: str) -> bool:
-    """Whether records hold values of a run's models, or that it left no model.
+    """True if the run's scores are recorded, or if it has no snapshot to score.
 
     Args:
-        records: of a study.
-        run: its id, of a run with a result there.
+        records: folder of the records of a study.
+        run: id of a run whose result is recorded there.
     """
     result = folder_of_run(records, run) / "result.json"
     if not read_json(result)["snapshots"]:
@@ -215,14 +215,14 @@ def is_scored(records: Path, run: str) -> bool:
     return any((records / KEPT).glob(f"*/{run}@*.npz"))
 
 
-def digest(value: Any) -> str:
-    """Digest of a JSON-like value, whatever the order of keys: 8 hex digits.
+def json_digest(value: Any) -> str:
+    """Digest of a JSON-like value, 8 hex digits; the order of keys does not matter.
 
     Args:
-        value: such as the settings that decide some numbers.
+        value: for example the settings that a result depends on.
 
     Example:
-        >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+        >>> json_digest({"a": 1, "b": 2}) == json_digest({"b": 2, "a": 1})
         True
     """
     return blake2b(
@@ -230,11 +230,11 @@ def digest(value: Any) -> str:
     ).hexdigest()
 
 
-def checksum(tensors: Mapping[str, "Tensor"], texts: Mapping[str, str]) -> str:
-    """CRC-32 of named tensors and of texts, whatever their order: 8 hex digits.
+def tensor_checksum(tensors: Mapping[str, "Tensor"], texts: Mapping[str, str]) -> str:
+    """CRC-32 of named tensors and texts, 8 hex digits; their order does not matter.
 
-    A safetensors file has none of its own, so that a flipped bit would be read as
-    another number.
+    The safetensors format has no checksum: a flipped bit would be read as another
+    number.
 
     Args:
         tensors: by name, on the CPU.
@@ -265,8 +265,8 @@ def write_tensors(
         path: of the file.
         tensors: by name.
         header: texts.
-        checked: whether a checksum is added to the texts, whose order the library
-            leaves to chance.
+        checked: add a checksum to the header. Without one the file of equal tensors
+            has equal bytes; with one it need not, as the order of texts is not fixed.
     """
     from safetensors.torch import save_file
 
@@ -275,7 +275,7 @@ def write_tensors(
     }
     texts = dict(header or {})
     if checked:
-        texts[CHECKSUM] = checksum(tensors, texts)
+        texts[CHECKSUM] = tensor_checksum(tensors, texts)
     with complete_or_absent(path) as temporary:
         save_file(tensors, temporary, texts or None)
 
@@ -284,7 +284,7 @@ def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
     """Tensors of a file, mapped so that processes share the pages.
 
     Returns:
-        None where the file is not there or damaged, which is a warning.
+        By name; None if the file is missing or, with a warning, if it is damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -292,8 +292,8 @@ def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
     try:
         tensors = load_file(path)
         texts = read_header(path)
-        written = texts.pop(CHECKSUM, "")  # files of earlier commits have none
-        if not written or written == checksum(tensors, texts):
+        stored = texts.pop(CHECKSUM, "")  # files of earlier versions have none
+        if not stored or stored == tensor_checksum(tensors, texts):
             return tensors
         fault = "its checksum is another"
     except FileNotFoundError:
@@ -334,10 +334,10 @@ class DamagedFileError(ValueError):
 
 @contextmanager
 def _naming_damage(path: Path) -> Iterator[None]:
-    """Make one error that names a file of whatever its reader raises.
+    """Turn any error that a reader raises into one error that names the file.
 
-    Readers of damaged files raise nearly every kind; an error with a number is of the
-    disk and stays.
+    Readers raise errors of nearly every class where a file is damaged. An OSError with
+    an error number is the disk's, and passes.
     """
     try:
         yield
@@ -346,8 +346,9 @@ def _naming_damage(path: Path) -> Iterator[None]:
     except Exception as fault:
         if isinstance(fault, OSError) and fault.errno:
             raise
-        words = (str(fault).splitlines() or [type(fault).__name__])[0]
-        raise DamagedFileError(path, words) from fault
+        lines = str(fault).splitlines()
+        cause = lines[0] if lines else type(fault).__name__
+        raise DamagedFileError(path, cause) from fault
 
 
 def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
@@ -359,7 +360,8 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     import numpy as np
 
     with _naming_damage(path), path.open("rb") as file:
-        if file.read(2) != b"PK":  # else the library advises to unpickle it
+        # NumPy takes any other file for a pickle, and advises to allow pickles.
+        if file.read(2) != b"PK":
             raise ValueError("it is no .npz")
         file.seek(0)
         try:
@@ -369,10 +371,10 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
             _check_sizes(path)
             raise
         file.seek(-_END_OF_ZIP.size, os.SEEK_END)
-        count = _END_OF_ZIP.unpack(file.read())[4]
-        # The library stops without a word where the list of members breaks off.
-        if count not in (len(arrays), _MANY):
-            raise ValueError(f"it lists {len(arrays)} of {count} arrays")
+        *_, members, _, _, _ = _END_OF_ZIP.unpack(file.read())
+        # NumPy reads a broken-off list of members without an error.
+        if members not in (len(arrays), _UNCOUNTED):
+            raise ValueError(f"it lists {len(arrays)} of {members} arrays")
     return arrays
 
 
@@ -389,8 +391,10 @@ def _check_sizes(path: Path) -> None:
                 raise ValueError(f"{member.filename} states the shape {shape}")
 
 
-_END_OF_ZIP = struct.Struct("<4s4H2LH")  # the last bytes of a zip without a comment
-_MANY = 0xFFFF  # members that the count has no room for
+# The last bytes of a zip without a comment: signature, two numbers of disks, members
+# on this disk and in all, size and place of their list, length of the comment.
+_END_OF_ZIP = struct.Struct("<4s4H2LH")
+_UNCOUNTED = 0xFFFF  # stands for a number of members that needs more than 16 bits
 
 
 def write_table(path: Path, table: "pd.DataFrame", **options: Any) -> None:
@@ -398,9 +402,9 @@ def write_table(path: Path, table: "pd.DataFrame", **options: Any) -> None:
     import pyarrow
 
     table = table.copy(deep=False)
-    # Of the values as they are read, since parquet turns some kinds into others.
-    read = pyarrow.Table.from_pandas(table).to_pandas()
-    table.attrs = {CHECKSUM: _checksum_of_table(read)}
+    # The checksum is of the values as they will be read: parquet changes some types.
+    as_read = pyarrow.Table.from_pandas(table).to_pandas()
+    table.attrs = {CHECKSUM: _checksum_of_table(as_read)}
     with complete_or_absent(path) as temporary:
         table.to_parquet(temporary, **options)
 
@@ -418,8 +422,8 @@ def read_table(path: Path) -> "pd.DataFrame":
         raise FileNotFoundError(f"{path} is not there")
     with _naming_damage(path):
         table = pd.read_parquet(path)
-        written = table.attrs.pop(CHECKSUM, "")  # files of earlier commits have none
-        if written and written != _checksum_of_table(table):
+        stored = table.attrs.pop(CHECKSUM, "")  # files of earlier versions have none
+        if stored and stored != _checksum_of_table(table):
             raise ValueError("its checksum is another")
     return table
 
@@ -432,7 +436,7 @@ def _checksum_of_table(table: "pd.DataFrame") -> str:
     for name, column in table.items():
         if is_numeric_dtype(column):
             content = column.to_numpy(dtype="float64", na_value=math.nan).tobytes()
-        else:  # the kinds of texts differ between versions of pandas, as does None
+        else:  # types of text columns, and None in them, differ between pandas versions
             texts = column.astype(object).map(str).where(column.notna(), "")
             content = "\0".join(texts).encode("utf-8", "surrogatepass")
         crc = zlib.crc32(content, zlib.crc32(f"{name}\0".encode(), crc))
@@ -445,11 +449,11 @@ def write_json(path: Path, record: Any, sealed: bool = False) -> None:
     Args:
         path: of the file.
         record: NaN is refused, since JSON has none (store None).
-        sealed: whether a dict gets a checksum, without which ``read_json`` refuses it.
+        sealed: add a checksum to a dict, so that ``read_json`` refuses a changed one.
     """
     if sealed:
-        record = json.loads(json.dumps(record))  # with keys as they are read
-        record[CHECKSUM] = digest(record)
+        record = json.loads(json.dumps(record))  # keys become texts, as they are read
+        record[CHECKSUM] = json_digest(record)
     with complete_or_absent(path) as temporary:
         temporary.write_text(
             json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -469,8 +473,8 @@ def read_json(path: Path) -> Any:
             f"{path} is not readable JSON ({fault}); delete it and run again to make "
             "it anew"
         ) from fault
-    written = record.pop(CHECKSUM, None) if isinstance(record, dict) else None
-    if written not in (None, digest(record)):
+    stored = record.pop(CHECKSUM, None) if isinstance(record, dict) else None
+    if stored not in (None, json_digest(record)):
         raise ValueError(
             f"{path} was changed or is damaged: its checksum is another; put the file "
             "back, or delete its folder and run again to make it anew"
@@ -491,24 +495,24 @@ def commit() -> str:
     """Short commit of the project.
 
     Returns:
-        With "+changes" where the tree differs from it, ``reports`` apart: what a
-        notebook has published is no change of the next one. "unknown" outside git.
+        With "+changes" if a file outside ``reports`` differs from it (a published
+        report does not make the next notebook's commit dirty); "unknown" outside git.
     """
-    where = {"cwd": PROJECT_ROOT, "capture_output": True, "text": True}
+    options = {"cwd": PROJECT_ROOT, "capture_output": True, "text": True}
     try:
         name = subprocess.run(
-            ["git", "describe", "--always", "--exclude=*"], check=True, **where
+            ["git", "describe", "--always", "--exclude=*"], check=True, **options
         ).stdout.strip()
-        # Contents are compared as filters leave them: outputs are no change.
+        # git's filter strips outputs of notebooks first, so these are no change.
         command = ["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)reports"]
-        differs = subprocess.run(command, **where).returncode
+        differs = subprocess.run(command, **options).returncode
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{name}+changes" if differs else name
 
 
 def device_name(device: Any) -> str:
-    """Name of a torch device as a reader knows it.
+    """Name of the hardware behind a torch device.
 
     Returns:
         The GPU's model, or the processor's architecture and its threads.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helpers.files import digest
+from helpers.files import json_digest
 
 # Parameters that say where and how to compute, and move no result.
 UNMOVING = ("study", "work_dir", "reports_dir", "device", "jobs")
@@ -322,7 +322,9 @@ def name_of_values(values: Mapping[str, Any]) -> str:
         'cam_threshold=0.05,cam_method=layer_cam'
     """
     name = ",".join(f"{key}={_plain_word(value)}" for key, value in values.items())
-    return name if len(name) <= 120 else f"{len(values)}-values-{digest(dict(values))}"
+    if len(name) <= 120:
+        return name
+    return f"{len(values)}-values-{json_digest(dict(values))}"
 
 
 def _plain_word(value: Any) -> str:
@@ -334,7 +336,7 @@ def _plain_word(value: Any) -> str:
     plain = isinstance(value, str) and re.fullmatch(
         r"[A-Za-z0-9_][\w.-]{0,39}", value, re.A
     )
-    return value if plain else f"~{digest(value)}"
+    return value if plain else f"~{json_digest(value)}"
 
 
 def near_names(name: Any, names: Iterable[str]) -> str:

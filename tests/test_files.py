@@ -189,9 +189,9 @@ def test_an_array_that_states_more_than_its_file_holds_is_damage(tmp_path):
 
 def test_a_digest_is_of_the_values_whatever_their_order():
     assert (
-        files.digest({"a": 1, "b": [2]})
-        == files.digest({"b": [2], "a": 1})
-        != files.digest({"a": 1, "b": [3]})
+        files.json_digest({"a": 1, "b": [2]})
+        == files.json_digest({"b": [2], "a": 1})
+        != files.json_digest({"a": 1, "b": [3]})
     )
 
 
@@ -203,16 +203,16 @@ def test_the_stamp_of_a_folder_changes_with_names_sizes_and_times(tmp_path):
         (folder / name).write_bytes(content)
         os.utime(folder / name, (5, 5))
     (folder / "nowhere").symlink_to("nothing")
-    stamps = [files.stamp_of(folder)]
-    assert files.stamp_of(folder) == stamps[0]
+    stamps = [files.change_stamp(folder)]
+    assert files.change_stamp(folder) == stamps[0]
     (folder / "cat/0.png").rename(folder / "dog/0.png")  # a label is corrected
-    stamps.append(files.stamp_of(folder))
+    stamps.append(files.change_stamp(folder))
     (folder / "t.csv").write_bytes(b"2")
-    stamps.append(files.stamp_of(folder))
+    stamps.append(files.change_stamp(folder))
     (folder / "nowhere").unlink()
-    stamps.append(files.stamp_of(folder))
+    stamps.append(files.change_stamp(folder))
     assert len(set(stamps)) == 4
-    assert files.stamp_of(tmp_path / "absent") == ""
+    assert files.change_stamp(tmp_path / "absent") == ""
 
 
 def test_the_stamp_of_a_file_is_of_its_contents_and_that_of_a_zip_of_all_it_holds(
@@ -230,13 +230,13 @@ def test_the_stamp_of_a_file_is_of_its_contents_and_that_of_a_zip_of_all_it_hold
                 item.comment = bytes(60_000)
                 file.writestr(item, content if number == 0 else b"owl")
         os.utime(archive, (5, 5))
-        stamps |= {files.stamp_of(plain), files.stamp_of(archive)}
+        stamps |= {files.change_stamp(plain), files.change_stamp(archive)}
     assert len(stamps) == 4
-    monkeypatch.setattr(files, "_WHOLE", 2**20)
+    monkeypatch.setattr(files, "_HASH_ALL_UP_TO", 2**20)
     plain.write_bytes(bytes(3 * 2**20))
-    large = files.stamp_of(plain)
+    large = files.change_stamp(plain)
     plain.write_bytes(bytes(3 * 2**20 - 1) + b"1")
-    assert files.stamp_of(plain) != large
+    assert files.change_stamp(plain) != large
 
 
 def test_a_clone_is_its_own_root_and_a_wheel_works_where_its_notebooks_are(tmp_path):

@@ -22,7 +22,7 @@ from helpers.cams.maps import (
     layer_maps,
     normalise_maps,
 )
-from helpers.files import digest
+from helpers.files import json_digest
 from helpers.networks import hooks, resnet
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
@@ -103,7 +103,7 @@ class AblationSettings:
             "version": _VERSION,
         }
         pixels = {
-            name: digest(np.packbits(mask.numpy()).tobytes().hex())
+            name: json_digest(np.packbits(mask.numpy()).tobytes().hex())
             for name, mask in annotated.masks.items()
         }
         # No setting any more, but a part of the digests of files that are there.

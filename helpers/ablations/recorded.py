@@ -21,7 +21,7 @@ from helpers.ablations.compute import (
 from helpers.cams import chance, overlap
 from helpers.cams.maps import from_integers
 from helpers.cams.masks import make_masks
-from helpers.files import digest, write_json
+from helpers.files import json_digest, write_json
 from helpers.networks import hooks
 from helpers.report.tables import read
 from helpers.scoring.models import Model
@@ -59,7 +59,7 @@ def masks_of_images(
     """
     images = scored_on.of(store.shared())
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
-    folder = store.folder / f"{MASKS}-{digest(settings)}"
+    folder = store.folder / f"{MASKS}-{json_digest(settings)}"
     records = Records({MASKS: folder}, (), store.published)
     masks = {}
     for provider in providers:

@@ -12,7 +12,7 @@ from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import digest, inside, read_tensors
+from helpers.files import inside, json_digest, read_tensors
 from helpers.networks import resnet
 from helpers.scoring.models import Model, models_of
 from helpers.training import catalogue, pool, pretraining
@@ -171,7 +171,7 @@ def make(
 
 
 def _folder(work: Path, name: str, config: RunConfig) -> Path:
-    identity = digest([name, asdict(config)])
+    identity = json_digest([name, asdict(config)])
     return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{identity}")
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import digest, from_root
+from helpers.files import from_root, json_digest
 from helpers.kappa.making import family_made
 from helpers.networks.weights import load_backbone, read_state, weights_digest
 from helpers.scoring.models import Model, models_of
@@ -236,9 +236,10 @@ def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
         record = probes.record("probes", model.model_id)
         weight = record["weight"]
         bias = record["bias"]
+        head = json_digest([weight.tolist(), bias.tolist()])
         classifier = replace(
             model,
-            model_id=f"{model.model_id}-{digest([weight.tolist(), bias.tolist()])}",
+            model_id=f"{model.model_id}-{head}",
             load=partial(_with_head, model.load, weight, bias),
             initial=partial(_with_head, model.initial, 0 * weight, 0 * bias),
         )

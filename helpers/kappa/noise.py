@@ -11,7 +11,13 @@ from torch.nn.functional import mse_loss, pixel_shuffle
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import blurred, in_chunks, ssim
-from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
+from helpers.files import (
+    json_digest,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from helpers.training.pool import torch_threads
 
 _TOLERANCE = 0.01  # of the mean SSIM
@@ -96,7 +102,7 @@ def generator(
     """
     if name != "autoencoder":
         return Generator(name, seed)
-    path = folder / f"autoencoder-{digest([data.fingerprint, seed])}.safetensors"
+    path = folder / f"autoencoder-{json_digest([data.fingerprint, seed])}.safetensors"
     state = read_tensors(path)
     if state is None:
         trained = train_autoencoder(data.train.images, seed=seed, device=device)
@@ -123,7 +129,7 @@ def levels(
         folder: where the strengths that were tried are kept.
         device: where images are degraded.
     """
-    path = folder / f"{noise.name}-{digest([data.fingerprint, noise.seed])}.json"
+    path = folder / f"{noise.name}-{json_digest([data.fingerprint, noise.seed])}.json"
     tried = {}
     if path.is_file():
         tried = {float(strength): mean for strength, mean in read_json(path).items()}

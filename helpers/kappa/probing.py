@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from helpers.data.images import StudyData
-from helpers.files import digest
+from helpers.files import json_digest
 from helpers.kappa.noise import Degradation, Generator, Level, degrade
 from helpers.kappa.statistics import error_and_loss
 from helpers.scoring.classification import logits_of
@@ -297,5 +297,5 @@ def images_of_seen(
     shuffled = random.permutation(np.flatnonzero(labels < seen))
     in_turn = shuffled[classes_in_turn(labels[shuffled])]
     rows = tuple(in_turn[: most or None].tolist())
-    name = f"{len(rows)}-{digest([data.fingerprint, rows])}"
+    name = f"{len(rows)}-{json_digest([data.fingerprint, rows])}"
     return ScoringSet(rows, name, len(in_turn))

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from helpers.files import CHECKSUM, checksum, read_header
+from helpers.files import CHECKSUM, read_header, tensor_checksum
 from helpers.networks.faults import is_of_machine
 
 State = dict[str, Tensor]
@@ -272,7 +272,7 @@ def _check_sum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None
     of_workbook = _from_json(header.get("workbook", ""))
     texts = dict(of_workbook if isinstance(of_workbook, Mapping) else header)
     written = texts.pop(CHECKSUM, "")
-    if written and written != checksum(tensors, texts):
+    if written and written != tensor_checksum(tensors, texts):
         raise ValueError("its checksum is another: it is damaged")
 
 

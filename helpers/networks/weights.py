@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from helpers.files import (
     CHECKSUM,
-    checksum,
     from_root,
     read_header,
+    tensor_checksum,
     write_tensors,
 )
 from helpers.networks import contents, resnet
@@ -210,7 +210,7 @@ def save_half(
     texts[_KEY] = json.dumps(form._asdict())
     # As one text, since the library writes several in any order.
     halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
-    texts[CHECKSUM] = checksum(halves, texts)
+    texts[CHECKSUM] = tensor_checksum(halves, texts)
     header = {_TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, halves, header, checked=False)
 

@@ -16,7 +16,7 @@ from sklearn import metrics
 from torch import Tensor, nn
 
 from helpers.data.images import StudyData
-from helpers.files import digest
+from helpers.files import json_digest
 from helpers.networks import resnet
 from helpers.networks.batches import fitting_batch
 from helpers.networks.hooks import prepared
@@ -301,7 +301,7 @@ def of_test_images(
     for row, model_id in zip(right, records.model_ids, strict=True):
         accuracy = (accuracies or {}).get(model_id, np.nan)
         if np.isnan(row).any() and np.isfinite(accuracy):
-            random = np.random.default_rng(int(digest(model_id), 16))
+            random = np.random.default_rng(int(json_digest(model_id), 16))
             row[:] = random.permutation(len(row)) < round(accuracy * len(row))
     return {"test_accuracy": right} if np.isfinite(right).all() else {}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from helpers.files import digest, read_json, write_json
+from helpers.files import json_digest, read_json, write_json
 from helpers.measures import evidence, localization, registry
 from helpers.measures.outside import source_of
 from helpers.scoring.models import Model
@@ -241,7 +241,7 @@ def _localize_from_maps(
         scoring: what is computed of each model.
     """
     folders = {
-        part: store.folder / f"{part}-{digest(settings)}"
+        part: store.folder / f"{part}-{json_digest(settings)}"
         for part, settings in parts.items()
         if _family(part) == "localization"
     }

@@ -29,7 +29,7 @@ from helpers.files import (
     MANIFEST,
     DamagedFileError,
     complete_or_absent,
-    digest_of,
+    file_digest,
     inside,
     is_scored,
     read_arrays,
@@ -173,7 +173,7 @@ def _publish_run(work: Path, name: str, published: Published) -> None:
     for snapshot in result["snapshots"]:
         weights = source / f"snapshot-{snapshot['snapshot']}.safetensors"
         if weights.is_file() and not snapshot.get("digest"):
-            snapshot["digest"] = digest_of(weights)
+            snapshot["digest"] = file_digest(weights)
     if (target / "result.json").is_file():
         before = read_json(target / "result.json")
         if before != result and is_scored(published.folder, name):
@@ -276,7 +276,7 @@ def _is_up_to_date(source: Path, target: Path) -> bool:
 
 def _copy(source: Path, target: Path, published: Published) -> None:
     """Copy a file as it is, where it changed."""
-    if _is_up_to_date(source, target) or digest_of(source) == digest_of(target):
+    if _is_up_to_date(source, target) or file_digest(source) == file_digest(target):
         return
     with complete_or_absent(target) as temporary:
         shutil.copyfile(source, temporary)
@@ -300,7 +300,7 @@ def _save(
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with file.open(entry, "w") as member:
                     npy.write_array(member, np.asanyarray(array), allow_pickle=False)
-        if digest_of(temporary) != digest_of(target):
+        if file_digest(temporary) != file_digest(target):
             published.written.append(target)
     _same_time(source, target)
 

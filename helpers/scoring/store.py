@@ -19,8 +19,8 @@ from helpers.files import (
     KEPT,
     DamagedFileError,
     complete_or_absent,
-    digest,
     inside,
+    json_digest,
     read_arrays,
     read_json,
     records_of,
@@ -93,7 +93,7 @@ class Store:
             RuntimeError: where computing fails.
         """
         folders = {
-            part: inside(self.folder, f"{part}-{digest(settings)}")
+            part: inside(self.folder, f"{part}-{json_digest(settings)}")
             for part, settings in parts.items()
         }
         records = Records(folders, models, self.published)

@@ -40,7 +40,7 @@ from helpers.scoring import records
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.combinations import Sweep
 from helpers.sweep.gpus import device_in_words, lock_card
-from helpers.sweep.study import Execution, digest_of, failure, record_of
+from helpers.sweep.study import Execution, failure, file_digest, record_of
 
 # Tag of the cell with which a notebook begins to sum up; its shares leave that out.
 CLOSING = "closing"
@@ -426,7 +426,7 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
     made += [
         inside(work, item["path"]) for item in items if item["kind"] == "work_file"
     ]
-    return {os.path.relpath(path, work): digest_of(path) for path in made}
+    return {os.path.relpath(path, work): file_digest(path) for path in made}
 
 
 def _write_pages(job: Mapping[str, Any]) -> int:
@@ -453,7 +453,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
         made += [folder / SWEEP_LISTING, folder / "index.html"]
     write_json(
         work / "done" / job["study"] / "pages.json",
-        {"made": {os.path.relpath(path, work): digest_of(path) for path in made}},
+        {"made": {os.path.relpath(path, work): file_digest(path) for path in made}},
     )
     return 0
 

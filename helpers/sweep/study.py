@@ -20,11 +20,11 @@ from helpers.files import (
     MANIFEST,
     PROJECT_ROOT,
     RECORDS,
-    digest,
-    digest_of,
+    change_stamp,
+    file_digest,
     inside,
+    json_digest,
     read_json,
-    stamp_of,
 )
 from helpers.parameters import (
     Parameter,
@@ -174,7 +174,7 @@ class CheckedStudy:
                 one.notebook: one.parameters
                 for one in sorted((*self.standing, *listed), key=_order)
             },
-            "findings": digest_of(self.reports / "FINDINGS.md"),
+            "findings": file_digest(self.reports / "FINDINGS.md"),
             "sweeps": sweeps,
         }
 
@@ -217,7 +217,9 @@ class CheckedStudy:
         for record in self.work.glob(f"done/{self.name}/*.json"):
             try:
                 files = read_json(record)["made"].items()
-                changed = any(digest_of(self.work / file) != old for file, old in files)
+                changed = any(
+                    file_digest(self.work / file) != old for file, old in files
+                )
             except (ValueError, KeyError, TypeError, AttributeError):
                 changed = True
             if changed:
@@ -645,7 +647,7 @@ def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:
     lines = [f"{name} = {value!r}" for name, value in values.items()]
     for name, value in values.items():
         if name.endswith("_path") and value:
-            lines.append(f"{name} {stamp_of(root / Path(value).expanduser())}")
+            lines.append(f"{name} {change_stamp(root / Path(value).expanduser())}")
     return lines
 
 
@@ -665,9 +667,9 @@ def _depends(
     content = [[cell["source"], cell["metadata"].get("tags")] for cell in cells]
     return (
         *_values_read(parameters, root),
-        f"notebooks/{stem}.ipynb {digest(content)}",
+        f"notebooks/{stem}.ipynb {json_digest(content)}",
         *(
-            f"{path.relative_to(modules.root)} {digest_of(path)[:8]}"
+            f"{path.relative_to(modules.root)} {file_digest(path)[:8]}"
             for path in modules.behind(code_of(cells))
         ),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),

@@ -16,7 +16,7 @@ from torch import nn
 
 from helpers.files import (
     complete_or_absent,
-    digest_of,
+    file_digest,
     folder_of_run,
     inside,
     is_scored,
@@ -36,18 +36,11 @@ from helpers.training.config import (
     run_id,
 )
 
-_MEASURED = [
-    "snapshot",
-    "epoch",
-    "train_loss",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "gap",
-]
-_NAMES = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"]
-_OF_RUN = ["epochs", "seconds", "device"]
-_NUMBERS = _MEASURED[2:]
+# Columns of the catalogue.
+_IDENTITY = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"]
+_NUMBERS = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
+_SNAPSHOT = ["snapshot", "epoch", *_NUMBERS]
+_RUN = ["epochs", "seconds", "device"]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
@@ -56,20 +49,20 @@ def run_folder(work: Path, run: RunConfig | str) -> Path:
 
 
 def snapshot_path(folder: Path, snapshot: str) -> Path:
-    """File of a run's snapshot ("first" or "stop")."""
+    """File of a run's snapshot: "first", "stop" or "matched", see ``train_run``."""
     return folder / f"snapshot-{snapshot}.safetensors"
 
 
 def result_folder(work: Path, run: RunConfig | str) -> Path | None:
-    """Where the result of a complete run lies: below ``work``, else in the records.
+    """Folder with the result of a complete run, below ``work`` or in the records.
 
     Args:
         work: the folder of work of a study.
         run: its configuration or its id.
 
     Returns:
-        The folder that holds ``result.json``, which a run has exactly when it needs
-        nothing more; None for a run that is not complete.
+        The folder that holds ``result.json``, which is written last; None for a run
+        that is not complete.
     """
     folder = run_folder(work, run)
     for place in (folder, run_folder(records_of(work), folder.name)):
@@ -84,9 +77,10 @@ def is_trained_here(work: Path, run: RunConfig | str) -> bool:
 
 
 def is_complete(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run needs nothing more: trained here, or trained and scored elsewhere.
+    """Whether a run need not be trained: trained here, or trained and scored elsewhere.
 
-    Records of a run that was lost before it was scored are of no use without weights.
+    A run of the records that was never scored must be trained again, since records
+    hold no weights to score.
     """
     if is_trained_here(work, run):
         return True
@@ -113,7 +107,7 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
 
     Args:
         work: its folder of work.
-        runs: whose models are wanted; without them those of all complete runs.
+        runs: whose models are listed; None lists those of all complete runs.
 
     Returns:
         A row per model, accuracies as fractions; a run without a snapshot has a row of
@@ -125,7 +119,7 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
         folder = result_folder(work, name)
         if folder:
             rows += rows_of(folder)
-    columns = [*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]
+    columns = [*_IDENTITY, *_SNAPSHOT, *_RUN, *HYPERPARAMETERS]
     table = pd.DataFrame(rows, columns=columns)
     table = table.sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_NUMBERS, float))
@@ -153,7 +147,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         "stop_reason": result["stop_reason"],
         "cell": configuration_name(config),
         "kind": kind_name(config),
-        **{name: result[name] for name in _OF_RUN},
+        **{name: result[name] for name in _RUN},
         **asdict(config),
     }
     rows = []
@@ -164,7 +158,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def _check_identity(folder: Path, record: Mapping[str, Any], name: str) -> None:
-    """Refuse a run whose configuration is not the one that its id is the digest of."""
+    """Refuse a run whose id does not end with the digest of its configuration."""
     config = {name: value for name, value in record.items() if name != "run_id"}
     if name.endswith(config_digest(config)):
         return
@@ -183,8 +177,8 @@ def weights_digests(work: Path, run: RunConfig | str) -> dict[str, str]:
         run: its configuration or its id.
 
     Returns:
-        By snapshot, 16 hex digits; a snapshot that an earlier version trained has none,
-        unless it was published.
+        By snapshot, 16 hex digits; "" for a snapshot that an earlier version trained
+        and that was not published.
     """
     folder = result_folder(work, run)
     if folder is None:
@@ -217,7 +211,7 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
 
     Args:
         history: see ``histories``.
-        epochs: the last ones of each run.
+        epochs: how many of the last epochs of each run are returned.
 
     Returns:
         A row per run and epoch: loss_change_of_run and accuracy_change_of_run, the
@@ -268,9 +262,9 @@ def load_network(
         raise FileNotFoundError(f"{path} is missing; {remedy}")
     network = _form(row).network(classes)
     expected = weights_digests(work, row["run_id"]).get(row["snapshot"], "")
-    if expected and digest_of(path) != expected:
+    if expected and file_digest(path) != expected:
         raise ValueError(
-            f"{path} is damaged or of another run (its digest is {digest_of(path)}, "
+            f"{path} is damaged or of another run (its digest is {file_digest(path)}, "
             f"and that of its run {expected}); {remedy}"
         )
     try:
@@ -286,29 +280,30 @@ def load_network(
 def keep_checkpoints(
     work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int
 ) -> pd.DataFrame:
-    """Write some models that span the gaps, in half precision.
+    """Write the weights of some models in half precision, evenly spaced in rank of gap.
 
-    Models that were trained elsewhere, of which records alone are here, are left out.
+    Models that were trained elsewhere are left out: their weights are not here.
 
     Args:
         work: the folder of work of the study.
         models: rows of the catalogue.
         folder: where the files are put.
         classes: names of the classes.
-        count: of models.
+        count: number of models to write; all if there are fewer.
 
     Returns:
-        Their rows, smallest gap first, with the name of the file. The header of each
-        file holds the same facts.
+        Rows of these models, smallest gap first, with the column ``file``. The header
+        of each file holds the same facts.
     """
-    of_records = [
+    has_only_records = [
         not is_trained_here(work, name) and is_complete(work, name)
         for name in models["run_id"]
     ]
-    ordered = models[models["gap"].notna() & ~np.array(of_records, dtype=bool)]
+    has_weights = ~np.array(has_only_records, dtype=bool)
+    ordered = models[models["gap"].notna() & has_weights]
     ordered = ordered.sort_values(["gap", "model_id"])
-    places = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))
-    chosen = ordered.iloc[np.unique(places.round().astype(int))]
+    ranks = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))
+    chosen = ordered.iloc[np.unique(ranks.round().astype(int))]
     chosen = chosen.assign(file=chosen["model_id"] + ".safetensors")
     columns = ["model_id", *HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]
     for row in chosen.to_dict("records"):
@@ -320,14 +315,18 @@ def keep_checkpoints(
 
 
 def published_checkpoints(report: Path, folder: Path) -> pd.DataFrame:
-    """Copy the checkpoints of a published report, of networks that are not here.
+    """Copy the checkpoints that a published report holds, and read their table.
+
+    For a study whose networks were trained elsewhere, so that ``keep_checkpoints`` has
+    no weights to write.
 
     Args:
         report: ``reports/<study>`` as it is published.
         folder: where the files are put.
 
     Returns:
-        As of ``keep_checkpoints``; no row where the report has none.
+        The table that ``keep_checkpoints`` returned when the report was made; no row if
+        the report has no checkpoints.
     """
     listing = report / "tables/checkpoints.csv"
     if not listing.is_file():
@@ -340,7 +339,7 @@ def published_checkpoints(report: Path, folder: Path) -> pd.DataFrame:
 
 
 def start_path(work: Path, weights: str) -> Path:
-    """Place of the pretrained weights that runs start from.
+    """File of the pretrained weights that runs start from.
 
     Args:
         work: the folder of work of the study.
@@ -350,15 +349,15 @@ def start_path(work: Path, weights: str) -> Path:
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:
-    """Say of each model whether it enters the analysis.
+    """Add a column that says which models are left out of the analysis, and why.
 
     Args:
         table: the catalogue.
-        minimum_train_accuracy: to be exceeded; 0.8 in the paper.
+        minimum_train_accuracy: a model must exceed it; 0.8 in the paper.
 
     Returns:
-        The catalogue with a column ``left_out``: "" for a model that enters, else why
-        it does not.
+        The catalogue with a column ``left_out``: "" for a model that is analysed, else
+        the reason why it is not.
     """
     too_low = f"train accuracy not above {minimum_train_accuracy:.0%}"
     fits = table["train_accuracy"] > minimum_train_accuracy
@@ -371,19 +370,19 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 def models_of_study(
     work: Path, fingerprint: str, minimum_train_accuracy: float
 ) -> pd.DataFrame:
-    """Catalogue of a study that notebook 02 left, or of the runs in its records.
+    """Catalogue that notebook 02 wrote, or that of the runs in a study's records.
 
     Args:
         work: the folder of work of the study.
-        fingerprint: of its images.
+        fingerprint: of the images that the study has now.
         minimum_train_accuracy: models at or below it are left out of the analysis.
 
     Returns:
         A row per model, with the column ``left_out``, see ``analysed``.
 
     Raises:
-        FileNotFoundError: where 02 has not run and no run has records.
-        ValueError: where the images were others, or no model is analysed.
+        FileNotFoundError: if 02 has not run and no run has records.
+        ValueError: if the models were trained on other images, or if none is analysed.
     """
     path = work / "catalogue.parquet"
     remedy = (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers.files import digest
+from helpers.files import json_digest
 from helpers.parameters import LIMITS, NUMBERS, outside
 from helpers.training.strong_augmentation import NONE
 
@@ -183,7 +183,7 @@ def config_digest(values: Mapping[str, Any]) -> str:
         for name, value in values.items()
         if name not in _LATER or value != _LATER[name]
     }
-    return digest(changed)
+    return json_digest(changed)
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import (
     device_name,
-    digest_of,
+    file_digest,
     read_header,
     read_json,
     read_tensors,
@@ -534,7 +534,7 @@ class _Training:
             facts = {
                 "snapshot": name,
                 "epoch": len(self.history),
-                "digest": digest_of(path),
+                "digest": file_digest(path),
             }
             self.snapshots.append(facts | measured)
 

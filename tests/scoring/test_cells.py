@@ -9,7 +9,7 @@ import papermill
 import pytest
 
 from helpers.data.images import of_study
-from helpers.files import PROJECT_ROOT, digest
+from helpers.files import PROJECT_ROOT, json_digest
 from helpers.measures import evidence, localization, outside, registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import measuring
@@ -135,7 +135,10 @@ def test_other_processes_get_a_cells_measure_and_a_model_that_fails_is_named(
 def test_values_of_earlier_versions_are_found():
     for family, expected in DIGESTS.items():
         names = [item.name for item in measuring.measures_by_part([family])[family]]
-        assert digest(measuring.deciding(family, MeasureSettings(), names)) == expected
+        assert (
+            json_digest(measuring.deciding(family, MeasureSettings(), names))
+            == expected
+        )
 
 
 def test_a_new_measure_is_kept_by_itself_and_leaves_the_others_where_they_are(lists):
@@ -147,7 +150,7 @@ def test_a_new_measure_is_kept_by_itself_and_leaves_the_others_where_they_are(li
     assert list(parts) == ["flatness", "flatness.new", "norms"]
     names = [item.name for item in parts["flatness"]]
     deciding = measuring.deciding("flatness", MeasureSettings(), names)
-    assert digest(deciding) == DIGESTS["flatness"]
+    assert json_digest(deciding) == DIGESTS["flatness"]
     assert measuring.measures_by_part(
         ["flatness"], ["new", "sharpness_init"]
     ).keys() == {"flatness"}

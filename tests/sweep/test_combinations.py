@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.files import digest, write_json
+from helpers.files import json_digest, write_json
 from helpers.parameters import StudyError
 from helpers.sweep.study import load_study, record_of
 from tests.sweep.conftest import write_notebook
@@ -17,7 +17,7 @@ data_path: str = ""  # of files
 jobs: int = 0  # side by side
 shard: str = ""  # share"""
 STEMS = ("01_a", "02_b", "03_c", "04_d", "08_h")
-ODD = f"~{digest('b c')}"
+ODD = f"~{json_digest('b c')}"
 SWEEP = {"method": ["a", "b c"], "threshold": [0.1, 1]}
 
 
@@ -176,7 +176,8 @@ def test_values_from_the_shell_are_those_of_the_file(project):
     both = found("03_c.threshold=0.1,0.2", "03_c.method=[a, b]", "03_c.through=04_d")
     assert len(both) == 8 and both[0] == "03_c@threshold=0.1,method=a"
     assert found("03_c.method='a,b', \"{x}\"") == [
-        f"03_c@method={word}" for word in (f"~{digest('a,b')}", f"~{digest('{x}')}")
+        f"03_c@method={word}"
+        for word in (f"~{json_digest('a,b')}", f"~{json_digest('{x}')}")
     ]
     names = found("03_c.names=[a],[a, b]")
     assert len(names) == 2  # a list of lists, since each value is one

@@ -24,7 +24,7 @@ from helpers.sweep.study import (
     CheckedStudy,
     Execution,
     asks_only_combinations,
-    digest_of,
+    file_digest,
     from_records,
     further_faults,
     load_study,
@@ -400,7 +400,7 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
             records / "01_one.json",
             {
                 "made": {
-                    file: digest_of(study.work / file)
+                    file: file_digest(study.work / file)
                     for file in ("kept.json", "data.json")
                 }
             },

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 import pandas as pd
 import pytest
 
-from helpers.files import digest_of, write_json, write_tensors
+from helpers.files import file_digest, write_json, write_tensors
 from helpers.networks.weights import Form, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
@@ -111,7 +111,7 @@ def test_weights_of_another_run_are_refused(tmp_path):
     path = catalogue.snapshot_path(catalogue.run_folder(tmp_path, config), "stop")
     state = form.network(3).state_dict()
     write_tensors(path, state)
-    complete(tmp_path, config, [snapshot() | {"digest": digest_of(path)}])
+    complete(tmp_path, config, [snapshot() | {"digest": file_digest(path)}])
     row = catalogue.read_catalogue(tmp_path, [config]).iloc[0].to_dict()
     catalogue.load_network(tmp_path, row, 3)
     write_tensors(path, state | {"fc.bias": state["fc.bias"] + 1})
