@@ -21,9 +21,9 @@ from helpers.checkpoints.images import OwnImages, digest
 from helpers.checkpoints.prediction import (
     QUANTILE,
     Predictor,
+    combine_with_labels,
     counting_covariance,
     predictor,
-    weighed,
     wilson,
 )
 from helpers.report.style import percent
@@ -215,11 +215,11 @@ def verdicts(
     table = facts.merge(scored.table, on="model_id", how="left")
     by = scored.predictor
     chance = 1 / table["outputs"].clip(lower=1)
-    accuracy = table["train_accuracy"] - by.predicted(table)
+    accuracy = table["train_accuracy"] - by.regression.predicted(table)
     table = table.assign(
         accuracy=accuracy.clip(chance, 1),
-        error=by.error(table),
-        half=by.half(table),
+        error=by.error_sd(table),
+        half=by.half_width(table),
         verdict=PREDICTED,
     )
     table["note"] = [_reason(row) for row in table.itertuples()]
@@ -264,8 +264,8 @@ def _reason(row: Any) -> str:
 def _foreign(table: pd.DataFrame, scored: Scored) -> list[str]:
     """Why the studies do not speak of each network; "" where they do."""
     by = scored.predictor
-    far = by.leverage(table) > by.farthest
-    outside = by.beyond(table)
+    far = by.regression.leverage(table) > by.largest_leverage
+    outside = by.regression.out_of_range_columns(table)
     reasons = []
     for place, row in enumerate(table.itertuples()):
         ratio = row.outputs / scored.classes if scored.classes else 1.0
@@ -298,7 +298,9 @@ def _compared(column: str, value: float, by: Predictor) -> str:
 def _with_outside(table: pd.DataFrame, by: Predictor) -> pd.DataFrame:
     """Notes on values outside the studies' range whose intervals are only wider."""
     notes = []
-    for row, columns in zip(table.itertuples(), by.beyond(table), strict=True):
+    for row, columns in zip(
+        table.itertuples(), by.regression.out_of_range_columns(table), strict=True
+    ):
         note = row.note
         if columns and row.verdict == PREDICTED:
             words = [
@@ -344,7 +346,7 @@ def _with_counts(
     counted = judged & shares.notna()
     rows = np.flatnonzero(counted & foreign.eq(""))
     if len(rows):
-        accuracy, part = weighed(
+        accuracy, part = combine_with_labels(
             table["accuracy"].to_numpy()[rows],
             table["error"].to_numpy()[rows],
             by.common,

@@ -1,4 +1,7 @@
-"""A gap predicted from the fit and a few measures, and how far that errs elsewhere."""
+"""Prediction of the gap from the fit and a few measures, with its error elsewhere.
+
+The error is that on groups of models that the method has not seen: kinds of training.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,109 +28,124 @@ from helpers.statistics.prediction import (
 LEVEL = 0.8  # of prediction intervals
 # Half of such an interval, in standard deviations.
 QUANTILE = float(scipy.stats.norm.ppf((1 + LEVEL) / 2))
-MOST = 3  # measures beside what is known
+MOST = 3  # measures, beside the columns of ``fitted_columns``
 FEWEST_CONFIGURATIONS = 8
-# Quantile of misses up to which labelled images leave a prediction's error as it is.
+# Quantile of the distance between predicted and observed accuracies above which the
+# errors of the predictions are taken to be larger than they were on the study.
 TRUSTED = 0.95
-_WORTH = 0.1  # share of the error that a further measure must take away
-_DEALS = 3
-_BEYOND = 0.1  # of the study's range: farther outside a value is named
+_LEAST_GAIN = 0.1  # share of the error that a further measure must take away
+_DEALS = 3  # random divisions into folds, over which errors are averaged
+_MARGIN = 0.1  # of the study's range, beyond which a value is called out of range
 
 
-class Predictor(NamedTuple):
-    """What predicts the gap from some columns, and its errors on groups left out."""
+class Regression(NamedTuple):
+    """A ridge regression that predicts the gap from some columns of a model."""
 
-    chosen: tuple[str, ...]  # measures beside what is known
-    regression: Pipeline
-    ranges: pd.DataFrame  # of each column among the study's models: low, high
-    # Of the study's models, by the whole method without their group: group, truth,
-    # predicted, leverage.
-    left_out: pd.DataFrame
-    scale: float  # half of an interval where the leverage is 0
-    deviation: float  # standard deviation of errors where the leverage is 0
-    # Share of the square of an error that all models of one user have: the images'.
-    common: float
-    groups: int  # that the regression rests on: kinds of training of each study
+    chosen: tuple[str, ...]  # measures, beside the columns of ``fitted_columns``
+    pipeline: Pipeline
+    ranges: pd.DataFrame  # of each column among the models fitted: low, high
+    groups: int  # of models that err together, on which the regression rests
     precision: Array  # (k, k) of the standardised columns, see ``leverage``
-
-    @property
-    def farthest(self) -> float:
-        """The leverage up to which errors were seen."""
-        return float(self.left_out["leverage"].max())
 
     def predicted(self, models: pd.DataFrame) -> Array:
         """Predicted gaps (m,); NaN where a column is undefined.
 
-        Values farther outside than one range of the studies are taken as that far:
-        a loss of 1e-9 says no more than one of 0.01.
+        A value that lies farther outside the range of the fitted models than the width
+        of this range is clipped there: a loss of 1e-9 says no more than one of 0.01.
 
         Args:
-            models: with the columns of the predictor.
+            models: with the columns of the regression.
         """
         x = self._clipped(models)
-        defined = np.isfinite(x).all(axis=1)
+        is_defined = np.isfinite(x).all(axis=1)
         gaps = np.full(len(models), np.nan)
-        if defined.any():
-            gaps[defined] = self.regression.predict(x[defined])
+        if is_defined.any():
+            gaps[is_defined] = self.pipeline.predict(x[is_defined])
         return gaps
 
     def leverage(self, models: pd.DataFrame) -> Array:
-        """How far models (m,) are from those of the studies, as it widens errors.
+        """How far models (m,) are from those fitted, as it widens errors.
 
         ``h(x) = 1/G + z' P z`` with z the standardised columns, P the precision of
         their means over G groups: the variance of a ridge regression's prediction, in
-        units of the error's variance. About k/G in the middle of the studies.
+        units of the error's variance. About k/G in the middle of the fitted models.
 
         Args:
-            models: with the columns of the predictor.
+            models: with the columns of the regression.
         """
-        clipped = self._clipped(models)
-        z = self.regression[0].transform(clipped)
+        z = self.pipeline[0].transform(self._clipped(models))
         return 1 / self.groups + np.einsum("mi,ij,mj->m", z, self.precision, z)
 
-    def half(self, models: pd.DataFrame) -> Array:
-        """Half of each interval (m,): ``scale * sqrt(1 + leverage)``.
+    def out_of_range_columns(self, models: pd.DataFrame) -> list[list[str]]:
+        """Columns in which each model is out of range by over a tenth of the range.
 
         Args:
-            models: with the columns of the predictor.
-        """
-        return self.scale * np.sqrt(1 + self.leverage(models))
-
-    def error(self, models: pd.DataFrame) -> Array:
-        """Standard deviations (m,) of errors: ``deviation * sqrt(1 + leverage)``.
-
-        Args:
-            models: with the columns of the predictor.
-        """
-        return self.deviation * np.sqrt(1 + self.leverage(models))
-
-    def beyond(self, models: pd.DataFrame) -> list[list[str]]:
-        """Columns in which each row is outside the study's range by a tenth of it.
-
-        Args:
-            models: with the columns of the predictor.
+            models: with the columns of the regression.
         """
         low = self.ranges["low"]
         high = self.ranges["high"]
-        margin = _BEYOND * (high - low)
+        margin = _MARGIN * (high - low)
         x = models[list(self.ranges.index)].astype(float)
-        far = x.lt(low - margin) | x.gt(high + margin)
-        return [list(far.columns[row]) for row in far.to_numpy()]
+        is_outside = x.lt(low - margin) | x.gt(high + margin)
+        return [list(is_outside.columns[row]) for row in is_outside.to_numpy()]
 
     def _clipped(self, models: pd.DataFrame) -> Array:
         low = self.ranges["low"]
         high = self.ranges["high"]
         x = models[list(self.ranges.index)].astype(float)
-        # What never varied in the studies has no range to measure by.
+        # A column that is constant among the fitted models is not clipped.
         span = (high - low).where(high > low, np.inf)
         return x.clip(low - span, high + span, axis=1).to_numpy()
 
 
-def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
-    """Columns of a network before any measure: training accuracy, loss, its images.
+class Predictor(NamedTuple):
+    """A regression, and how far it errs on groups of models that it has not seen."""
 
-    The number of images of a class that it was fitted to is left out where a study
-    does not say it.
+    regression: Regression
+    # A row per model of the study, predicted by the whole method without its group:
+    # group, truth, predicted, leverage.
+    left_out: pd.DataFrame
+    half_width_at_0: float  # of an interval where the leverage is 0
+    error_sd_at_0: float  # standard deviation of errors where the leverage is 0
+    # Share of the squared error that all models of a study have in common.
+    common: float
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Measures that the regression uses beside the columns of the fit."""
+        return self.regression.chosen
+
+    @property
+    def ranges(self) -> pd.DataFrame:
+        """Range of each column of the regression: low, high."""
+        return self.regression.ranges
+
+    @property
+    def largest_leverage(self) -> float:
+        """The largest leverage at which an error was observed."""
+        return float(self.left_out["leverage"].max())
+
+    def half_width(self, models: pd.DataFrame) -> Array:
+        """Half the width of each interval (m,): ``half_width_at_0 * sqrt(1 + h)``.
+
+        Args:
+            models: with the columns of the regression; h is their leverage.
+        """
+        return self.half_width_at_0 * np.sqrt(1 + self.regression.leverage(models))
+
+    def error_sd(self, models: pd.DataFrame) -> Array:
+        """Standard deviations (m,) of errors: ``error_sd_at_0 * sqrt(1 + h)``.
+
+        Args:
+            models: with the columns of the regression; h is their leverage.
+        """
+        return self.error_sd_at_0 * np.sqrt(1 + self.regression.leverage(models))
+
+
+def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
+    """Columns that predict without any measure: training accuracy, loss, and images.
+
+    The number of training images per class is used only where every model has it.
 
     Args:
         models: of ``Calibration.models``.
@@ -140,20 +158,22 @@ def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
 def _folds(
     models: pd.DataFrame, fewest_kinds: int, deals: int = 1
 ) -> NDArray[np.int64]:
-    """Numbers of what is left out together, (D, n).
+    """Fold of each model in each of D divisions into folds, (D, n).
 
-    Kinds of training, of all studies at once, or tenths of the configurations where
-    there are too few kinds.
+    A fold is a kind of training, of all studies at once: one division. With too few
+    kinds it is a tenth of the configurations, dealt at random ``deals`` times.
     """
     if models["kind"].nunique() >= fewest_kinds:
-        return pd.factorize(models["kind"])[0][None]
+        kinds, _ = pd.factorize(models["kind"])
+        return kinds[None]  # (1, n)
     return dealt_folds(models[CONFIGURATION], deals)
 
 
 def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
-    """At most ``MOST`` measures of ``Calibration.models``.
+    """Choose at most ``MOST`` measures by forward selection.
 
-    Each is that of least error with kinds left out, if it takes a tenth of it away.
+    Each step adds the measure with the least error on left-out kinds, if it lowers
+    this error by a tenth or more.
 
     Args:
         models: of ``Calibration.models``.
@@ -171,7 +191,7 @@ def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
         columns = [[*fitted, *chosen, name] for name in rest]
         sets = np.stack([models[names].to_numpy(dtype=float) for names in columns])
         errors = left_out_errors(sets, gap, folds).mean(1)
-        if not errors.min() < (1 - _WORTH) * error:
+        if not errors.min() < (1 - _LEAST_GAIN) * error:
             break
         chosen.append(rest[int(errors.argmin())])
         error = errors.min()
@@ -179,14 +199,15 @@ def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
 
 
 def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
-    """A regression of studies, and intervals by the jackknife with kinds left out.
+    """Fit a regression to studies, with intervals from errors on left-out kinds.
 
-    Half of an interval is ``scale * sqrt(1 + leverage)``, so that it widens with the
+    An interval is ``predicted ± w * sqrt(1 + leverage)``, so that it widens with the
     distance from what the studies cover; locally weighted conformal prediction, Lei et
-    al. 2018, with groups as in Dunn, Wasserman and Ramdas 2023. The scale is the
-    ``LEVEL`` quantile of ``|error| / sqrt(1 + leverage)`` of models whose kind was
-    left out, the choice of measures made without it; all kinds count the same, and one
-    further group counts as a miss. ``coverage`` measures what is achieved.
+    al. 2018, with groups as in Dunn, Wasserman and Ramdas 2023. w is the ``LEVEL``
+    quantile of ``|error| / sqrt(1 + leverage)`` over models that were predicted
+    without their kind, which was also left out when measures were chosen. All kinds
+    weigh the same, and one further group counts as a miss. ``coverage`` measures how
+    many gaps the intervals contain.
 
     Args:
         models: as ``Calibration.models``.
@@ -201,44 +222,42 @@ def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
             f"the study has {count} configurations with scores; "
             f"{FEWEST_CONFIGURATIONS} are needed to calibrate others"
         )
+    regression = _fit_regression(models, choose(models, candidates))
     left_out = _left_out(models, candidates)
-    unfinished = _regressed(models, choose(models, candidates))
-    return unfinished._replace(
+    return Predictor(
+        regression=regression,
         left_out=left_out,
-        scale=_scale(left_out, unfinished.groups),
-        deviation=_deviation(left_out),
+        half_width_at_0=_half_width_at_0(left_out, regression.groups),
+        error_sd_at_0=_error_sd_at_0(left_out),
         common=_common(models, candidates),
     )
 
 
-def _regressed(models: pd.DataFrame, chosen: tuple[str, ...]) -> Predictor:
+def _fit_regression(models: pd.DataFrame, chosen: tuple[str, ...]) -> Regression:
     """Ridge regression on standardised columns, Hoerl and Kennard 1970.
 
-    Its penalty is that of least leave-one-out error. Errors are not known yet.
+    Its penalty is the one with the least leave-one-out error.
     """
     names = [*fitted_columns(models), *chosen]
     columns = models[names].astype(float)
-    regression = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
-    regression.fit(columns.to_numpy(), models["gap"].to_numpy(dtype=float))
+    pipeline = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
+    pipeline.fit(columns.to_numpy(), models["gap"].to_numpy(dtype=float))
     groups = _groups(models)
-    z = regression[0].transform(columns.to_numpy())
-    penalty = regression[-1].alpha_ * np.eye(len(names))
-    precision = np.linalg.inv((z.T @ z + penalty) * groups / len(models))
-    return Predictor(
+    z = pipeline[0].transform(columns.to_numpy())
+    penalty = pipeline[-1].alpha_ * np.eye(len(names))
+    # Models of a group err together: the information is that of G, not of n models.
+    information = (z.T @ z + penalty) * groups / len(models)
+    return Regression(
         chosen=chosen,
-        regression=regression,
+        pipeline=pipeline,
         ranges=pd.DataFrame({"low": columns.min(), "high": columns.max()}),
-        left_out=pd.DataFrame(),
-        scale=np.nan,
-        deviation=np.nan,
-        common=0.0,
         groups=groups,
-        precision=precision,
+        precision=np.linalg.inv(information),
     )
 
 
 def _groups(models: pd.DataFrame) -> int:
-    """Groups of models that miss together: kinds of each study, or folds of one."""
+    """Number of groups of models that err together: kinds of each study, or folds."""
     if models["kind"].nunique() < 2:
         return len(np.unique(_folds(models, 2)))
     columns = [name for name in ("study", "kind") if name in models]
@@ -246,7 +265,11 @@ def _groups(models: pd.DataFrame) -> int:
 
 
 def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
-    """Each model by the whole method without its kind, see ``Predictor.left_out``."""
+    """Predict each model by the whole method without its kind.
+
+    Returns:
+        See ``Predictor.left_out``.
+    """
     table = pd.DataFrame(
         {
             "group": _folds(models, 2)[0],
@@ -259,37 +282,43 @@ def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     for group in table["group"].unique():
         inside = table["group"] == group
         rest = models[~inside]
-        without = _regressed(rest, choose(rest, candidates))
-        x = models.loc[inside, list(without.ranges.index)].to_numpy(dtype=float)
-        table.loc[inside, "predicted"] = without.regression.predict(x)
-        table.loc[inside, "leverage"] = without.leverage(models[inside])
+        regression = _fit_regression(rest, choose(rest, candidates))
+        x = models.loc[inside, list(regression.ranges.index)].to_numpy(dtype=float)
+        table.loc[inside, "predicted"] = regression.pipeline.predict(x)
+        table.loc[inside, "leverage"] = regression.leverage(models[inside])
     return table
 
 
-def _scale(left_out: pd.DataFrame, groups: int, level: float = LEVEL) -> float:
-    """Quantile of the errors in units of ``sqrt(1 + leverage)``, groups alike."""
+def _half_width_at_0(
+    left_out: pd.DataFrame, groups: int, level: float = LEVEL
+) -> float:
+    """Quantile of the errors in units of ``sqrt(1 + leverage)``; groups weigh alike."""
     errors, weights = _scaled_errors(left_out)
-    share = min(1.0, level * (groups + 1) / groups - 1e-9)
-    return float(np.quantile(errors, share, method="inverted_cdf", weights=weights))
+    # 1e-9: rounding must not lift a quantile that falls on an error to the next error.
+    quantile_level = min(1.0, level * (groups + 1) / groups - 1e-9)
+    return float(
+        np.quantile(errors, quantile_level, method="inverted_cdf", weights=weights)
+    )
 
 
-def _deviation(left_out: pd.DataFrame) -> float:
-    """Root mean square of the errors in these units, groups alike."""
+def _error_sd_at_0(left_out: pd.DataFrame) -> float:
+    """Root mean square of the errors in these units; groups weigh alike."""
     errors, weights = _scaled_errors(left_out)
     return float(np.sqrt(np.average(errors**2, weights=weights)))
 
 
 def _scaled_errors(left_out: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Absolute errors over ``sqrt(1 + leverage)``; weights with equal sums by group."""
     errors = (left_out["truth"] - left_out["predicted"]).abs()
     weights = 1 / left_out.groupby("group")["truth"].transform("size")
     return errors / np.sqrt(1 + left_out["leverage"]), weights
 
 
 def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
-    """Share of squared errors that the models of a study have in common.
+    """Share of the squared error that all models of a study have in common.
 
-    The squared mean over the mean square of errors, each study predicted by the
-    others. One study shows none: 0.
+    Squared mean over mean square of a study's errors when the other studies predict
+    it; 0 if there is only one study.
     """
     if "study" not in models or models["study"].nunique() < 2:
         return 0.0
@@ -297,22 +326,25 @@ def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
     squares = []
     for _, inside in models.groupby("study"):
         others = models.drop(inside.index)
-        by = _regressed(others, choose(others, candidates))
-        errors = inside["gap"].to_numpy(dtype=float) - by.predicted(inside)
+        regression = _fit_regression(others, choose(others, candidates))
+        errors = inside["gap"].to_numpy(dtype=float) - regression.predicted(inside)
         means.append(errors.mean() ** 2)
         squares.append((errors**2).mean())
     return float(np.mean(means) / max(np.mean(squares), 1e-12))
 
 
 def held(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
-    """Models whose gap is known, with truth, predicted, and an interval: low, high.
+    """Predict models whose gap is known, to compare.
 
     Args:
         models: of ``Calibration.models``.
-        by: that predicts them.
+        by: the predictor.
+
+    Returns:
+        The models with the columns truth, predicted, and low and high, the interval.
     """
-    predicted = by.predicted(models)
-    half = by.half(models)
+    predicted = by.regression.predicted(models)
+    half = by.half_width(models)
     return models.assign(
         truth=models["gap"].astype(float),
         predicted=predicted,
@@ -322,13 +354,15 @@ def held(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
 
 
 def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
-    """The whole method tried on each kind of training that it has not seen.
-
-    As ``held``; no row where too few configurations are left.
+    """Try the whole method on each kind of training without having seen it.
 
     Args:
         models: of ``Calibration.models``.
-        candidates: columns of measures.
+        candidates: columns of measures that may be chosen.
+
+    Returns:
+        The table of ``held``; a kind is skipped if without it too few configurations
+        are left.
     """
     empty = pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])
     tables = []
@@ -340,17 +374,18 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 
 
 def summary(tried: pd.DataFrame) -> dict[str, float]:
-    """Errors of a table as ``held``, and the share of intervals that hold.
+    """Mean error of predictions, and the share of intervals that contain the truth.
 
-    The share's interval counts configurations, since snapshots and repeats
-    of one miss together.
+    The interval of this share counts configurations, not models: snapshots and repeats
+    of a configuration err together.
 
     Args:
         tried: of ``coverage`` or ``held``.
 
     Returns:
-        models and inside, numbers; error_points, the mean absolute error, and
-        width_points, the median width, in points; covered with its 95 % interval.
+        models, and inside, the number whose interval contains the truth; error_points,
+        the mean absolute error, and width_points, the median width of intervals, both
+        in points; covered, the share inside, with its 95 % interval.
     """
     inside = int(tried["truth"].between(tried["low"], tried["high"]).sum())
     trials = tried[CONFIGURATION].nunique()
@@ -371,8 +406,8 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, flo
     """Interval of a proportion; Wilson 1927. NaN without a trial.
 
     Args:
-        successes: number of them.
-        trials: number of them.
+        successes: how many of the trials succeeded.
+        trials: number of trials.
         level: of the interval.
     """
     if not trials:
@@ -383,11 +418,11 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, flo
 
 
 def counting_covariance(right: ArrayLike) -> Array:
-    """Covariance (m, m) of shares of labelled images that m networks have right.
+    """Covariance (m, m) of the observed accuracies of m networks on labelled images.
 
-    All networks see the same images, some of which are hard for all, so their shares
-    err together: ``cov(right_i, right_j) / n``. Two images more, of which every
-    network has one right, keep a variance above 0.
+    All networks see the same images, some of which are hard for all, so their observed
+    accuracies err together: ``cov(right_i, right_j) / n``. Two images are added, one
+    of which every network classifies rightly, to keep variances above 0.
 
     Args:
         right: (m, n) whether network i is right on image j.
@@ -398,23 +433,24 @@ def counting_covariance(right: ArrayLike) -> Array:
     return np.atleast_2d(np.cov(padded, bias=True)) / images
 
 
-def weighed(
+def combine_with_labels(
     predicted: ArrayLike,
     error: ArrayLike,
     common: float,
     right: ArrayLike,
     trusted: float = TRUSTED,
 ) -> tuple[Array, Array]:
-    """Predicted accuracies weighed with the shares of labelled images that are right.
+    """Combine predicted accuracies with those observed on labelled images.
 
-    The mean and covariance of the predictions' normal law given the shares. Where
-    these are beyond the quantile ``trusted`` of what predictions and counting make
-    (chi-squared), predictions err by as much as the shares show, if that is more.
+    Mean and covariance of the posterior of a normal prior (the predictions) given
+    normal observations. If these are farther from the predictions than the quantile
+    ``trusted`` of their squared Mahalanobis distance (chi-squared), the prior's
+    covariance is inflated to the squared error that the observations show.
 
     Args:
         predicted: (m,) accuracies.
         error: (m,) standard deviations of their errors.
-        common: share of the square of an error that is one error of all.
+        common: share of the squared error that all networks have in common.
         right: (m, n) whether network i is right on labelled image j.
         trusted: quantile in [0, 1).
 
@@ -426,11 +462,13 @@ def weighed(
     counting = counting_covariance(right)
     correlation = common + (1 - common) * np.eye(len(p))
     prior = np.outer(error, error) * correlation
-    miss = np.asarray(right, dtype=float).mean(1) - p
+    observed_accuracy = np.asarray(right, dtype=float).mean(1)
+    miss = observed_accuracy - p
     # Networks that are right on the same images have equal rows: hence pinv.
-    surprise = miss @ np.linalg.pinv(prior + counting) @ miss
-    if surprise > scipy.stats.chi2.ppf(trusted, len(p)):
-        shown = np.mean(miss**2 - np.diag(counting)) / np.mean(error**2)
-        prior = max(1.0, shown) * prior
+    squared_distance = miss @ np.linalg.pinv(prior + counting) @ miss
+    if squared_distance > scipy.stats.chi2.ppf(trusted, len(p)):
+        squared_errors = miss**2 - np.diag(counting)
+        inflation = np.mean(squared_errors) / np.mean(error**2)
+        prior = max(1.0, inflation) * prior
     gain = prior @ np.linalg.pinv(prior + counting)
     return p + gain @ miss, prior - gain @ prior

@@ -134,8 +134,8 @@ def rests_on(scored: Scored, study: Calibration) -> str:
         held_out="kinds" if kinds > 1 else "configurations",
         error=(by.left_out["truth"] - by.left_out["predicted"]).abs().mean(),
         level=LEVEL,
-        near=by.scale * np.sqrt(1 + by.left_out["leverage"].median()),
-        far=by.scale * np.sqrt(1 + by.farthest),
+        near=by.half_width_at_0 * np.sqrt(1 + by.left_out["leverage"].median()),
+        far=by.half_width_at_0 * np.sqrt(1 + by.largest_leverage),
     )
 
 

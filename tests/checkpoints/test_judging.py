@@ -7,7 +7,7 @@ import scipy.stats
 
 from helpers.checkpoints import judging, report
 from helpers.checkpoints.case import FACTS
-from helpers.checkpoints.prediction import predictor, weighed, wilson
+from helpers.checkpoints.prediction import combine_with_labels, predictor, wilson
 from tests.checkpoints.conftest import models_table
 
 
@@ -46,7 +46,9 @@ def found_of(mixup, train_accuracy=0.9):
 def test_checkpoints_are_ranked_by_predicted_test_accuracy_not_by_gap():
     found = found_of([0.5, 0.6, 0.7], [0.99, 0.8, 0.75])
     table = judging.verdicts(facts(fault=["", "", ""]), found)
-    gap = dict(zip("abc", found.predictor.predicted(found.table), strict=True))
+    gap = dict(
+        zip("abc", found.predictor.regression.predicted(found.table), strict=True)
+    )
     assert gap["c"] < gap["a"]
     assert table["checkpoint"].iloc[0] == "a.pt"
     assert table["rank"].tolist() == [1, 2, 3]
@@ -56,12 +58,12 @@ def test_checkpoints_are_ranked_by_predicted_test_accuracy_not_by_gap():
     by_name = table.sort_values("checkpoint")
     np.testing.assert_allclose(
         by_name["accuracy_high"] - by_name["accuracy_low"],
-        2 * found.predictor.half(found.table),
+        2 * found.predictor.half_width(found.table),
     )
     np.testing.assert_allclose(
         table["gap_high"], table["train_accuracy"] - table["accuracy_low"]
     )
-    error = pd.Series(found.predictor.error(found.table), list("abc"))
+    error = pd.Series(found.predictor.error_sd(found.table), list("abc"))
     error = error[[name[0] for name in table["checkpoint"]]].to_numpy()
     behind = (table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot(error, error[0])
     np.testing.assert_allclose(
@@ -80,17 +82,19 @@ def test_labelled_images_are_weighed_in_and_counted():
     found = found_of([0.6, 0.6])
     right = {"a.pt": flags(48), "b.pt": flags(54)}  # near what is predicted
     table = judging.verdicts(given, found, right).set_index("checkpoint")
-    said = found.table["train_accuracy"] - found.predictor.predicted(found.table)
+    said = found.table["train_accuracy"] - found.predictor.regression.predicted(
+        found.table
+    )
     by = found.predictor
-    mean, covariance = weighed(
-        said, by.error(found.table), by.common, np.stack(list(right.values()))
+    mean, covariance = combine_with_labels(
+        said, by.error_sd(found.table), by.common, np.stack(list(right.values()))
     )
     deviation = np.sqrt(np.diag(covariance))
     table = table.loc[["a.pt", "b.pt"]]
     np.testing.assert_allclose(table.loc[["a.pt", "b.pt"], "accuracy"], mean)
     np.testing.assert_allclose(
         table["accuracy_high"] - table["accuracy"],
-        by.scale / by.deviation * deviation,
+        by.half_width_at_0 / by.error_sd_at_0 * deviation,
     )
     assert table.loc["a.pt", "labelled_right"] == 0.48
     assert tuple(table.loc["a.pt", ["counted_low", "counted_high"]]) == wilson(48, 100)
@@ -109,9 +113,9 @@ def test_networks_like_no_study_s_are_judged_by_their_labelled_images_alone():
     assert table["accuracy"].tolist()[:2] == [0.5, 0.6]
     half = scipy.stats.norm.ppf(0.9) * np.sqrt(0.25 / 400)  # of 80 %
     assert table.loc["a.pt", "accuracy_high"] - 0.5 == pytest.approx(half, rel=1e-3)
-    alone, _ = weighed(
-        0.9 - found.predictor.predicted(found.table)[2:],
-        found.predictor.error(found.table)[2:],
+    alone, _ = combine_with_labels(
+        0.9 - found.predictor.regression.predicted(found.table)[2:],
+        found.predictor.error_sd(found.table)[2:],
         0.0,
         right["c.pt"][None],
     )
@@ -216,7 +220,10 @@ def test_without_any_checkpoint_that_can_be_read_nothing_is_said():
 
 def test_values_outside_of_the_studies_range_are_named():
     found = found_of([0.6], 0.64)
-    assert found.predictor.leverage(found.table) < found.predictor.farthest
+    assert (
+        found.predictor.regression.leverage(found.table)
+        < found.predictor.largest_leverage
+    )
     table = judging.verdicts(facts(fault=[""]), found)
     assert table["verdict"].item() == "predicted"
     assert (

@@ -20,8 +20,8 @@ def test_a_line_without_noise_is_found_as_least_squares_finds_it():
     found = prediction.predictor(models, BOTH)
     columns = models[["train_accuracy", "log_train_loss", "mixup"]]
     line = LinearRegression().fit(columns, models["gap"]).predict(columns)
-    np.testing.assert_allclose(found.predicted(models), line, atol=0.01)
-    assert (found.half(models) < 0.03).all()
+    np.testing.assert_allclose(found.regression.predicted(models), line, atol=0.01)
+    assert (found.half_width(models) < 0.03).all()
 
 
 def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
@@ -32,16 +32,19 @@ def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
     for kind in models["kind"].unique():
         inside = models["kind"] == kind
         rest = prediction.predictor(models[~inside], ())
-        missed = np.abs(rest.predicted(models[inside]) - models.loc[inside, "gap"])
-        errors.append(missed / np.sqrt(1 + rest.leverage(models[inside])))
-    assert found.groups == 4
-    assert found.scale == pytest.approx(np.concatenate(errors).max())
+        missed = np.abs(
+            rest.regression.predicted(models[inside]) - models.loc[inside, "gap"]
+        )
+        errors.append(missed / np.sqrt(1 + rest.regression.leverage(models[inside])))
+    assert found.regression.groups == 4
+    assert found.half_width_at_0 == pytest.approx(np.concatenate(errors).max())
     np.testing.assert_allclose(
-        found.half(models), found.scale * np.sqrt(1 + found.leverage(models))
+        found.half_width(models),
+        found.half_width_at_0 * np.sqrt(1 + found.regression.leverage(models)),
     )
     squares = np.mean(np.concatenate(errors) ** 2)
     np.testing.assert_allclose(
-        found.error(models) ** 2, squares * (1 + found.leverage(models))
+        found.error_sd(models) ** 2, squares * (1 + found.regression.leverage(models))
     )
 
 
@@ -54,8 +57,8 @@ def test_kinds_count_once_however_many_models_they_have():
             "leverage": [0.0, 0.0, 3.0],
         }
     )
-    assert prediction._scale(errors, 1000, 0.45) == pytest.approx(0.1)
-    assert prediction._scale(errors, 1000, 0.6) == pytest.approx(0.3)
+    assert prediction._half_width_at_0(errors, 1000, 0.45) == pytest.approx(0.1)
+    assert prediction._half_width_at_0(errors, 1000, 0.6) == pytest.approx(0.3)
 
 
 def test_leverage_is_that_of_least_squares_on_as_many_groups():
@@ -68,14 +71,13 @@ def test_leverage_is_that_of_least_squares_on_as_many_groups():
     covariance = np.linalg.inv(design.T @ design * 4 / len(columns))
     expected = np.einsum("mi,ij,mj->m", own, covariance, own)
     new = pd.DataFrame(own[:, 1:], columns=list(prediction.FIT))
-    bare = found._replace(
-        precision=np.linalg.inv(
-            np.cov(found.regression[0].transform(columns).T, bias=True) * 4
-        )
+    standardised = found.regression.pipeline[0].transform(columns)
+    regression = found.regression._replace(
+        precision=np.linalg.inv(np.cov(standardised.T, bias=True) * 4),
+        ranges=found.ranges.assign(low=-9.0, high=9.0),
     )
-    far = bare._replace(ranges=found.ranges.assign(low=-9.0, high=9.0))
-    np.testing.assert_allclose(far.leverage(new), expected)
-    assert far.leverage(new)[1] > far.leverage(new)[0]
+    np.testing.assert_allclose(regression.leverage(new), expected)
+    assert regression.leverage(new)[1] > regression.leverage(new)[0]
 
 
 def test_images_of_a_class_are_known_where_every_model_says_them():
@@ -86,7 +88,7 @@ def test_images_of_a_class_are_known_where_every_model_says_them():
     assert prediction.fitted_columns(with_numbers)[-1] == "log_class_images"
     gap = models["gap"] - 0.1 * numbers
     found = prediction.predictor(with_numbers.assign(gap=gap), BOTH)
-    line = np.polyfit(found.predicted(with_numbers), gap, 1)
+    line = np.polyfit(found.regression.predicted(with_numbers), gap, 1)
     assert line[0] == pytest.approx(1, abs=0.1)
     with_numbers.loc[0, "log_class_images"] = np.nan
     assert prediction.fitted_columns(with_numbers) == prediction.FIT
@@ -98,10 +100,14 @@ def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_be
     own = models.head(3).copy()
     low, high = found.ranges.loc["mixup"]
     own["mixup"] = [np.nan, high + (high - low), high + 100]
-    said = found.predicted(own.assign(train_accuracy=0.9, log_train_loss=-2.0))
+    said = found.regression.predicted(
+        own.assign(train_accuracy=0.9, log_train_loss=-2.0)
+    )
     assert np.isnan(said[0])
     assert said[1] == said[2]
-    assert found.beyond(own.assign(train_accuracy=0.9, log_train_loss=-2.0)) == [
+    assert found.regression.out_of_range_columns(
+        own.assign(train_accuracy=0.9, log_train_loss=-2.0)
+    ) == [
         [],
         ["mixup"],
         ["mixup"],
@@ -120,8 +126,8 @@ def test_coverage_tries_each_kind_by_what_the_others_teach():
     kind = models["kind"].iloc[0]
     rest = prediction.predictor(models[models["kind"] != kind], BOTH)
     mine = tried[tried["kind"] == kind]
-    np.testing.assert_allclose(mine["predicted"], rest.predicted(mine))
-    np.testing.assert_allclose(mine["high"] - mine["low"], 2 * rest.half(mine))
+    np.testing.assert_allclose(mine["predicted"], rest.regression.predicted(mine))
+    np.testing.assert_allclose(mine["high"] - mine["low"], 2 * rest.half_width(mine))
     assert not len(prediction.coverage(models[models["kind"] == kind], BOTH))
 
 
@@ -156,15 +162,15 @@ def flags(*right, images=100):
 def test_a_count_and_a_prediction_are_weighed_by_their_variances():
     share = 46 / 102  # of 100 images and two more, one of them right
     variances = np.array([0.05**2, share * (1 - share) / 100])
-    mean, covariance = prediction.weighed([0.5], [0.05], 0.3, flags(45))
+    mean, covariance = prediction.combine_with_labels([0.5], [0.05], 0.3, flags(45))
     assert mean[0] == pytest.approx(
         (0.5 / variances[0] + 0.45 / variances[1]) / (1 / variances).sum()
     )
     assert covariance.item() == pytest.approx(1 / (1 / variances).sum())
-    certain = prediction.weighed([0.5], [1e-9], 0.3, flags(45))[0]
+    certain = prediction.combine_with_labels([0.5], [1e-9], 0.3, flags(45))[0]
     assert certain == pytest.approx(0.5)
     assert np.isfinite(
-        prediction.weighed([0.5, 0.5], [0.05, 0.05], 0.3, flags(0, 100))[0]
+        prediction.combine_with_labels([0.5, 0.5], [0.05, 0.05], 0.3, flags(0, 100))[0]
     ).all()
 
 
@@ -195,7 +201,7 @@ def test_what_predictions_miss_in_common_is_learnt_from_all_counts():
     counting = prediction.counting_covariance(right)
     weight = scipy.stats.multivariate_normal.pdf(right.mean(1) - truth, cov=counting)
     centre = np.average(truth, axis=0, weights=weight)
-    mean, covariance = prediction.weighed(said, error, common, right)
+    mean, covariance = prediction.combine_with_labels(said, error, common, right)
     np.testing.assert_allclose(mean, centre, atol=5e-4)
     np.testing.assert_allclose(
         np.diag(covariance),
@@ -205,18 +211,21 @@ def test_what_predictions_miss_in_common_is_learnt_from_all_counts():
 
 
 def test_networks_that_are_right_on_the_same_images_are_one_witness():
-    alone = prediction.weighed([0.5], [0.06], 0.7, flags(40))[0]
-    twice = prediction.weighed([0.5, 0.5], [0.06, 0.06], 1.0, flags(40, 40))[0]
+    alone = prediction.combine_with_labels([0.5], [0.06], 0.7, flags(40))[0]
+    twice = prediction.combine_with_labels(
+        [0.5, 0.5], [0.06, 0.06], 1.0, flags(40, 40)
+    )[0]
     np.testing.assert_allclose(twice, alone[0], atol=1e-6)
 
 
 def test_predictions_that_labelled_images_refuse_count_for_less():
     said, error, right = [0.5, 0.6], [0.05, 0.05], flags(320, 320, images=400)
-    mean, _ = prediction.weighed(said, error, 0.5, right)
+    mean, _ = prediction.combine_with_labels(said, error, 0.5, right)
     counting = prediction.counting_covariance(right)
     shown = np.sqrt(np.mean((0.8 - np.array(said)) ** 2 - np.diag(counting)))
     np.testing.assert_allclose(
-        mean, prediction.weighed(said, [shown, shown], 0.5, right, 1 - 1e-12)[0]
+        mean,
+        prediction.combine_with_labels(said, [shown, shown], 0.5, right, 1 - 1e-12)[0],
     )
 
 
@@ -241,7 +250,7 @@ def test_a_value_is_beyond_a_study_from_a_tenth_of_its_range():
     margins = [-0.11, -0.09, 0.09, 0.11]
     ends = [low, low, high, high]
     inside["mixup"] = np.array(ends) + np.array(margins) * (high - low)
-    assert by.beyond(inside) == [["mixup"], [], [], ["mixup"]]
+    assert by.regression.out_of_range_columns(inside) == [["mixup"], [], [], ["mixup"]]
 
 
 @pytest.mark.parametrize(("error", "chosen"), [(0.91, ()), (0.89, ("mixup",))])
