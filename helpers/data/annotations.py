@@ -1,8 +1,8 @@
-"""What annotation files say of images: the labels and boxes of objects.
+"""Parsers of annotation files: the labels and boxes of the objects in images.
 
-Every parser takes the bytes of a file. What is wrong with one image is a text in place
-of its ``Annotation``, so that it costs this image alone; what is wrong with a whole
-table is a ValueError.
+Every parser takes the bytes of a file. A fault of one image is returned as a text in
+place of its ``Annotation``, so that only this image is left out; a fault of a whole
+table raises ValueError.
 """
 
 import codecs
@@ -19,19 +19,18 @@ from defusedxml import DefusedXmlException
 
 Box = tuple[float, float, float, float]
 IN_SHARES = (1, 1)  # the stated size where boxes are shares of the image
-_MOST_OF_A_SHARE = (
-    2.0  # YOLO's numbers are at most 1, but for rounding and boxes that reach out
-)
+# YOLO's shares are at most 1; rounding, and boxes beyond the edge, exceed it.
+_LARGEST_SHARE = 2.0
 
 
 class Annotation(NamedTuple):
-    """What an annotation says of one image."""
+    """Objects in one image, as an annotation states them."""
 
-    # Labels, and xmin, ymin, xmax, ymax in pixels of the stated size.
+    # Label and box of each; a box is xmin, ymin, xmax, ymax in pixels of ``size``.
     objects: tuple[tuple[str, Box | None], ...]
     # Stated width and height; None where there is none, IN_SHARES for shares.
     size: tuple[int, int] | None = None
-    split: str = ""  # in the words of its file, such as "valid"; "" where not stated
+    split: str = ""  # as its file calls it, such as "valid"; "" where not stated
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -44,7 +43,7 @@ class Annotation(NamedTuple):
         return {label for label, _ in self.objects}
 
 
-Reading = Annotation | str  # a text says what is wrong
+AnnotationOrFault = Annotation | str  # the fault in words
 
 
 class _NoBoxError(ValueError):
@@ -52,13 +51,14 @@ class _NoBoxError(ValueError):
 
 
 def _box(numbers: Sequence[Any]) -> Box:
-    """Four finite numbers, as they are."""
+    """Box of four numbers, unchanged; an error unless they are four and finite."""
     try:
-        x0, y0, x1, y1 = map(float, numbers)
+        values = [float(number) for number in numbers]
     except (TypeError, ValueError):
-        x0 = y0 = x1 = y1 = math.nan
-    if not all(map(math.isfinite, (x0, y0, x1, y1))):
+        values = []
+    if len(values) != 4 or not all(map(math.isfinite, values)):
         raise _NoBoxError(f"{numbers!r:.200} is no box of 4 finite numbers")
+    x0, y0, x1, y1 = values
     return x0, y0, x1, y1
 
 
@@ -88,7 +88,7 @@ def _box_of_points(numbers: Sequence[Any]) -> Box:
 
 
 def _size(width: Any, height: Any) -> tuple[int, int] | None:
-    """Stated size of an image; None for what tools write for "unknown"."""
+    """Stated width and height; None where a tool wrote a word, nothing, or 0."""
     try:
         size = int(float(width)), int(float(height))
     except (TypeError, ValueError, OverflowError):
@@ -97,36 +97,36 @@ def _size(width: Any, height: Any) -> tuple[int, int] | None:
 
 
 def text_of(content: bytes) -> str:
-    """The text of a file: UTF-8 with or without its mark, or UTF-16 with it.
+    """Decode a file: UTF-8 with or without a byte order mark, or UTF-16 with one.
 
     Args:
         content: of the file.
 
     Raises:
-        ValueError: for another encoding, whose letters are not known.
+        ValueError: if it has another encoding.
     """
-    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return content.decode("utf-16" if marked else "utf-8-sig")
+        return content.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as fault:
         raise ValueError("its text is no UTF-8; save it as UTF-8") from fault
 
 
 def _nonblank(text: str) -> list[str]:
-    """Lines that are not blank; one that stands twice says nothing new."""
+    """Lines that are not blank, each once."""
     return list(dict.fromkeys(line for line in text.splitlines() if line.strip()))
 
 
 def _lines(content: bytes) -> list[str]:
-    """Lines of a file of numbers and plain words, whatever else is in it."""
+    """Lines of a file of numbers and plain words; undecodable bytes are replaced."""
     return _nonblank(content.decode("utf-8-sig", "replace"))
 
 
 def _from_json(content: bytes) -> Any:
-    """Values of a JSON file, also with a mark of its encoding.
+    """Values of a JSON file, with or without a byte order mark.
 
     Raises:
-        ValueError: where it is none, such as a file that was cut.
+        ValueError: if it is not JSON, such as a truncated file.
     """
     try:
         return json.loads(content)
@@ -137,14 +137,14 @@ def _from_json(content: bytes) -> Any:
 # --- Pascal VOC ---
 
 
-def parse_voc(content: bytes) -> Reading:
+def parse_voc(content: bytes) -> AnnotationOrFault:
     """Read a Pascal VOC XML file, in any namespace; entity definitions are refused.
 
     Args:
         content: of the file.
 
     Returns:
-        Labels and boxes of its objects, or what is wrong with it.
+        Labels and boxes of its objects, or its fault in words.
 
     Example:
         >>> box = b"<xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax>"
@@ -155,7 +155,7 @@ def parse_voc(content: bytes) -> Reading:
     try:
         root = defusedxml.ElementTree.fromstring(content)
     except (ParseError, DefusedXmlException, LookupError, ValueError) as fault:
-        # LookupError: of an unknown encoding.
+        # LookupError: the file names an unknown encoding.
         return f"{type(fault).__name__}: {fault}"
     try:
         objects = tuple(_voc_object(item) for item in root.iterfind(".//{*}object"))
@@ -193,30 +193,36 @@ class _Row(NamedTuple):
 
     image: str
     label: str
-    numbers: Sequence[Any]  # x0, y0, x1, y1; none where the object has no box
-    size: tuple[int, int] | None = None  # of the image, where it is stated
-    split: str = ""  # of the image, where it is stated
+    numbers: Sequence[Any]  # x0, y0, x1, y1; empty if the object has no box
+    size: tuple[int, int] | None = None  # of the image; None if not stated
+    split: str = ""  # of the image; "" if not stated
 
 
-def _annotations(rows: Iterable[_Row]) -> dict[str, Reading]:
-    """Annotations by image."""
-    readings: dict[str, Reading] = {}
+def _annotations(rows: Iterable[_Row]) -> dict[str, AnnotationOrFault]:
+    """Annotations by image; size and split are those of the last row that states them.
+
+    An image with a faulty box has the fault in place of its annotation.
+    """
+    annotations: dict[str, AnnotationOrFault] = {}
     for row in rows:
-        earlier = readings.get(row.image, Annotation(()))
+        earlier = annotations.get(row.image, Annotation(()))
         if isinstance(earlier, str):
             continue
         try:
             box = _box(row.numbers) if row.numbers else None
         except _NoBoxError as fault:
-            readings[row.image] = str(fault)
+            annotations[row.image] = str(fault)
         else:
-            objects = (*earlier.objects, (row.label, box))
-            readings[row.image] = Annotation(objects, row.size, row.split)
-    return readings
+            annotations[row.image] = Annotation(
+                objects=(*earlier.objects, (row.label, box)),
+                size=row.size or earlier.size,
+                split=row.split or earlier.split,
+            )
+    return annotations
 
 
-def parse_tiny_boxes(content: bytes) -> dict[str, Reading]:
-    """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, by tabs.
+def parse_tiny_boxes(content: bytes) -> dict[str, AnnotationOrFault]:
+    """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, tab-separated.
 
     Args:
         content: of the table of a class, or of that of validation images.
@@ -231,7 +237,9 @@ def parse_tiny_boxes(content: bytes) -> dict[str, Reading]:
     rows = []
     for line in _lines(content):
         name, *rest = line.split("\t")
-        rows.append(_Row(name, "".join(rest[:-4]), rest[-4:] or ["no box"]))
+        label = "".join(rest[:-4])
+        corners = rest[-4:] or ["no box"]  # which ``_box`` refuses in these words
+        rows.append(_Row(name, label, corners))
     return _annotations(rows)
 
 
@@ -257,28 +265,30 @@ _COLUMNS = {
 }
 
 
-def parse_csv(content: bytes) -> dict[str, Reading]:
+def parse_csv(content: bytes) -> dict[str, AnnotationOrFault]:
     """Read a table of objects: columns path and label, and a box or none.
 
-    The first line names the columns, by commas, semicolons or tabs. A box is x0, y0,
-    x1, y1, and width and height are then of the image; or x, y, w, h, or x, y, width,
-    height. A column split says which images are for training and which for test.
+    The first line names the columns, separated by commas, semicolons or tabs. The
+    columns of a box are x0, y0, x1, y1; or x, y, w, h; or x, y, width, height. Except
+    in the last form, width and height are those of the image. A column split says
+    which images are for training and which for test.
 
     Args:
         content: of the file, UTF-8, or UTF-16 with its mark.
 
     Returns:
-        Annotations by the paths that the table has.
+        Annotations by path as the table has it.
 
     Raises:
-        ValueError: where the first line names no columns path and label, or the text
-            is of another encoding.
+        ValueError: if the first line lacks a column path or label, or if the text has
+            another encoding.
 
     Example:
         >>> parse_csv(b"path;label\\na.png;cat")
         {'a.png': Annotation(objects=(('cat', None),), size=None, split='')}
     """
-    lines = _nonblank(text_of(content)) or [","]
+    lines = _nonblank(text_of(content)) or [","]  # no line: the columns are missing
+    # the one that occurs most often in the first line
     delimiter = max(_DELIMITERS, key=lines[0].count)
     try:
         head, *rows = (next(csv.reader([line], delimiter=delimiter)) for line in lines)
@@ -291,7 +301,7 @@ def parse_csv(content: bytes) -> dict[str, Reading]:
 
 
 def _places_of_columns(head: Sequence[str]) -> dict[str, int]:
-    """Where each column stands, by our name or by one that other tools use."""
+    """Index of each column, which may have our name or one that other tools use."""
     places = {}
     for column, others in _COLUMNS.items():
         names = [name for name in (column, *others.split()) if name in head]
@@ -308,7 +318,7 @@ def _csv_row(row: Sequence[str], columns: Mapping[str, int], delimiter: str) -> 
     path = cells.pop("path")
     label = cells.pop("label")
     split = cells.pop("split", "")
-    if delimiter == ";":  # between numbers that have a decimal comma
+    if delimiter == ";":  # such tables may have decimal commas
         cells = {column: cell.replace(",", ".") for column, cell in cells.items()}
     numbers, size = _csv_box(cells)
     return _Row(path, label, numbers, size, split)
@@ -317,7 +327,10 @@ def _csv_row(row: Sequence[str], columns: Mapping[str, int], delimiter: str) -> 
 def _csv_box(
     cells: Mapping[str, str],
 ) -> tuple[Sequence[Any], tuple[int, int] | None]:
-    """Corners of the box in a line of a table, and the stated size of the image."""
+    """Corners of the box in a line of a table, and the stated size of the image.
+
+    Cells that are no box come back as they are: ``_annotations`` names their fault.
+    """
     size = _size(cells.get("width"), cells.get("height"))
     if "x0" in cells or "x" not in cells:
         return [cells[side] for side in _CORNERS if cells.get(side)], size
@@ -328,40 +341,42 @@ def _csv_box(
     try:
         return _box_of_corner(texts), size if "w" in cells else None
     except _NoBoxError:
-        return texts[:3], None  # no box, which is said of the image
+        return texts, None
 
 
 # --- COCO ---
 
 
-def parse_coco(content: bytes) -> dict[str, Reading]:
+def parse_coco(content: bytes) -> dict[str, AnnotationOrFault]:
     """Read COCO's JSON by the names of its images.
 
-    Groups of objects (iscrowd) are left out. An object without a box has that around
-    its polygons.
+    Groups of objects (iscrowd) are left out. The box of an object that states none is
+    the one around its polygons.
 
     Args:
         content: of the file.
 
     Returns:
-        Annotations by ``file_name``; a text where one has an object that is no box.
+        Annotations by ``file_name``; the fault of an image that has a faulty box.
 
     Raises:
-        ValueError: where it is no such file, no object is of a listed image, or an id
-            stands for two images or two categories.
+        ValueError: if it is no such file, if no object belongs to a listed image, or if
+            an id is that of two images or of two categories.
     """
     table = _from_json(content)
     try:
         labels = {_key(item["id"]): str(item["name"]) for item in table["categories"]}
-        marks = defaultdict(list)
-        for mark in table["annotations"]:
-            if not mark.get("iscrowd"):
-                marks[_key(mark["image_id"])].append(mark)
+        objects_of_image = defaultdict(list)
+        for item in table["annotations"]:
+            if not item.get("iscrowd"):
+                objects_of_image[_key(item["image_id"])].append(item)
         images = {_key(image["id"]): image for image in table["images"]}
         repeated = _repeated_id(table["categories"], "name")
         repeated = repeated or _repeated_id(table["images"], "file_name")
-        readings = {
-            str(image["file_name"]): _coco_image(image, marks.get(key, []), labels)
+        annotations = {
+            str(image["file_name"]): _coco_image(
+                image, objects_of_image.get(key, []), labels
+            )
             for key, image in images.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -370,21 +385,21 @@ def parse_coco(content: bytes) -> dict[str, Reading]:
         ) from fault
     if repeated:
         raise ValueError(f"{repeated}: whose objects are whose is not known")
-    if marks and marks.keys().isdisjoint(images):
-        count = sum(map(len, marks.values()))
+    if objects_of_image and objects_of_image.keys().isdisjoint(images):
+        count = sum(map(len, objects_of_image.values()))
         raise ValueError(f"none of its {count} objects is of an image that it lists")
-    return readings
+    return annotations
 
 
 def _key(number: Any) -> str:
-    """An id, which some tools write as a number and some as text."""
+    """An id as text: tools write 1, 1.0 or "1"."""
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     return str(number)
 
 
 def _repeated_id(items: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Which id stands for two things of other names, in words; "" for none."""
+    """The first id that two items with different names have, in words; "" for none."""
     names: dict[str, str] = {}
     for item in items:
         key = _key(item["id"])
@@ -397,28 +412,29 @@ def _repeated_id(items: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def _coco_image(
     image: Mapping[str, Any],
-    marks: Sequence[Mapping[str, Any]],
+    image_objects: Sequence[Mapping[str, Any]],
     labels: Mapping[str, str],
-) -> Reading:
+) -> AnnotationOrFault:
     objects = []
     try:
-        for mark in marks:
-            label = labels.get(_key(mark["category_id"]), "")
-            objects.append((label, _coco_box(mark)))
+        for item in image_objects:
+            label = labels.get(_key(item["category_id"]), "")
+            objects.append((label, _coco_box(item)))
     except _NoBoxError as fault:
         return str(fault)
     return Annotation(tuple(objects), _size(image.get("width"), image.get("height")))
 
 
-def _coco_box(mark: Mapping[str, Any]) -> Box | None:
-    """The box of an object, or that around its polygons; None where it has neither."""
-    numbers = mark.get("bbox")
-    polygons = mark.get("segmentation")
+def _coco_box(item: Mapping[str, Any]) -> Box | None:
+    """The box of an object, or the one around its polygons; None if it has neither."""
+    numbers = item.get("bbox")
+    polygons = item.get("segmentation")
     if isinstance(polygons, Mapping) and not numbers:
         raise _NoBoxError(
             "an object has a mask of runs (RLE), which is not read, and no box"
         )
-    if isinstance(polygons, list) and polygons and not (numbers and any(numbers)):
+    has_box = numbers and any(numbers)  # some tools write zeros for no box
+    if isinstance(polygons, list) and polygons and not has_box:
         outlines = polygons if isinstance(polygons[0], list) else [polygons]
         return _box_of_points([value for outline in outlines for value in outline])
     return _box_of_corner(numbers) if numbers else None
@@ -429,20 +445,20 @@ def _coco_box(mark: Mapping[str, Any]) -> Box | None:
 
 def parse_yolo(
     content: bytes, names: Mapping[str, str], keypoints: bool = False
-) -> Reading:
+) -> AnnotationOrFault:
     """Read lines of "class x y width height", centre and size as shares of the image.
 
-    A line of more numbers is the outline of the object, x, y, x, y, ..., or with
-    ``keypoints`` a box and points that are left out. One number more is a confidence,
-    as Ultralytics' ``save_txt`` writes it.
+    Six or more numbers are the outline of the object, x, y, x, y, ..., or with
+    ``keypoints`` a box and points, which are ignored. An odd number of numbers ends
+    with a confidence, as Ultralytics' ``save_txt`` writes it.
 
     Args:
         content: of the file of one image.
-        names: of classes by number; a number without one stands for itself.
+        names: of classes by number; a class without a name is called by its number.
         keypoints: whether points follow each box.
 
     Returns:
-        Boxes in shares of the image, or what is wrong with the file.
+        Boxes in shares of the image, or the fault of the file in words.
 
     Example:
         >>> parse_yolo(b"0 0.5 0.5 1 0.5", {"0": "cat"}).objects
@@ -452,7 +468,7 @@ def parse_yolo(
     try:
         for label, *numbers in map(str.split, _lines(content)):
             box = _yolo_box(numbers[:4] if keypoints else numbers)
-            number = _whole(label)
+            number = _class_number(label)
             if number.startswith("-"):
                 return f"{number} is no number of a class"
             objects.append((names.get(number, number), box))
@@ -461,8 +477,8 @@ def parse_yolo(
     return Annotation(tuple(objects), IN_SHARES)
 
 
-def _whole(label: str) -> str:
-    """The number of a class, which ``np.savetxt`` writes as 1.000000e+00."""
+def _class_number(label: str) -> str:
+    """The number of a class as an integer; ``np.savetxt`` writes 1.000000e+00."""
     try:
         number = float(label)
     except ValueError:
@@ -473,9 +489,9 @@ def _whole(label: str) -> str:
 def _yolo_box(numbers: Sequence[str]) -> Box:
     if len(numbers) > 4 and len(numbers) % 2:
         numbers = numbers[:-1]  # without the confidence
-    outline = len(numbers) >= 6 and len(numbers) % 2 == 0
-    box = _box_of_points(numbers) if outline else _box_of_centre(numbers)
-    if max(map(abs, box)) > _MOST_OF_A_SHARE:
+    is_outline = len(numbers) >= 6 and len(numbers) % 2 == 0
+    box = _box_of_points(numbers) if is_outline else _box_of_centre(numbers)
+    if max(map(abs, box)) > _LARGEST_SHARE:
         raise _NoBoxError(
             f"{' '.join(numbers)[:100]} are no shares of the image, which YOLO's boxes "
             "are; divide pixels by its width and height"
@@ -486,14 +502,14 @@ def _yolo_box(numbers: Sequence[str]) -> Box:
 # --- labelme ---
 
 
-def parse_labelme(content: bytes) -> Reading:
+def parse_labelme(content: bytes) -> AnnotationOrFault:
     """Read labelme's JSON of one image: a box around each shape that has an area.
 
     Args:
         content: of the file.
 
     Raises:
-        ValueError: where it is no such file.
+        ValueError: if it is not a file of labelme.
     """
     table = _from_json(content)
     try:
@@ -522,7 +538,7 @@ def _labelme_box(shape: Mapping[str, Any]) -> Box | None:
     """Box around a shape; None for a point or a line."""
     kind = shape.get("shape_type") or "polygon"
     points = shape["points"]
-    if kind == "circle":  # its centre, and a point on the edge
+    if kind == "circle":  # points are its centre and one on its edge
         (x, y), (edge_x, edge_y) = points
         radius = math.hypot(edge_x - x, edge_y - y)
         return _box([x - radius, y - radius, x + radius, y + radius])
@@ -549,7 +565,7 @@ def parse_names(content: bytes) -> dict[str, str]:
 
 
 def parse_lines(content: bytes) -> list[str]:
-    """Read lines without blanks around them, each once.
+    """Read the lines of a file, stripped of blanks, each once.
 
     Args:
         content: of the file.
@@ -575,14 +591,17 @@ def parse_pairs(content: bytes) -> dict[str, str]:
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
-def box_of_corner(text: str) -> Box | str:
-    """Box of "x y width height"; a text that says so where it is none.
+def parse_corner_box(text: str) -> Box | str:
+    """Read a box "x y width height".
 
     Args:
         text: four numbers in pixels.
 
+    Returns:
+        The box, or its fault in words.
+
     Example:
-        >>> box_of_corner("1 2 10 20")
+        >>> parse_corner_box("1 2 10 20")
         (1.0, 2.0, 11.0, 22.0)
     """
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from helpers.data.annotations import Annotation, Reading, parse_voc
+from helpers.data.annotations import Annotation, AnnotationOrFault, parse_voc
 from helpers.data.places import Places
 from helpers.data.records import Record
 from helpers.data.sources import Source, composed
@@ -489,7 +489,7 @@ def _records(images: Sequence[str], folders: Sequence[ClassFolder]) -> Iterator[
                 break
 
 
-def _voc_of(source: Source, image: str, marks: Places) -> Reading | None:
+def _voc_of(source: Source, image: str, marks: Places) -> AnnotationOrFault | None:
     """What the XML of an image says; None where there is none."""
     stem = PurePosixPath(image).with_suffix("")
     path = source.spelt(f"{stem}.xml") or marks.nearest(image, stem.name)

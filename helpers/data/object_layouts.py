@@ -21,8 +21,8 @@ import yaml
 from helpers.data.annotations import (
     IN_SHARES,
     Annotation,
+    AnnotationOrFault,
     Box,
-    Reading,
     labelme_image,
     parse_labelme,
     parse_voc,
@@ -50,11 +50,11 @@ class Marked(NamedTuple):
 
     name: str  # as it is named
     place: str  # where it lies; "" for nowhere
-    reading: Reading
+    reading: AnnotationOrFault
 
 
 def read_tables(
-    source: Source, ending: str, parse: Callable[[bytes], dict[str, Reading]]
+    source: Source, ending: str, parse: Callable[[bytes], dict[str, AnnotationOrFault]]
 ) -> Listed:
     """Images that tables name, such as COCO's JSON or a CSV.
 
@@ -101,7 +101,7 @@ def _each_image_once(
     Raises:
         Question: where two tables say different things of an image.
     """
-    readings: dict[str, dict[str, Reading]] = defaultdict(dict)
+    readings: dict[str, dict[str, AnnotationOrFault]] = defaultdict(dict)
     for table, marked in by_table.items():
         for item in marked:
             readings[item.place][table] = item.reading
@@ -116,7 +116,9 @@ def _each_image_once(
     }
 
 
-def _tables_of_image(place: str, readings: Mapping[str, Reading]) -> list[str]:
+def _tables_of_image(
+    place: str, readings: Mapping[str, AnnotationOrFault]
+) -> list[str]:
     """Which of the tables that name an image are taken for it.
 
     One whose name tells no split, such as "all.json", yields to one that does; of the
@@ -140,7 +142,7 @@ def _tables_of_image(place: str, readings: Mapping[str, Reading]) -> list[str]:
     return list(of_split.values()) or [no_split]
 
 
-def _objects(reading: Reading, with_boxes: bool = False) -> set:
+def _objects(reading: AnnotationOrFault, with_boxes: bool = False) -> set:
     """Objects that have a box, or the labels of all objects."""
     if not isinstance(reading, Annotation):
         return set()
@@ -396,7 +398,7 @@ def by_largest_box(table: str, marked: Sequence[Marked], split: str = "") -> Lis
         yield Fault("", "several_classes", detail, split=split)
 
 
-def _of_one_class(name: str, reading: Reading, split: str) -> Listed:
+def _of_one_class(name: str, reading: AnnotationOrFault, split: str) -> Listed:
     """An image with the boxes of the class of its largest one."""
     if isinstance(reading, str):
         yield Fault(name, "malformed_annotation", reading, split=split)
@@ -454,8 +456,8 @@ def _area(box: Box | None) -> float:
 
 
 def _shares_as_such(
-    readings: Mapping[str, Reading],
-) -> tuple[dict[str, Reading], int]:
+    readings: Mapping[str, AnnotationOrFault],
+) -> tuple[dict[str, AnnotationOrFault], int]:
     """Boxes that cannot be in pixels, since no number exceeds 1, as shares.
 
     Returns:

@@ -8,8 +8,8 @@ import numpy as np
 
 from helpers.data.annotations import (
     Annotation,
-    Reading,
-    box_of_corner,
+    AnnotationOrFault,
+    parse_corner_box,
     parse_pairs,
     parse_tiny_boxes,
     parse_voc,
@@ -47,7 +47,7 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> Listed:
         source: the files.
         classes: ids asked for; none are all.
     """
-    tables: dict[str, dict[str, Reading]] = {}
+    tables: dict[str, dict[str, AnnotationOrFault]] = {}
     for name in source.images:
         match = _TINY.fullmatch(name)
         if not match:
@@ -100,7 +100,7 @@ def read_ilsvrc(source: Source) -> Listed:
         yield Record(name, class_id, "train" if trained else "test", reading)
 
 
-def _voc(source: Source, path: str) -> Reading | None:
+def _voc(source: Source, path: str) -> AnnotationOrFault | None:
     """What an XML file says; None where there is none."""
     place = source.spelt(path)
     if not place:
@@ -188,9 +188,9 @@ def _pairs(source: Source, path: str) -> dict[str, str]:
     return parse_pairs(source.read(place)) if place else {}
 
 
-def _cub_box(text: str | None, class_id: str) -> Reading | None:
+def _cub_box(text: str | None, class_id: str) -> AnnotationOrFault | None:
     """The box of an image; None where the table has none."""
     if text is None:
         return None
-    box = box_of_corner(text)
+    box = parse_corner_box(text)
     return box if isinstance(box, str) else Annotation(((class_id, box),))

@@ -282,3 +282,11 @@ def test_names_keep_the_first_synonym():
     assert parse_names(
         b"\xef\xbb\xbfn1\tgoldfish, Carassius\nn2 tree frog\n\nbroken"
     ) == {"n1": "goldfish", "n2": "tree frog"}
+
+
+def test_a_row_without_size_and_split_leaves_those_of_the_rows_before():
+    table = b"path,label,x0,y0,x1,y1,width,height,split\n"
+    table += b"a.png,cat,0,0,1,1,8,6,train\na.png,dog,1,1,2,2,,,\n"
+    annotation = parse_csv(table)["a.png"]
+    assert (annotation.size, annotation.split) == ((8, 6), "train")
+    assert len(annotation.objects) == 2
