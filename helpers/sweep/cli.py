@@ -196,7 +196,7 @@ def _run(
     """
     only_varied = asks_only_combinations(options.vary, options.set, study)
     study = from_records(study, only_varied=only_varied)
-    if study.standing:
+    if study.as_published:
         print(_without_images(study))
     remote = any(word.startswith(_ON_A_CLUSTER) for word in for_snakemake)
     faults = []
@@ -231,8 +231,8 @@ def _run(
 
 def _without_images(study: CheckedStudy) -> str:
     """What runs of a study whose images are not here, in a sentence."""
-    path = study.standing[0].parameters["data_path"]
-    names = ", ".join(item.notebook for item in study.standing)
+    path = study.as_published[0].parameters["data_path"]
+    names = ", ".join(item.notebook for item in study.as_published)
     return (
         f"{path} is not here, so {names} stand as they were published, and the rest "
         f"runs from the records of {study.work_study}; to run all of it, put the "

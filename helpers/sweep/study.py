@@ -1,7 +1,7 @@
-"""A study file as executions of notebooks.
+"""Reads a study file and plans the executions of notebooks that it asks for.
 
-Every fault is reported before anything starts. An execution lists all that makes it
-run again.
+Every fault is reported before anything starts. An execution lists everything that it
+depends on: it runs again when one of these changes.
 """
 
 import importlib.util
@@ -40,8 +40,9 @@ from helpers.study_files import parse_yaml, read_blocks
 from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
 
-# The notebooks in the order in which they run, and the one that made what each reads.
-AFTER = {
+# Notebooks by number, in the order in which they run, each with the notebook whose
+# outputs it reads.
+READS_FROM = {
     "01": "",
     "02": "01",
     "03": "02",
@@ -54,9 +55,9 @@ AFTER = {
     "10": "04",
     "11": "02",
 }
-JUDGING = "04"  # from this notebook on the claims are read
+_FIRST_TO_READ_CLAIMS = 4  # number of a notebook; later ones read the claims too
 SCORES = "tables/scores.parquet"  # of a study's report
-# Makers of masks that OpenCV has.
+# Values of ``saliency_providers`` that need the package OpenCV.
 OF_OPENCV = ("spectral_residual_opencv", "fine_grained", "grab_cut")
 # Notebooks that need images, pixels or weights, which records do not hold.
 _OF_IMAGES = ("01", "02", "06")
@@ -71,9 +72,9 @@ _BLOCKS = (
     "run",
     "work_study",
 )
-# What may differ in 01 and 02 of a study that extends another one: nothing that
-# decides what is trained.
-_FREE = (
+# Parameters of 01 and 02 that a study may change although it extends another one, whose
+# images and trained networks it uses: none of them affects these.
+_WITHOUT_EFFECT_ON_TRAINING = (
     "study",
     "pictured_images",
     "minimum_train_accuracy",
@@ -92,18 +93,30 @@ class Execution:
     parameters: dict[str, Any]
     part: str = ""
     after: tuple[str, ...] = ()  # names of executions
-    # "name = value", "file digest": it runs again when one of them changes
+    # Lines "name = value" and "file digest": it runs again when one of them changes.
     depends: tuple[str, ...] = ()
-    # of a sweep: its folder below "sweeps", such as "03_cam_scoring/cam_threshold=0.2"
+    # Folder below "sweeps", such as "03_cam_scoring/cam_threshold=0.2"; "" outside one.
     combination: str = ""
 
     @property
     def name(self) -> str:
-        """The notebook, the combination of a sweep, and the part of its work."""
-        swept, _, values = self.combination.partition("/")
-        names = [self.notebook, *([swept] if swept != self.notebook else []), values]
+        """The notebook, the combination of a sweep, and the share of its work.
+
+        Such as "04_baselines@03_cam_scoring@cam_threshold=0.2", the execution of 04
+        that reads what this combination of 03 made.
+        """
+        swept_notebook, _, values = self.combination.partition("/")
+        names = [self.notebook]
+        if swept_notebook != self.notebook:
+            names.append(swept_notebook)
+        names.append(values)
         name = "@".join(filter(None, names))
         return f"{name}-{self.part}" if self.part else name
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is neither a share of a notebook's work nor part of a sweep."""
+        return not self.part and not self.combination
 
 
 @dataclass(frozen=True)
@@ -112,13 +125,13 @@ class CheckedStudy:
 
     name: str
     root: Path  # of the project
-    # Whose folder of work it shares: its own name, or that of the study it extends.
+    # The study in whose folder of work it works: itself, or the one that it extends.
     work_study: str
     claims: list[dict[str, Any]]
     executions: list[Execution]
     sweeps: tuple[Sweep, ...] = ()  # over parameters
-    # Notebooks that stand as they were published, see ``from_records``.
-    standing: tuple[Execution, ...] = ()
+    # Executions that do not run: their published results are used, ``from_records``.
+    as_published: tuple[Execution, ...] = ()
 
     def is_published(self, execution: Execution) -> bool:
         """Whether the executed notebook lies in the study's report."""
@@ -126,7 +139,7 @@ class CheckedStudy:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The parameters of all notebooks together, without what a sweep varies."""
+        """The study's values of the parameters of all notebooks, none of a sweep."""
         values = {}
         for item in self.executions:
             if not item.combination:
@@ -157,7 +170,7 @@ class CheckedStudy:
         return json.dumps(job, sort_keys=True)
 
     def _job_of_pages(self) -> dict[str, Any]:
-        listed = [one for one in self.executions if one.name == one.notebook]
+        listed = [one for one in self.executions if one.is_whole]
         sweeps = [
             {
                 "notebook": sweep.notebook,
@@ -172,7 +185,7 @@ class CheckedStudy:
             "reports": self._from_root(self.reports),
             "parameters": {
                 one.notebook: one.parameters
-                for one in sorted((*self.standing, *listed), key=_order)
+                for one in sorted((*self.as_published, *listed), key=_order)
             },
             "findings": file_digest(self.reports / "FINDINGS.md"),
             "sweeps": sweeps,
@@ -193,16 +206,16 @@ class CheckedStudy:
         }
 
     def _of_same_combination(self, execution: Execution) -> list[str]:
-        """Earlier executions of the same combination, whose failure is also its own."""
-        alike = {
+        """Earlier executions of its combination: if one fails, it cannot run."""
+        of_combination = {
             one.name
             for one in self.executions
             if execution.combination and one.combination == execution.combination
         }
-        return [name for name in execution.after if name in alike]
+        return [name for name in execution.after if name in of_combination]
 
     def failed(self) -> dict[str, str]:
-        """How executions of a sweep failed when they ran last, by name."""
+        """Messages of the executions of a sweep that failed when they last ran."""
         names = [item.name for item in self.executions if item.combination]
         faults = {name: failure(self.work, self.name, name) for name in names}
         return {name: fault for name, fault in faults.items() if fault}
@@ -213,7 +226,10 @@ class CheckedStudy:
             record_of(self.work, self.name, name).unlink(missing_ok=True)
 
     def withdraw_changed(self) -> None:
-        """Delete the records of executions whose files changed; they run again."""
+        """Delete the records of executions whose outputs were changed since.
+
+        They run again. A record that cannot be read counts as changed.
+        """
         for record in self.work.glob(f"done/{self.name}/*.json"):
             try:
                 files = read_json(record)["made"].items()
@@ -227,33 +243,39 @@ class CheckedStudy:
 
 
 def _order(execution: Execution) -> int:
-    """Place of an execution's notebook among all."""
-    return [*AFTER, execution.notebook[:2]].index(execution.notebook[:2])
+    return _place(execution.notebook)
+
+
+def _place(stem: str) -> int:
+    """Position of a notebook in the order in which they run; unknown ones are last."""
+    order = list(READS_FROM)
+    number = stem[:2]
+    return order.index(number) if number in order else len(order)
 
 
 def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedStudy:
-    """A study whose images are not here, as its published records can run it.
+    """Plan a study from its published records where its images are not here.
 
     Args:
         study: any.
-        only_varied: whether the study's own notebooks stand as they were published, and
-            the combinations of its sweeps alone run; see ``asks_only_combinations``.
+        only_varied: run the combinations of sweeps alone, and use the published results
+            of all other executions; see ``asks_only_combinations``.
 
     Returns:
-        The study without the notebooks that need images, which stand as they were
-        published; the study itself where its images are here or it has no records.
+        The study without the executions that need images: their published results are
+        used. The study itself if its images are here or it has no records.
     """
     chooses = [item for item in study.executions if item.notebook[:2] == "01"]
     path = chooses[0].parameters.get("data_path", "") if chooses else ""
     published = study.reports.parent / study.work_study / RECORDS / MANIFEST
     if not path or (study.root / Path(path).expanduser()).exists():
         return study
-    standing = [
+    not_run = [
         item
         for item in study.executions
         if item.notebook[:2] in _OF_IMAGES or (only_varied and not item.combination)
     ]
-    names = {item.name for item in standing}
+    names = {item.name for item in not_run}
     if not published.is_file() or len(names) == len(study.executions):
         return study
     executions = []
@@ -261,21 +283,21 @@ def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedSt
         if item.name not in names:
             after = tuple(name for name in item.after if name not in names)
             executions.append(replace(item, after=after))
-    wholes = tuple(
+    as_published = tuple(
         item
-        for item in standing
+        for item in not_run
         if not item.part and (study.is_published(item) or not only_varied)
     )
-    return replace(study, executions=executions, standing=wholes)
+    return replace(study, executions=executions, as_published=as_published)
 
 
 def asks_only_combinations(
     variations: Sequence[str], overrides: Sequence[str], study: CheckedStudy
 ) -> bool:
-    """Whether a command asks for combinations of values of a published study alone.
+    """Whether a command asks only for combinations of values, of a published study.
 
-    So it is where parameters are varied and no other is set, as long as no notebook of
-    the study has run here.
+    True if it varies parameters and sets no other one, and if no notebook of the study
+    has run on this machine.
     """
     ran_here = any(
         record_of(study.work, study.name, item.name).is_file()
@@ -286,7 +308,7 @@ def asks_only_combinations(
 
 
 def record_of(work: Path, study: str, name: str) -> Path:
-    """The record of an execution by its name: of what it made, or how it failed."""
+    """File that records what an execution made, or how it failed."""
     return inside(work / "done" / study, f"{name}.json")
 
 
@@ -304,17 +326,17 @@ def load_study(
     root: Path = PROJECT_ROOT,
     variations: Sequence[str] = (),
 ) -> CheckedStudy:
-    """Read and check a study file, or the one in ``params`` of a bare name.
+    """Read and check a study file.
 
     Args:
-        path: a file, or a name without suffix.
+        path: of the file; a name without suffix is that of a study in ``params``.
         overrides: "name=value" for every notebook that declares the name, or
             "notebook.name=value" for one.
-        root: of the project.
+        root: folder of the project.
         variations: "notebook.name=value,value", each a sweep over a parameter.
 
     Raises:
-        StudyError: with every fault that there is.
+        StudyError: with all faults of the file and of the options.
     """
     path = _path_of(path, root)
     content = read_blocks(path)
@@ -324,17 +346,17 @@ def load_study(
         stem: {"study": path.stem} | content["common"] | content["notebooks"][stem]
         for stem in schema
     }
-    of_options = []
+    option_faults = []
     for text in overrides:
-        of_options += _override(text, values, schema)
+        option_faults += _override(text, values, schema)
     sweep = {stem: dict(block or {}) for stem, block in content["sweep"].items()}
-    of_options += vary(variations, sweep, schema)
+    option_faults += vary(variations, sweep, schema)
     try:
         check_claims(claims)
     except ValueError as fault:
         faults.append(f"claims: {fault}")
-    wholes, of_values = _wholes(path.stem, schema, values, claims, root)
-    sweeps, of_sweeps = _sweeps(sweep, schema)
+    wholes, value_faults = _whole_executions(path.stem, schema, values, claims, root)
+    sweeps, sweep_faults = _sweeps(sweep, schema)
     study = CheckedStudy(
         path.stem,
         root,
@@ -343,20 +365,20 @@ def load_study(
         _executions(wholes, sweeps, root),
         tuple(sweeps),
     )
-    faults += [*of_values, *of_sweeps]
+    faults += [*value_faults, *sweep_faults]
     faults += [*relation_faults(study.values), *_faults_of_sweeps(study)]
     if "extends" in content:
         base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root)
-        faults += _beyond(base, study)
-    if faults or of_options:
-        raise StudyError(*(f"{path}: {fault}" for fault in faults), *of_options)
+        faults += _changed_training_values(base, study)
+    if faults or option_faults:
+        raise StudyError(*(f"{path}: {fault}" for fault in faults), *option_faults)
     return study
 
 
 def _schema(
     content: Mapping[str, Any], root: Path
 ) -> tuple[dict[str, dict[str, Parameter]], list[str]]:
-    """Parameters of the notebooks that a study runs, and what is wrong with its names.
+    """Parameters of the notebooks that a study runs, and faults of names in its file.
 
     Args:
         content: of its file, see ``read_blocks``.
@@ -375,14 +397,14 @@ def _schema(
     return listed, faults
 
 
-def _wholes(
+def _whole_executions(
     study: str,
     schema: Mapping[str, Mapping[str, Parameter]],
     values: Mapping[str, Mapping[str, Any]],
     claims: Sequence[Any],
     root: Path,
 ) -> tuple[dict[str, Execution], list[str]]:
-    """The execution of each notebook with the study's values, and faults of these."""
+    """The execution of each notebook with the study's values, and faults of values."""
     modules = ProjectModules(root if (root / PACKAGE).is_dir() else CODE_ROOT)
     wholes = {}
     faults = []
@@ -399,16 +421,16 @@ def _wholes(
 
 
 def _path_of(path: Path | str, root: Path) -> Path:
-    """The file of a study, which may be named without folder and suffix."""
+    """Path of a study file that may be named without folder and suffix."""
     if Path(path).suffix or len(Path(path).parts) > 1:
         return Path(path)
     return Path(os.path.relpath(root / "params" / f"{path}.yaml"))
 
 
 def _available(root: Path) -> dict[str, dict[str, Parameter]]:
-    """Parameters of each notebook, in the order in which they run, others last."""
+    """Parameters of each notebook, in the order in which notebooks run."""
     paths = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    paths.sort(key=lambda path: [*AFTER, path.stem[:2]].index(path.stem[:2]))
+    paths.sort(key=lambda path: _place(path.stem))
     return {path.stem: declared(path) for path in paths}
 
 
@@ -417,7 +439,7 @@ def _faults_of_names(
     available: Mapping[str, Any],
     schema: Mapping[str, Mapping[str, Parameter]],
 ) -> list[str]:
-    """Names in a study file that nothing declares; a study that names no notebook."""
+    """Faults of names: those that nothing declares, and a study without a notebook."""
     notebooks = content["notebooks"]
     faults = [
         *_unknown("study", content, _BLOCKS),
@@ -443,7 +465,7 @@ def _faults_of_names(
 def _faults_of_run(
     content: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What is wrong with the list of notebooks that a study executes of another's."""
+    """Faults of ``run``: the notebooks of the extended study that this one executes."""
     run = content.get("run")
     if "run" not in content:
         return
@@ -459,7 +481,7 @@ def _sweeps(
     blocks: Mapping[str, Mapping[str, Any]],
     schema: Mapping[str, Mapping[str, Parameter]],
 ) -> tuple[list[Sweep], list[str]]:
-    """What each notebook's part of the ``sweep`` block asks for, and its faults."""
+    """The sweep that the ``sweep`` block has for each notebook, and its faults."""
     sweeps = []
     faults = []
     stems = list(schema)
@@ -475,7 +497,7 @@ def _sweeps(
 def _executions(
     wholes: Mapping[str, Execution], sweeps: Sequence[Sweep], root: Path
 ) -> list[Execution]:
-    """Each notebook behind its shares, then the combinations of each sweep."""
+    """Shares of each notebook and the notebook, then the combinations of each sweep."""
     shards = {sweep.notebook: sweep.shard for sweep in sweeps}
     executions = []
     for stem, whole in wholes.items():
@@ -496,46 +518,61 @@ def _chain(
     values: Mapping[str, Any],
     root: Path,
 ) -> list[Execution]:
-    """A combination's execution of the swept notebook and of those behind it."""
+    """A combination's execution of the swept notebook and of those that read from it.
+
+    Args:
+        wholes: executions with the study's own values, by notebook.
+        sweep: of one notebook.
+        folder: of the combination.
+        values: that the combination has in place of the study's.
+        root: of the project.
+    """
     chain: dict[str, Execution] = {}
     for stem in (sweep.notebook, *sweep.through):
         whole = wholes[stem]
         changed = {name: values[name] for name in values if name in whole.parameters}
         if whole.parameters.get("jobs") == 0:
             changed["jobs"] = 1  # combinations run side by side
-        before = {name: whole.parameters[name] for name in changed}
-        replaced = set(_values_read(before, root))
-        depends = [line for line in whole.depends if line not in replaced]
-        depends += [*_values_read(changed, root), f"combination = {folder}"]
+        outside_chain = [name for name in whole.after if name not in chain]
+        earlier_in_chain = [execution.name for execution in chain.values()]
         chain[stem] = replace(
             whole,
             parameters=whole.parameters | changed,
             combination=folder,
-            after=(
-                *(name for name in whole.after if name not in chain),
-                *(one.name for one in chain.values()),
-            ),
-            depends=tuple(depends),
+            after=(*outside_chain, *earlier_in_chain),
+            depends=_dependencies_of_combination(whole, changed, folder, root),
         )
     return list(chain.values())
 
 
+def _dependencies_of_combination(
+    whole: Execution, changed: Mapping[str, Any], folder: str, root: Path
+) -> tuple[str, ...]:
+    """Dependencies of an execution with the lines of the changed values replaced."""
+    before = {name: whole.parameters[name] for name in changed}
+    replaced = set(_values_read(before, root))
+    depends = [line for line in whole.depends if line not in replaced]
+    depends += [*_values_read(changed, root), f"combination = {folder}"]
+    return tuple(depends)
+
+
 def _faults_of_sweeps(study: CheckedStudy) -> Iterator[str]:
-    """Values of a combination that do not go together, each fault once."""
-    alone = set(relation_faults(study.values))
+    """Values of combinations that do not fit together, each fault once."""
+    reported = set(relation_faults(study.values))
     for sweep in study.sweeps:
         for folder, values in sweep.combinations().items():
             for fault in relation_faults(study.values | values):
-                if fault not in alone:
-                    alone.add(fault)
+                if fault not in reported:
+                    reported.add(fault)
                     yield f"sweep: {folder}: {fault}"
 
 
 def _unknown(where: str, names: Iterable[str], allowed: Collection[str]) -> list[str]:
     """A sentence for each name that is not among those allowed."""
-    few = f"; valid: {', '.join(sorted(allowed))}" if len(allowed) < 10 else ""
+    is_short_list = len(allowed) < 10
+    valid = f"; valid: {', '.join(sorted(allowed))}" if is_short_list else ""
     return [
-        f"{where}: unknown name {name!r}{near_names(name, allowed)}{few}"
+        f"{where}: unknown name {name!r}{near_names(name, allowed)}{valid}"
         for name in names
         if name not in allowed
     ]
@@ -549,7 +586,7 @@ def _override(
     """Put the value of one ``--set`` into the values by notebook.
 
     Returns:
-        What is wrong with it: one sentence, or none.
+        One sentence if it is wrong, else none.
     """
     target, equals, text = override.partition("=")
     stem, _, name = target.rpartition(".")
@@ -572,9 +609,9 @@ def _override(
 def _valid_values(
     names: Mapping[str, Parameter], values: Mapping[str, Any], study: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The parameters of a notebook, and what is wrong with their values.
+    """The parameters of a notebook, and the faults of their values.
 
-    For a value that is wrong the default stands in, so that the rest can be checked.
+    A wrong value is replaced by the default, so that the rest can be checked.
     """
     parameters = {}
     faults = []
@@ -591,16 +628,19 @@ def _valid_values(
     return parameters, faults
 
 
-def _beyond(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
-    """Values of 01 and 02 that are not those of the study which is extended."""
-    theirs = {
+def _changed_training_values(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
+    """A sentence for each value of 01 and 02 that differs from the extended study's."""
+    base_values = {
         item.notebook: item.parameters
         for item in base.executions
         if item.notebook[:2] in ("01", "02")
     }
     for item in study.executions:
-        for name, value in theirs.get(item.notebook, {}).items():
-            if name not in _FREE and item.parameters[name] != value:
+        for name, value in base_values.get(item.notebook, {}).items():
+            if (
+                name not in _WITHOUT_EFFECT_ON_TRAINING
+                and item.parameters[name] != value
+            ):
                 yield (
                     f"{name} is {item.parameters[name]!r}, and {base.name}, whose "
                     f"images and runs it shares, has {value!r}"
@@ -608,11 +648,14 @@ def _beyond(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
 
 
 def in_shares(whole: Execution, count: int) -> list[Execution]:
-    """Equal shares of a notebook's work, side by side, and the whole after them.
+    """Split a notebook's work into equal shares that run side by side.
 
     Args:
-        whole: the execution.
-        count: of the shares; 0 leaves the whole alone.
+        whole: the execution of the notebook.
+        count: number of shares; 0 does not split.
+
+    Returns:
+        The shares, and the whole, which runs after them and joins what they made.
     """
     shares = []
     for number in range(1, count + 1):
@@ -630,15 +673,19 @@ def in_shares(whole: Execution, count: int) -> list[Execution]:
 
 
 def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
-    """The notebook that makes what this one reads, or the nearest before it.
+    """The notebook whose outputs this one reads.
+
+    If the study does not have that notebook, the one whose outputs that one reads, and
+    so on; none if the study has none of them.
 
     Args:
-        stem: of a notebook.
-        stems: of those that the study has.
+        stem: name of a notebook.
+        stems: names of the notebooks of the study.
     """
-    number = AFTER.get(stem[:2])
-    while number and number not in {other[:2] for other in stems}:
-        number = AFTER.get(number)
+    numbers = {other[:2] for other in stems}
+    number = READS_FROM.get(stem[:2])
+    while number and number not in numbers:
+        number = READS_FROM.get(number)
     return tuple(other for other in stems if other[:2] == number)
 
 
@@ -658,45 +705,35 @@ def _depends(
     root: Path,
     modules: ProjectModules,
 ) -> tuple[str, ...]:
-    """What makes a notebook run again when it changes.
+    """Lines of all that a notebook depends on; it runs again when one of them changes.
 
     Parameters, files that they name, cells, modules that it imports, transitively, and
-    from ``JUDGING`` on the claims.
+    the claims if it reads them.
     """
     cells = read_json(root / f"notebooks/{stem}.ipynb")["cells"]
     content = [[cell["source"], cell["metadata"].get("tags")] for cell in cells]
-    return (
-        *_values_read(parameters, root),
-        f"notebooks/{stem}.ipynb {json_digest(content)}",
-        *(
-            f"{path.relative_to(modules.root)} {file_digest(path)[:8]}"
-            for path in modules.behind(code_of(cells))
-        ),
-        *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
-    )
+    lines = _values_read(parameters, root)
+    lines.append(f"notebooks/{stem}.ipynb {json_digest(content)}")
+    for path in modules.behind(code_of(cells)):
+        lines.append(f"{path.relative_to(modules.root)} {file_digest(path)[:8]}")
+    if int(stem[:2]) >= _FIRST_TO_READ_CLAIMS:
+        lines.append(f"claims {claims_digest(claims)}")
+    return tuple(lines)
 
 
 def further_faults(study: CheckedStudy) -> list[str]:
-    """What this machine and other modules know to be wrong.
+    """Faults that depend on this machine and on other modules.
 
-    Files and measures that do not exist, and claims that cannot be answered.
+    Files, reports, packages and measures that do not exist, and claims that no notebook
+    can answer.
     """
     faults = []
     primary = set()
     for item in study.executions:
-        for name, value in item.parameters.items():
-            if (
-                name.endswith("_path")
-                and value
-                and not (study.root / Path(value).expanduser()).exists()
-            ):
-                faults.append(
-                    f"{name} is {value!r}, and nothing is there; give its place by "
-                    f"--set {name}=..."
-                )
+        faults += _absent_files(item.parameters, study.root)
         primary.add(tuple(item.parameters.get("primary_measures", [])))
         faults += _unpublished(study, item.parameters.get("other_studies", []))
-        if not study.standing:  # else masks are those of the records
+        if not study.as_published:  # else masks are read from the records
             faults += _without_opencv(item.parameters.get("saliency_providers", []))
     faults += _unknown_measures(study.claims, sorted(primary))
     try:
@@ -708,8 +745,19 @@ def further_faults(study: CheckedStudy) -> list[str]:
     return list(dict.fromkeys(faults))
 
 
+def _absent_files(parameters: Mapping[str, Any], root: Path) -> Iterator[str]:
+    """Files and folders that parameters name and that do not exist."""
+    for name, value in parameters.items():
+        is_path = name.endswith("_path") and value
+        if is_path and not (root / Path(value).expanduser()).exists():
+            yield (
+                f"{name} is {value!r}, and nothing is there; give its place by "
+                f"--set {name}=..."
+            )
+
+
 def _unpublished(study: CheckedStudy, others: Sequence[str]) -> Iterator[str]:
-    """Other studies that are to predict this one's gaps and have no report."""
+    """Studies that ``other_studies`` names and that have no published scores."""
     folder = study.reports.parent
     published = [path.parent.parent.name for path in folder.glob(f"*/{SCORES}")]
     for name in others:
@@ -721,7 +769,7 @@ def _unpublished(study: CheckedStudy, others: Sequence[str]) -> Iterator[str]:
 
 
 def _without_opencv(providers: Sequence[str]) -> Iterator[str]:
-    """Makers of masks that need a package which is not here."""
+    """A sentence where masks need OpenCV and it is not installed."""
     wanted = [name for name in providers if name in OF_OPENCV]
     if wanted and importlib.util.find_spec("cv2") is None:
         yield (
@@ -733,7 +781,7 @@ def _without_opencv(providers: Sequence[str]) -> Iterator[str]:
 def _unknown_measures(
     claims: Sequence[Mapping[str, Any]], primary: Iterable[Sequence[str]]
 ) -> list[str]:
-    """Measures that claims or ``primary_measures`` name, and that are not there."""
+    """Measures that claims or ``primary_measures`` name and that do not exist."""
     named = [
         (f"claim {claim['claim']!r}", claim["measure"])
         for claim in claims

@@ -429,7 +429,7 @@ def test_a_published_study_without_its_images_runs_what_its_records_can(project)
     write_json(project.root / "reports/mine/records/data.json", {})
     alone = from_records(study)
     assert [(item.name, item.after) for item in alone.executions] == [("04_four", ())]
-    assert [item.name for item in alone.standing] == ["01_one", "02_two"]
+    assert [item.name for item in alone.as_published] == ["01_one", "02_two"]
     # The pages still list all notebooks.
     assert [*json.loads(alone.job())["parameters"]] == ["01_one", "02_two", "04_four"]
     (project.root / "nowhere.zip").touch()
@@ -452,7 +452,7 @@ def test_varied_values_of_a_published_study_run_alone(project):
         "04_four@other=2",
     ]
     assert [item.after for item in alone.executions] == [(), ()]
-    assert [item.name for item in alone.standing] == ["01_one"]
+    assert [item.name for item in alone.as_published] == ["01_one"]
     # What is set otherwise, or has run here, is asked for as a whole.
     assert not asks_only_combinations([], [], study)
     assert not asks_only_combinations(values, ["count=2"], study)
