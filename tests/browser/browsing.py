@@ -1,4 +1,7 @@
-"""Chromium, JupyterLab and a notebook in it, each for as long as a block lasts; nothing waits a fixed time."""
+"""Chromium, JupyterLab and a notebook in it, each for as long as a block lasts.
+
+Nothing waits a fixed time.
+"""
 
 import importlib.util
 import json
@@ -27,7 +30,10 @@ _FOUND = CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
 MISSING = (
     ""
     if _FOUND
-    else "no browser to test with: apt-get install chromium chromium-driver, pip install selenium"
+    else (
+        "no browser to test with: apt-get install chromium chromium-driver, pip "
+        "install selenium"
+    )
 )
 # Cells out of sight stay drawn, and no note of JupyterLab's lies over them.
 _SETTINGS = {
@@ -43,7 +49,7 @@ _SETTINGS = {
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Open a headless Chromium that reaches this machine and its files, and nothing else."""
+    """Open a headless Chromium that reaches this machine and its files alone."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -75,7 +81,10 @@ def chromium() -> Iterator[Any]:
 def open_page(
     browser: Any, page: Path, size: tuple[int, int] = DESK, scheme: str = "light"
 ) -> list[str]:
-    """Open a page from disk on a screen of some size, with all of its pictures; list errors of the console and addresses not on disk."""
+    """Open a page from disk on a screen of some size, with all of its pictures.
+
+    List errors of the console and addresses that are not on disk.
+    """
     metrics = {
         "width": size[0],
         "height": size[1],
@@ -90,7 +99,10 @@ def open_page(
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(page.as_uri())
-    loaded = "for (const one of document.images) one.loading = 'eager'; return [...document.images].every(one => one.naturalWidth)"
+    loaded = (
+        "for (const one of document.images) one.loading = 'eager'; return "
+        "[...document.images].every(one => one.naturalWidth)"
+    )
     until(
         lambda: browser.execute_script(loaded),
         60,
@@ -113,7 +125,10 @@ def open_page(
 
 
 def errors(browser: Any) -> list[str]:
-    """List what the console has called an error since the last look, but for what leaving a page says."""
+    """List what the console has called an error since the last look.
+
+    What it says when a page is left is none.
+    """
     found = [
         entry["message"]
         for entry in browser.get_log("browser")
@@ -123,7 +138,10 @@ def errors(browser: Any) -> list[str]:
 
 
 def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
-    """Look again until there is something; AssertionError with the message when there is nothing in time."""
+    """Look again until there is something.
+
+    AssertionError with the message when there is nothing in time.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := what():
@@ -134,7 +152,10 @@ def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
 
 @contextmanager
 def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], str]]:
-    """Run JupyterLab on a free port below a folder; give what turns a path below it into an address."""
+    """Run JupyterLab on a free port below a folder.
+
+    Give what turns a path below it into an address.
+    """
     for name, setting in _SETTINGS.items():
         path = folder / ".jupyter/settings" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,12 +240,25 @@ def _answers(address: str) -> bool:
 
 
 def run_notebook(browser: Any, address: str, seconds: float = 600) -> list[str]:
-    """Open a notebook in JupyterLab and run all of its cells; list what the cells that failed say."""
+    """Open a notebook in JupyterLab and run all of its cells.
+
+    List what the cells that failed say.
+    """
     browser.get(address)
-    panel = "const panel = window.jupyterapp?.shell?.currentWidget, kernel = panel?.sessionContext?.session?.kernel;"
-    ready = f"{panel} return arguments[0].includes(panel?.context?.path) && kernel?.status == 'idle'"
+    panel = (
+        "const panel = window.jupyterapp?.shell?.currentWidget, kernel = "
+        "panel?.sessionContext?.session?.kernel;"
+    )
+    ready = (
+        f"{panel} return arguments[0].includes(panel?.context?.path) "
+        "&& kernel?.status == 'idle'"
+    )
     until(lambda: browser.execute_script(ready, address), 180, "the kernel is not idle")
-    run = "const end = () => { window.cellsEnded = true; }; window.jupyterapp.commands.execute('notebook:run-all-cells').then(end, end)"
+    run = (
+        "const end = () => { window.cellsEnded = true; }; "
+        "window.jupyterapp.commands.execute('notebook:run-all-cells').then(end, "
+        "end)"
+    )
     browser.execute_script(run)
     until(
         lambda: browser.execute_script("return window.cellsEnded"),

@@ -11,8 +11,10 @@ pytestmark = [
     pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING),
 ]
 CELLS = [
-    "from pathlib import Path\nfrom helpers.report import explore, tables\nfrom tests.report import made\nfolder = Path('made')",
-    "models = tables.read(folder, 'catalogue')\nexplore.show('measures', made.measures(models), made.TITLES)",
+    "from pathlib import Path\nfrom helpers.report import explore, tables\n"
+    "from tests.report import made\nfolder = Path('made')",
+    "models = tables.read(folder, 'catalogue')\n"
+    "explore.show('measures', made.measures(models), made.TITLES)",
     "explore.show('maps', models, made.kept_maps())",
     "explore.show('curves', models, tables.read(folder, 'histories', '.parquet'))",
     "tables.sortable(models, tables.model_names(models))",
@@ -34,7 +36,10 @@ def test_every_explorer_answers_a_click_and_a_table_sorts(tmp_path):
     nbformat.write(notebook, tmp_path / "explore.ipynb")
     with browsing.jupyterlab(tmp_path) as address, browsing.chromium() as browser:
         assert browsing.run_notebook(browser, address("explore.ipynb")) == []
-        drawn = "return [...document.querySelectorAll('.explorer')].filter(box => box.querySelector('.plot .trace')).length"
+        drawn = (
+            "return [...document.querySelectorAll('.explorer')].filter(box => "
+            "box.querySelector('.plot .trace')).length"
+        )
         browsing.until(
             lambda: browser.execute_script(drawn) == 3,
             120,
@@ -45,7 +50,10 @@ def test_every_explorer_answers_a_click_and_a_table_sorts(tmp_path):
                 "arguments[0].querySelector('.plot').scrollIntoView({block: 'center'})",
                 box,
             )
-            point = "const plot = arguments[0].querySelector('.plot'), { xaxis, yaxis } = plot._fullLayout, { x, y } = plot.data[0],"
+            point = (
+                "const plot = arguments[0].querySelector('.plot'), { xaxis, yaxis "
+                "} = plot._fullLayout, { x, y } = plot.data[0],"
+            )
             point += "area = plot.querySelector('.nsewdrag').getBoundingClientRect();"
             point += (
                 "return [xaxis.d2p(x[1]), yaxis.d2p(y[1]), area.width, area.height]"
@@ -63,7 +71,10 @@ def test_every_explorer_answers_a_click_and_a_table_sorts(tmp_path):
                 20,
                 "no card of the network",
             )
-        rows = "return [...document.querySelectorAll('.dt-container tbody tr')].map(row => row.innerText)"
+        rows = (
+            "return [...document.querySelectorAll('.dt-container tbody "
+            "tr')].map(row => row.innerText)"
+        )
         before = browsing.until(
             lambda: browser.execute_script(rows), 60, "no table is drawn"
         )

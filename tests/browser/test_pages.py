@@ -53,11 +53,15 @@ def of(browser, kind, script):
 
 def change(browser, kind, control, value):
     """Set a control of an explorer, by its place, as a reader does."""
-    set_value = f"const one = box.querySelectorAll('select, input')[{control}]; one.value = {value!r};"
+    set_value = (
+        f"const one = box.querySelectorAll('select, input')[{control}]; "
+        f"one.value = {value!r};"
+    )
     of(
         browser,
         kind,
-        f"{set_value} one.dispatchEvent(new Event(one.tagName == 'SELECT' ? 'change' : 'input'))",
+        f"{set_value} one.dispatchEvent(new Event("
+        "one.tagName == 'SELECT' ? 'change' : 'input'))",
     )
 
 
@@ -74,9 +78,16 @@ def test_no_page_scrolls_sideways_asks_another_host_or_has_an_error(
             browser.execute_script("return document.documentElement.scrollWidth")
             <= size[0]
         ), name
-        wide = "return [...document.images].filter(one => one.getBoundingClientRect().right > innerWidth).length"
+        wide = (
+            "return [...document.images].filter(one => "
+            "one.getBoundingClientRect().right > innerWidth).length"
+        )
         assert browser.execute_script(wide) == 0, f"{name}: a figure is cut"
-        signs = "return [...document.querySelectorAll('main figure')].every(one => one.classList.contains('wide') == (one.scrollWidth > one.clientWidth + 1))"
+        signs = (
+            "return [...document.querySelectorAll('main figure')].every(one => "
+            "one.classList.contains('wide') == (one.scrollWidth > one.clientWidth "
+            "+ 1))"
+        )
         browsing.until(
             lambda signs=signs: browser.execute_script(signs),
             10,
@@ -95,25 +106,44 @@ def test_the_first_screen_begins_with_the_answer(browser, report):
 def test_axes_and_points_lie_inside_their_boxes(browser, report, size):
     browsing.open_page(browser, report / "explore.html", size)
     for kind in ("measures", "maps", "curves"):
-        drawn = "return box.querySelectorAll('.plot .xtitle, .plot .ytitle, .plot .xtick text').length > 3"
+        drawn = (
+            "return box.querySelectorAll('.plot .xtitle, .plot .ytitle, .plot "
+            ".xtick text').length > 3"
+        )
         browsing.until(
             lambda kind=kind, drawn=drawn: of(browser, kind, drawn),
             60,
             f"{kind} is not drawn",
         )
-        inside = "const plot = box.querySelector('.plot'), edge = plot.getBoundingClientRect();"
-        inside += "return [...plot.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .points path, .legendtext, .annotation-text')].map(one => {"
-        inside += "const r = one.getBoundingClientRect(); return r.left >= edge.left - 1 && r.right <= edge.right + 1"
+        inside = (
+            "const plot = box.querySelector('.plot'), edge = "
+            "plot.getBoundingClientRect();"
+        )
+        inside += (
+            "return [...plot.querySelectorAll('.xtitle, .ytitle, .xtick text, "
+            ".ytick text, .points path, .legendtext, .annotation-text')].map(one "
+            "=> {"
+        )
+        inside += (
+            "const r = one.getBoundingClientRect(); return r.left >= edge.left - 1 "
+            "&& r.right <= edge.right + 1"
+        )
         inside += " && r.top >= edge.top - 1 && r.bottom <= edge.bottom + 1 })"
         assert all(of(browser, kind, inside)), kind
         # Kinds of training are named beside their points, on a phone in the legend.
         where = ".legendtext" if size == browsing.PHONE else ".annotation-text"
-        texts = f"return [...box.querySelectorAll('.plot {where}')].map(one => one.textContent)"
+        texts = (
+            f"return [...box.querySelectorAll('.plot {where}')]"
+            ".map(one => one.textContent)"
+        )
         assert {"pretrained", "from scratch"} <= set(of(browser, kind, texts)), kind
         assert of(
             browser,
             kind,
-            "const plot = box.querySelector('.plot'); return plot.clientWidth <= plot.parentElement.clientWidth",
+            (
+                "const plot = box.querySelector('.plot'); return plot.clientWidth "
+                "<= plot.parentElement.clientWidth"
+            ),
         )
 
 
@@ -123,7 +153,8 @@ def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
     browsing.open_page(browser, report / "explore.html")
     said = "return box.querySelector('.said').textContent"
     first = browsing.until(lambda: of(browser, "measures", said), 60, "nothing is said")
-    r = f"r = {made.measures(made.catalogue())[['iou', 'gap']].corr().iloc[0, 1]:.2f}, 36 of 36"
+    correlation = made.measures(made.catalogue())[["iou", "gap"]].corr().iloc[0, 1]
+    r = f"r = {correlation:.2f}, 36 of 36"
     assert r in first
     change(browser, "measures", 0, "1")
     assert "pointing game" in of(browser, "measures", said)
@@ -143,16 +174,20 @@ def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
 
 
 def test_the_gallery_counts_as_the_tables_do(browser, report):
-    """The numbers below the pictures, which the page counts, are those of the kernel."""
+    """The numbers below the pictures, which the page counts, are the kernel's."""
     browsing.open_page(browser, report / "explore.html")
-    told = "return [...box.querySelectorAll('.pictures > div:first-of-type figcaption')].map(one => one.textContent.split(' ')[0])"
+    told = (
+        "return [...box.querySelectorAll('.pictures > div:first-of-type "
+        "figcaption')].map(one => one.textContent.split(' ')[0])"
+    )
     browsing.until(
         lambda: len(of(browser, "maps", told)) == 6, 60, "no picture is drawn"
     )
     content = of(
         browser,
         "maps",
-        "return JSON.parse(document.getElementById('values').textContent)[1].models[0].maps",
+        "return JSON.parse(document.getElementById('values').textContent)"
+        "[1].models[0].maps",
     )
     maps = (
         torch.frombuffer(bytearray(base64.b64decode(content)), dtype=torch.uint8).view(
@@ -178,16 +213,21 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
 
 IN_LAB = """
 const [source, content, removed, done] = arguments;
-const library = "window.Plotly = { react: box => { box.textContent = 'drawn'; box.on = () => {}; } }";
+const library = "window.Plotly = { react: box => {"
+  + " box.textContent = 'drawn'; box.on = () => {}; } }";
 const model = answers => {
   const heard = [];
   const answer = () => heard.forEach(hear => hear({ library }));
-  return { on: (name, hear) => heard.push(hear), get: () => content, send: () => answers && setTimeout(answer, 50) };
+  return {
+    on: (name, hear) => heard.push(hear), get: () => content,
+    send: () => answers && setTimeout(answer, 50),
+  };
 };
 const box = () => document.body.appendChild(document.createElement("div"));
 delete window.Plotly;
 delete window.workbookPlotly;
-import(URL.createObjectURL(new Blob([source], { type: "text/javascript" }))).then(({ default: widget }) => {
+const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+import(address).then(({ default: widget }) => {
   const remove = widget.render({ model: model(!removed), el: box() }), second = box();
   widget.render({ model: model(removed), el: second });
   if (removed) remove?.();
@@ -214,12 +254,16 @@ def test_an_explorer_is_drawn_in_lab_also_where_the_first_is_gone_before_plotly_
 def test_a_long_table_sorts_by_its_exact_numbers(browser, report):
     browsing.open_page(browser, report / "04_baselines.html")
     heads = browser.execute_script(
-        "return [...document.querySelectorAll('.sortable thead th')].map(one => one.textContent.trim())"
+        "return [...document.querySelectorAll('.sortable thead th')].map(one "
+        "=> one.textContent.trim())"
     )
     place = heads.index("gap (points)")
     height = "return document.querySelector('.table').offsetHeight"
     before = browser.execute_script(height)
-    values = "return [...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[arguments[0]])"
+    values = (
+        "return [...document.querySelectorAll('.sortable tbody tr')].map(row => "
+        "row.cells[arguments[0]])"
+    )
     values += ".map(cell => Number(cell.dataset.order ?? cell.textContent))"
     for _ in range(2):
         browser.execute_script(
