@@ -1,11 +1,12 @@
-"""Intervals: percentiles of a statistic in draws of configurations and images.
+"""Bootstrap intervals: percentiles of a statistic over draws with replacement.
 
-Whole configurations are drawn with replacement, and images where there are values of
-single ones.
+Whole configurations are drawn, and with them the images of which single values are
+available.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache, cached_property, partial
+from copy import copy
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,40 +21,41 @@ from helpers.statistics.correlations import (
 )
 from helpers.statistics.permutation import EXACT_UP_TO, Rows, permuted_rows
 
-# Of measures, a target and weights, see ``correlations``.
+# (measures, target, weights=weights) -> a value of each measure, see ``correlations``.
 Statistic = Callable[..., Array]
 
 DRAWS = 2_000
 LEVEL = 0.95
 FEWEST_CONFIGURATIONS = 8
 CONFIGURATION = "cell"  # column that names the configuration of a model
-POWER = 2.8  # standard errors that are detected with 80 % power: 1.96 + 0.84
-# Streams of random numbers that do not depend on each other.
+# Standard errors from 0 at which 80 % of effects have p < 0.05: 1.96 + 0.84.
+DETECTABLE_Z = 2.8
+# Independent streams of random numbers.
 _CONFIGURATIONS = 0
 SCORING_IMAGES = 1
 TEST_IMAGES = 2
-# Of the test images; test_accuracy@shift is that of shifted copies of them.
+# The column test_accuracy@shift is the accuracy on shifted copies of the test images.
 _TEST_ACCURACY = "test_accuracy"
-_BOUND = 1 - 1e-12  # of what Fisher's transformation takes
-_TOLERANCE = 2e-3  # of a mean of images that are kept in half precision
+_BOUND = 1 - 1e-12  # largest |r| before Fisher's transformation, which is infinite at 1
+_TOLERANCE = 2e-3  # error of the mean of values that are stored in half precision
 
 
 class Estimate(NamedTuple):
-    """A statistic of every measure, its interval, and what this rests on."""
+    """A statistic of every measure with its interval and the numbers behind it."""
 
     value: Array  # (M,)
     low: Array  # (M,)
     high: Array  # (M,)
     n: NDArray[np.int64]  # (M,) models with the measure
-    configurations: NDArray[np.int64]  # (M,) that models with the measure come from
-    draws: Array  # (B, M), for differences
+    configurations: NDArray[np.int64]  # (M,) of the models with the measure
+    draws: Array  # (B, M) values in the draws, for intervals of differences
 
 
 class Bootstrap:
-    """Bootstrap of a table of models, the same draws for all statistics.
+    """Bootstrap of a table of models, with the same draws for all statistics.
 
     Differences of statistics are therefore paired. Configurations are drawn as a whole,
-    and images where there are values of single ones.
+    with all their models.
 
     Example:
         >>> bootstrap = Bootstrap(models, draws=2000)  # doctest: +SKIP
@@ -69,16 +71,17 @@ class Bootstrap:
         seed: int = 0,
         no_interval: Collection[str] = (),
     ) -> None:
-        """Draw from a table of models.
+        """Prepare the draws of a table of models.
 
         Args:
             models: a row per model.
-            images: (models, images) values by column, whose mean the column is, NaN
-                where an image has none; of test images for test_accuracy.
+            images: (models, images) values of single images by column, NaN where an
+                image has none; the column is their mean over the images. For
+                test_accuracy they are test images.
             draws: number of draws.
             seed: of the draws.
-            no_interval: columns whose draws are undefined, since values of single
-                images that they depend on are not known.
+            no_interval: columns that have no interval, because they depend on single
+                images whose values are unknown.
         """
         self.models = models.reset_index(drop=True)
         self.draws = draws
@@ -89,9 +92,8 @@ class Bootstrap:
             if name in models
         }
         self.no_interval = frozenset(no_interval)
-        self.resampled = cache(self._resampled)
-        # The column whose values are drawn, and change places.
-        self.unit = CONFIGURATION
+        self.unit = CONFIGURATION  # column whose values are drawn as a whole
+        self._image_draws = ImageDraws(self.models, self.images, draws, seed)
 
     @cached_property
     def weights(self) -> Array:
@@ -99,25 +101,15 @@ class Bootstrap:
         return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
     def of(self, rows: ArrayLike) -> "Bootstrap":
-        """Some of the models, with the images drawn as for all of them.
+        """Some of the models, with the same draws of images as all of them.
 
         Args:
             rows: (n,) bool, or row numbers.
         """
         rows = np.arange(len(self.models))[np.asarray(rows)]
         images = {name: values[rows] for name, values in self.images.items()}
-        part = Bootstrap(
-            self.models.iloc[rows], images, draws=self.draws, seed=self.seed
-        )
-        part.no_interval = self.no_interval
-        part.unit = self.unit
-
-        def resampled(name: str) -> Array | None:
-            column = self.resampled(name)
-            return None if column is None else column[:, rows]
-
-        part.resampled = resampled
-        return part
+        image_draws = self._image_draws.subset(rows)
+        return self._derived(self.models.iloc[rows], images, image_draws)
 
     def assign(self, **columns: ArrayLike) -> "Bootstrap":
         """The same draws of the same models with further columns.
@@ -125,45 +117,50 @@ class Bootstrap:
         Args:
             columns: (n,) each, by name.
         """
-        part = Bootstrap(
-            self.models.assign(**columns), draws=self.draws, seed=self.seed
-        )
-        part.no_interval = self.no_interval
-        part.resampled = self.resampled
-        part.unit = self.unit
-        return part
+        models = self.models.assign(**columns)
+        return self._derived(models, self.images, self._image_draws)
 
     def resampling(self, unit: str) -> "Bootstrap":
-        """The same models, of which the values of another column are drawn as a whole.
+        """The same models, with the values of another column drawn as a whole.
 
         Args:
             unit: such as "setting", where all networks of a setting are shifted alike.
         """
-        part = self.assign()
-        part.unit = unit
-        return part
+        derived = self._derived(self.models, self.images, self._image_draws)
+        derived.unit = unit
+        return derived
 
-    def _resampled(self, name: str) -> Array | None:
-        """A column in every draw of its images, (draws, n), else None.
+    def _derived(
+        self,
+        models: pd.DataFrame,
+        images: Mapping[str, Array],
+        image_draws: "ImageDraws",
+    ) -> "Bootstrap":
+        """Bootstrap of a table made from these models, with the same draws of images.
 
-        The gap moves with the test accuracy.
+        Args:
+            models: the table.
+            images: values of single images of its models.
+            image_draws: draws of its models.
         """
-        if name == "gap":
-            accuracy = self.resampled(_TEST_ACCURACY)
-            if accuracy is not None:
-                sums = self.models["gap"] + self.models[_TEST_ACCURACY]
-                return sums.to_numpy(dtype=float) - accuracy
-        if name not in self.images:
-            return None
-        values = self.images[name]
-        column = self.models[name].to_numpy(dtype=float)
-        mean = finite_mean(values.T.astype(float))
-        _check_means(name, values, column, mean)
-        is_of_test = name.partition("@")[0] == _TEST_ACCURACY
-        stream = TEST_IMAGES if is_of_test else SCORING_IMAGES
-        # Values may be kept in half precision; only how far they move is taken from
-        # them.
-        return column + resampled_mean(values, self.draws, self.seed, stream) - mean
+        derived = Bootstrap(
+            models,
+            images,
+            draws=self.draws,
+            seed=self.seed,
+            no_interval=self.no_interval,
+        )
+        derived.unit = self.unit
+        derived._image_draws = image_draws
+        return derived
+
+    def resampled(self, name: str) -> Array | None:
+        """A column in every draw of its images, see ``ImageDraws.column``.
+
+        Args:
+            name: of the column.
+        """
+        return self._image_draws.column(name)
 
     def estimate(
         self,
@@ -188,15 +185,16 @@ class Bootstrap:
         counts = self.configurations(is_finite)
         in_each_draw = np.empty((0, len(names)))
         if self.draws:
-            columns = {place: self.resampled(name) for place, name in enumerate(names)}
-            of_images = {
-                place: column for place, column in columns.items() if column is not None
-            }
+            resampled = {}
+            for place, name in enumerate(names):
+                column = self.resampled(name)
+                if column is not None:
+                    resampled[place] = column
             in_each_draw = in_draws(
-                statistic, x, y, self.weights, of_images, self.resampled(target)
+                statistic, x, y, self.weights, resampled, self.resampled(target)
             )
-            unknown = [name in self.no_interval for name in names]
-            in_each_draw[:, unknown] = np.nan
+            has_no_interval = [name in self.no_interval for name in names]
+            in_each_draw[:, has_no_interval] = np.nan
         low, high = percentile_interval(in_each_draw, counts, level)
         return Estimate(
             statistic(x, y), low, high, is_finite.sum(0), counts, in_each_draw
@@ -244,10 +242,10 @@ class Bootstrap:
         return table
 
     def mean(self, values: Array, level: float = LEVEL) -> tuple[Array, Array, Array]:
-        """Mean over the models of what is finite, with its interval.
+        """Mean of the finite values over the models, with its interval.
 
         Args:
-            values: (n, M).
+            values: (n, M), NaN where a model has none.
             level: of the interval.
 
         Returns:
@@ -294,8 +292,80 @@ class Bootstrap:
         )
 
 
+class ImageDraws:
+    """Columns of a table of models in every draw of images, each computed once."""
+
+    def __init__(
+        self,
+        models: pd.DataFrame,
+        images: Mapping[str, Array],
+        draws: int,
+        seed: int,
+    ) -> None:
+        """See ``Bootstrap``.
+
+        Args:
+            models: a row per model.
+            images: (models, images) values by column.
+            draws: number of draws.
+            seed: of the draws.
+        """
+        self._models = models
+        self._images = images
+        self._draws = draws
+        self._seed = seed
+        self._rows: NDArray[np.int64] | slice = slice(None)
+        self._columns: dict[str, Array | None] = {}
+
+    def subset(self, rows: NDArray[np.int64]) -> "ImageDraws":
+        """The same draws for some of the models; columns are computed once for both.
+
+        Args:
+            rows: numbers of the models.
+        """
+        subset = copy(self)
+        subset._rows = np.arange(len(self._models))[self._rows][rows]
+        return subset
+
+    def column(self, name: str) -> Array | None:
+        """A column in every draw.
+
+        Args:
+            name: of the column. The gap changes with the test accuracy.
+
+        Returns:
+            (draws, n); None for a column without values of single images.
+        """
+        column = self._of_all_models(name)
+        return None if column is None else column[:, self._rows]
+
+    def _of_all_models(self, name: str) -> Array | None:
+        if name not in self._columns:
+            self._columns[name] = self._drawn(name)
+        return self._columns[name]
+
+    def _drawn(self, name: str) -> Array | None:
+        """``column`` of all models, anew."""
+        if name == "gap" and _TEST_ACCURACY in self._images:
+            # The training accuracy stays as it is.
+            train_accuracy = self._models["gap"] + self._models[_TEST_ACCURACY]
+            test_accuracy = self._of_all_models(_TEST_ACCURACY)
+            return train_accuracy.to_numpy(dtype=float) - test_accuracy
+        if name not in self._images:
+            return None
+        values = self._images[name]
+        column = self._models[name].to_numpy(dtype=float)
+        mean = finite_mean(values.T.astype(float))
+        _check_means(name, values, column, mean)
+        is_of_test = name.partition("@")[0] == _TEST_ACCURACY
+        stream = TEST_IMAGES if is_of_test else SCORING_IMAGES
+        # Values of images may be stored in half precision, the column is exact: only
+        # the shift of the mean is taken from them.
+        return column + resampled_mean(values, self._draws, self._seed, stream) - mean
+
+
 def _check_means(name: str, values: Array, column: Array, mean: Array) -> None:
-    """Refuse values of images whose means are not those of the column."""
+    """Refuse values of images whose means differ from the column."""
     if mean.shape == column.shape:
         is_close = np.isclose(mean, column, rtol=_TOLERANCE, atol=_TOLERANCE)
         if (is_close | ~np.isfinite(column)).all():
@@ -328,6 +398,7 @@ def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
     numbers = np.zeros((draws, 0), dtype=np.int64)
     if units:
         numbers = random.integers(units, size=(draws, units))
+    # Fast form of: np.stack([np.bincount(row, minlength=units) for row in numbers])
     numbers += np.arange(draws)[:, None] * units
     counts = np.bincount(numbers.ravel(), minlength=draws * units)
     return counts.reshape(draws, units).astype(float)
@@ -336,19 +407,19 @@ def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
 def resampled_mean(
     values: ArrayLike, draws: int, seed: int, stream: int = SCORING_IMAGES
 ) -> Array:
-    """Mean over drawn images of each model's values.
+    """Mean of each model's values over drawn images.
 
     Args:
-        values: (n, images), NaN is left out.
+        values: (n, images), NaN where a model has no value of an image.
         draws: number of draws; all models share the images of a draw.
         seed: of the draws.
-        stream: of random numbers; images of training and test are drawn apart.
+        stream: of random numbers; scoring and test images are drawn independently.
 
     Returns:
         (draws, n), NaN where a draw has no value of a model.
     """
-    # In float64 sums of values that were kept in half precision are exact, whatever
-    # their order: ranks do not depend on how many threads add them up.
+    # In float64, sums of values that were stored in half precision are exact in any
+    # order, so that ranks do not depend on the number of threads.
     table = np.asarray(values).astype(float).T  # (images, n)
     is_finite = np.isfinite(table)
     all_finite = is_finite.all()
@@ -375,9 +446,9 @@ def in_draws(
 ) -> Array:
     """A correlation of measures with a target in every draw.
 
-    Drawing images adds their noise a second time: the mean shift that it brings, on
-    Fisher's scale, is taken out, and the spread stays (at reliability 0.74 and r =
-    -0.75 the plain interval holds the truth in 58 % of catalogues, this in 97 %).
+    Drawing images adds their noise a second time. The mean shift that this causes on
+    Fisher's scale is taken out, the spread stays: at reliability 0.74 and r = -0.75
+    the plain interval holds the truth in 58 % of catalogues, this one in 97 %.
 
     Args:
         statistic: with values in [-1, 1].
@@ -390,23 +461,25 @@ def in_draws(
     Returns:
         (B, M).
     """
-    fixed = statistic(x, y, weights=weights)
+    configurations_only = statistic(x, y, weights=weights)
     if not resampled and resampled_target is None:
-        return fixed
+        return configurations_only
     target = y if resampled_target is None else resampled_target
-    moved = fixed.copy()
-    of_images = list(resampled)
-    others = np.delete(np.arange(x.shape[1]), of_images)
+    with_images = configurations_only.copy()
+    with_values = list(resampled)  # numbers of the measures with values of images
+    others = np.delete(np.arange(x.shape[1]), with_values)
     if resampled_target is not None and len(others):
-        moved[:, others] = statistic(x[:, others], target, weights=weights)
+        with_images[:, others] = statistic(x[:, others], target, weights=weights)
     if resampled:
         measures = np.stack(list(resampled.values()), axis=-1)  # (B, n, measures)
-        moved[:, of_images] = statistic(measures, target, weights=weights)
-    is_inside = (np.abs(moved) < _BOUND) & (np.abs(fixed) < _BOUND)
-    moved = np.arctanh(np.clip(moved, -_BOUND, _BOUND))
-    fixed = np.arctanh(np.clip(fixed, -_BOUND, _BOUND))
-    shift = np.where(is_inside, moved - fixed, 0).sum(0)
-    return np.tanh(moved - shift / np.maximum(is_inside.sum(0), 1))
+        with_images[:, with_values] = statistic(measures, target, weights=weights)
+    is_inside = np.abs(with_images) < _BOUND
+    is_inside &= np.abs(configurations_only) < _BOUND
+    z_with_images = np.arctanh(np.clip(with_images, -_BOUND, _BOUND))
+    z_configurations = np.arctanh(np.clip(configurations_only, -_BOUND, _BOUND))
+    differences = np.where(is_inside, z_with_images - z_configurations, 0)
+    mean_shift = differences.sum(0) / np.maximum(is_inside.sum(0), 1)
+    return np.tanh(z_with_images - mean_shift)
 
 
 def percentile_interval(
@@ -416,12 +489,12 @@ def percentile_interval(
 
     Args:
         in_draws: (B, ...) statistics in the draws.
-        configurations: (...) that they rest on.
+        configurations: (...) number of them behind each statistic.
         level: of the interval.
 
     Returns:
-        Low and high, (...) each; NaN below ``FEWEST_CONFIGURATIONS``, and where half of
-        the draws or more are undefined.
+        Low and high, (...) each; NaN below ``FEWEST_CONFIGURATIONS``, and where at
+        least half of the draws are undefined.
     """
     in_draws = np.asarray(in_draws, dtype=float)
     configurations = np.broadcast_to(configurations, in_draws.shape[1:])
@@ -435,9 +508,9 @@ def percentile_interval(
 
 
 def smallest_detectable(estimate: Estimate) -> Array:
-    """Smallest |r| that these configurations would have distinguished from 0.
+    """Smallest |r| that these configurations distinguish from 0 with 80 % power.
 
-    ``tanh(2.8 sd(atanh r))`` over the draws, for a power of 80 %.
+    ``tanh(2.8 sd(atanh r))``, with the standard deviation over the draws.
 
     Args:
         estimate: of a correlation.
@@ -448,4 +521,4 @@ def smallest_detectable(estimate: Estimate) -> Array:
     transformed = np.arctanh(np.clip(estimate.draws, -_BOUND, _BOUND))
     spread = pd.DataFrame(transformed).std().to_numpy()  # NaN is left out
     enough = estimate.configurations >= FEWEST_CONFIGURATIONS
-    return np.where(enough, np.tanh(POWER * spread), np.nan)
+    return np.where(enough, np.tanh(DETECTABLE_Z * spread), np.nan)

@@ -15,7 +15,12 @@ from helpers.statistics.baselines import (
     baselines_of,
     best_rival,
 )
-from helpers.statistics.bootstrap import CONFIGURATION, LEVEL, POWER, Bootstrap
+from helpers.statistics.bootstrap import (
+    CONFIGURATION,
+    DETECTABLE_Z,
+    LEVEL,
+    Bootstrap,
+)
 from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import Array, design, finite_mean
 from helpers.statistics.hyperparameters import varied_axes
@@ -252,7 +257,7 @@ def _within_settings(
     held = np.linalg.matrix_rank(np.column_stack([np.ones(len(models)), given]))
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     freedom = n - held - 2  # as n - 3 where only the mean is held
-    smallest = np.tanh(POWER / np.sqrt(np.where(freedom > 0, freedom, np.nan)))
+    smallest = np.tanh(DETECTABLE_Z / np.sqrt(np.where(freedom > 0, freedom, np.nan)))
     is_defined = np.isfinite(columns[WITHIN_SETTINGS])
     return {
         WITHIN_SETTINGS: columns[WITHIN_SETTINGS],

@@ -252,7 +252,7 @@ def test_values_of_images_that_are_not_those_of_the_models_are_refused():
     holes = np.where(np.arange(12)[:, None] == 7, np.nan, images["iou"])
     for values in (images["iou"][:5], images["iou"][::-1], holes):
         with pytest.raises(
-            ValueError, match=r"iou per image, of shape .* same order of 12 models"
+            ValueError, match=r"iou per image, of shape .* order of 12 models"
         ):
             Bootstrap(models, {"iou": values}, draws=5).estimate(["iou"])
 
