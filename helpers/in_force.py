@@ -1,4 +1,4 @@
-"""The parameters in force in a notebook, whoever stated each of them."""
+"""The values of a notebook's parameters that a run uses, and where each is from."""
 
 import ast
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from helpers.files import PROJECT_ROOT, STAGING
 from helpers.parameters import (
-    UNMOVING,
+    WITHOUT_EFFECT_ON_RESULTS,
     Parameter,
     StudyError,
     check_type,
@@ -20,27 +20,28 @@ from helpers.parameters import (
 from helpers.study_files import read_blocks
 
 
-def in_force(
+def resolve_parameters(
     notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
-    """Parameters of a notebook that is opened by hand.
+    """Values of a notebook's parameters, whether papermill or a user runs it.
 
-    What papermill injected wins; then what its first cell changed; then the study's
-    file. A value of the first cell counts as changed where it is not the demo's, as
-    first cells have it when committed.
+    In this order: what papermill injected, what the user changed in the first cell, the
+    study's file. A value of the first cell counts as changed if it is not that of the
+    demo, which committed first cells have.
 
     Args:
         notebook: its name without suffix.
         values: ``globals()`` of the notebook.
-        root: of the project.
+        root: folder of the project.
 
     Returns:
-        The values by name; where each is from ("injected", "first cell",
+        The values by name; the origin of each ("injected", "first cell",
         "params/x.yaml" or "default"); and the study's file (``read_blocks``), with the
-        values that this run has and the study has not (``changed``).
+        values of this run that differ from the study's (``changed``) and, if it extends
+        a study, the values of that one (``extended``).
 
     Raises:
-        StudyError: if a name or a value is wrong, or there is no such study.
+        StudyError: if a name or a value is wrong, or the study does not exist.
     """
     names = declared(root / "notebooks" / f"{notebook}.ipynb")
     injected = _injected(values.get("In", []))
@@ -54,12 +55,11 @@ def in_force(
     for name in names:
         value = values[name]
         is_changed = repr(value) != repr(committed[name])
-        is_of_study = name in of_study and (
-            not is_changed or repr(value) == repr(of_study[name])
-        )
+        equals_study = name in of_study and repr(value) == repr(of_study[name])
+        comes_from_study = equals_study or (name in of_study and not is_changed)
         if name in injected:
             origins[name] = "injected"
-        elif is_of_study:
+        elif comes_from_study:
             value = of_study[name]
             origins[name] = f"params/{path.name}"
         else:
@@ -77,9 +77,9 @@ def in_force(
 
 
 def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
-    """Blocks of the study file; none of a launched study whose file lies elsewhere.
+    """Blocks of the study file; none if a launcher runs a study without a file here.
 
-    The launcher injects all values.
+    The launcher injects all values, so that its file may lie in another folder.
     """
     if os.environ.get(STAGING) and is_injected and not path.is_file():
         return {"common": {}, "notebooks": {}, "work_study": path.stem}
@@ -89,7 +89,7 @@ def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
 def _checked(
     names: Mapping[str, Parameter], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Values as the annotations have them; all that is wrong with them is refused."""
+    """Values of the annotated types; an error that lists all faults of values."""
     faults = [value_fault(item, values[name]) for name, item in names.items()]
     if any(faults):
         raise StudyError(*filter(None, faults))
@@ -105,7 +105,7 @@ def _defaults(names: Mapping[str, Parameter]) -> dict[str, Any]:
 def _committed(
     names: Mapping[str, Parameter], notebook: str, root: Path
 ) -> dict[str, Any]:
-    """Values that a notebook's first cell has when nobody changed it: the demo's."""
+    """Values that a notebook's first cell has as committed: those of the demo."""
     committed = _defaults(names) | {"study": "demo"}
     demo = root / "params/demo.yaml"
     if demo.is_file():
@@ -116,7 +116,7 @@ def _committed(
 def _check_names(
     names: Mapping[str, Parameter], injected: set[str], values: Mapping[str, Any]
 ) -> None:
-    """Refuse names that no notebook declares, or that the first cell has lost."""
+    """Refuse injected names that the notebook lacks, and a first cell without some."""
     blocks = injected & {"claims", "common", "notebooks", "sweep", "extends"}
     if blocks:
         raise StudyError(
@@ -138,7 +138,7 @@ def _check_names(
             f"the first cell has no {', '.join(lost)}; put the lines of these "
             "parameters back"
         )
-    # before it becomes the name of a file
+    # here, since the name of the study becomes the name of a file
     fault = value_fault(names["study"], values["study"])
     if fault:
         raise StudyError(fault)
@@ -149,28 +149,36 @@ def _changed(
     parameters: Mapping[str, Any],
     of_study: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Values in force that are not the study's, without those that move no result."""
+    """Values of this run that are not the study's and may change results."""
     changed = {}
     for name, item in names.items():
         stated = of_study.get(name, item.default)
-        if value_fault(item, stated):  # of a study file that is wrong in this place
+        if value_fault(
+            item, stated
+        ):  # the study file is wrong here: nothing to compare
             continue
         stated = check_type(item.annotation, stated)
-        if name not in UNMOVING and repr(parameters[name]) != repr(stated):
+        if name not in WITHOUT_EFFECT_ON_RESULTS and repr(parameters[name]) != repr(
+            stated
+        ):
             changed[name] = parameters[name]
     return changed
 
 
 def _of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
-    """Values that a study file has for a notebook."""
+    """Values that a study file has for a notebook, common ones included."""
     return content["common"] | content["notebooks"].get(notebook, {})
 
 
+# A source that assigns ``study`` is the first cell, which declares the parameters.
+_FIRST_CELL = re.compile(r"^\s*study\b[^=\n]*=", re.M)
+
+
 def _injected(cells: Sequence[str]) -> set[str]:
-    """Names that papermill's cell assigned since the first cell ran last.
+    """Names that papermill's cell assigned; none if the first cell ran again after it.
 
     Args:
-        cells: sources of executed cells, as IPython keeps them.
+        cells: sources of executed cells in order, as IPython keeps them.
     """
     for source in reversed(cells):
         if source.lstrip().startswith("# Parameters"):
@@ -179,6 +187,6 @@ def _injected(cells: Sequence[str]) -> set[str]:
                 for node in ast.walk(ast.parse(source))
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             }
-        if re.search(r"^\s*study\b[^=\n]*=", source, re.M):
+        if _FIRST_CELL.search(source):
             return set()
     return set()

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from helpers.files import json_digest
 
-# Parameters that say where and how to compute, and move no result.
-UNMOVING = ("study", "work_dir", "reports_dir", "device", "jobs")
+# Parameters that say where and how to compute, and do not change results.
+WITHOUT_EFFECT_ON_RESULTS = ("study", "work_dir", "reports_dir", "device", "jobs")
 
 
 class StudyError(ValueError):
-    """All that is wrong with a study, one fault a line; a notebook shows no more."""
+    """All faults of a study, one a line; a notebook shows them without a traceback."""
 
     def __init__(self, *faults: str) -> None:
         """Join the faults to one message."""
@@ -62,20 +62,21 @@ def declared(notebook: Path) -> dict[str, Parameter]:
         )
     parameters = {}
     for node in nodes:
-        behind = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
+        comment = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
         parameters[node.target.id] = Parameter(
             node.target.id,
             ast.unparse(node.annotation),
             ast.literal_eval(node.value),
-            behind.strip().lstrip("# "),
+            comment.strip().lstrip("# "),
         )
     return parameters
 
 
 def check_type(annotation: str, value: Any) -> Any:
-    """A value as an annotation of a notebook has it.
+    """Check a value against the annotation of a parameter.
 
-    An int will do for a float; nothing else is converted.
+    Returns:
+        The value; an int becomes a float where the annotation has float.
 
     Raises:
         ValueError: pydantic's, if the value is of another type.
@@ -83,7 +84,7 @@ def check_type(annotation: str, value: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     kinds = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-    # The annotation is of the project's own notebook.
+    # eval is safe here: annotations come from the project's notebooks, not from data.
     type_of_values = eval(annotation, {"__builtins__": {}}, kinds)
     adapter = TypeAdapter(type_of_values, config=ConfigDict(strict=True))
     return adapter.validate_python(value)
@@ -112,14 +113,64 @@ _LAYOUTS = (
     "class_folders",
     "top_folders",
 )
-# Without a limit here numbers are in ``NUMBERS``, and texts are free. A tuple lists the
-# values, a text is an interval, a pattern is the form of a text.
-LIMITS: dict[str, tuple[str, ...] | str | re.Pattern[str]] = {
-    "accuracy_threshold": "(0, 1]",
-    "accuracy_thresholds": "[0, 1)",
-    "architectures": ("resnet18", "resnet34", "resnet50", "resnet101"),
-    "attribution_steps": "[1, 1000000]",
-    "attributions": (
+
+
+class OneOf:
+    """A limit that lists the allowed texts."""
+
+    def __init__(self, *values: str) -> None:
+        """Allow these texts."""
+        self.values = values
+        self.words = f"one of {values}"
+
+    def allows(self, item: Any) -> bool:
+        """Whether an item is one of the texts."""
+        return item in self.values
+
+
+class Form:
+    """A limit that texts must match as a whole."""
+
+    def __init__(self, pattern: str) -> None:
+        """Allow the texts that a regular expression matches."""
+        self.pattern = re.compile(pattern)
+        self.words = f"of the form {pattern}"
+
+    def allows(self, item: Any) -> bool:
+        """Whether a text has the form."""
+        return self.pattern.fullmatch(item) is not None
+
+
+class Interval:
+    """A limit of numbers: an interval such as "[0, 1)", and 0 where it is allowed."""
+
+    def __init__(self, interval: str, allows_0: bool = False) -> None:
+        """Allow the numbers of an interval, whose round brackets exclude its ends."""
+        self.low, self.high = map(float, interval[1:-1].split(","))
+        self.includes_low = interval[0] == "["
+        self.includes_high = interval[-1] == "]"
+        self.allows_0 = allows_0
+        self.words = f"in 0 or {interval}" if allows_0 else f"in {interval}"
+
+    def allows(self, item: Any) -> bool:
+        """Whether a number is in the interval, or an allowed 0."""
+        return (
+            self.low < item < self.high
+            or (item == self.low and self.includes_low)
+            or (item == self.high and self.includes_high)
+            or (item == 0 and self.allows_0)
+        )
+
+
+Limit = OneOf | Form | Interval
+# Limits of parameters, and of the items of lists. A number that is not listed here has
+# the limit ``NUMBERS``, a text ``_FREE_TEXT``.
+LIMITS: dict[str, Limit] = {
+    "accuracy_threshold": Interval("(0, 1]"),
+    "accuracy_thresholds": Interval("[0, 1)"),
+    "architectures": OneOf("resnet18", "resnet34", "resnet50", "resnet101"),
+    "attribution_steps": Interval("[1, 1000000]"),
+    "attributions": OneOf(
         "saliency",
         "input_x_gradient",
         "integrated_gradients",
@@ -127,14 +178,14 @@ LIMITS: dict[str, tuple[str, ...] | str | re.Pattern[str]] = {
         "occlusion",
         "deep_lift",
     ),
-    "batch_sizes": "[2, 100000]",
-    "bootstrap_resamples": "[3, 100000]",
-    "cam_cut": ("maximum", "quantile"),
-    "cam_method": ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"),
-    "cam_threshold": "(0, 1)",
-    "complexity_images": "[1, 100000]",
-    "data_source": _LAYOUTS,
-    "families": (
+    "batch_sizes": Interval("[2, 100000]"),
+    "bootstrap_resamples": Interval("[3, 100000]"),
+    "cam_cut": OneOf("maximum", "quantile"),
+    "cam_method": OneOf("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"),
+    "cam_threshold": Interval("(0, 1)"),
+    "complexity_images": Interval("[1, 100000]"),
+    "data_source": OneOf(*_LAYOUTS),
+    "families": OneOf(
         "localization",
         "reliance",
         "prediction",
@@ -143,62 +194,62 @@ LIMITS: dict[str, tuple[str, ...] | str | re.Pattern[str]] = {
         "perturbation",
         "unlabelled",
     ),
-    "flatness_draws": "[1, 100000]",
-    "flatness_halvings": "[1, 100000]",
-    "flatness_images": "[1, 100000]",
-    "frozen_stages": "[0, 4]",
-    "image_scales": "[0.0625, 8]",
-    "image_size": "[16, 1024]",
-    "label_noises": "[0, 1]",
-    "label_smoothings": "[0, 1)",
-    "last_stride": "[1, 2]",
-    "looks": "[1, 100]",
-    "made_epochs": "[1, 1000000]",
-    "matched_accuracy": "[0, 1)",
-    "max_epochs": "[1, 1000000]",
-    "minimum_images_per_class": "[1, 1000000]",
-    "minimum_train_accuracy": "[0, 1)",
-    "momentum": "[0, 1)",
-    "noise_generator": ("blur", "autoencoder"),
-    "noise_samples": "[1, 1000000]",
-    "noise_ssim": "(0, 1]",
-    "optimizers": ("adam", "sgd"),
-    "permutations": "[3, 100000]",
-    "perturbation_fraction": "(0, 1]",
-    "perturbation_points": "[2, 100000]",
-    "pictured_images": "[1, 100]",
-    "pixel_mean": "[0, 1]",
-    "pixel_std": "(0, 1]",
-    "precision": ("float32", "bfloat16"),
-    "pretrain_data_source": _LAYOUTS,
-    "pretrain_max_epochs": "[1, 1000000]",
-    "probe_l2": "(0, 1000000000]",
-    "random_networks": "[3, 100000]",
-    "repeats": "[1, 1000000]",
-    "rule3_split": ("test", "holdout"),
-    "saliency_providers": (
+    "flatness_draws": Interval("[1, 100000]"),
+    "flatness_halvings": Interval("[1, 100000]"),
+    "flatness_images": Interval("[1, 100000]"),
+    "frozen_stages": Interval("[0, 4]"),
+    "image_scales": Interval("[0.0625, 8]"),
+    "image_size": Interval("[16, 1024]"),
+    "label_noises": Interval("[0, 1]"),
+    "label_smoothings": Interval("[0, 1)"),
+    "last_stride": Interval("[1, 2]"),
+    "looks": Interval("[1, 100]"),
+    "made_epochs": Interval("[1, 1000000]"),
+    "matched_accuracy": Interval("[0, 1)"),
+    "max_epochs": Interval("[1, 1000000]"),
+    "minimum_images_per_class": Interval("[1, 1000000]"),
+    "minimum_train_accuracy": Interval("[0, 1)"),
+    "momentum": Interval("[0, 1)"),
+    "noise_generator": OneOf("blur", "autoencoder"),
+    "noise_samples": Interval("[1, 1000000]"),
+    "noise_ssim": Interval("(0, 1]"),
+    "optimizers": OneOf("adam", "sgd"),
+    "permutations": Interval("[3, 100000]"),
+    "perturbation_fraction": Interval("(0, 1]"),
+    "perturbation_points": Interval("[2, 100000]"),
+    "pictured_images": Interval("[1, 100]"),
+    "pixel_mean": Interval("[0, 1]"),
+    "pixel_std": Interval("(0, 1]"),
+    "precision": OneOf("float32", "bfloat16"),
+    "pretrain_data_source": OneOf(*_LAYOUTS),
+    "pretrain_max_epochs": Interval("[1, 1000000]"),
+    "probe_l2": Interval("(0, 1000000000]"),
+    "random_networks": Interval("[3, 100000]"),
+    "repeats": Interval("[1, 1000000]"),
+    "rule3_split": OneOf("test", "holdout"),
+    "saliency_providers": OneOf(
         "spectral_residual",
         "spectral_residual_opencv",
         "fine_grained",
         "grab_cut",
         "folder",
     ),
-    "sampled_methods": (
+    "sampled_methods": OneOf(
         "grad_cam_plus_plus",
         "smooth_grad_cam_plus_plus",
         "eigen_cam",
         "score_cam",
     ),
-    "score_cam_channels": "[1, 1000000]",
-    "scored_images": "0 or [2, inf)",
-    "sharpness_images": "[1, 100000]",
-    "sharpness_steps": "[1, 100000]",
-    "snapshots": ("both", "stop"),
-    "stem": ("imagenet", "small", "strided"),
-    "thresholds": "(0, 1)",
-    "transform_ranges": ("cifar10", "svhn"),
-    "unseen_fractions": "[0, 1)",
-    "width": "[0.0625, 8]",
+    "score_cam_channels": Interval("[1, 1000000]"),
+    "scored_images": Interval("[2, inf)", allows_0=True),
+    "sharpness_images": Interval("[1, 100000]"),
+    "sharpness_steps": Interval("[1, 100000]"),
+    "snapshots": OneOf("both", "stop"),
+    "stem": OneOf("imagenet", "small", "strided"),
+    "thresholds": Interval("(0, 1)"),
+    "transform_ranges": OneOf("cifar10", "svhn"),
+    "unseen_fractions": Interval("[0, 1)"),
+    "width": Interval("[0.0625, 8]"),
 }
 _NUMBER_ABOVE_0 = r"([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
 _FORMS = {
@@ -207,6 +258,7 @@ _FORMS = {
     "class_ids": r"[^\x00-\x1f/\\]{1,200}",
     "pretrain_class_ids": r"[^\x00-\x1f/\\]{1,200}",
     "unseen_class_ids": r"[^\x00-\x1f/\\]{1,200}",
+    # "~/x" is expanded; "~user" is refused
     "work_dir": r"(?!~[^/])[^\x00-\x1f]{1,1000}",
     "reports_dir": r"(?!~[^/])[^\x00-\x1f]{1,1000}",
     "looking_levels": (
@@ -217,7 +269,7 @@ _FORMS = {
     "strong_augmentations": (
         r"none|crops(\+erasing)?(\+mixup)?|erasing(\+mixup)?|mixup"
     ),
-    "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
+    "shard": r"([1-9]\d{0,5}/[1-9]\d{0,5})?",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "architecture": r"(timm:)?[\w.-]{1,100}",  # no code: a study file is data
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
@@ -227,12 +279,12 @@ _FORMS = {
     ),
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
-LIMITS |= {name: re.compile(form) for name, form in _FORMS.items()}
+LIMITS |= {name: Form(pattern) for name, pattern in _FORMS.items()}
 # Of numbers without another limit: what tables, seeds and float32 can hold.
-NUMBERS = "[0, 1000000000]"
-_FREE_TEXT = re.compile(r"[^\x00-\x1f]{0,1000}")
-# Lists that may be empty although the notebook's is not.
-_EMPTY = (
+NUMBERS = Interval("[0, 1000000000]")
+_FREE_TEXT = Form(r"[^\x00-\x1f]{0,1000}")
+# Lists that a study may empty although their default is not empty.
+_MAY_BE_EMPTY = (
     "class_ids",
     "pretrain_class_ids",
     "unseen_class_ids",
@@ -244,22 +296,25 @@ _EMPTY = (
 _COLOURS = ("pixel_mean", "pixel_std")
 
 
-def _as_counted(item: Any) -> Any:
-    """Equal for items that a study cannot hold apart, as names have six digits."""
+def _duplicate_key(item: Any) -> Any:
+    """Key to find duplicates: floats that agree in six digits have one key.
+
+    Names of runs and folders write six digits, so such floats would share them.
+    """
     if isinstance(item, str):
         return unicodedata.normalize("NFC", item)
     return f"{item:g}" if isinstance(item, float) else repr(item)
 
 
 def value_fault(parameter: Parameter, value: Any) -> str:
-    """What is wrong with a value by itself, in one sentence.
+    """Check a value of a parameter, alone.
 
     Args:
-        parameter: whose value it is.
+        parameter: that has the value.
         value: as a study file or a cell has it.
 
     Returns:
-        "" where nothing is wrong.
+        One sentence that says what is wrong; "" if the value is valid.
     """
     name = parameter.name
     stated = f"{name} is {f'{value!r}'[:100]}"
@@ -273,49 +328,34 @@ def value_fault(parameter: Parameter, value: Any) -> str:
             f"{place}{first['msg']}"
         )
     items = value if isinstance(value, list) else [value]
-    if not items and parameter.default and name not in _EMPTY:
+    if not items and parameter.default and name not in _MAY_BE_EMPTY:
         return f"{stated}, and must have at least one item"
     if name in _COLOURS and len(items) != 3:
         return f"{stated}, and must have three items, of red, green and blue"
-    if len(set(map(_as_counted, items))) < len(items) and name not in _COLOURS:
+    if len(set(map(_duplicate_key, items))) < len(items) and name not in _COLOURS:
         return f"{stated}, and contains duplicates (numbers count to six digits)"
     for item in items:
         if isinstance(item, bool | dict):
             continue
-        limit = LIMITS.get(name, _FREE_TEXT if isinstance(item, str) else NUMBERS)
+        default_limit = _FREE_TEXT if isinstance(item, str) else NUMBERS
+        limit = LIMITS.get(name, default_limit)
         fault = outside(limit, item)
         if fault:
-            near = near_names(item, limit) if isinstance(limit, tuple) else ""
+            near = near_names(item, limit.values) if isinstance(limit, OneOf) else ""
             return f"{stated}, and {fault} ({parameter.comment}){near}"
     return ""
 
 
-def outside(limit: Any, item: Any) -> str:
-    """That an item lies outside of a limit, in words; "" where it does not."""
-    if isinstance(limit, re.Pattern):
-        allowed = limit.fullmatch(item)
-        words = f"of the form {limit.pattern}"
-    elif isinstance(limit, tuple):
-        allowed = item in limit
-        words = f"one of {limit}"
-    else:
-        apart, _, interval = limit.rpartition(" or ")
-        low, high = map(float, interval[1:-1].split(","))
-        allowed = (
-            low < item < high
-            or (item == low and interval[0] == "[")
-            or (item == high and interval[-1] == "]")
-            or (apart != "" and item == float(apart))
-        )
-        words = f"in {limit}"
-    return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"
+def outside(limit: Limit, item: Any) -> str:
+    """Say that an item is not within a limit; "" if it is."""
+    return "" if limit.allows(item) else f"{f'{item!r}'[:100]} is not {limit.words}"
 
 
 def name_of_values(values: Mapping[str, Any]) -> str:
-    """Name of a folder for values of parameters, in the order given.
+    """Name of the folder for some values of parameters, in their order.
 
-    A value that is no plain word is named by its digest, and so are all of them where
-    the name would be too long for a file system.
+    A value that is not a plain word is written as its digest. If the name would be too
+    long for a file system, it is the digest of all values.
 
     Example:
         >>> name_of_values({"cam_threshold": 0.05, "cam_method": "layer_cam"})
@@ -340,6 +380,6 @@ def _plain_word(value: Any) -> str:
 
 
 def near_names(name: Any, names: Iterable[str]) -> str:
-    """Names near to a misspelt one, as " (did you mean 'a' or 'b'?)", or ""."""
+    """Names similar to a misspelt one, as " (did you mean 'a' or 'b'?)", or ""."""
     near = difflib.get_close_matches(str(name)[:200], names)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""

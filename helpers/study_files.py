@@ -11,7 +11,7 @@ from helpers.parameters import LIMITS, StudyError, near_names
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, 064 is 64, and a key stands once."""
+    """YAML in which 1e-3 is a number, 064 is 64, and a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -32,15 +32,16 @@ _Yaml.add_implicit_resolver(
 _Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
 
-_MOST_VALUES = 100_000  # of a study file, each alias counted by what it stands for
+# Values in a study file; each alias counts as many as the node that it repeats.
+_MOST_VALUES = 100_000
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML, read safely.
+    """Read plain values from YAML, safely.
 
     Raises:
-        yaml.YAMLError: whatever is wrong with it, such as aliases that stand for
-            themselves or for more values than any study has.
+        yaml.YAMLError: if it cannot be read, or if its aliases contain themselves or
+            expand to more values than any study has.
     """
     try:
         count = _values_in(yaml.compose(text, _Yaml), {})
@@ -54,14 +55,14 @@ def parse_yaml(text: str) -> Any:
 
 
 def _values_in(node: yaml.Node | None, counts: dict[int, int]) -> int:
-    """Number of values below a node; ``counts`` has those of nodes that are known."""
+    """Number of values below a node; ``counts`` caches it by the id of the node."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) in counts:
         if not counts[id(node)]:
             raise yaml.YAMLError("an alias stands for itself")
         return counts[id(node)]
-    counts[id(node)] = 0  # while what it holds is counted
+    counts[id(node)] = 0  # marks a node that is being counted
     items = node.value
     if isinstance(node, yaml.MappingNode):
         items = [item for pair in node.value for item in pair]
@@ -70,11 +71,12 @@ def _values_in(node: yaml.Node | None, counts: dict[int, int]) -> int:
 
 
 def read_blocks(path: Path) -> dict[str, Any]:
-    """The blocks of a study file above those of the study that it extends.
+    """Read the blocks of a study file, merged over those of the study it extends.
 
     Returns:
-        The file's content. ``common``, ``notebooks`` and ``sweep`` are there in any
-        case; ``work_study`` is the study whose folder of work is shared.
+        The file's content. ``common``, ``notebooks`` and ``sweep`` are always there;
+        ``work_study`` is the study whose folder of work is used: itself, or the one
+        that it extends.
 
     Raises:
         StudyError: if the file is missing, damaged or of another form.
@@ -92,7 +94,7 @@ def read_blocks(path: Path) -> dict[str, Any]:
             f"{path} is not readable YAML: {' '.join(str(fault).split())[:500]}"
         ) from fault
     if not isinstance(content, dict):
-        content = {"common": content or path.stem}
+        raise _no_blocks(path)
     content |= {name: content.get(name) or {} for name in ("common", "sweep")}
     content |= {"notebooks": content.get("notebooks") or {}, "work_study": path.stem}
     _check_blocks(path, content)
@@ -102,23 +104,27 @@ def read_blocks(path: Path) -> dict[str, Any]:
 
 
 def _check_blocks(path: Path, content: Mapping[str, Any]) -> None:
-    """Refuse what does not map names to values where a study file has blocks."""
+    """Refuse a study file whose blocks do not map names to values."""
     blocks = [content["common"]]
-    for of_notebooks in (content["notebooks"], content["sweep"]):
-        blocks.append(of_notebooks)
-        if isinstance(of_notebooks, dict):
-            blocks += [block or {} for block in of_notebooks.values()]
+    for by_notebook in (content["notebooks"], content["sweep"]):
+        blocks.append(by_notebook)
+        if isinstance(by_notebook, dict):
+            blocks += [block or {} for block in by_notebook.values()]
     if not all(isinstance(block, dict) for block in blocks):
-        raise StudyError(
-            f"{path}: a study file maps common, notebooks and sweep to blocks of names "
-            "and values"
-        )
+        raise _no_blocks(path)
+
+
+def _no_blocks(path: Path) -> StudyError:
+    return StudyError(
+        f"{path}: a study file maps common, notebooks and sweep to blocks of names "
+        "and values"
+    )
 
 
 def _extended(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """The blocks of a study above those of the one that it extends."""
+    """Blocks of a study merged over those of the study that it extends."""
     name = content["extends"]
-    if not LIMITS["study"].fullmatch(str(name)) or "claims" in content:
+    if not LIMITS["study"].allows(str(name)) or "claims" in content:
         raise StudyError(
             f"{path}: it extends {name!r}, which must be the name of a study, and "
             "whose claims it has"
@@ -132,8 +138,8 @@ def _extended(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     common = content["common"]
     notebooks = content["notebooks"]
     for stem, block in base["notebooks"].items():
-        theirs = {key: value for key, value in block.items() if key not in common}
-        notebooks[stem] = theirs | notebooks.get(stem, {})
+        inherited = {key: value for key, value in block.items() if key not in common}
+        notebooks[stem] = inherited | notebooks.get(stem, {})
     merged = {
         "common": base["common"] | common,
         "notebooks": notebooks,

@@ -13,7 +13,7 @@ from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
 from helpers.data import layouts
 from helpers.files import PROJECT_ROOT, STAGING
-from helpers.in_force import in_force
+from helpers.in_force import resolve_parameters
 from helpers.kappa import networks
 from helpers.measures import registry, transforms
 from helpers.networks import resnet, stages
@@ -62,7 +62,7 @@ def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them
     ],
 )
 def test_choices_are_those_of_the_modules_that_take_them(name, known):
-    assert sorted(LIMITS[name]) == sorted(known)
+    assert sorted(LIMITS[name].values) == sorted(known)
 
 
 def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
@@ -273,7 +273,7 @@ def given(project, *cells, **changed):
     } | changed
     for cell in cells:
         exec(cell, values)
-    return in_force(
+    return resolve_parameters(
         "01_a", values | {"In": ["", CELL, *cells, "notebook.begin(...)"]}, project
     )
 
@@ -311,7 +311,7 @@ def test_another_study_brings_its_values_and_what_was_changed_by_hand_wins(proje
         "place": theirs,
     }
     assert isinstance(found["rate"], float) and content["work_study"] == "other"
-    again = in_force("01_a", found, project)  # the same cell again
+    again = resolve_parameters("01_a", found, project)  # the same cell again
     assert again[0] == found
 
 

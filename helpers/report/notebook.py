@@ -30,7 +30,7 @@ from helpers.files import (
     write_json,
     write_table,
 )
-from helpers.in_force import in_force
+from helpers.in_force import resolve_parameters
 from helpers.parameters import StudyError, declared, name_of_values
 from helpers.relations import relation_faults
 from helpers.report import style, tables
@@ -95,7 +95,7 @@ class Report:
                 clone's.
         """
         check_clone(Path.cwd())
-        values, origins, study_file = in_force(notebook, cells)
+        values, origins, study_file = resolve_parameters(notebook, cells)
         faults = relation_faults(values)
         if faults:
             raise StudyError(*faults)

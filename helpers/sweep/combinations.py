@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from helpers.parameters import (
-    UNMOVING,
+    WITHOUT_EFFECT_ON_RESULTS,
     Parameter,
     check_type,
     name_of_values,
@@ -122,7 +122,7 @@ def _faults_of_values(notebook: str, item: Parameter, values: Any) -> list[str]:
     where = f"sweep: {notebook}: {item.name}"
     if notebook[:2] in TRAINING:
         return [f"{where} {_as_trained(item)}"]
-    if item.name in (*UNMOVING, "shard"):
+    if item.name in (*WITHOUT_EFFECT_ON_RESULTS, "shard"):
         return [f"{where} cannot be swept: it moves no result"]
     if not isinstance(values, list) or not values:
         return [
