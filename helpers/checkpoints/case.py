@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
-from helpers.checkpoints import calibration, judging, load, orders, report
+from helpers.checkpoints import builders, calibration, judging, load, orders, report
 from helpers.checkpoints.images import (
     OwnImages,
     Preparation,
@@ -107,7 +107,7 @@ def of_files(
     preparation = preparation or Preparation()
     normalise = load.normaliser(preparation.mean, preparation.std)
     if reading.architecture != load.AUTO:
-        load.builder_of(reading.architecture)
+        builders.builder_of(reading.architecture)
     files = load.find(inputs.checkpoints)
     headers = {name: _header(path) for name, path in files.items()}
     model_ids = [header.get("model_id", "") for header in headers.values()]
@@ -227,7 +227,7 @@ def _examined(
         line = line.removeprefix(f"{path.name} was refused: ")
         facts["fault"] = line.replace(path.name, "it", 1)
         return Examined(path, reading, facts, None)
-    words, residual = load.described(loaded.network)
+    words, residual = builders.described(loaded.network)
     facts |= dict(model.facts) | {
         "model_id": model.model_id,
         "network": words,

@@ -1,22 +1,27 @@
 """Checkpoints put into networks that are made by name; no code in a file is run."""
 
 import hashlib
-import importlib
-import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+from helpers.checkpoints.builders import (
+    RESNETS,
+    Builder,
+    Shapes,
+    builder_of,
+    heads,
+    inputs_of_head,
+    shapes_of,
+)
 from helpers.networks import contents
 from helpers.networks.resnet import sample_first
 from helpers.networks.weights import check_numbers, form_in
@@ -24,18 +29,6 @@ from helpers.scoring.models import Model
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".tar")
 AUTO = "auto"
-# What a guess tries: the names and shapes of a state dict differ between these.
-RESNETS = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "wide_resnet50_2",
-    "wide_resnet101_2",
-    "resnext50_32x4d",
-)
-_BLOCK = re.compile(r"((?:.+\.)?layer\d+\.\d+)\.")
 _COUNTER = "num_batches_tracked"  # of batch normalisation; old files lack it
 _CHANNELS = 3  # of an image
 _ADVICE = (
@@ -45,8 +38,6 @@ _ADVICE = (
 # Heads for training alone, which torchvision's pretrained networks come without.
 _AUXILIARY = {"googlenet": "aux1.", "inception_v3": "AuxLogits."}
 _WHOLE = 0.5  # share of a network's tensors from which on a part of a file is one
-Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
-Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 
 @dataclass(frozen=True)
@@ -180,7 +171,7 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
         auxiliary = _AUXILIARY.get(name)
         if auxiliary and not any(auxiliary in key for key in read.state):
             builder = partial(builder, aux_logits=False)
-    state, note = network_part(read.state, set(_shapes(builder, 2)), reading.part)
+    state, note = network_part(read.state, set(shapes_of(builder, 2)), reading.part)
     state = with_usual_head(state, builder, name)
     state, further = with_head_beside(state, read.state, builder)
     note += further
@@ -188,7 +179,7 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
     if classes < 2:
         raise ValueError(f"it has {classes} outputs, and a classifier needs at least 2")
     # Before anything is built, which a file could ask to be of any size.
-    _check_fit(state, _shapes(builder, classes), f"{name} with {classes} outputs")
+    _check_fit(state, shapes_of(builder, classes), f"{name} with {classes} outputs")
     network = builder(classes)
     check_numbers(state, network.state_dict(), path.name)
     state = _in_order(state, _outputs(builder, network), reading.order)
@@ -290,7 +281,7 @@ def with_usual_head(
     unknown = [
         key
         for key in state
-        if key not in _shapes(builder, 2) and key.partition(".")[0] == root
+        if key not in shapes_of(builder, 2) and key.partition(".")[0] == root
     ]
     layers = list(dict.fromkeys(key.rpartition(".")[0] for key in unknown))
     if len(layers) > 1:
@@ -326,7 +317,7 @@ def with_head_beside(
     """
     if not heads(builder):
         return state, ()
-    key, inputs = _inputs_of_head(builder)
+    key, inputs = inputs_of_head(builder)
     taken = set(map(id, state.values()))
     beside = {name: value for name, value in file.items() if id(value) not in taken}
     layers = _layers_of(beside, inputs)
@@ -368,110 +359,6 @@ def _outputs(builder: Builder, network: nn.Module) -> Sequence[tuple[str, int]]:
     return [(f"{linear[-1]}.weight", 0), (f"{linear[-1]}.bias", 0)]
 
 
-@lru_cache
-def builder_of(architecture: str) -> Builder:
-    """What makes an untrained network of torchvision's name or "timm:NAME".
-
-    "module:function" is code: its module is run. It is for whoever types it on a
-    command line or in a cell; ``parameters.LIMITS`` keeps it out of study files.
-
-    Args:
-        architecture: its name, or where its function is.
-
-    Raises:
-        ValueError: for an unknown name, or a module that cannot be imported.
-    """
-    kind, colon, name = architecture.partition(":")
-    if colon:
-        return _of_timm(name) if kind == "timm" else _of_user(kind, name)
-    if architecture not in torchvision.models.list_models(module=torchvision.models):
-        raise ValueError(
-            f"architecture {architecture!r} is unknown; name one of torchvision's "
-            f"classifiers (such as {', '.join(RESNETS[:3])}), timm:NAME, or "
-            "module:function"
-        )
-    return partial(_of_torchvision, architecture)
-
-
-def _of_torchvision(architecture: str, classes: int, **options: bool) -> nn.Module:
-    return torchvision.models.get_model(
-        architecture, weights=None, num_classes=classes, **options
-    )
-
-
-def _of_timm(name: str) -> Builder:
-    try:
-        import timm
-    except ImportError as fault:
-        raise ValueError(
-            f"architecture 'timm:{name}' needs timm, which is not installed: "
-            "pip install timm"
-        ) from fault
-    if not timm.is_model(name):
-        similar = ", ".join(timm.list_models(f"{name[:6]}*")[:5])
-        raise ValueError(
-            f"timm {timm.__version__} has no architecture {name!r}; it has {similar}"
-        )
-    return lambda classes: timm.create_model(
-        name, pretrained=False, num_classes=classes
-    )
-
-
-def _of_user(module: str, name: str) -> Builder:
-    """By a function of one's own, which takes the number of classes, or nothing."""
-    try:
-        function = getattr(importlib.import_module(module), name)
-        arguments = inspect.signature(function).parameters.values()
-    except Exception as fault:  # the module is run, and may fail in any way
-        raise ValueError(
-            f"architecture '{module}:{name}' cannot be imported "
-            f"({type(fault).__name__}: {fault}); put the module where python finds it"
-        ) from fault
-    takes_classes = any(
-        argument.default is argument.empty
-        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
-        for argument in arguments
-    )
-
-    def build(classes: int) -> nn.Module:
-        with torch.device("cpu"):  # a function of one's own may read weights' values
-            network = function(classes) if takes_classes else function()
-        if not isinstance(network, nn.Module):
-            raise ValueError(
-                f"architecture '{module}:{name}' gives {type(network).__name__}, "
-                "and must give a torch.nn.Module"
-            )
-        return network
-
-    return build
-
-
-@lru_cache(maxsize=256)
-def _shapes(builder: Builder, classes: int) -> Shapes:
-    """Names and shapes of a network's tensors."""
-    with torch.device("meta"):
-        state = builder(classes).state_dict()
-    return {name: tuple(value.shape) for name, value in state.items()}
-
-
-@lru_cache(maxsize=256)
-def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
-    """Tensors and their axes that differ in networks of 2 and of 3 classes.
-
-    None where a network is made for one number of classes.
-
-    Args:
-        builder: of the architecture.
-    """
-    three = _shapes(builder, 3)
-    differing = []
-    for key, shape in _shapes(builder, 2).items():
-        for axis, size in enumerate(shape):
-            if size != three[key][axis]:
-                differing.append((key, axis))
-    return tuple(differing)
-
-
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
     """Outputs of a checkpoint's head; where the network fixes them, its last layer's.
 
@@ -496,19 +383,12 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
 
 def _without_head(state: Mapping[str, Tensor], builder: Builder, name: str) -> str:
     """Why a checkpoint has no head of an architecture, and what it has."""
-    key, inputs = _inputs_of_head(builder)
+    key, inputs = inputs_of_head(builder)
     layers = _layers_of(state, inputs)
     held = "nor another layer of as many inputs, as a network without its last layer"
     if layers:
         held = f"but other layers of as many inputs: {', '.join(layers[:4])}"
     return f"it has no head of {name} ({key}), {held}; {_ADVICE}"
-
-
-def _inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:
-    """Name of the weights of a head, and their shape without that of the outputs."""
-    key, axis = heads(builder)[0]
-    shape = _shapes(builder, 2)[key]
-    return key, shape[:axis] + shape[axis + 1 :]
 
 
 def _layers_of(state: Mapping[str, Tensor], inputs: tuple[int, ...]) -> list[str]:
@@ -531,12 +411,12 @@ def guess(state: Mapping[str, Tensor], part: str = "") -> str:
         ValueError: where it is of none.
     """
     # Names of the smallest ResNet are in all of them.
-    smallest = _shapes(builder_of(RESNETS[0]), 2)
+    smallest = shapes_of(builder_of(RESNETS[0]), 2)
     tensors, _ = network_part(state, set(_body(smallest)), part)
     body = _body({key: tuple(value.shape) for key, value in tensors.items()})
     stem = body.get("conv1.weight", ())
     for name in RESNETS:
-        usual = _body(_shapes(builder_of(name), 2))
+        usual = _body(shapes_of(builder_of(name), 2))
         if usual == body:
             return name
         if usual.keys() == body.keys() and len(stem) == 4:
@@ -561,45 +441,6 @@ def _body(shapes: Shapes) -> Shapes:
         for name, shape in shapes.items()
         if stem_or_stage.match(name) and not name.endswith(_COUNTER)
     }
-
-
-def described(network: nn.Module) -> tuple[str, bool]:
-    """A network in words, and whether it is a ResNet.
-
-    The blocks of a ResNet ("layer1.0") have two or three convolutions beside a
-    shortcut.
-
-    Args:
-        network: on any device.
-    """
-    convolutions = {
-        name: module
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Conv2d)
-    }
-    blocks: dict[str, list[nn.Conv2d]] = {}
-    for name, module in convolutions.items():
-        block = _BLOCK.match(name)
-        if block and not re.search("downsample|shortcut", name):
-            blocks.setdefault(block[1], []).append(module)
-    if not blocks or not all(len(inner) in (2, 3) for inner in blocks.values()):
-        weights = sum(parameter.numel() for parameter in network.parameters())
-        return f"{type(network).__name__} of {weights / 1e6:.3g} million weights", False
-    first = next(iter(convolutions.values()))
-    last_stage = list(blocks)[-1].rpartition(".")[0]
-    in_last_stage = [
-        inner for name, inner in blocks.items() if name.startswith(f"{last_stage}.")
-    ]
-    stride = max(module.stride[0] for module in chain.from_iterable(in_last_stage))
-    pools = any(isinstance(module, nn.MaxPool2d) for module in network.modules())
-    side = "x".join(map(str, first.kernel_size))
-    stem = f"a {side} stem of stride {first.stride[0]}{', max-pool' if pools else ''}"
-    depth = sum(map(len, blocks.values())) + 2
-    words = (
-        f"ResNet{depth}, {first.out_channels} channels after {stem}, "
-        f"last stage of stride {stride}"
-    )
-    return words, True
 
 
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:

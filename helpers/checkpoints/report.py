@@ -11,9 +11,9 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from helpers.checkpoints.builders import described
 from helpers.checkpoints.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
 from helpers.checkpoints.judging import NOT_JUDGED, NOT_READ, Scored
-from helpers.checkpoints.load import described
 from helpers.checkpoints.prediction import LEVEL
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points

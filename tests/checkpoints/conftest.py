@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from torch import nn
 
-from helpers.checkpoints import calibration, load
+from helpers.checkpoints import builders, calibration
 from helpers.measures import registry
 from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 from tests.conftest import jpeg
@@ -63,7 +63,7 @@ def users_module(monkeypatch):
         lambda: "no network",
     )
     monkeypatch.setitem(sys.modules, "a_users_module", module)
-    load.builder_of.cache_clear()
+    builders.builder_of.cache_clear()
     return "a_users_module"
 
 

@@ -7,7 +7,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
-from helpers.checkpoints import load
+from helpers.checkpoints import builders, load
 from helpers.networks.weights import Form, save_half
 from tests.checkpoints.conftest import Residual, narrow
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_of_a_report_brings_its_network_unless_another_is_named(tmp
     save_half(
         tmp_path / "a.safetensors", form.network(4).state_dict(), form, {"gap": 0.25}
     )
-    words, residual = load.described(
+    words, residual = builders.described(
         load.load_checkpoint(tmp_path / "a.safetensors").network
     )
     assert residual
@@ -89,13 +89,13 @@ def test_widths_and_strides_are_read_off_a_network_of_ones_own(users_module, tmp
     loaded = load.load_checkpoint(
         tmp_path / "a.safetensors", f"{users_module}:residual"
     )
-    assert load.described(loaded.network) == (
+    assert builders.described(loaded.network) == (
         "ResNet4, 4 channels after a 3x3 stem of stride 2, last stage of stride 1",
         True,
     )
-    assert not load.described(narrow(3))[1]
+    assert not builders.described(narrow(3))[1]
     depths = {
-        depth: load.described(torchvision.models.get_model(f"resnet{depth}"))[0]
+        depth: builders.described(torchvision.models.get_model(f"resnet{depth}"))[0]
         for depth in (18, 34, 50)
     }
     assert all(
@@ -121,7 +121,7 @@ def test_a_function_of_ones_own_is_given_the_classes_of_the_head_or_knows_them(
         load.load_checkpoint(tmp_path / "a.safetensors", f"{users_module}:text")
     for name in ("resnet19", "no_such_module:f", "a_users_module:none"):
         with pytest.raises(ValueError, match="architecture"):
-            load.builder_of(name)
+            builders.builder_of(name)
 
 
 class Trap:
@@ -395,11 +395,11 @@ def test_heads_for_training_alone_may_be_absent(monkeypatch, tmp_path):
         "get_model",
         lambda name, weights, **options: Small(**options),
     )
-    load.builder_of.cache_clear()
+    builders.builder_of.cache_clear()
     for aux_logits in (True, False):
         theirs = Small(3, aux_logits)
         torch.save(theirs.state_dict(), tmp_path / "a.pt")
         loaded = load.load_checkpoint(tmp_path / "a.pt", "googlenet")
         assert torch.equal(loaded.network.fc.weight, theirs.fc.weight)
         assert hasattr(loaded.network, "aux1") == aux_logits
-    load.builder_of.cache_clear()
+    builders.builder_of.cache_clear()

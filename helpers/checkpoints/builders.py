@@ -1,0 +1,186 @@
+"""Untrained networks by the name of their architecture, and what is known of them."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from itertools import chain
+
+import torch
+import torchvision
+from torch import nn
+
+# What a guess tries: the names and shapes of a state dict differ between these.
+RESNETS = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+    "resnext50_32x4d",
+)
+_BLOCK = re.compile(r"((?:.+\.)?layer\d+\.\d+)\.")
+Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
+
+
+@lru_cache
+def builder_of(architecture: str) -> Builder:
+    """What makes an untrained network of torchvision's name or "timm:NAME".
+
+    "module:function" is code: its module is run. It is for whoever types it on a
+    command line or in a cell; ``parameters.LIMITS`` keeps it out of study files.
+
+    Args:
+        architecture: its name, or where its function is.
+
+    Raises:
+        ValueError: for an unknown name, or a module that cannot be imported.
+    """
+    kind, colon, name = architecture.partition(":")
+    if colon:
+        return _of_timm(name) if kind == "timm" else _of_user(kind, name)
+    if architecture not in torchvision.models.list_models(module=torchvision.models):
+        raise ValueError(
+            f"architecture {architecture!r} is unknown; name one of torchvision's "
+            f"classifiers (such as {', '.join(RESNETS[:3])}), timm:NAME, or "
+            "module:function"
+        )
+    return partial(_of_torchvision, architecture)
+
+
+def _of_torchvision(architecture: str, classes: int, **options: bool) -> nn.Module:
+    return torchvision.models.get_model(
+        architecture, weights=None, num_classes=classes, **options
+    )
+
+
+def _of_timm(name: str) -> Builder:
+    try:
+        import timm
+    except ImportError as fault:
+        raise ValueError(
+            f"architecture 'timm:{name}' needs timm, which is not installed: "
+            "pip install timm"
+        ) from fault
+    if not timm.is_model(name):
+        similar = ", ".join(timm.list_models(f"{name[:6]}*")[:5])
+        raise ValueError(
+            f"timm {timm.__version__} has no architecture {name!r}; it has {similar}"
+        )
+    return lambda classes: timm.create_model(
+        name, pretrained=False, num_classes=classes
+    )
+
+
+def _of_user(module: str, name: str) -> Builder:
+    """By a function of one's own, which takes the number of classes, or nothing."""
+    try:
+        function = getattr(importlib.import_module(module), name)
+        arguments = inspect.signature(function).parameters.values()
+    except Exception as fault:  # the module is run, and may fail in any way
+        raise ValueError(
+            f"architecture '{module}:{name}' cannot be imported "
+            f"({type(fault).__name__}: {fault}); put the module where python finds it"
+        ) from fault
+    takes_classes = any(
+        argument.default is argument.empty
+        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
+        for argument in arguments
+    )
+
+    def build(classes: int) -> nn.Module:
+        with torch.device("cpu"):  # a function of one's own may read weights' values
+            network = function(classes) if takes_classes else function()
+        if not isinstance(network, nn.Module):
+            raise ValueError(
+                f"architecture '{module}:{name}' gives {type(network).__name__}, "
+                "and must give a torch.nn.Module"
+            )
+        return network
+
+    return build
+
+
+@lru_cache(maxsize=256)
+def shapes_of(builder: Builder, classes: int) -> Shapes:
+    """Names and shapes of a network's tensors.
+
+    Args:
+        builder: of the architecture.
+        classes: number of classes.
+    """
+    with torch.device("meta"):
+        state = builder(classes).state_dict()
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+@lru_cache(maxsize=256)
+def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
+    """Tensors and their axes that differ in networks of 2 and of 3 classes.
+
+    None where a network is made for one number of classes.
+
+    Args:
+        builder: of the architecture.
+    """
+    three = shapes_of(builder, 3)
+    differing = []
+    for key, shape in shapes_of(builder, 2).items():
+        for axis, size in enumerate(shape):
+            if size != three[key][axis]:
+                differing.append((key, axis))
+    return tuple(differing)
+
+
+def inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:
+    """Name of the weights of a head, and their shape without that of the outputs.
+
+    Args:
+        builder: of an architecture with ``heads``.
+    """
+    key, axis = heads(builder)[0]
+    shape = shapes_of(builder, 2)[key]
+    return key, shape[:axis] + shape[axis + 1 :]
+
+
+def described(network: nn.Module) -> tuple[str, bool]:
+    """A network in words, and whether it is a ResNet.
+
+    The blocks of a ResNet ("layer1.0") have two or three convolutions beside a
+    shortcut.
+
+    Args:
+        network: on any device.
+    """
+    convolutions = {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Conv2d)
+    }
+    blocks: dict[str, list[nn.Conv2d]] = {}
+    for name, module in convolutions.items():
+        block = _BLOCK.match(name)
+        if block and not re.search("downsample|shortcut", name):
+            blocks.setdefault(block[1], []).append(module)
+    if not blocks or not all(len(inner) in (2, 3) for inner in blocks.values()):
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        return f"{type(network).__name__} of {weights / 1e6:.3g} million weights", False
+    first = next(iter(convolutions.values()))
+    last_stage = list(blocks)[-1].rpartition(".")[0]
+    in_last_stage = [
+        inner for name, inner in blocks.items() if name.startswith(f"{last_stage}.")
+    ]
+    stride = max(module.stride[0] for module in chain.from_iterable(in_last_stage))
+    pools = any(isinstance(module, nn.MaxPool2d) for module in network.modules())
+    side = "x".join(map(str, first.kernel_size))
+    stem = f"a {side} stem of stride {first.stride[0]}{', max-pool' if pools else ''}"
+    depth = sum(map(len, blocks.values())) + 2
+    words = (
+        f"ResNet{depth}, {first.out_channels} channels after {stem}, "
+        f"last stage of stride {stride}"
+    )
+    return words, True
