@@ -15,7 +15,7 @@ from helpers.checkpoints.builders import described
 from helpers.checkpoints.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
 from helpers.checkpoints.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.checkpoints.prediction import LEVEL
-from helpers.networks.weights import Form
+from helpers.networks.weights import ResNetForm
 from helpers.report.style import count, listed, percent, points
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -151,8 +151,8 @@ def differs(
         images: number of training images.
         study: that predicts.
     """
-    forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
-    theirs = {described(Form(**form).network(2))[0] for form in forms}
+    forms = study.models[list(ResNetForm._fields)].drop_duplicates().to_dict("records")
+    theirs = {described(ResNetForm(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
     differences = []
     if ours - theirs:

@@ -1,9 +1,9 @@
-"""Weights from a file or by torchvision's name, and files that name their network."""
+"""Reads weights by path or torchvision's name; writes files that name their network."""
 
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,13 +20,13 @@ from helpers.files import (
 from helpers.networks import contents, resnet
 from helpers.networks.contents import State
 
-_TEXTS = "workbook"  # of the header: all texts of ours as one
-_KEY = "network"  # the text among them that names the network
+_TEXTS = "workbook"  # key in the header: JSON of the texts that this module writes
+_KEY = "network"  # key of the text among them that describes the network
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Form(NamedTuple):
-    """What a ResNet is built from, see ``resnet.build``; by default as published."""
+class ResNetForm(NamedTuple):
+    """Arguments of ``resnet.build``; the defaults build the published network."""
 
     architecture: str
     stem: str = "imagenet"
@@ -34,7 +34,7 @@ class Form(NamedTuple):
     last_stride: int = 2
 
     def network(self, classes: int) -> nn.Module:
-        """Untrained network of a number of classes."""
+        """Build the untrained network for a number of classes."""
         return resnet.build(
             self.architecture,
             classes,
@@ -46,14 +46,14 @@ class Form(NamedTuple):
 
 
 def read_state(path: Path) -> State:
-    """Read the state dict of a file by the names that the bare network has.
+    """Read the state dict of a file, with the names that the bare network has.
 
-    No code that the file may hold is run, see ``contents.read``. What stands beside
-    the state dict and is left, such as averaged weights (EMA), is a warning.
+    No code that the file may hold is run, see ``contents.read``. Weights beside the
+    state dict that are not used, such as averaged ones (EMA), cause a warning.
 
     Raises:
-        ValueError: for a file that is no checkpoint, is damaged, holds other
-            objects, or holds several networks.
+        ValueError: if the file is not a checkpoint, is damaged, or holds other objects
+            or several networks.
     """
     read = contents.read(path)
     for note in read.notes:
@@ -68,31 +68,38 @@ def check_numbers(
 
     Args:
         state: of the file.
-        network: the network's own state dict; other tensors are not looked at.
+        network: the network's own state dict; other tensors are not checked.
         name: of the file, for the message.
 
     Raises:
-        ValueError: where a tensor is not real of 16 bits or more, dense, and finite.
+        ValueError: if a tensor is sparse, not finite, or not of a float type of 16 bits
+            or more.
     """
     weights = {
         key: state[key]
         for key, value in network.items()
         if key in state and value.is_floating_point()
     }
-    faults = {
-        "no real weights; save float32": _is_no_weight,
-        "not finite; its training diverged": _is_not_finite,
-    }
-    for fault, is_wrong in faults.items():
-        wrong = [key for key, value in weights.items() if is_wrong(value)]
-        if wrong:
-            raise ValueError(
-                f"{name} was refused: {len(wrong)} tensors, first {wrong[0]} "
-                f"({weights[wrong[0]].dtype}), are {fault}"
-            )
+    unusable = [key for key, value in weights.items() if _is_unusable(value)]
+    if unusable:
+        raise ValueError(
+            f"{name} was refused: {_with_first(unusable, weights)} are no real "
+            "weights; save float32"
+        )
+    infinite = [key for key, value in weights.items() if _is_not_finite(value)]
+    if infinite:
+        raise ValueError(
+            f"{name} was refused: {_with_first(infinite, weights)} are not finite; its "
+            "training diverged"
+        )
 
 
-def _is_no_weight(value: Tensor) -> bool:
+def _with_first(keys: Sequence[str], weights: Mapping[str, Tensor]) -> str:
+    """The number of some tensors, and the name and type of the first."""
+    return f"{len(keys)} tensors, first {keys[0]} ({weights[keys[0]].dtype}),"
+
+
+def _is_unusable(value: Tensor) -> bool:
     return value.is_meta or value.dtype not in _REAL or value.layout != torch.strided
 
 
@@ -101,27 +108,27 @@ def _is_not_finite(value: Tensor) -> bool:
 
 
 def read_weights(source: str, architecture: str) -> State:
-    """Read a state dict by a name of torchvision's weights, or by path.
+    """Read a state dict by torchvision's name of the weights, or by path.
 
     Args:
-        source: a name ("IMAGENET1K_V1"), or a path in which "{architecture}" stands
-            for the architecture.
-        architecture: torchvision's name.
+        source: a name ("IMAGENET1K_V1"), or a path in which "{architecture}" is
+            replaced by the architecture.
+        architecture: torchvision's name of the architecture.
 
     Raises:
-        FileNotFoundError: where the weights are neither there nor to be downloaded.
+        FileNotFoundError: if the weights are absent and cannot be downloaded.
         ValueError: see ``read_state``.
     """
-    # Here: its import takes two seconds.
+    # imported here, since this import takes two seconds
     from torchvision.models import get_model_weights
 
     published = get_model_weights(architecture)
     path = from_root(source.replace("{architecture}", architecture))
-    offline = None
+    download_fault = None
     if source in published.__members__:
         url = published[source].url
         path = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
-        offline = _downloaded(url, path)
+        download_fault = _try_download(url, path)
     if path.is_file():
         return read_state(path)
     raise FileNotFoundError(
@@ -130,11 +137,11 @@ def read_weights(source: str, architecture: str) -> State:
         f"{', '.join(sorted(published.__members__))} where the network allows a "
         "download; (2) set pretrained_weights to the path of a file; (3) set "
         "pretrained_weights to 'made' and pretrain_data_path to images of other classes"
-    ) from offline
+    ) from download_fault
 
 
-def _downloaded(url: str, path: Path) -> OSError | None:
-    """Download a file that is not there; the fault where that fails."""
+def _try_download(url: str, path: Path) -> OSError | None:
+    """Download a file unless it exists; return the error if that fails."""
     if path.is_file():
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,12 +153,12 @@ def _downloaded(url: str, path: Path) -> OSError | None:
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Copy weights into a network, which must fit but for the final layer.
+    """Copy weights into a network; all layers but the last must fit.
 
-    A final layer of other classes keeps its initial values.
+    A final layer for another number of classes keeps its initial values.
 
     Raises:
-        ValueError: where other tensors are missing, unknown or of another shape.
+        ValueError: if other tensors are missing, unknown or of another shape.
     """
     weights = model.state_dict()
     head = {
@@ -185,7 +192,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Digest of weights by what they are, wherever the file lies.
+    """Digest of weights that does not depend on the file that holds them.
 
     Returns:
         16 hex digits over names, shapes and bytes.
@@ -198,17 +205,20 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_half(
-    path: Path, state: Mapping[str, Tensor], form: Form, facts: Mapping[str, object]
+def save_float16(
+    path: Path,
+    state: Mapping[str, Tensor],
+    form: ResNetForm,
+    facts: Mapping[str, object],
 ) -> None:
-    """Write a state dict as safetensors in float16; what is equal gives equal bytes.
+    """Write a state dict as safetensors in float16; equal inputs give equal bytes.
 
-    Form and facts are texts in its header. A tensor that float16 cannot hold stays as
-    it is.
+    Form and facts are texts in the header. A tensor that float16 cannot hold keeps its
+    type.
     """
     texts = {name: str(value) for name, value in facts.items()}
     texts[_KEY] = json.dumps(form._asdict())
-    # As one text, since the library writes several in any order.
+    # One text, since the library writes several texts in an order that varies.
     halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
     texts[CHECKSUM] = tensor_checksum(halves, texts)
     header = {_TEXTS: json.dumps(texts, sort_keys=True)}
@@ -221,7 +231,7 @@ def _half(value: Tensor) -> Tensor:
 
 
 def header_of(path: Path) -> dict[str, str]:
-    """Texts that ``save_half`` left in a file; none in another file.
+    """Texts that ``save_float16`` wrote in a file; empty for another file.
 
     A damaged file is refused where its weights are read.
     """
@@ -232,8 +242,8 @@ def header_of(path: Path) -> dict[str, str]:
     return texts if isinstance(texts, dict) else {}
 
 
-def form_in(path: Path) -> Form | None:
-    """Form of the network that a file's header names; None where it names none.
+def form_in(path: Path) -> ResNetForm | None:
+    """ResNetForm of the network that a file's header names; None where it names none.
 
     Raises:
         ValueError: for a form that cannot be built.
@@ -242,7 +252,7 @@ def form_in(path: Path) -> Form | None:
     if not text:
         return None
     try:
-        form = Form(**json.loads(text))
+        form = ResNetForm(**json.loads(text))
         with torch.device("meta"):
             form.network(2)
     except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as fault:

@@ -80,7 +80,7 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
             partial(load_network, work, row, classes),
             row,
             partial(_initial, work, config, classes),
-            training_images=len(rows_of_run(data, config)[0]),
+            training_images=len(rows_of_run(data.train.labels, config)[0]),
             weights=digests[run].get(snapshot, ""),
             at_hand=snapshot_path(run_folder(work, run), snapshot).is_file(),
         )

@@ -77,7 +77,7 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
     different = {decisive(run): run for run in runs}
     shared = np.arange(len(data.train))
     for run in different.values():
-        shared = np.intersect1d(shared, rows_of_run(data, run)[0])
+        shared = np.intersect1d(shared, rows_of_run(data.train.labels, run)[0])
     labels = data.train.labels.numpy()[shared]
     counts = np.bincount(labels, minlength=len(data.classes))
     if counts.min(initial=len(data.train)) < OF_A_CLASS:

@@ -1,6 +1,6 @@
-"""A study of one's own images: ``python -m helpers.sweep --new``.
+"""A study of a user's own images: ``python -m helpers.sweep --new``.
 
-A look at a folder or zip, and a study file with values that fit it.
+It looks at a folder or zip and writes a study file with values that fit it.
 """
 
 import json
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from shlex import quote
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,20 +33,24 @@ from helpers.training.config import RunConfig
 
 _SIZES = (32, 48, 64, 96, 128, 160, 192, 224)  # sides offered, pixels
 _MOST_CLASSES = 20
-_SAMPLE = 200  # images that are looked at
-_SAMPLE_SIDE = 64  # pixels at which they are
+_SAMPLE_IMAGES = 200  # images that are decoded to look at them
+_SAMPLE_SIDE = 64  # pixels to which these are scaled
 _MOST_TEST_IMAGES = 50  # of a class
-_MOST_TRAINING_IMAGES = 100
-_ENOUGH = 40  # images of a class of which what rule 3 holds out leaves enough
-_SHARE = 0.4  # of the time that training may take
-_SHORT = 30.0  # minutes below which what costs much is left out
-_PROBE = 60.0  # seconds of a probing run
-_LEARNT = 0.9  # training accuracy at which it ends
+_MOST_TRAINING_IMAGES = 100  # of a class
+# With so many images of a class rule 3 always leaves enough of them to train on.
+_ALWAYS_ENOUGH_IMAGES = 40
+_TIME_FOR_TRAINING = 0.4  # share of the study's time
+_SHORT_STUDY_MINUTES = 30.0  # a study with less time leaves out costly notebooks
+_PROBE_SECONDS = 60.0  # longest time of a probing run
+_LEARNT_ACCURACY = 0.9  # training accuracy at which a probing run ends
 _MOST_EPOCHS = 150  # of a run
-_RUNS = 4  # at least, of a study
-_EPOCHS = 40  # that these should have
-_CLASSES = 4  # taken in any case
-_IMAGES = 25  # of a class, taken in any case
+_FEWEST_RUNS = 4  # of a study
+_FEWEST_EPOCHS = 40  # for which images are chosen so that the fewest runs have time
+_FEWEST_CLASSES = 4  # of a study
+_FEWEST_IMAGES_OF_CLASS = 25  # of a study
+_EPOCHS_PER_PROBE_EPOCH = 2  # epochs of a run for each that the probing run needed
+_EPOCHS_PER_PROBE_EPOCH_IF_SLOW = 4  # if it did not reach its training accuracy
+_LEAST_MAX_EPOCHS = 12
 _WITHOUT_BOXES = [
     "effective_invariance",
     "mixup_accuracy",
@@ -75,7 +78,7 @@ class Look(NamedTuple):
     """What is in a folder or zip."""
 
     layout: str
-    boxes: bool  # whether some can be used
+    boxes: bool  # whether some images have a usable box
     training: Counter[str]  # images by class, with a box where there are boxes
     test: Counter[str]
     side: int  # the median shorter side, pixels
@@ -83,20 +86,20 @@ class Look(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """How much of the images a study takes."""
+    """How many of the images a study takes."""
 
     classes: list[str]
     good: list[str]  # all classes with enough images, the largest first
     training: int  # images of a class
     test: int
-    fraction: float  # of the images that the fewest runs can learn from; 1 for all
+    fraction: float  # of the images that fit into the time of the fewest runs
 
 
 # --- a look at the images ---
 
 
 def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Look:
-    """The layout of a source, its usable images by class, and their size.
+    """Find the layout of a source, its usable images by class, and their size.
 
     Args:
         path: the folder or .zip.
@@ -109,7 +112,7 @@ def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Loo
     source = sources.open_source(path, unpacked)
     listing = layouts.scan(source, layout)
     training = [item for item in listing.records if item.split == "train"]
-    sample = training[:: max(1, len(training) // _SAMPLE)]
+    sample = training[:: max(1, len(training) // _SAMPLE_IMAGES)]
     decoded = decode_all(source, sample, _SAMPLE_SIDE)
     readable = [image for image in decoded if image.pixels is not None]
     if not readable:
@@ -134,17 +137,17 @@ def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Loo
 
 
 def _such_as(decoded: Sequence[Decoded]) -> str:
-    """The first image that cannot be used, and why."""
+    """Words that name the first image and its fault."""
     image = decoded[0]
     _, detail = image.faults[0]
     return f", such as {image.record.name}: {detail}"
 
 
 def _remarks_on_boxes(listing: Listing, readable: Sequence[Decoded]) -> list[str]:
-    """Where boxes are from, and how many of them can be used.
+    """Say where boxes are from, and how many images have a usable one.
 
     Raises:
-        ValueError: where none can be, in a layout whose images are left out without.
+        ValueError: if none has, in a layout that leaves out images without a box.
     """
     annotated = [image for image in readable if image.record.boxes]
     if not annotated:
@@ -176,45 +179,54 @@ def _leave_out_untested(
 
 
 def fewest_fitted(images_per_class: int, classes: int) -> int:
-    """Images that runs are fitted to, of the class which rule 3 takes most from.
+    """Images that runs are fitted to, of the class that has fewest of them.
+
+    Rule 3 holds out a tenth of all training images at random, of some classes more.
 
     Args:
-        images_per_class: training images.
-        classes: their number.
+        images_per_class: training images of each class.
+        classes: number of classes.
     """
     labels = torch.arange(classes).repeat_interleave(images_per_class)
-    bare = torch.empty(len(labels), 0)
-    split = images.ImageSet(bare, labels, bare, ())
-    rows, _ = run.rows_of_run(SimpleNamespace(train=split), _recipe(_SIZES[0]))
+    rows, _ = run.rows_of_run(labels, _recipe(_SIZES[0]))
     return int(np.bincount(labels.numpy()[rows], minlength=classes).min())
 
 
 def least_training_images(classes: int) -> int:
-    """Training images of a class from which ``OF_A_CLASS`` are fitted to.
+    """Training images per class that leave runs ``OF_A_CLASS`` images of every class.
 
-    Rule 3 holds out a tenth of all, by chance, and scores need some of every class.
+    Scores need as many of every class that runs are fitted to, see ``fewest_fitted``.
+
+    Args:
+        classes: number of classes.
     """
-    counts = range(OF_A_CLASS, _ENOUGH)
+    counts = range(OF_A_CLASS, _ALWAYS_ENOUGH_IMAGES)
     short = [count for count in counts if fewest_fitted(count, classes) < OF_A_CLASS]
     return max(short, default=OF_A_CLASS - 1) + 1
 
 
-def _test_images(count: int, tested: int) -> int:
-    """Test images of a class of so many; held out of training where it has none."""
-    return min(_MOST_TEST_IMAGES, tested or max(1, count // 4))
+def _test_images(training: int, test: int) -> int:
+    """Test images per class: at most 50.
+
+    Without a test split they are a quarter of the training images.
+    """
+    return min(_MOST_TEST_IMAGES, test or max(1, training // 4))
 
 
 def _training_images(look: Look, class_id: str) -> int:
-    """Training images that are left of a class."""
+    """Training images of a class without those that become test images."""
     count = look.training[class_id]
     return count if look.test else count - _test_images(count, 0)
 
 
 def good_classes(look: Look) -> tuple[list[str], int]:
-    """Classes with enough images, the largest first, and the images that are enough.
+    """Classes with enough training images, and how many are enough.
+
+    Returns:
+        Classes, the largest first; and the least number of training images.
 
     Raises:
-        ValueError: where there are not two.
+        ValueError: if fewer than two classes have enough.
     """
     names = sorted(look.training, key=lambda name: (-look.training[name], name))
     least = least_training_images(min(_MOST_CLASSES, max(2, len(names))))
@@ -248,13 +260,13 @@ def _counts(look: Look) -> str:
 
 
 def _recipe(size: int) -> RunConfig:
-    """The run that is timed."""
+    """Configuration of the run that is timed."""
     return RunConfig(
-        "resnet34",
-        16,
-        0.01,
-        "sgd",
-        0.0,
+        architecture="resnet34",
+        batch_size=16,
+        learning_rate=0.01,
+        optimizer="sgd",
+        weight_decay=0.0,
         augmentation=False,
         pretrained=False,
         data="unknown",
@@ -263,28 +275,33 @@ def _recipe(size: int) -> RunConfig:
 
 
 def _network(size: int) -> dict[str, Any]:
-    """Stem and width for images of a side."""
-    stem = "imagenet" if size >= 128 else "strided" if size >= 48 else "small"
+    """Stem and width of networks for images of a side in pixels."""
+    if size >= 128:
+        stem = "imagenet"
+    elif size >= 48:
+        stem = "strided"
+    else:
+        stem = "small"
     return {"stem": stem, "width": 0.1875}
 
 
 def probe(
     subset: dict[str, Any], recipe: RunConfig, cache: Path, device: str, seconds: float
 ) -> tuple[list[float], float]:
-    """Train a run until it has learnt or the time is over.
+    """Train a run until it has learnt, or until the time is over.
 
     Args:
         subset: values of notebook 01.
         recipe: of the run.
         cache: folder of decoded images.
         device: "cpu" or "cuda".
-        seconds: that it may take; one epoch is trained in any case.
+        seconds: time that it may take; it trains at least one epoch.
 
     Returns:
         Training accuracy after each epoch, and seconds per epoch.
     """
     data = images.load_study_data(**subset, cache_dir=cache)
-    torch.set_num_threads(1)  # as a run has on a CPU
+    torch.set_num_threads(1)  # as runs have on a CPU
     network = run.initial_network(recipe, len(data.classes)).to(
         device, memory_format=torch.channels_last
     )
@@ -295,86 +312,145 @@ def probe(
     for epoch in range(1, _MOST_EPOCHS + 1):
         _, accuracy = run.train_epoch(network, optimizer, split, recipe, epoch)
         accuracies.append(accuracy)
-        if accuracy >= _LEARNT or time.perf_counter() - began >= seconds:
+        if accuracy >= _LEARNT_ACCURACY or time.perf_counter() - began >= seconds:
             break
     return accuracies, (time.perf_counter() - began) / len(accuracies)
 
 
-def choose(
+class _Plan(NamedTuple):
+    """What training on this machine has time for."""
+
+    minutes: float  # of the whole study
+    side_by_side: int  # runs at a time
+    accuracies: list[float]  # of the probing run, after each epoch
+    seconds_per_run: float  # at most
+    epochs: int  # of a run, at most
+    runs: int
+    most_runs: int  # different configurations
+
+
+def choose_values(
     look: Look, place: str, minutes: float, cache: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Values of a study of these images for a time on this machine.
+    """Choose the values of a study of these images, for a time on this machine.
 
     Args:
-        look: what is there.
-        place: the path of the images, as the study names it.
-        minutes: what the study may take.
+        look: what the folder or zip holds.
+        place: path of the images, as the study file has it.
+        minutes: time for the study.
         cache: folder of decoded images.
 
     Returns:
-        Values by notebook, and the reasons, a sentence each.
+        Values by notebook, and the reasons for them, a sentence each.
 
     Raises:
-        ValueError: where there are too few images.
+        ValueError: if there are too few images.
     """
     good, least = good_classes(look)
     size = max([side for side in _SIZES if side <= look.side], default=_SIZES[0])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     side_by_side = 1 if device == "cuda" else len(os.sched_getaffinity(0))
-    budget = minutes * 60 * _SHARE * side_by_side
-    scale = _whole(look, good)
-    subset = _subset(look, place, size, scale, least)
+    budget = minutes * 60 * _TIME_FOR_TRAINING * side_by_side  # seconds of runs
     recipe = _recipe(size)
-    _, of_all = probe(subset, recipe, cache, device, 0.0)
-    scale = _smaller(scale, budget / (_RUNS * _EPOCHS * of_all))
+    # as many images as the fewest runs have time for
+    scale = _largest_scale(look, good)
+    subset = _subset(look, place, size, scale, least)
+    _, seconds_per_epoch = probe(subset, recipe, cache, device, 0.0)
+    needed = _FEWEST_RUNS * _FEWEST_EPOCHS * seconds_per_epoch
+    scale = _reduced_scale(scale, budget / needed)
+    # without the classes that turn out too small when their images are decoded
     subset = _subset(look, place, size, scale, least)
     classes, remarks = _check_images(subset, recipe, cache)
     scale = scale._replace(classes=classes)
     look = look._replace(remarks=[*look.remarks, *remarks])
     subset = _subset(look, place, size, scale, least)
-    accuracies, seconds = probe(subset, recipe, cache, device, min(_PROBE, 6 * minutes))
-    times = 2 if accuracies[-1] >= _LEARNT else 4
-    epochs = min(_MOST_EPOCHS, max(12, times * len(accuracies)))
+    # as many epochs as they need, and as many runs as there is time for
+    longest = min(_PROBE_SECONDS, 6 * minutes)
+    accuracies, seconds_per_epoch = probe(subset, recipe, cache, device, longest)
+    epochs = _epochs(accuracies)
     grid = _grid(look, place, size, scale) | {"max_epochs": epochs}
-    most = 32 * len(grid["pretrained_levels"])
-    grid["run_count"] = min(most, max(_RUNS, int(budget / (seconds * epochs))))
-    notebooks = _notebooks(look, subset, grid, minutes < _SHORT)
+    most_runs = _configurations(grid)
+    affordable = int(budget / (seconds_per_epoch * epochs))
+    grid["run_count"] = min(most_runs, max(_FEWEST_RUNS, affordable))
+    plan = _Plan(
+        minutes,
+        side_by_side,
+        accuracies,
+        seconds_per_run=seconds_per_epoch * epochs,
+        epochs=epochs,
+        runs=grid["run_count"],
+        most_runs=most_runs,
+    )
+    # half way from chance to 1
     floor = round((1 + 1 / len(scale.classes)) / 2, 2)
-    common = {
-        "minimum_train_accuracy": floor,
-        "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True),
+    values = {
+        "common": {
+            "minimum_train_accuracy": floor,
+            "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True),
+        },
+        "notebooks": _notebooks(look, subset, grid, minutes < _SHORT_STUDY_MINUTES),
     }
     reasons = [
         *_reasons_for_images(look, scale, size, minutes),
-        f"max_epochs {epochs}: a probing run reached {accuracies[-1]:.0%} training "
-        f"accuracy after {len(accuracies)} epochs",
-        f"run_count {grid['run_count']} of {most}: a run takes "
-        f"{seconds * epochs:,.0f} s at most, {side_by_side} side by side, "
-        f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",
+        *_reasons_for_runs(plan),
         f"minimum_train_accuracy {floor}: half way from chance, of "
         f"{len(scale.classes)} classes, to 1",
-        *_reasons_for_leaving_out(look, grid["run_count"], minutes),
+        *_reasons_for_leaving_out(look, plan.runs, minutes),
     ]
-    return {"common": common, "notebooks": notebooks}, reasons
+    return values, reasons
 
 
-def _whole(look: Look, good: Sequence[str]) -> Scale:
-    """As much of the images as a study takes at most."""
+def _epochs(accuracies: Sequence[float]) -> int:
+    """Most epochs of a run, from the training accuracies of the probing run."""
+    factor = _EPOCHS_PER_PROBE_EPOCH
+    if accuracies[-1] < _LEARNT_ACCURACY:
+        factor = _EPOCHS_PER_PROBE_EPOCH_IF_SLOW
+    return min(_MOST_EPOCHS, max(_LEAST_MAX_EPOCHS, factor * len(accuracies)))
+
+
+def _configurations(grid: dict[str, Any]) -> int:
+    """Number of configurations in the full factorial of a grid."""
+    axes = (*_GRID, "pretrained_levels")
+    return math.prod(len(grid[axis]) for axis in axes)
+
+
+def _reasons_for_runs(plan: _Plan) -> list[str]:
+    """How long runs are, and why there are that many."""
+    return [
+        f"max_epochs {plan.epochs}: a probing run reached {plan.accuracies[-1]:.0%} "
+        f"training accuracy after {len(plan.accuracies)} epochs",
+        f"run_count {plan.runs} of {plan.most_runs}: a run takes "
+        f"{plan.seconds_per_run:,.0f} s at most, {plan.side_by_side} side by side, "
+        f"in {_TIME_FOR_TRAINING:.0%} of {plan.minutes:g} minutes; the other notebooks "
+        "have the rest",
+    ]
+
+
+def _largest_scale(look: Look, good: Sequence[str]) -> Scale:
+    """As many of the images as a study takes at most."""
     classes = sorted(good[:_MOST_CLASSES])
-    tested = min(look.test[name] for name in classes)
-    fewest = min(look.training[name] for name in classes)
-    test = _test_images(fewest, tested)
-    left = fewest if look.test else fewest - test
-    return Scale(classes, list(good), min(_MOST_TRAINING_IMAGES, left), test, 1.0)
+    fewest_test = min(look.test[name] for name in classes)
+    fewest_training = min(look.training[name] for name in classes)
+    test = _test_images(fewest_training, fewest_test)
+    left = fewest_training if look.test else fewest_training - test
+    return Scale(
+        classes=classes,
+        good=list(good),
+        training=min(_MOST_TRAINING_IMAGES, left),
+        test=test,
+        fraction=1.0,
+    )
 
 
-def _smaller(scale: Scale, fraction: float) -> Scale:
-    """A part of the images, by fewer classes and fewer images of each."""
+def _reduced_scale(scale: Scale, fraction: float) -> Scale:
+    """A fraction of the images, by fewer classes and fewer images of each."""
     if fraction >= 1:
         return scale
-    side = fraction**0.5
-    count = min(len(scale.classes), max(_CLASSES, round(len(scale.classes) * side)))
-    training = min(scale.training, max(_IMAGES, round(scale.training * side)))
+    share_of_each = fraction**0.5  # of the classes, and of the images of a class
+    count = max(_FEWEST_CLASSES, round(len(scale.classes) * share_of_each))
+    count = min(len(scale.classes), count)
+    training = max(_FEWEST_IMAGES_OF_CLASS, round(scale.training * share_of_each))
+    training = min(scale.training, training)
     classes = sorted(scale.good[:count])
     return scale._replace(classes=classes, training=training, fraction=fraction)
 
@@ -397,13 +473,13 @@ def _subset(
 def _check_images(
     subset: dict[str, Any], recipe: RunConfig, cache: Path
 ) -> tuple[list[str], list[str]]:
-    """The classes that are left once images are decoded, and a remark on others.
+    """Classes that remain once images are decoded, and remarks on the other ones.
 
     Raises:
-        ValueError: where scores would have too few images of a class.
+        ValueError: if a class has too few images for scores, or one class remains.
     """
     data = images.load_study_data(**subset, cache_dir=cache)
-    rows, _ = run.rows_of_run(data, recipe)
+    rows, _ = run.rows_of_run(data.train.labels, recipe)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[rows], minlength=len(data.classes))
     classes = data.classes["class_id"].tolist()
@@ -424,8 +500,8 @@ def _check_images(
 
 
 def _grid(look: Look, place: str, size: int, scale: Scale) -> dict[str, Any]:
-    """Values of notebook 02, but for epochs and runs."""
-    spare = sorted(scale.good[_MOST_CLASSES:])[:30]
+    """Values of notebook 02 without the numbers of epochs and of runs."""
+    spare = sorted(scale.good[_MOST_CLASSES:])[:30]  # classes to pretrain on
     grid = _GRID | _network(size) | {"pretrained_levels": [False]}
     if len(spare) < 2:
         return grid
@@ -441,7 +517,7 @@ def _grid(look: Look, place: str, size: int, scale: Scale) -> dict[str, Any]:
 def _notebooks(
     look: Look, subset: dict[str, Any], grid: dict[str, Any], short: bool
 ) -> dict[str, dict[str, Any]]:
-    """Values by notebook, without what needs boxes or more time than there is."""
+    """Values by notebook; those that need boxes or more time are left out."""
     families = ["prediction", "norms", "perturbation"]
     if look.boxes:
         families = ["localization", "reliance", *families]
@@ -466,7 +542,7 @@ def _notebooks(
 def _reasons_for_images(
     look: Look, scale: Scale, size: int, minutes: float
 ) -> list[str]:
-    """What is there, and how much of it is taken."""
+    """What the folder or zip holds, and how many of its images are taken."""
     fewest = min(look.training[name] for name in scale.classes)
     beside = " beside these" if look.test else ""
     taken = (
@@ -475,8 +551,8 @@ def _reasons_for_images(
     )
     if scale.fraction < 1:
         taken += (
-            f"; more than {_RUNS} runs can learn from in {_SHARE:.0%} of {minutes:g} "
-            "minutes"
+            f"; more than {_FEWEST_RUNS} runs can learn from in "
+            f"{_TIME_FOR_TRAINING:.0%} of {minutes:g} minutes"
         )
     return [
         f"{look.layout}: {look.training.total():,} training images"
@@ -498,9 +574,10 @@ def _reasons_for_leaving_out(look: Look, runs: int, minutes: float) -> list[str]
             "no boxes: where the networks look is not measured (03, 05, localization "
             "and reliance are left out)"
         )
-    if minutes < _SHORT:
+    if minutes < _SHORT_STUDY_MINUTES:
         reasons.append(
-            f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out"
+            f"less than {_SHORT_STUDY_MINUTES:g} minutes: flatness, 08 and 05 are left "
+            "out"
         )
     if runs < 40:
         reasons.append(
@@ -523,23 +600,23 @@ def write_new(
     Args:
         name: of the study.
         data: path of a folder or .zip of images.
-        minutes: what the study may take here.
-        layout: how the images lie there; the one that fits where none is named.
-        root: of the project.
+        minutes: time for the study on this machine.
+        layout: a name of ``layouts.LAYOUTS``; else the one that fits is found.
+        root: folder of the project.
 
     Returns:
-        0, or 2 where it cannot be, with the reason on stderr.
+        0; or 2 with the reason on stderr if no study can be written.
     """
     target = root / "params" / f"{name}.yaml"
     full = Path(data).expanduser().resolve()
     try:
         _check_arguments(name, data, minutes, layout, root)
         place = os.path.relpath(full, root) if full.is_relative_to(root) else str(full)
-        # Of the study to be, which then finds its images decoded.
+        # In the new study's folder of work, so that it finds its images decoded.
         cache = root / "work" / name / "cache"
         look = look_at(full, cache / "unpacked", layout)
-        values, reasons = choose(look, place, minutes, cache)
-        # A name from the data is no line of the file.
+        values, reasons = choose_values(look, place, minutes, cache)
+        # Names from the data may have line breaks, which would end a comment.
         reasons = [" ".join(reason.split()) for reason in reasons]
         _write(target, values, reasons, root)
     except (OSError, ValueError) as fault:
@@ -558,7 +635,7 @@ def write_new(
 def _check_arguments(
     name: str, data: str, minutes: float, layout: str, root: Path
 ) -> None:
-    """Raise a ValueError for an argument that cannot be."""
+    """Refuse arguments that are not valid, and a study that exists."""
     fault = value_fault(
         declared(root / "notebooks/01_data_subset.ipynb")["study"], name
     )
@@ -576,10 +653,10 @@ def _check_arguments(
 def _write(
     target: Path, values: dict[str, Any], reasons: Sequence[str], root: Path
 ) -> None:
-    """Write a study file that passes the check, or none."""
+    """Write a study file, and delete it if it does not pass the check."""
     text = yaml.dump(values, sort_keys=False, width=130, allow_unicode=True)
     if parse_yaml(text) != values:
-        # A class of the name 1e3 must stand in quotes, as JSON has it.
+        # A class named 1e3 would be read as a number; JSON has all texts in quotes.
         text = json.dumps(values, indent=1) + "\n"
     comments = "".join(f"# {reason}\n" for reason in reasons)
     with target.open("x", encoding="utf-8") as file:

@@ -25,7 +25,7 @@ from helpers.files import (
     records_of,
 )
 from helpers.networks.faults import is_of_machine
-from helpers.networks.weights import Form, save_half
+from helpers.networks.weights import ResNetForm, save_float16
 from helpers.training.config import (
     HYPERPARAMETERS,
     RunConfig,
@@ -230,9 +230,11 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
     return last.reset_index(drop=True)
 
 
-def _form(row: Mapping[str, Any]) -> Form:
+def _form(row: Mapping[str, Any]) -> ResNetForm:
     """Form of the network of a row of the catalogue."""
-    return Form(row["architecture"], row["stem"], row["width"], row["last_stride"])
+    return ResNetForm(
+        row["architecture"], row["stem"], row["width"], row["last_stride"]
+    )
 
 
 def load_network(
@@ -310,7 +312,7 @@ def keep_checkpoints(
         state = load_network(work, row, len(classes)).state_dict()
         facts = {name: row[name] for name in columns}
         facts["classes"] = json.dumps(list(classes))
-        save_half(inside(folder, row["file"]), state, _form(row), facts)
+        save_float16(inside(folder, row["file"]), state, _form(row), facts)
     return chosen[["file", *columns]].reset_index(drop=True)
 
 

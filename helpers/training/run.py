@@ -87,16 +87,18 @@ def resident(images: ImageSet, device: torch.device | str) -> Split:
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
-    """Images that a run is fitted to, and those that rule 3 watches.
+    """Images that a run is fitted to, and the images of stopping rule 3.
+
+    Rule 3 stops a run that overfits, see ``stopping.conditions_met``.
 
     Args:
         data: images of the study.
         config: the run.
 
     Returns:
-        The first have the labels of the run, of which some may be wrong.
+        Both sets; labels of the first are wrong where the run has label noise.
     """
-    fitted, held_out = rows_of_run(data, config)
+    fitted, held_out = rows_of_run(data.train.labels, config)
     train = data.train.subset(fitted)
     labels = _with_noise(train.labels, config, len(data.classes))
     watched = data.test
@@ -106,23 +108,23 @@ def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSe
 
 
 def rows_of_run(
-    data: StudyData, config: RunConfig
+    labels: Tensor, config: RunConfig
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of training images that a run is fitted to, and that it holds out.
 
-    Of fewer images per class, a subset of those of more.
+    A smaller ``images_per_class`` selects a subset of what a larger one selects.
 
     Args:
-        data: images of the study.
+        labels: (n,) of the training images of the study.
         config: the run.
 
     Returns:
-        Ascending; none is held out where rule 3 watches the test images.
+        Both ascending; none is held out if rule 3 reads the test images.
     """
-    order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
+    order = np.random.default_rng([config.seed, 1]).permutation(len(labels))
     if config.images_per_class:
-        labels = data.train.labels.numpy()[order]
-        rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
+        shuffled = labels.numpy()[order]
+        rank_in_class = pd.Series(shuffled).groupby(shuffled).cumcount().to_numpy()
         order = order[rank_in_class < config.images_per_class]
     held_out = 0
     if config.rule3_split == "holdout":
@@ -131,7 +133,7 @@ def rows_of_run(
 
 
 def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
-    """Labels of which a fraction is replaced by another class, uniformly."""
+    """Replace a fraction of the labels by another class, uniformly at random."""
     generator = np.random.default_rng([config.seed, 2])
     order = generator.permutation(len(labels))
     changed = order[: round(len(labels) * config.label_noise)]
@@ -163,7 +165,7 @@ def initial_network(
 
 
 def _seed(config: RunConfig, epoch: int) -> int:
-    """One seed per run and epoch, so that a resumed run draws what another would."""
+    """One seed per run and epoch, so that a resumed run has the same random numbers."""
     sequence = np.random.SeedSequence([config.seed, config.repeat, epoch])
     return int(sequence.generate_state(1)[0])
 
@@ -171,7 +173,7 @@ def _seed(config: RunConfig, epoch: int) -> int:
 def make_optimizer(
     network: nn.Module, config: RunConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The optimizer of a run before its first step; one kernel a step on a GPU."""
+    """The optimizer of a run before its first step; fused into one kernel on a GPU."""
     options = {
         "lr": config.learning_rate,
         "weight_decay": config.weight_decay,
@@ -184,16 +186,16 @@ def make_optimizer(
 
 @dataclass(frozen=True)
 class Batch:
-    """Images with all that a step needs of them; an epoch's in order, or a part."""
+    """The images of an epoch in shuffled order, or one mini-batch of them."""
 
     indices: Tensor  # (B,) int64, of the run's images
     labels: Tensor  # (B,) int64
-    draws: Draws | None = None  # of the paper's augmentation
-    strong_draws: StrongDraws | None = None  # of what goes beyond it
-    guide: looking.Guide | None = None  # where the maps are to lie
+    draws: Draws | None = None  # random numbers of the paper's augmentation
+    strong_draws: StrongDraws | None = None  # those of stronger augmentation
+    guide: looking.Guide | None = None  # target regions of the class activation maps
 
     def of(self, part: slice) -> "Batch":
-        """A part of the images."""
+        """Select a part of the images."""
         return Batch(
             self.indices[part],
             self.labels[part],
@@ -217,12 +219,12 @@ def train_step(
         optimizer: of the network's weights.
         images: (B, 3, S, S) uint8.
         batch: what the step needs of the B images.
-        config: the run, of which precision and label smoothing are taken.
+        config: the run; precision and label smoothing are read.
 
     Returns:
-        (2,) float64: cross-entropy summed over the images, of the labels as they are
-        and without a penalty, and the number that are classified correctly. Where
-        images are mixed, both are of mixed images and the label of the larger share.
+        (2,) float64: cross-entropy summed over the images, without label smoothing,
+        mixing of labels, or penalty; and the number of images classified correctly.
+        With mixup both are those of mixed images and the label of the larger share.
     """
     size = images.shape[-1]
     labels = batch.labels
@@ -246,13 +248,13 @@ def train_step(
         maps = looking.class_maps(features[0], network.fc.weight, labels)
         penalty = looking.map_penalty(maps, batch.guide, size, batch.draws)
     loss = cross_entropy(logits, labels)
-    learnt = loss
+    objective = loss
     if batch.strong_draws is not None or config.label_smoothing:
-        learnt = mixed_cross_entropy(
+        objective = mixed_cross_entropy(
             logits, labels, batch.strong_draws, config.label_smoothing
         )
     optimizer.zero_grad()
-    (learnt + penalty).backward()
+    (objective + penalty).backward()
     optimizer.step()
     correct = (logits.detach().argmax(1) == labels).sum()
     return torch.stack([loss.detach().double() * len(labels), correct.double()])
@@ -266,7 +268,7 @@ def train_epoch(
     epoch: int,
     guide: looking.Guide | None = None,
 ) -> tuple[float, float]:
-    """Fit one epoch in an order drawn from the run's seed, its repeat and the epoch.
+    """Train one epoch; its order depends on the run's seed, its repeat and the epoch.
 
     Args:
         network: on the device of the split.
@@ -274,38 +276,39 @@ def train_epoch(
         split: the N images that the run is fitted to.
         config: the run.
         epoch: 1 is the first.
-        guide: of the N images, in a run that is told where to look. Arms and controls
-            of one seed and repeat have one order and one augmentation.
+        guide: of the N images, in a run of the looking experiment. Arms and controls
+            with the same seed and repeat have the same order and augmentation.
 
     Returns:
-        Mean cross-entropy and accuracy (fraction) of the pass itself, read from the
-        device once.
+        Mean cross-entropy and accuracy (fraction) of the images as they were trained
+        on, each before its step.
     """
     device = split.labels.device
     if guide and guide.arm in looking.SWAPS:
         pixels = looking.swap_backgrounds(split.pixels, guide, config, epoch)
         split = replace(split, pixels=pixels)
-        guide = None
-    images = _images_of_epoch(split, config, epoch, guide)
+        guide = None  # a swap changes pixels; it adds no penalty on maps
+    epoch_batch = _images_of_epoch(split, config, epoch, guide)
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     network.train()
     for module in frozen_modules(network, config.frozen_stages):
         module.eval()
     with fastest_convolutions(device):
-        for start in range(0, len(images.indices), config.batch_size):
-            batch = images.of(slice(start, start + config.batch_size))
+        for start in range(0, len(epoch_batch.indices), config.batch_size):
+            batch = epoch_batch.of(slice(start, start + config.batch_size))
             pixels = split.batch(batch.indices)
             totals += train_step(network, optimizer, pixels, batch, config)
-    loss, accuracy = (totals / len(images.indices)).tolist()
+    loss, accuracy = (totals / len(epoch_batch.indices)).tolist()
     return loss, accuracy
 
 
 def _images_of_epoch(
     split: Split, config: RunConfig, epoch: int, guide: looking.Guide | None
 ) -> Batch:
-    """All images of an epoch, put in order once, so that a step has little to launch.
+    """All images of an epoch in shuffled order.
 
-    Batch norm is undefined on a last batch of one image, which is left out.
+    They are ordered and augmentation is drawn once, so that a step launches few kernels
+    on a GPU. A last batch of one image is left out: batch norm is undefined on it.
     """
     device = split.labels.device
     count = len(split.labels)
@@ -330,11 +333,11 @@ def _images_of_epoch(
 
 
 def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
-    """Stem and first stages of a ResNet, which keep weights and statistics.
+    """Stem and first stages of a ResNet, whose weights and statistics do not change.
 
     Args:
-        network: of ``resnet.build``; a compiled one gives its modules as well.
-        stages: 0 freezes nothing, 1 to 4 the stem and as many stages.
+        network: of ``resnet.build``, compiled or not.
+        stages: 0 freezes nothing; 1 to 4 freeze the stem and that many stages.
     """
     if not stages:
         return []
@@ -350,9 +353,10 @@ def evaluate(
     Args:
         network: on the device of the split.
         split: images, which are not augmented.
-        batch_size: images at a time; a half or a quarter of it where the memory of a
-            GPU does not suffice.
+        batch_size: images at a time; a half or a quarter of it if the memory of a GPU
+            does not suffice.
     """
+    # fitting_batch: halved each time halving_batches retries after an out-of-memory
     return halving_batches(
         lambda: _evaluate(network, split, fitting_batch(batch_size)), "evaluation"
     )
@@ -380,16 +384,16 @@ def save(
     history: list[Epoch],
     snapshots: list[dict],
 ) -> None:
-    """Write all that the next epoch needs, whole or not at all.
+    """Write a checkpoint from which training goes on with the next epoch.
 
-    Random numbers need no state, since each epoch has a seed of its own.
+    It needs no state of random numbers, since each epoch has its own seed.
 
     Args:
         folder: of the run.
         network: after an epoch.
         optimizer: of the network's weights.
         history: the epochs so far.
-        snapshots: facts of those that were taken.
+        snapshots: facts of the snapshots so far.
     """
     tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
@@ -403,7 +407,7 @@ def save(
 def restore(
     folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[list[Epoch], list[dict[str, Any]]]:
-    """Put a checkpoint into network and optimizer.
+    """Load a checkpoint into network and optimizer.
 
     Args:
         folder: of the run.
@@ -411,8 +415,8 @@ def restore(
         optimizer: of the network's weights.
 
     Returns:
-        History and facts of the snapshots; empty where the checkpoint is absent or
-        damaged, and the run starts anew.
+        History and facts of the snapshots; empty if the checkpoint is absent or
+        damaged, so that the run starts anew.
     """
     tensors = read_tensors(folder / CHECKPOINT)
     if tensors is None:
@@ -456,13 +460,14 @@ def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
 
 
 def history_so_far(folder: Path) -> list[Epoch]:
-    """Epochs of a run that still trains, also in another process.
+    """Epochs so far of a run that is still training, perhaps in another process.
 
     Args:
         folder: of the run.
 
     Returns:
-        Empty before the first epoch, after the last, and for a damaged file.
+        Empty before the first checkpoint, after the last epoch, and if the file is
+        damaged.
     """
     try:
         return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
@@ -476,16 +481,16 @@ class _Diverged(Exception):
 
 @dataclass
 class _Training:
-    """A run that trains."""
+    """A run while it trains."""
 
     config: RunConfig
     folder: Path
     network: nn.Module
-    stepping: nn.Module  # the network, or its compiled form
+    train_network: nn.Module  # the network, or its compiled form
     optimizer: torch.optim.Optimizer
     guide: looking.Guide | None
     train: Split  # images that it is fitted to
-    monitor: Split  # images that rule 3 watches
+    monitor: Split  # images of stopping rule 3
     test: Split
     history: list[Epoch] = field(default_factory=list)
     snapshots: list[dict[str, Any]] = field(default_factory=list)
@@ -493,15 +498,23 @@ class _Training:
     _pause: float = 0.0  # seconds until the next
 
     def run_epoch(self) -> str:
-        """Train an epoch; why the run stops after it, or "" where it goes on.
+        """Train an epoch.
+
+        Returns:
+            Why the run stops after it; "" if it goes on.
 
         Raises:
-            _Diverged: where the loss is not finite.
+            _Diverged: if the loss is not finite.
         """
         started = time.perf_counter()
         epoch = len(self.history) + 1
         loss, accuracy = train_epoch(
-            self.stepping, self.optimizer, self.train, self.config, epoch, self.guide
+            self.train_network,
+            self.optimizer,
+            self.train,
+            self.config,
+            epoch,
+            self.guide,
         )
         if not math.isfinite(loss):
             raise _Diverged(f"loss is {loss} in epoch {epoch}")
@@ -518,7 +531,7 @@ class _Training:
         reason = stop_reason(self.history, self.config)
         self.take_snapshots(reason)
         self.history[-1]["seconds"] = time.perf_counter() - started
-        self.save_in_time()
+        self.save_if_due()
         return reason
 
     def take_snapshots(self, reason: str) -> None:
@@ -527,7 +540,7 @@ class _Training:
         due = snapshots_due(self.history, self.config, reason, taken)
         if not due:
             return
-        measured = _measured(self.network, self.train, self.test)
+        measured = _losses_and_accuracies(self.network, self.train, self.test)
         for name in due:
             path = snapshot_path(self.folder, name)
             write_tensors(path, self.network.state_dict())
@@ -538,8 +551,8 @@ class _Training:
             }
             self.snapshots.append(facts | measured)
 
-    def save_in_time(self) -> None:
-        """Write a checkpoint where the last one is old enough."""
+    def save_if_due(self) -> None:
+        """Write a checkpoint if the last one is old enough."""
         started = time.perf_counter()
         if started - self._saved < self._pause:
             return
@@ -578,16 +591,16 @@ def train_run(
     """Train one run until a rule stops it, and leave a complete run in its folder.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the
-    stop ("stop"); one, "stop", where both fall on one epoch; and "matched" where the
-    run asks for one (``snapshots_due``). Killed at any moment, the next call goes on
-    after the last checkpoint. A run that diverges is a result too, without a snapshot
-    of the stop.
+    stop ("stop"), one if both fall on one epoch, and at a given training accuracy if
+    the run has one ("matched"); see ``snapshots_due``. If the process is killed, the
+    next call goes on from the last checkpoint. A run that diverges has a result too,
+    without the snapshot "stop".
 
     Args:
         config: the run.
         data: the images that it belongs to.
         folder: of this run alone.
-        network: before its first step; None makes that of a configuration that starts
+        network: before its first step; None builds it, for a configuration that starts
             from scratch.
         device: where the network trains.
         compiled: take the steps through ``torch.compile``, equal up to rounding.
@@ -596,9 +609,9 @@ def train_run(
         The record that ``result.json`` holds.
 
     Raises:
-        ValueError: where the run belongs to other images, or is told to look into
-            boxes that the images do not have.
-        FileNotFoundError: where the images have no pixels.
+        ValueError: if the run belongs to other images, or if its looking needs boxes
+            that the images do not have.
+        FileNotFoundError: if the images have no pixels.
     """
     if config.data != data.fingerprint:
         raise ValueError(
@@ -610,8 +623,8 @@ def train_run(
     if network is None:
         network = initial_network(config, len(data.classes))
     training = _begin(config, data, folder, network, torch.device(device), compiled)
-    # A kill may have come between the last checkpoint and the result: then there is
-    # nothing left to train.
+    # If the process was killed between the last checkpoint and the result, the reason
+    # to stop is known already.
     reason = stop_reason(training.history, config) if training.history else ""
     diverged = False
     while not reason:
@@ -632,7 +645,7 @@ def _begin(
     device: torch.device,
     compiled: bool,
 ) -> _Training:
-    """Prepare a run, from its checkpoint where it has one."""
+    """Prepare a run; it goes on from its checkpoint if it has one."""
     if not data.train.has_pixels:
         raise FileNotFoundError(
             f"run {config} cannot be trained from records, which have no pixels; put "
@@ -654,14 +667,14 @@ def _begin(
     history, snapshots = restore(folder, network, optimizer)
     # A penalty on maps reads the features, which a compiled network does not give.
     has_penalty = guide is not None and guide.arm in looking.PENALTIES
-    stepping = network
+    train_network = network
     if compiled and not has_penalty:
-        stepping = torch.compile(network, mode="reduce-overhead")
+        train_network = torch.compile(network, mode="reduce-overhead")
     return _Training(
         config,
         folder,
         network,
-        stepping,
+        train_network,
         optimizer,
         guide,
         train=resident(fitted, device),
@@ -675,7 +688,7 @@ def _begin(
 def snapshots_due(
     history: list[Epoch], config: RunConfig, reason: str, taken: Collection[str]
 ) -> list[str]:
-    """Which snapshots are taken after the last epoch.
+    """Names of the snapshots that are taken after the last epoch of the history.
 
     Args:
         history: the epochs so far.
@@ -684,9 +697,9 @@ def snapshots_due(
         taken: the snapshots of earlier epochs.
 
     Returns:
-        "stop" at the stop, or "first" where one of the rules 1 to 3 holds for the first
-        time; before them "matched" where the training accuracy of the pass exceeds
-        ``matched_accuracy`` for the first time, in a run that asks for it.
+        "stop" if the run stops, else "first" if one of the rules 1 to 3 holds for the
+        first time. Before it "matched", if the run has a ``matched_accuracy`` above 0
+        and the training accuracy of the epoch exceeds it for the first time.
     """
     due = []
     accuracy = history[-1]["train_accuracy"]
@@ -699,7 +712,9 @@ def snapshots_due(
     return due
 
 
-def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
+def _losses_and_accuracies(
+    network: nn.Module, train: Split, test: Split
+) -> dict[str, float | None]:
     """Losses, accuracies and gap of a snapshot; None for a loss that is not finite."""
     train_loss, train_accuracy = evaluate(network, train)
     test_loss, test_accuracy = evaluate(network, test)

@@ -8,7 +8,7 @@ import torchvision
 from safetensors.torch import save_file
 
 from helpers.checkpoints import builders, load
-from helpers.networks.weights import Form, save_half
+from helpers.networks.weights import ResNetForm, save_float16
 from tests.checkpoints.conftest import Residual, narrow
 
 
@@ -68,8 +68,8 @@ def test_a_resnet_is_recognised_however_it_was_saved(tmp_path, network, form):
 
 
 def test_a_checkpoint_of_a_report_brings_its_network_unless_another_is_named(tmp_path):
-    form = Form("resnet18", "strided", 0.125, 1)
-    save_half(
+    form = ResNetForm("resnet18", "strided", 0.125, 1)
+    save_float16(
         tmp_path / "a.safetensors", form.network(4).state_dict(), form, {"gap": 0.25}
     )
     words, residual = builders.described(

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from helpers.files import write_tensors
 from helpers.networks import contents
-from helpers.networks.weights import Form, save_half
+from helpers.networks.weights import ResNetForm, save_float16
 
 ONE = {"conv.weight": torch.ones(2), "fc.weight": torch.zeros(3)}
 TWO = {name: value + 1 for name, value in ONE.items()}
@@ -173,10 +173,10 @@ def test_a_flipped_bit_of_a_file_of_torch_is_refused(tmp_path):
 
 
 def test_a_safetensors_file_of_the_workbook_has_a_checksum(tmp_path):
-    form = Form("resnet18", "strided", 0.125)
+    form = ResNetForm("resnet18", "strided", 0.125)
     state = {"a": torch.arange(100.0), "b": torch.ones(3)}
     write_tensors(tmp_path / "a.safetensors", state)
-    save_half(tmp_path / "half.safetensors", state, form, {"gap": 0.1})
+    save_float16(tmp_path / "half.safetensors", state, form, {"gap": 0.1})
     for path in sorted(tmp_path.iterdir()):
         assert contents.read(path).state["a"][-1] == 99
         path.write_bytes(path.read_bytes()[:-1] + b"\x07")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers.networks import resnet, weights
 
-FORM = weights.Form("resnet18", "strided", 0.125, 1)
+FORM = weights.ResNetForm("resnet18", "strided", 0.125, 1)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_weights_of_another_network_are_refused_by_name():
 
 def test_half_precision_moves_no_weight_by_more_than_its_rounding(tmp_path):
     state = FORM.network(4).state_dict()
-    weights.save_half(tmp_path / "half.safetensors", state, FORM, {})
+    weights.save_float16(tmp_path / "half.safetensors", state, FORM, {})
     for name, value in load_file(tmp_path / "half.safetensors").items():
         assert value.dtype == (
             torch.float16 if state[name].is_floating_point() else state[name].dtype
@@ -175,7 +175,7 @@ def test_half_precision_moves_no_weight_by_more_than_its_rounding(tmp_path):
         torch.testing.assert_close(
             value.to(state[name].dtype), state[name], rtol=2**-11, atol=2**-24
         )
-    weights.save_half(
+    weights.save_float16(
         tmp_path / "large.safetensors",
         {"small": torch.ones(2), "large": torch.full((2,), 1e6)},
         FORM,
@@ -198,7 +198,7 @@ def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
     )
     written = []
     for given in (facts, dict(reversed(facts.items()))):
-        weights.save_half(tmp_path / "a.safetensors", state, FORM, given)
+        weights.save_float16(tmp_path / "a.safetensors", state, FORM, given)
         written.append((tmp_path / "a.safetensors").read_bytes())
     assert written[0] == written[1]
     assert weights.form_in(tmp_path / "a.safetensors") == FORM

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from helpers.files import file_digest, write_json, write_tensors
-from helpers.networks.weights import Form, header_of
+from helpers.networks.weights import ResNetForm, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
 
@@ -82,7 +82,9 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
     for number, run in enumerate(runs):
         complete(tmp_path, run, [snapshot(train=0.9, test=0.9 - 0.1 * number)])
         path = catalogue.snapshot_path(catalogue.run_folder(tmp_path, run), "stop")
-        write_tensors(path, Form("resnet18", "strided", 0.125).network(3).state_dict())
+        write_tensors(
+            path, ResNetForm("resnet18", "strided", 0.125).network(3).state_dict()
+        )
     table = catalogue.read_catalogue(tmp_path, runs)
     kept = catalogue.keep_checkpoints(
         tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 3
@@ -106,7 +108,7 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
 
 
 def test_weights_of_another_run_are_refused(tmp_path):
-    form = Form("resnet18", "strided", 0.125)
+    form = ResNetForm("resnet18", "strided", 0.125)
     config = replace(CONFIG, stem="strided", width=0.125)
     path = catalogue.snapshot_path(catalogue.run_folder(tmp_path, config), "stop")
     state = form.network(3).state_dict()
