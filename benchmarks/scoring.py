@@ -193,7 +193,7 @@ def of_one_pass() -> list[registry.Measure]:
     return [
         item
         for item in own
-        if "rotated_probabilities" not in evidence.closure(item.needs)
+        if "rotated_probabilities" not in evidence.transitive_needs(item.needs)
     ] + target
 
 

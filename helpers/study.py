@@ -42,29 +42,33 @@ SCORED_IMAGES = 1000
 
 @dataclass(frozen=True)
 class Measured:
-    """What some families of measures say of some networks."""
+    """Values of the measures of one or more families, for each network."""
 
     models: pd.DataFrame  # rows of the catalogue with a column per measure
     table: pd.DataFrame  # model_id, measure, variant, value, seconds, reason
-    records: Records  # what is kept of each network, by family
+    records: Records  # stored values of each network, by part
 
     @cached_property
     def of_images(self) -> dict[str, NDArray[np.float32]]:
         """Values of single images by column, (models, images), NaN where undefined."""
         rows = pd.Index(self.records.model_ids).get_indexer(self.models["model_id"])
+        has_record = rows >= 0  # False for networks of another shard
         of_images = {}
-        for family in self.records.folders:
-            if "." in family:  # a further measure, which has no values of images
+        for part in self.records.folders:
+            is_single_measure = "." in part  # such as "norms.mine", see ``score``
+            if is_single_measure:  # it has no values of images
                 continue
-            for name, values in self.records.stacked(family, ["maps"]).items():
-                if name in self.models:
-                    of_images[name] = values[rows]
-                    of_images[name][rows < 0] = np.nan  # of another share
+            for name, values in self.records.stacked(part, leave_out=["maps"]).items():
+                if name not in self.models:
+                    continue
+                of_models = np.full((len(rows), *values.shape[1:]), np.nan, np.float32)
+                of_models[has_record] = values[rows[has_record]]
+                of_images[name] = of_models
         return of_images
 
     @property
     def of_analysed(self) -> "Measured":
-        """The same of the networks that are analysed."""
+        """The same, of the analysed networks only."""
         is_analysed = self.models["left_out"] == ""
         models = self.models[is_analysed].reset_index(drop=True)
         table = self.table[self.table["model_id"].isin(models["model_id"])]
@@ -72,7 +76,7 @@ class Measured:
 
     @property
     def no_interval(self) -> list[str]:
-        """Measures whose intervals depend on images that are not recorded."""
+        """Measures without an interval, since they need unrecorded image values."""
         return without_interval(self.models, self.of_images)
 
     def undefined(self) -> pd.DataFrame:
@@ -120,6 +124,9 @@ class Study:
     ) -> "Study":
         """Open a study by its name.
 
+        Where its records do not lie beside the folder of work, a file is written there
+        that says where they are.
+
         Args:
             name: of its folder in ``work_dir`` and ``reports_dir``.
             work_dir: where runs, scores and images are, from the project's root.
@@ -134,10 +141,12 @@ class Study:
             ValueError: if the name would leave the folders.
         """
         study_file = inside(PROJECT_ROOT / "params", f"{name}.yaml")
-        shared = read_blocks(study_file)["work_study"] if study_file.is_file() else name
-        work = inside(from_root(work_dir), shared)
+        work_study = name  # a study that extends another one uses the runs of that one
+        if study_file.is_file():
+            work_study = read_blocks(study_file)["work_study"]
+        work = inside(from_root(work_dir), work_study)
         reports = inside(from_root(reports_dir), name)
-        records = inside(from_root(reports_dir), shared) / RECORDS
+        records = inside(from_root(reports_dir), work_study) / RECORDS
         if not work.is_dir() and not records.is_dir():
             studies = sorted(
                 path.parent.name for path in reports.parent.glob(f"*/{RECORDS}")
@@ -161,7 +170,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the study."""
         return self.reports.name
 
     @cached_property
@@ -188,12 +197,12 @@ class Study:
 
     @cached_property
     def store(self) -> Store:
-        """What is kept of the study's networks."""
+        """Cache of the values computed from the study's networks."""
         images = partial(of_study, self.work)
         return Store(self.work, images, device=self.device, jobs=self.jobs)
 
     def networks(self, models: pd.DataFrame | None = None) -> list[Model]:
-        """Networks that can be loaded, of rows of ``models``; of all analysed ones."""
+        """Loadable networks of rows of ``models``, by default of the analysed ones."""
         rows = self.analysed if models is None else models
         return models_of(self.work, rows, self.images)
 
@@ -201,7 +210,7 @@ class Study:
         """The training images that every network is scored on.
 
         Args:
-            count: the first so many of those that all runs were fitted to; 0 takes all.
+            count: number of the images that all runs were fitted to; 0 takes all.
         """
         return scoring_set(self.models, self.images, count)
 
@@ -214,7 +223,7 @@ class Study:
         models: pd.DataFrame | None = None,
         shard: str = "",
     ) -> Measured:
-        """Measures of networks; what is not kept is computed.
+        """Measures of networks; values that are not stored are computed.
 
         Args:
             families: of ``measures.registry.FAMILIES``.
@@ -224,8 +233,7 @@ class Study:
             shard: share of the networks to score, as "2/4"; "" scores all.
 
         Raises:
-            NotInRecords: if values are needed that neither are kept nor can be
-                computed here.
+            NotInRecords: if values are neither stored nor computable here.
         """
         rows = self.analysed if models is None else models
         networks = share(self.networks(rows), shard)
@@ -256,14 +264,15 @@ class Study:
     def accuracy_of_images(
         self, models: pd.DataFrame | None = None
     ) -> tuple[Mapping[str, NDArray[np.float32]], str]:
-        """Whether each test image is classified right, for intervals that draw them.
+        """Whether each test image is classified right, for intervals over images.
 
         Args:
             models: rows of ``models``; those that are analysed by default.
 
         Returns:
-            ``test_accuracy`` (models, test images), and a sentence where that is drawn
-            by chance from accuracies, "" where it is recorded; see ``of_test_images``.
+            ``test_accuracy`` (models, test images), and a warning if single predictions
+            are not recorded and are simulated as independent draws, else ""; see
+            ``of_test_images``.
         """
         rows = self.analysed if models is None else models
         logits = test_logits(self.store, self.networks(rows), self.images)
@@ -286,7 +295,7 @@ class Study:
             measured: of the networks, all of one share.
             draws: number of draws.
             seed: of the draws.
-            tell: takes a sentence on what intervals lack because it is not recorded.
+            tell: called with each warning that unrecorded values affect intervals.
         """
         test_accuracy, sentence = self.accuracy_of_images(measured.models)
         if sentence:

@@ -118,7 +118,7 @@ class Evidence:
         Args:
             name: of the value.
         """
-        needed = closure([name], self._sources)
+        needed = transitive_needs([name], self._sources)
         return sum(self._seconds.get(need, 0.0) for need in needed)
 
 
@@ -161,7 +161,7 @@ def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
     sources = sources_by_name()
     return {
         name: sources[name]
-        for name in sorted(closure(names, sources))
+        for name in sorted(transitive_needs(names, sources))
         if name in sources and registry.is_from_outside(sources[name].function)
     }
 
@@ -182,7 +182,7 @@ def as_reason(fault: Exception) -> ValueError:
     )
 
 
-def closure(
+def transitive_needs(
     names: Iterable[str],
     sources: Mapping[str, Source] | None = None,
     present: Collection[str] = (),

@@ -1,4 +1,4 @@
-"""Every measure of every model on the scored images: computed once, as tables."""
+"""Measure every model on the scored images; values are computed once and stored."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,25 +19,25 @@ from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records, Store
 
 SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
-# What gives the values of single images of a family, see ``evidence.PROVIDERS``.
+# Providers of the values of single images of a family, see ``evidence.PROVIDERS``.
 IMAGE_VALUES = {
     "localization": ("localization_values", "predictions_of_images"),
     "prediction": ("prediction_values",),
     "reliance": ("reliance_values",),
 }
-# Means over images of -1, 0 and 1, of which few are not 0: r of 40 networks has an
-# interval that is 0.27 wider if images are drawn too. That of other measures is 0.02
-# wider at most.
+# Measures that are means of -1, 0 and 1 over images, most of them 0: the interval of r
+# over 40 networks is 0.27 wider if images are drawn too. For other measures it is at
+# most 0.02 wider.
 OF_UNEQUAL_IMAGES = ("object_reliance",)
 NO_INTERVAL = (
     "Reliance on the object has no interval here: it depends on the draw of the scored "
     "images, and their single values are not recorded."
 )
-# Settings of which maps do not depend, but what is computed from them.
-_OF_NO_MAP = ("cam_threshold", "cam_cut", "measures", "sources")
-# Settings that values of earlier versions do not name, with what these were computed
-# by.
-_LATER = {"cam_cut": "maximum"}
+# Settings that affect values computed from maps, but not the maps themselves.
+_MAP_INDEPENDENT_SETTINGS = ("cam_threshold", "cam_cut", "measures", "sources")
+# Settings that were added later, with the value that was used before: keys leave them
+# out at this value, so that values of earlier versions stay readable.
+_DEFAULTS_OF_LATER_SETTINGS = {"cam_cut": "maximum"}
 
 
 def score(
@@ -48,7 +48,9 @@ def score(
     scored_on: ScoringSet,
     only: Collection[str] = (),
 ) -> Records:
-    """Compute every measure of some families for every model; what several need, once.
+    """Compute every measure of some families for every model.
+
+    Intermediate results that several measures need are computed once.
 
     Args:
         store: of the study.
@@ -69,20 +71,22 @@ def score(
     parts = {}
     names = []
     for part, items in measures.items():
-        of_part = [item.name for item in items]
-        parts[part] = deciding(_family(part), settings, of_part)
+        names_of_part = [item.name for item in items]
+        parts[part] = cache_key(_family(part), settings, names_of_part)
         parts[part]["images"] = scored_on.name
-        names += of_part
+        names += names_of_part
     from_outside = evidence.sources_from_outside(names)
-    scoring = _Scoring(measures, from_outside, settings, scored_on, of_images=not only)
+    task = _MeasuringTask(
+        measures, from_outside, settings, scored_on, with_image_values=not only
+    )
     if "localization" in parts and not only:
-        _localize_from_maps(store, models, parts, scoring)
-    compute = partial(_scores, scoring=scoring, device=store.device)
+        _localize_from_maps(store, models, parts, task)
+    compute = partial(_measure_model, task=task, device=store.device)
     return store.each(models, parts, compute)
 
 
 def _family(part: str) -> str:
-    """Family of a part: of "localization.iou", too, "localization"."""
+    """Family of a part: "localization" of "localization" and "localization.iou"."""
     return part.partition(".")[0]
 
 
@@ -115,10 +119,10 @@ def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
     ]
 
 
-def deciding(
+def cache_key(
     family: str, settings: evidence.MeasureSettings, only: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What the values of a family depend on.
+    """Everything but model and images that the values of a family depend on.
 
     Args:
         family: of ``registry.FAMILIES``.
@@ -126,15 +130,16 @@ def deciding(
         only: names of the measures that are wanted; all where it is empty.
 
     Returns:
-        As JSON has it: settings that the measures read, their names, the version of
-        the formulas, and of functions from outside of the workbook their source.
+        In types of JSON: the settings that the measures read, their names, the version
+        of the formulas, and the source of functions from outside the workbook.
     """
     measures = _measures(family, only)
-    used = evidence.closure(item.name for item in measures) - {"batch_size"}
+    used = evidence.transitive_needs(item.name for item in measures) - {"batch_size"}
     relevant = {
         item.name: getattr(settings, item.name)
         for item in fields(settings)
-        if item.name in used and getattr(settings, item.name) != _LATER.get(item.name)
+        if item.name in used
+        and getattr(settings, item.name) != _DEFAULTS_OF_LATER_SETTINGS.get(item.name)
     }
     from_outside = evidence.sources_from_outside(item.name for item in measures)
     if from_outside:
@@ -148,26 +153,28 @@ def deciding(
 
 
 @dataclass(frozen=True)
-class _Scoring:
-    """What is computed of each model.
+class _MeasuringTask:
+    """Measures to compute for each model.
 
-    Measures come with it: another process does not have those of a notebook cell in its
-    registry.
+    It carries the measures themselves, since the registry of another process lacks
+    those that are defined in a notebook.
     """
 
     measures: Mapping[str, Sequence[registry.Measure]]  # by part
     from_outside: Mapping[str, evidence.Source]  # see ``sources_from_outside``
     settings: evidence.MeasureSettings
     scored_on: ScoringSet
-    of_images: bool  # whether values of single images are wanted too
+    with_image_values: bool  # whether values of single images are wanted too
 
     def needs(
         self, parts: Sequence[str], inputs: Mapping[str, Any] | None = None
     ) -> set[str]:
-        """Everything that the measures of some parts need; inputs need nothing."""
+        """Everything that measures of some parts need; inputs replace their sources."""
         items = self._measures_of(parts)
         sources = evidence.sources_by_name(items, self.from_outside)
-        return evidence.closure((item.name for item in items), sources, inputs or {})
+        return evidence.transitive_needs(
+            (item.name for item in items), sources, inputs or {}
+        )
 
     def _measures_of(self, parts: Sequence[str]) -> list[registry.Measure]:
         return list(chain.from_iterable(self.measures[part] for part in parts))
@@ -175,9 +182,9 @@ class _Scoring:
     def records(
         self, parts: Sequence[str], inputs: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Records of some parts of one model, by what is known of it."""
+        """Records of some parts of one model, computed from its inputs by name."""
         providers = {}
-        if self.of_images:
+        if self.with_image_values:
             providers = {part: IMAGE_VALUES.get(part, ()) for part in parts}
         scores, arrays = evidence.score(
             self._measures_of(parts),
@@ -201,44 +208,44 @@ class _Scoring:
         return records
 
 
-def _scores(
+def _measure_model(
     model: Model,
     shared: Any,
     parts: Sequence[str],
     *,
-    scoring: _Scoring,
+    task: _MeasuringTask,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    """Records of the parts that a model lacks, by its network."""
+    """Records of the missing parts of a model, computed from its network."""
     inputs = {
         "network": model.load(device),
-        "images": scoring.scored_on.of(shared),
+        "images": task.scored_on.of(shared),
         "normalise": model.normalise,
         "device": device,
     }
     if model.training_images is not None:
-        # A bound's m is of the training, not of the scoring.
+        # m in a bound is the number of training images, not of scored ones.
         inputs["training_images"] = model.training_images
-    if "initial_network" in scoring.needs(parts):
+    if "initial_network" in task.needs(parts):
         inputs["initial_network"] = model.initial()
-    return scoring.records(parts, inputs)
+    return task.records(parts, inputs)
 
 
 def _localize_from_maps(
     store: Store,
     models: Sequence[Model],
     parts: Mapping[str, Mapping[str, Any]],
-    scoring: _Scoring,
+    task: _MeasuringTask,
 ) -> None:
-    """Keep localization of models whose maps were kept, without network and pixels.
+    """Compute localization from stored maps, without network and pixels.
 
-    Parts that need more than maps, boxes and predictions are passed over.
+    Parts that need more than maps, boxes and predictions are skipped.
 
     Args:
         store: of the study.
         models: to be scored.
-        parts: of the store, with what decides their values.
-        scoring: what is computed of each model.
+        parts: of the store, with their cache keys.
+        task: measures to compute for each model.
     """
     folders = {
         part: store.folder / f"{part}-{json_digest(settings)}"
@@ -248,18 +255,18 @@ def _localize_from_maps(
     target = Records(folders, models, store.published)
     missing = {model.model_id: target.missing(model.model_id) for model in models}
     todo = [model for model in models if missing[model.model_id]]
-    maps = _maps_of_models(store, todo, parts["localization"], scoring.scored_on)
+    maps = _maps_of_models(store, todo, parts["localization"], task.scored_on)
     for model_id, record in maps:
         inputs = localization.of_record(record)
         possible = [
             part
             for part in missing[model_id]
-            if "network" not in scoring.needs([part], inputs)
+            if "network" not in task.needs([part], inputs)
         ]
         if not possible:
             continue
-        inputs["images"] = scoring.scored_on.of(store.shared())
-        for part, values in scoring.records(possible, inputs).items():
+        inputs["images"] = task.scored_on.of(store.shared())
+        for part, values in task.records(possible, inputs).items():
             write_json(folders[part] / SETTINGS, parts[part])
             target.write(part, model_id, values)
 
@@ -270,10 +277,10 @@ def _maps_of_models(
     settings: Mapping[str, Any],
     scored_on: ScoringSet,
 ) -> Iterator[tuple[str, Mapping]]:
-    """Ids of models with a record of their maps; others are passed over.
+    """Ids of models with a record of their maps; others are skipped.
 
-    Maps of 8 bits, which are published, serve where nothing can be computed here, and
-    only where they are of all scored images, see ``records.IMAGES_WITH_MAPS``.
+    Published maps have 8 bits. They are used only for models that cannot be computed
+    here, and only if all scored images have one, see ``records.IMAGES_WITH_MAPS``.
     """
     if not models:
         return
@@ -285,17 +292,17 @@ def _maps_of_models(
     for model in models:
         for source in sources:
             record = source.record("localization", model.model_id)
+            has_full_maps = localization.MAPS in record
             is_complete = len(record.get("maps", ())) == len(scored_on.rows)
-            if localization.MAPS in record or (
-                model.model_id in recorded and is_complete
-            ):
+            may_use_8_bits = model.model_id in recorded and is_complete
+            if has_full_maps or may_use_8_bits:
                 yield model.model_id, record
                 break
 
 
 def _folders_of_maps(store: Store, part: Mapping[str, Any]) -> list[str]:
-    """Names of folders with the same maps, cut at other thresholds."""
-    decisive = {key: part[key] for key in part if key not in _OF_NO_MAP}
+    """Names of folders whose values come from the same maps, cut in any way."""
+    decisive = {key: part[key] for key in part if key not in _MAP_INDEPENDENT_SETTINGS}
     names = []
     for root in (store.folder, store.published):
         for path in sorted(root.glob(f"localization-*/{SETTINGS}")):

@@ -1,6 +1,6 @@
-"""What was computed of each model of a study: once, one file per model.
+"""Cache of computed values: one .npz file per model and part, of tables and arrays.
 
-Files are read as tables and arrays.
+A part is a group of values that are computed together, such as a family of measures.
 """
 
 import json
@@ -32,16 +32,16 @@ from helpers.scoring.records import LARGE, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
 
 Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
-# Computes parts of a model: (model, what is shared by all models, names of the parts
-# that are missing) -> a record by part.
+# (model, what is shared by all models, names of the missing parts) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 
 
 class Store:
     """Files ``work/kept/<part>-<digest of its settings>/<model>.npz``.
 
-    They are complete or absent, and made anew where damaged. What is not there is read
-    from the study's records, which have the same folders.
+    They are complete or absent. Reading removes a file of the folder of work that is
+    damaged or belongs to other weights, so that it is computed again. What is not there
+    is read from the study's records, which have the same folders.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Store:
         device: str = "cpu",
         jobs: int = 0,
     ) -> None:
-        """Take a study.
+        """Prepare; nothing is read yet.
 
         Args:
             work: folder of the study.
@@ -74,22 +74,22 @@ class Store:
         *,
         needed: bool = True,
     ) -> "Records":
-        """What is computed of each model, after computing what is missing.
+        """Load the values of each model, after computing those that are missing.
 
         Args:
             models: of a study, or checkpoints.
-            parts: by name, everything that decides the values beside the model, as JSON
-                has it.
-            compute: a function of a module, or a partial of one.
-            needed: of all models; else those that cannot be computed here are left out,
-                and ``Records.left_out`` says so.
+            parts: by name, everything but the model that the values depend on, as
+                JSON has it.
+            compute: a function of a module, or a partial of one, since other processes
+                load it by name.
+            needed: raise ``NotInRecords`` if a model cannot be computed here; otherwise
+                it is left out, and ``Records.left_out`` says so.
 
         Returns:
             Records of the models by part.
 
         Raises:
-            NotInRecords: where values are needed that neither lie here nor can be
-                computed here.
+            NotInRecords: if ``needed`` values are neither stored nor computable here.
             RuntimeError: where computing fails.
         """
         folders = {
@@ -117,7 +117,7 @@ class Store:
         compute: Compute,
         done: int,
     ) -> None:
-        """Compute and keep what is missing of some models, with a bar of progress."""
+        """Compute and store the missing parts of some models, with a progress bar."""
         task = partial(
             _compute_and_keep,
             folders=folders,
@@ -132,13 +132,14 @@ class Store:
             pass
 
     def not_computable(self, models: Sequence[Model]) -> list[Model]:
-        """Models that only records can speak for: without weights or pixels here.
+        """Models without weights or pixels here: their values come from records only.
 
         Args:
             models: to be computed.
 
         Returns:
-            Some of them; none where the study has no records.
+            Those of them that cannot; none where the study has no records, so that
+            computing fails with the reason.
         """
         if not models or not self.published.is_dir():
             return []
@@ -153,7 +154,7 @@ class Store:
         missing: Mapping[str, Sequence[str]],
         parts: Mapping[str, Mapping[str, Any]],
     ) -> str:
-        """What records lack of some models, what they have, and what would bring it."""
+        """Message: what the records lack, how their settings differ, what to do."""
         study = self.folder.parent.name
         lacking = set().union(*(missing[model.model_id] for model in absent))
         names = [name for name in parts if name in lacking]
@@ -169,7 +170,7 @@ class Store:
         )
 
     def _other_settings(self, name: str, settings: Mapping[str, Any]) -> str:
-        """In what the nearest published values of a part differ; "" without any."""
+        """Settings in which the nearest published values differ; "" if none exist."""
         wanted = json.loads(json.dumps(settings))
         texts = []
         for path in sorted(self.published.glob(f"{name}-*/{SETTINGS}")):
@@ -180,7 +181,7 @@ class Store:
 
 
 class NotInRecords(LookupError):
-    """Values that neither lie in a study's folders nor can be computed here."""
+    """Values are neither in a study's folders nor can they be computed here."""
 
 
 def _write_settings(
@@ -199,7 +200,7 @@ def _compute_and_keep(
     published: Path,
     compute: Compute,
 ) -> None:
-    """Compute the parts that a model lacks, all or none, and write them."""
+    """Compute the missing parts of a model and write all of them, or none."""
     records = Records(folders, [model], published)
     missing = records.missing(model.model_id)
     parts = halving_batches(
@@ -221,7 +222,7 @@ class Records:
         folders: of each part.
         left_out: which models could not be computed here, in a sentence; "" for none.
         model_ids: of the models, in their order.
-        weights: digest of the weights of each model, "" where it is not known.
+        weights_digests: of each model by its id, "" where it is unknown.
     """
 
     def __init__(
@@ -230,31 +231,31 @@ class Records:
         models: Sequence[Model],
         published: Path | None = None,
     ) -> None:
-        """Take folders and models.
+        """Prepare; nothing is read yet.
 
         Args:
             folders: of each part.
             models: of which there may be records.
-            published: the folder that has folders of the same names as records.
+            published: folder of the study's records, with folders of the same names.
         """
         self.folders = folders
         self.published = published
         self.left_out = ""
         self.model_ids = [model.model_id for model in models]
-        self.weights = {model.model_id: model.weights for model in models}
+        self.weights_digests = {model.model_id: model.weights for model in models}
 
     def _path(self, part: str, model_id: str) -> Path:
         return inside(self.folders[part], f"{model_id}.npz")
 
     def _paths(self, part: str, model_id: str) -> list[Path]:
-        """Files that may hold a record, that of the folder of work first."""
+        """Files that may hold a record: in the folder of work first, then published."""
         path = self._path(part, model_id)
         if self.published is None:
             return [path]
         return [path, self.published / path.parent.name / path.name]
 
     def missing(self, model_id: str) -> list[str]:
-        """Parts that a model has no readable file of, or one of other weights.
+        """Parts of a model without a readable file of its weights.
 
         Args:
             model_id: of the model.
@@ -279,19 +280,19 @@ class Records:
             return False
         state = path.stat()
         try:
-            weights = _weights_in(path, state.st_mtime_ns, state.st_size)
+            weights = _weights_digest_in(path, state.st_mtime_ns, state.st_size)
         except DamagedFileError as fault:
-            self._withdraw(path, f"is damaged ({fault.cause})")
+            self._discard_or_warn(path, f"is damaged ({fault.cause})")
             return False
-        expected = self.weights.get(model_id, "")
+        expected = self.weights_digests.get(model_id, "")
         if weights and expected and weights != expected:
             fault = f"is of other weights ({weights}, and the run has {expected})"
-            self._withdraw(path, fault)
+            self._discard_or_warn(path, fault)
             return False
         return True
 
-    def _withdraw(self, path: Path, fault: str) -> None:
-        """Name a file that is of no use; one of the folder of work is removed."""
+    def _discard_or_warn(self, path: Path, fault: str) -> None:
+        """Warn of a useless file, and remove it if it is in the folder of work."""
         if self.published is not None and path.is_relative_to(self.published):
             warnings.warn(
                 f"{path} {fault}; take it from the repository again, or publish the "
@@ -307,7 +308,7 @@ class Records:
         path.unlink(missing_ok=True)
 
     def write(self, part: str, model_id: str, record: Record) -> None:
-        """Keep a record; nothing in it would have to be unpickled.
+        """Write a record as arrays that are read without unpickling.
 
         Args:
             part: of the record.
@@ -315,7 +316,7 @@ class Records:
             record: arrays and tables by name.
         """
         arrays = to_arrays(record)
-        weights = self.weights.get(model_id, "")
+        weights = self.weights_digests.get(model_id, "")
         if weights:
             arrays[WEIGHTS] = np.array(weights)
         path = self._path(part, model_id)
@@ -325,7 +326,7 @@ class Records:
     def record(self, part: str, model_id: str) -> dict[str, Any]:
         """Arrays and tables of a model by name; empty without a record.
 
-        A damaged file is named and removed, so that it is made anew.
+        Warns of a damaged file, see ``Store``.
 
         Args:
             part: of the record.
@@ -368,12 +369,12 @@ class Records:
         """Arrays of all models by name, read model by model, without maps in 16 bits.
 
         Args:
-            part: of which the records are read.
+            part: of the records.
             leave_out: names of arrays that are too large for all models at once.
 
         Returns:
             (models, ...) float32 by name, in the order of the models; NaN for a model
-            without.
+            without this array.
         """
         stacked: dict[str, NDArray[np.float32]] = {}
         for row, model_id in enumerate(self.model_ids):
@@ -404,10 +405,11 @@ def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
 
 
 @lru_cache(maxsize=100_000)
-def _weights_in(path: Path, time: int, size: int) -> str:
-    """Digest of the weights that a file's values are of, "" where it names none.
+def _weights_digest_in(path: Path, time: int, size: int) -> str:
+    """Digest of the weights that a file's values were computed from, "" if unnamed.
 
-    All of the file is read and checked, once while its time and size are these.
+    The whole file is read and checked. Time and size serve as keys of the cache: a file
+    that has changed is read again.
 
     Raises:
         DamagedFileError: where it is damaged.

@@ -23,7 +23,7 @@ from helpers.measures import evidence, registry, transforms
 from helpers.measures.passes import Classifier
 from helpers.networks import resnet
 from helpers.scoring.classification import logits_of, predicted_classes
-from helpers.scoring.measuring import deciding, with_measures
+from helpers.scoring.measuring import cache_key, with_measures
 from helpers.scoring.models import Model
 from helpers.scoring.store import Records, Store
 from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap
@@ -74,7 +74,7 @@ def on_targets(
         from_outside=evidence.sources_from_outside(item.name for item in measures),
     )
     decisive = {"data": data.fingerprint, "seed": settings.seed}
-    decisive |= deciding("unlabelled", settings)
+    decisive |= cache_key("unlabelled", settings)
     if data.test.has_pixels:
         for shift in shifts:  # made once, and read by all processes
             targets.shifted(data, shift)

@@ -136,7 +136,7 @@ def test_values_of_earlier_versions_are_found():
     for family, expected in DIGESTS.items():
         names = [item.name for item in measuring.measures_by_part([family])[family]]
         assert (
-            json_digest(measuring.deciding(family, MeasureSettings(), names))
+            json_digest(measuring.cache_key(family, MeasureSettings(), names))
             == expected
         )
 
@@ -149,8 +149,8 @@ def test_a_new_measure_is_kept_by_itself_and_leaves_the_others_where_they_are(li
     parts = measuring.measures_by_part(["flatness", "norms"])
     assert list(parts) == ["flatness", "flatness.new", "norms"]
     names = [item.name for item in parts["flatness"]]
-    deciding = measuring.deciding("flatness", MeasureSettings(), names)
-    assert json_digest(deciding) == DIGESTS["flatness"]
+    key = measuring.cache_key("flatness", MeasureSettings(), names)
+    assert json_digest(key) == DIGESTS["flatness"]
     assert measuring.measures_by_part(
         ["flatness"], ["new", "sharpness_init"]
     ).keys() == {"flatness"}
@@ -182,8 +182,8 @@ def test_the_source_of_a_cell_decides_under_which_name_its_values_are_kept(
             texts["factor"] = factor
             item = entered(f"LEVEL = {level}\n{factor}{cell}")
             sources.append(outside.source_of(item.function))
-            deciding = measuring.deciding("norms", MeasureSettings(), ["mine"])
-            assert deciding["sources"] == {"mine": sources[-1]}
+            key = measuring.cache_key("norms", MeasureSettings(), ["mine"])
+            assert key["sources"] == {"mine": sources[-1]}
     assert len(set(sources)) == 4
 
 

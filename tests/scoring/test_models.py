@@ -143,13 +143,13 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others():
     ):
         other = replace(SETTINGS, **change)
         assert (
-            measuring.deciding(family, SETTINGS) != measuring.deciding(family, other)
+            measuring.cache_key(family, SETTINGS) != measuring.cache_key(family, other)
         ) == differs, (change, family)
 
 
 def test_values_of_earlier_versions_were_cut_by_the_maximum():
-    assert "cam_cut" not in measuring.deciding("localization", SETTINGS)
-    other = measuring.deciding("localization", replace(SETTINGS, cam_cut="quantile"))
+    assert "cam_cut" not in measuring.cache_key("localization", SETTINGS)
+    other = measuring.cache_key("localization", replace(SETTINGS, cam_cut="quantile"))
     assert other["cam_cut"] == "quantile"
 
 
