@@ -67,7 +67,7 @@ def test_every_family_ablation_and_probe_has_values(on_gpu):
 def test_too_little_memory_halves_a_pass_and_a_broken_gpu_leaves_no_record(on_gpu):
     found = on_gpu[0]["failures"]
     assert found["same_logits"]
-    assert found["warnings"][0].startswith("m1: the memory of the GPU does not suffice")
+    assert found["warnings"][0].startswith("m1: not enough GPU memory")
     assert pretended_gpu.ECC in found["broken"]
     assert "CUDA computes nothing more in this process" in found["broken"]
     assert found["records"] == []
