@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from helpers.data.images import StudyData, of_study
+from helpers.data.images import StudyData, images_of_study
 from helpers.files import PROJECT_ROOT, RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings
 from helpers.parameters import near_names
@@ -179,7 +179,7 @@ class Study:
 
         They have pixels where the images are here, see ``ImageSet.has_pixels``.
         """
-        return of_study(self.work)
+        return images_of_study(self.work)
 
     @cached_property
     def models(self) -> pd.DataFrame:
@@ -198,7 +198,7 @@ class Study:
     @cached_property
     def store(self) -> Store:
         """Cache of the values computed from the study's networks."""
-        images = partial(of_study, self.work)
+        images = partial(images_of_study, self.work)
         return Store(self.work, images, device=self.device, jobs=self.jobs)
 
     def networks(self, models: pd.DataFrame | None = None) -> list[Model]:

@@ -119,7 +119,7 @@ class Study:
 
     def store(self, name: str = "") -> store.Store:
         """A store on the GPU, or another one of that name."""
-        load = partial(images.of_study, self.work)
+        load = partial(images.images_of_study, self.work)
         return store.Store(self.work / name, load, device=DEVICE, jobs=1)
 
 

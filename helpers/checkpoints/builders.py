@@ -147,11 +147,11 @@ def inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:
     return key, shape[:axis] + shape[axis + 1 :]
 
 
-def described(network: nn.Module) -> tuple[str, bool]:
-    """A network in words, and whether it is a ResNet.
+def describe(network: nn.Module) -> tuple[str, bool]:
+    """Describe a network in words, and say whether it is a ResNet.
 
-    The blocks of a ResNet ("layer1.0") have two or three convolutions beside a
-    shortcut.
+    The blocks of a ResNet ("layer1.0") have two or three convolutions, without those of
+    the shortcut.
 
     Args:
         network: on any device.

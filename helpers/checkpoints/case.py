@@ -217,7 +217,7 @@ def _examined(
         _check_outputs(loaded, images.classes)
         order, note = _noted_order(loaded.names, images.classes, is_named)
         reading = replace(reading, order=order)
-        model = load.model(path, name, reading, normalise)
+        model = load.as_model(path, name, reading, normalise)
         with torch.inference_mode():
             loaded.network(normalise(images.train.images[:1]))
     except Exception as fault:  # a network of one's own may fail in any way
@@ -227,7 +227,7 @@ def _examined(
         line = line.removeprefix(f"{path.name} was refused: ")
         facts["fault"] = line.replace(path.name, "it", 1)
         return Examined(path, reading, facts, None)
-    words, residual = builders.described(loaded.network)
+    words, residual = builders.describe(loaded.network)
     facts |= dict(model.facts) | {
         "model_id": model.model_id,
         "network": words,
@@ -318,7 +318,7 @@ def _checked(
 
 def _reordered(item: Examined, order: tuple[int, ...], note: str) -> Examined:
     reading = replace(item.reading, order=order)
-    model = load.model(
+    model = load.as_model(
         item.path, item.facts["checkpoint"], reading, item.model.normalise
     )
     notes = "; ".join(filter(None, [item.facts["notes"], note]))

@@ -37,40 +37,43 @@ _ADVICE = (
 )
 # Heads for training alone, which torchvision's pretrained networks come without.
 _AUXILIARY = {"googlenet": "aux1.", "inception_v3": "AuxLogits."}
-_WHOLE = 0.5  # share of a network's tensors from which on a part of a file is one
+_ENOUGH_TENSORS = 0.5  # share of a network's tensors that a prefix must have
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader says of files that do not say it themselves."""
+    """Options for reading files, which state them incompletely or not at all."""
 
     architecture: str = AUTO  # torchvision's name, timm:NAME or module:function
-    part: str = ""  # which of several networks in one file
+    part: str = ""  # name of the network in a file that holds several
     order: tuple[int, ...] = ()  # output i of the model is output order[i] of the file
 
 
 class Loaded(NamedTuple):
-    """A network in evaluation mode on the CPU, and what its file says of it."""
+    """A network in evaluation mode on the CPU, and what its file states about it."""
 
     network: nn.Module
     classes: int  # outputs
-    names: tuple[str, ...]  # of classes in the order of the file; none where not noted
-    accuracy: float  # that the file notes, in [0, 1]; NaN where it notes none
+    names: tuple[str, ...]  # of classes in the order of the file; empty if not stated
+    accuracy: float  # that the file states, in [0, 1]; NaN if it states none
     notes: tuple[str, ...]  # on how it was read
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Checkpoints of a folder and below, or one file, by name.
+    """Find the checkpoints in a folder and below.
 
-    Hidden files are left out; of shards the first stands for all. What cannot be
-    read (a link to nothing, a pipe) is found too, so that it can be named.
+    Hidden files are left out; the first shard stands for all. Files that cannot be read
+    (a broken link, a pipe) are included, so that they are reported.
 
     Args:
-        folder: or a file.
+        folder: path of the folder, or of one file.
+
+    Returns:
+        Paths by name from the folder.
 
     Raises:
-        FileNotFoundError: where the folder does not exist.
-        ValueError: where it holds no checkpoint.
+        FileNotFoundError: if the folder does not exist.
+        ValueError: if it holds no checkpoint.
     """
     if folder.is_file():
         return {folder.name: folder}
@@ -88,33 +91,37 @@ def find(folder: Path) -> dict[str, Path]:
             f"no checkpoint is in {folder}: looked for files that end in "
             f"{', '.join(ENDINGS)}, in it and below"
         )
-    firsts = [path for path in paths if _first_shard(path) in (path, None)]
-    return {path.relative_to(folder).as_posix(): path for path in firsts}
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in paths
+        if _stands_for_checkpoint(path)
+    }
 
 
-def _first_shard(path: Path) -> Path | None:
-    """The first of the shards that a file is one of; None where one is missing."""
+def _stands_for_checkpoint(path: Path) -> bool:
+    """Whether a file is a checkpoint, its first shard, or any shard if some lack."""
     try:
-        return contents.shards(path)[0]
-    except ValueError:
-        return None
+        shards = contents.shards(path)
+    except ValueError:  # a shard is missing, which is reported for each of the others
+        return True
+    return path == shards[0]
 
 
-def model(path: Path, name: str, reading: Reading, normalise: v2.Compose) -> Model:
-    """A checkpoint as a model that measures can be computed of.
+def as_model(path: Path, name: str, reading: Reading, normalise: v2.Compose) -> Model:
+    """A checkpoint as a model for which measures can be computed.
 
-    Its id names all that decides its values: the bytes of its files, how they are
-    read, and the normalisation. ``facts``: checkpoint, bytes.
+    Its id depends on all that its values depend on: the bytes of its files, how they
+    are read, and the normalisation. ``facts``: checkpoint, bytes.
 
     Args:
         path: of the file, or of the first of its shards.
-        name: by which it is shown.
-        reading: of the file.
-        normalise: from uint8 images to its input.
+        name: under which it is shown.
+        reading: how the file is read.
+        normalise: from uint8 images to the network's input.
 
     Raises:
-        OSError: where the file cannot be read.
-        ValueError: where it is no regular file, or a shard is missing.
+        OSError: if the file cannot be read.
+        ValueError: if it is not a regular file, or if a shard is missing.
     """
     content = "".join(_bytes_digest(file) for file in contents.shards(path))
     decisive = f"{reading.architecture} {normalise} {content}"
@@ -143,17 +150,17 @@ def _network(
 
 
 def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
-    """Read one checkpoint and put it into a new network of its architecture.
+    """Read one checkpoint and load it into a new network of its architecture.
 
-    Every tensor of the network must be in the file. "auto" takes the network that
-    the file's header names, else one of torchvision's ResNets by its tensors.
+    Every tensor of the network must be in the file. The architecture "auto" is the one
+    in the file's header, else the ResNet of torchvision that has these tensors.
 
     Args:
         path: of the file, or of the first of its shards.
         reading: how it is read; a text is an architecture.
 
     Raises:
-        ValueError: where the file is no checkpoint, holds code, is damaged, or does
+        ValueError: if the file is not a checkpoint, holds code, is damaged, or does
             not fit.
     """
     if isinstance(reading, str):
@@ -178,7 +185,7 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
     classes = class_count(builder, state, name)
     if classes < 2:
         raise ValueError(f"it has {classes} outputs, and a classifier needs at least 2")
-    # Before anything is built, which a file could ask to be of any size.
+    # Before the network is built: a file could ask for one of any size.
     _check_fit(state, shapes_of(builder, classes), f"{name} with {classes} outputs")
     network = builder(classes)
     check_numbers(state, network.state_dict(), path.name)
@@ -190,11 +197,12 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
 
 
 def _check_fit(state: Mapping[str, Tensor], shapes: Shapes, network: str) -> None:
-    """Raise ValueError where tensors are missing, unknown or of another shape."""
+    """Refuse tensors that are missing, unknown or of another shape."""
     stem = next((name for name, shape in shapes.items() if len(shape) == 4), "")
     if stem in state and state[stem].ndim == 4:
         channels = state[stem].shape[1]
-        if channels != shapes[stem][1] == _CHANNELS:
+        expects_rgb = shapes[stem][1] == _CHANNELS
+        if expects_rgb and channels != _CHANNELS:
             raise ValueError(_other_channels(stem, channels))
     missing = [
         name for name in shapes if name not in state and not name.endswith(_COUNTER)
@@ -222,32 +230,37 @@ def _other_channels(stem: str, channels: int) -> str:
 def network_part(
     state: Mapping[str, Tensor], names: set[str], part: str = ""
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors of a network where a program keeps them beside others.
+    """Select the tensors of a network from a file that also holds others.
+
+    They are those whose names begin with one prefix, such as "model.student".
 
     Args:
         state: of a file, such as Lightning's with the weights of a loss.
         names: of the network's tensors.
-        part: which network, where the file holds several ("student").
+        part: name of the network if the file holds several ("student").
 
     Returns:
-        The tensors after one prefix by the network's names, and a note where
-        averaged weights are left.
+        The tensors by the network's names, and a note if averaged weights are not used.
 
     Raises:
-        ValueError: where several parts hold the network and ``part`` names none.
+        ValueError: if several prefixes have the network and ``part`` names none.
     """
+    # "model.student.fc.weight" is a match of the prefix "model.student".
     matches: Counter[str] = Counter()
     for name in state:
         words = name.split(".")
         for place in range(len(words)):
-            if ".".join(words[place:]) in names:
-                matches[".".join(words[:place])] += 1
+            prefix = ".".join(words[:place])
+            rest = ".".join(words[place:])
+            if rest in names:
+                matches[prefix] += 1
     needed = sum(not name.endswith(_COUNTER) for name in names)
-    prefixes = [prefix for prefix, count in matches.items() if count >= _WHOLE * needed]
+    enough = _ENOUGH_TENSORS * needed
+    prefixes = [prefix for prefix, count in matches.items() if count >= enough]
     note: tuple[str, ...] = ()
     prefix = max(matches, key=matches.__getitem__, default="")
     if prefixes:
-        prefix, note = contents.choice(prefixes, part, "it")
+        prefix, note = contents.choose_network(prefixes, part, "it")
     start = f"{prefix}." if prefix else ""
     taken = {
         name.removeprefix(start): value
@@ -260,7 +273,7 @@ def network_part(
 def with_usual_head(
     state: dict[str, Tensor], builder: Builder, name: str
 ) -> dict[str, Tensor]:
-    """A state dict whose head has the name that it has in its architecture.
+    """Rename the head of a state dict as its architecture names it.
 
     ``fc = Sequential(Dropout(), Linear())`` saves fc.1.weight for fc.weight; dropout
     has no weights and does nothing in evaluation.
@@ -271,7 +284,7 @@ def with_usual_head(
         name: of the architecture.
 
     Raises:
-        ValueError: where the head has several layers.
+        ValueError: if the head has several layers.
     """
     expected = [key for key, _ in heads(builder)]
     if not expected or expected[0] in state:
@@ -292,20 +305,21 @@ def with_usual_head(
         )
     if not layers:
         return state
-    layer = layers[0]
-    return {
-        head + key.removeprefix(layer) if key in unknown else key: value
-        for key, value in state.items()
-    }
+    renamed = {}
+    for key, value in state.items():
+        if key in unknown:
+            key = head + key.removeprefix(layers[0])
+        renamed[key] = value
+    return renamed
 
 
 def with_head_beside(
     state: dict[str, Tensor], file: Mapping[str, Tensor], builder: Builder
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """A state dict with the head that its file has beside the network.
+    """Add the head that a file has beside the network to the network's tensors.
 
     ``self.backbone = resnet18()`` and ``self.head = Linear()`` save backbone.* and
-    head.*. One of several such layers is not chosen.
+    head.*. If there are several such layers, none is added.
 
     Args:
         state: the tensors of the network.
@@ -313,16 +327,16 @@ def with_head_beside(
         builder: of the architecture.
 
     Returns:
-        The tensors, and a note where a head was taken.
+        The tensors, and a note if a head was added.
     """
     if not heads(builder):
         return state, ()
     key, inputs = inputs_of_head(builder)
-    taken = set(map(id, state.values()))
+    taken = set(map(id, state.values()))  # by identity: names have changed
     beside = {name: value for name, value in file.items() if id(value) not in taken}
     layers = _layers_of(beside, inputs)
-    of_another = any(value.ndim == 4 for value in beside.values())  # convolutions
-    if key in state or len(layers) != 1 or of_another:
+    has_convolutions = any(value.ndim == 4 for value in beside.values())
+    if key in state or len(layers) != 1 or has_convolutions:
         return state, ()
     (layer,) = layers
     head = key.rpartition(".")[0]
@@ -448,13 +462,14 @@ def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:
 
     Args:
         mean: of red, green and blue, in [0, 1].
-        std: of the same, above 0.
+        std: of red, green and blue, in (0, 1].
 
     Raises:
-        ValueError: where there are not three numbers each, or one cannot be.
+        ValueError: if they are not three such numbers each.
     """
-    possible = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
-    if len(mean) != 3 or len(std) != 3 or not all(possible):
+    is_mean = len(mean) == 3 and all(0 <= value <= 1 for value in mean)
+    is_std = len(std) == 3 and all(0 < value <= 1 for value in std)
+    if not (is_mean and is_std):
         raise ValueError(
             f"mean {list(mean)} and std {list(std)} must be three numbers each in "
             "[0, 1], std above 0, as in training"

@@ -11,7 +11,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from helpers.checkpoints.builders import described
+from helpers.checkpoints.builders import describe
 from helpers.checkpoints.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
 from helpers.checkpoints.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.checkpoints.prediction import LEVEL
@@ -152,7 +152,7 @@ def differs(
         study: that predicts.
     """
     forms = study.models[list(ResNetForm._fields)].drop_duplicates().to_dict("records")
-    theirs = {described(ResNetForm(**form).network(2))[0] for form in forms}
+    theirs = {describe(ResNetForm(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
     differences = []
     if ours - theirs:

@@ -152,7 +152,9 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
         listing, decoded = _rendered(choice)
     else:
         source = sources.open_source(
-            from_root(choice.data_path), cache_dir / "unpacked", _folders_read(choice)
+            from_root(choice.data_path),
+            cache_dir / "unpacked",
+            _classes_to_scan(choice),
         )
         listing = layouts.scan(source, choice.data_source, choice.class_ids)
         decoded = decode_all(source, listing.records, choice.image_size)
@@ -161,25 +163,25 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
     return data
 
 
-def _folders_read(choice: Choice) -> Sequence[str]:
-    """Classes whose folders alone are looked into; none are all."""
+def _classes_to_scan(choice: Choice) -> Sequence[str]:
+    """Class folders to scan; an empty sequence scans all."""
     return choice.class_ids if choice.data_source in layouts.BY_FOLDER else ()
 
 
 def _cache_name(choice: Choice) -> str:
-    """Name of the file of decoded images, of all that decides them."""
-    if choice.data_source == SYNTHETIC:  # anew when the renderer changes
+    """Name of the file of decoded images: a digest of all that they depend on."""
+    if choice.data_source == SYNTHETIC:  # another name when the renderer changes
         stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
     else:
         path = from_root(choice.data_path)
-        stamp = sources.stamp_of_source(path, _folders_read(choice))
+        stamp = sources.stamp_of_source(path, _classes_to_scan(choice))
     decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
     key = json.dumps(decisive, sort_keys=True).encode()
     return f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
 
 
 def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
-    """The embedded scenes as if they had been decoded."""
+    """The synthetic scenes in the form of decoded images."""
     class_ids = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES]
     unknown = sorted(set(choice.class_ids) - set(class_ids))
     if unknown:
@@ -205,19 +207,32 @@ def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
             record = Record(name, class_id, split)
             box = tuple(boxes[number, 0].tolist())
             digest = pixel_digest(image)
-            decoded.append(Decoded(record, image, [box], size, size, digest, []))
-    return Listing(SYNTHETIC, asked, names, [], []), decoded
+            decoded.append(
+                Decoded(
+                    record=record,
+                    pixels=image,
+                    boxes=[box],
+                    width=size,
+                    height=size,
+                    digest=digest,
+                    faults=[],
+                )
+            )
+    listing = Listing(
+        layout=SYNTHETIC, classes=asked, names=names, records=[], faults=[]
+    )
+    return listing, decoded
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Images of two sources as one, the further classes after those of the first.
+    """Join the images of two sources; classes of the second follow those of the first.
 
     Args:
         first: the images of a study.
         further: images of other classes.
 
     Raises:
-        ValueError: where both have an image.
+        ValueError: if an image is in both.
     """
     is_shared = further.index["digest"].isin(first.index["digest"])
     if is_shared.any():
@@ -238,8 +253,9 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
     classes["class_name"] = class_names(classes["class_id"], names)
     index = tables["index"]
     index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])
-    training_first = index["split"].ne("train").sort_values(kind="stable").index
-    tables["index"] = index.loc[training_first].reset_index(drop=True)
+    is_training = index["split"] == "train"
+    ordered = [index[is_training], index[~is_training]]
+    tables["index"] = pd.concat(ordered, ignore_index=True)
     return StudyData(
         _joined_sets(first.train, further.train, len(first.classes)),
         _joined_sets(first.test, further.test, len(first.classes)),
@@ -266,22 +282,23 @@ def _joined_sets(first: ImageSet, further: ImageSet, classes: int) -> ImageSet:
 def _study_data(
     listing: Listing, decoded: Sequence[Decoded], choice: Choice
 ) -> StudyData:
-    """Choose images and put them together.
+    """Choose images and join them to the data of a study.
 
     Raises:
-        ValueError: where none is left to choose.
+        ValueError: if no image is left to choose.
     """
-    boxed = listing.layout in layouts.WITH_BOXES or any(
+    needs_boxes = listing.layout in layouts.WITH_BOXES or any(
         image.boxes for image in decoded if image.record.split == "train"
     )
     listing.faults.extend(reaching_out(decoded))
-    chosen = select(listing.classes, decoded, boxed, listing.faults, choice)
+    # select appends the images that it leaves out to these faults
+    chosen = select(listing.classes, decoded, needs_boxes, listing.faults, choice)
     faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
     faults = faults[["class_id", "split", "name", "fault", "detail"]]
     for split in SPLITS:
         if not chosen[split]:
             words = f"no {split} image"
-            if boxed and split == "train":
+            if needs_boxes and split == "train":
                 words += " with a box"
             raise ValueError(_nothing_left(words, len(decoded), faults, choice))
     index = pd.DataFrame(
@@ -302,12 +319,14 @@ def _study_data(
     )
     counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
     labels = index.groupby("split")["label"]
+    least_boxes = 1 if needs_boxes else 0
     sets = {
-        split: image_set(chosen[split], labels.get_group(split).to_numpy(), int(boxed))
+        split: image_set(chosen[split], labels.get_group(split).to_numpy(), least_boxes)
         for split in SPLITS
     }
     return StudyData(
-        **sets,
+        train=sets["train"],
+        test=sets["test"],
         index=index,
         faults=faults,
         classes=classes.join(counts.add_suffix("_images"), on="class_id"),
@@ -317,7 +336,7 @@ def _study_data(
 
 
 def _nothing_left(words: str, listed: int, faults: pd.DataFrame, choice: Choice) -> str:
-    """Why a split is empty, in a sentence."""
+    """One sentence that says why a split is empty."""
     values = asdict(choice)
     limits = [
         f"{name} {value}" for name, value in values.items() if "per_class" in name
@@ -329,7 +348,8 @@ def _nothing_left(words: str, listed: int, faults: pd.DataFrame, choice: Choice)
     )
 
 
-# Faults that cost a class or whole files; notebook 01 and ``--new`` open with them.
+# Faults by which a class or whole files are left out; notebook 01 and ``--new`` list
+# them first.
 _COSTLY = (
     "unknown_class",
     NO_TEST_IMAGES,
@@ -348,7 +368,8 @@ _COSTLY = (
 
 
 _UNUSABLE_BOXES = ("box_without_area", "box_outside_dropped")
-# Faults that many images have: their number and the first of them are told.
+# Faults of single images, of which only the number and the first are listed: in words,
+# of one image and of several.
 _COUNTED = {
     "unreadable_image": ("image cannot be read", "images cannot be read"),
     "unusable_box": ("box cannot be used", "boxes cannot be used"),
@@ -356,27 +377,26 @@ _COUNTED = {
 
 
 def left_out(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
-    """Sentences on what a source holds and a study does not take.
+    """Sentences on what a source holds and a study leaves out.
 
     Args:
         faults: those of a listing, or the rows of ``StudyData.faults``.
-        most: sentences at most; a last one counts the others.
+        most: most sentences; the last one counts those that are cut.
 
     Returns:
-        One sentence per kind of fault or file, classes first.
+        One sentence per kind of fault or file: images, then classes and files.
     """
     details = defaultdict(list)
     for fault in faults:
         kind = "unusable_box" if fault.fault in _UNUSABLE_BOXES else fault.fault
         details[kind].append(fault)
     sentences = []
-    for kind, words in _COUNTED.items():
-        if details[kind]:
+    for kind, (singular, plural) in _COUNTED.items():
+        count = len(details[kind])
+        if count:
             first = details[kind][0]
-            noun = words[len(details[kind]) > 1]
-            sentences.append(
-                f"{len(details[kind]):,} {noun}, such as {first.name}: {first.detail}"
-            )
+            words = singular if count == 1 else plural
+            sentences.append(f"{count:,} {words}, such as {first.name}: {first.detail}")
     for kind in _COSTLY:
         sentences += _sentences(kind, details[kind])
     if len(sentences) > most:
@@ -386,7 +406,7 @@ def left_out(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
 
 
 def _sentences(kind: str, faults: Sequence[sources.Fault]) -> list[str]:
-    """One sentence for all classes of a kind, or one for each file."""
+    """One sentence on all classes with a kind of fault, and one on each file."""
     classes = [fault for fault in faults if fault.class_id]
     files = [fault for fault in faults if not fault.class_id]
     sentences = [f"{fault.name}: {fault.detail}".lstrip(": ") for fault in files]
@@ -399,7 +419,7 @@ def _sentences(kind: str, faults: Sequence[sources.Fault]) -> list[str]:
 
 
 def _counted(faults: pd.DataFrame) -> str:
-    """The number of faults of each kind, with the first of it; "none"."""
+    """Words with the number of faults of each kind and its first one, or "none"."""
     sentences = []
     for kind, rows in faults.groupby("fault"):
         first = rows.iloc[0]
@@ -412,13 +432,13 @@ def _counted(faults: pd.DataFrame) -> str:
 def image_set(
     images: Sequence[Decoded], labels: ArrayLike, least_boxes: int = 0
 ) -> ImageSet:
-    """Decoded images with their labels.
+    """Stack decoded images, with their labels and boxes.
 
     Args:
-        images: that have pixels.
-        labels: (N,), a class number each.
-        least_boxes: room for boxes of each image, at least; else for as many as the
-            image with most boxes has.
+        images: decoded, with pixels.
+        labels: (N,) class numbers.
+        least_boxes: boxes per image for which there is room even if no image has as
+            many.
     """
     most = max([least_boxes, *(len(image.boxes) for image in images)])
     boxes = np.zeros((len(images), most, 4), dtype=np.int16)
@@ -434,13 +454,14 @@ def image_set(
 
 
 def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Names by which classes can be held apart.
+    """Unique names of classes.
 
-    That of the source, with the id where several have it (ILSVRC has "crane" twice).
+    They are the source's names, with the id appended if several classes share a name
+    (ILSVRC has "crane" twice).
 
     Args:
         class_ids: of the classes.
-        names: of the source, by id.
+        names: the source's names by id; a class without one is called by its id.
 
     Example:
         >>> class_names(["n1", "n2", "n3"], {"n1": "crane", "n2": "crane"})
@@ -458,7 +479,7 @@ def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]
 
 
 def _to_tensors(data: StudyData) -> dict[str, Tensor]:
-    """Everything as tensors: tables as the bytes of parquet files."""
+    """All data as tensors; tables are the bytes of parquet files."""
     contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
     contents |= {name: getattr(data, name).encode() for name in _TEXTS}
     tensors = {
@@ -472,11 +493,11 @@ def _to_tensors(data: StudyData) -> dict[str, Tensor]:
 
 
 def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
-    """What ``_to_tensors`` made tensors of."""
+    """The data from which ``_to_tensors`` made tensors."""
     contents = {
         name: tensors[name].numpy().tobytes()
         for name in (*_TABLES, *_TEXTS)
-        if name in tensors  # records of earlier commits lack the last
+        if name in tensors  # records of earlier versions lack the last
     }
     tables = {name: pd.read_parquet(io.BytesIO(contents[name])) for name in _TABLES}
     texts = {name: contents[name].decode() for name in _TEXTS if name in contents}
@@ -485,18 +506,18 @@ def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
     for split in SPLITS:
         of_split = [tensors[f"{split}_{name}"] for name in _TENSORS]
         sets[split] = ImageSet(*of_split, names[split])
-    return StudyData(**sets, **tables, **texts)
+    return StudyData(train=sets["train"], test=sets["test"], **tables, **texts)
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
-    """Images of a study, decoded once; ``work/data.json`` notes which they are.
+    """Choose and decode the images of a study, and record which in ``work/data.json``.
 
     Args:
         work: the folder of work of the study.
         parameters: see ``load_study_data``.
 
     Raises:
-        ValueError: where fewer than two classes are left, and as ``load_study_data``.
+        ValueError: if fewer than two classes are left, and as ``load_study_data``.
         FileNotFoundError: as ``load_study_data``.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
@@ -526,7 +547,7 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
 
 
 def write_labels(path: Path, data: StudyData) -> None:
-    """Write all that is known of a study's images but their pixels, a megabyte at most.
+    """Write all data of a study's images except pixels, a megabyte at most.
 
     Args:
         path: an ``.npz``: labels and boxes by split, the tables as parquet files, the
@@ -544,16 +565,16 @@ def write_labels(path: Path, data: StudyData) -> None:
 
 
 def without_pixels(path: Path) -> StudyData:
-    """Images of a study as ``write_labels`` left them: their pixels cannot be read.
+    """Read the data that ``write_labels`` wrote, which has no pixels.
 
     Args:
         path: the file.
 
     Returns:
-        The data, whose image tensors have a shape and no values.
+        The data; tensors of images have a shape and no values.
 
     Raises:
-        ValueError: where the file is damaged; the message says what to do.
+        ValueError: if the file is damaged; the message says what to do.
     """
     try:
         tensors = {
@@ -572,23 +593,20 @@ def without_pixels(path: Path) -> StudyData:
         raise DamagedFileError(path, str(fault)) from fault
 
 
-def of_study(work: Path) -> StudyData:
+def images_of_study(work: Path) -> StudyData:
     """Images that notebook 01 chose for a study, from the cache or decoded again.
-
-    Where neither the cache nor the source is here, the study's records have all but the
-    pixels.
 
     Args:
         work: the folder of work of the study.
 
     Returns:
-        The images, without pixels where only records are here
-        (``ImageSet.has_pixels``).
+        The images. If neither the cache nor the source is here, they come from the
+        study's records and have no pixels (``ImageSet.has_pixels``).
 
     Raises:
-        FileNotFoundError: where 01 has not run and no records are here, or what 01 read
+        FileNotFoundError: if there are no records, and 01 has not run or what it read
             is gone.
-        ValueError: where the images are others than 01 chose.
+        ValueError: if the images are not those that 01 chose.
     """
     labels = records_of(work) / LABELS
     record = _manifest(work)
@@ -621,14 +639,14 @@ def with_classes(
 
     Raises:
         ValueError: as ``load_study_data`` and ``joined``.
-        FileNotFoundError: as ``of_study``.
+        FileNotFoundError: as ``images_of_study``.
     """
     parameters = image_parameters(work)
     cache = work / "cache"
     if not further_path:
         chosen = parameters | {"class_ids": list(class_ids)}
         return load_study_data(**chosen, cache_dir=cache)
-    data = of_study(work)
+    data = images_of_study(work)
     studied = set(data.classes["class_id"])
     further = [name for name in class_ids if name not in studied]
     if not further:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
-from helpers.data.images import StudyData, of_study
+from helpers.data.images import StudyData, images_of_study
 from helpers.files import inside, json_digest, read_tensors
 from helpers.networks import resnet
 from helpers.scoring.models import Model, models_of
@@ -162,7 +162,7 @@ def make(
     training = pool.side_by_side(
         partial(_train, device=device),
         others,
-        shared=partial(of_study, work / FOLDER),
+        shared=partial(images_of_study, work / FOLDER),
         device=device,
         jobs=jobs,
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torchvision.transforms import v2
 
-from helpers.data.images import StudyData, of_study
+from helpers.data.images import StudyData, images_of_study
 from helpers.files import from_root, json_digest
 from helpers.kappa.making import family_made
 from helpers.networks.weights import load_backbone, read_state, weights_digest
@@ -83,7 +83,7 @@ def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> Non
     is_pretrained = chosen["pretrained"].astype(bool)
     for weights in sorted(chosen.loc[is_pretrained, "weights"].unique()):
         if catalogue.is_complete(work / pretraining.FOLDER, weights):
-            classes = of_study(work / pretraining.FOLDER).classes["class_id"]
+            classes = images_of_study(work / pretraining.FOLDER).classes["class_id"]
             shared = [name for name in unseen if name in set(classes)]
         else:
             shared = [name for name in unseen if re.fullmatch(r"n\d{8}", name)]

@@ -39,8 +39,8 @@ _AVERAGED = re.compile(r"(^|[_.])ema([_.]|$)", re.IGNORECASE)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<ending>\.\w+)")
 # What torch.save writes, now and before its version 1.6.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
-# How files begin that stand in place of a checkpoint.
-_IN_PLACE = {
+# The first bytes of files that are not checkpoints, with what they are.
+_NOT_CHECKPOINTS = {
     b"version https://": "a pointer of git-lfs; fetch the file by git lfs pull",
     b"<": "a page of the web; download the file again",
     b"\x1f\x8b": "compressed by gzip; unpack it",
@@ -101,7 +101,7 @@ def read(path: Path, part: str = "") -> Contents:
             f"{path.name} holds a {kind} and no state dict; save model.state_dict()"
         )
     states = dict(_state_dicts(content))
-    place, notes = _chosen(states, part, path.name, list(content))
+    place, notes = _locate_state_dict(states, part, path.name, list(content))
     beside = [_plain_header(path), *_dictionaries(content)]
     return Contents(
         _unwrapped(states[place]), _class_names(beside), _accuracy(beside), notes
@@ -109,10 +109,10 @@ def read(path: Path, part: str = "") -> Contents:
 
 
 def shards(path: Path) -> list[Path]:
-    """The files that hold one checkpoint together: most often the one file.
+    """The files that hold a checkpoint together: its shards, or the one file.
 
     Raises:
-        ValueError: where a shard is missing.
+        ValueError: if a shard is missing.
     """
     name = _SHARD.fullmatch(path.name)
     if not name:
@@ -138,16 +138,28 @@ def is_averaged(name: str) -> bool:
     return bool(_AVERAGED.search(name))
 
 
-def choice(names: Sequence[str], part: str, file: str) -> tuple[str, tuple[str, ...]]:
-    """Which of the networks in a file is taken, and a note where others are left.
+def choose_network(
+    names: Sequence[str], part: str, file: str
+) -> tuple[str, tuple[str, ...]]:
+    """Choose one of the networks in a file.
 
-    The only one; of an averaged one and another that other one; else the one that
-    ``part`` names, by its whole name or by the last word of it.
+    It is the one that ``part`` names, by its whole name or its last word. Else it is
+    the only one, or the only one whose weights are not averaged.
+
+    Args:
+        names: of the networks.
+        part: name of the network to choose; "" if the user gave none.
+        file: name of the file, for messages.
+
+    Returns:
+        The name, and a note if averaged weights are not used.
 
     Raises:
-        ValueError: where ``part`` names none of several.
+        ValueError: if several networks remain.
     """
-    named = [name for name in names if part and part in (name, name.split(".")[-1])]
+    named = []
+    if part:
+        named = [name for name in names if part in (name, name.split(".")[-1])]
     if len(named) == 1:
         return named[0], ()
     averaged = [name for name in names if is_averaged(name)]
@@ -167,14 +179,14 @@ def choice(names: Sequence[str], part: str, file: str) -> tuple[str, tuple[str, 
 
 
 def check_regular(path: Path) -> None:
-    """Raise ValueError for a link to nothing, or a pipe, which would never end."""
+    """Refuse a broken link, and a pipe or the like, whose reading would never end."""
     if not path.is_file() and (path.exists() or path.is_symlink()):
         kind = "a link to nothing" if path.is_symlink() else "no regular file"
         raise ValueError(f"{path.name} is {kind}")
 
 
 def _content(path: Path) -> Any:
-    """What one file holds, as tensors and plain values."""
+    """Read one file as tensors and plain values."""
     check_regular(path)
     with path.open("rb") as file:
         head = file.read(16)
@@ -185,12 +197,15 @@ def _content(path: Path) -> Any:
     try:
         if tensors_only:
             tensors = safetensors.torch.load_file(path)
-            _check_sum(tensors, read_header(path))
+            _verify_checksum(tensors, read_header(path))
             return tensors
         if head.startswith(b"PK"):
             _check_members(path)
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_plain()):
-            # torch warns of what is refused below.
+        with (
+            warnings.catch_warnings(),
+            torch.serialization.safe_globals(_safe_globals()),
+        ):
+            # torch warns of objects that are refused below.
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as fault:
@@ -213,8 +228,8 @@ def _content(path: Path) -> Any:
 
 
 def _what_begins(path: Path, head: bytes) -> str:
-    """What a file is whose beginning is that of no checkpoint, and what to do."""
-    for beginning, words in _IN_PLACE.items():
+    """Say what a file is that does not begin as a checkpoint, and what to do."""
+    for beginning, words in _NOT_CHECKPOINTS.items():
         if head.lstrip().startswith(beginning):
             return f"it is {words}"
     begins = f"its {path.stat().st_size:,} bytes begin with {head!r}"
@@ -224,10 +239,10 @@ def _what_begins(path: Path, head: bytes) -> str:
 
 
 def _check_members(path: Path) -> None:
-    """Raise ValueError for a zip of other things, or a part unlike its checksum.
+    """Refuse a zip that is not a checkpoint, or whose members fail their checksums.
 
-    torch writes checksums and does not look at them. Where all parts differ, whoever
-    wrote the file left them out (``torch.serialization.set_crc32_options``).
+    torch writes checksums and does not verify them. If all members fail, the file was
+    written without checksums (``torch.serialization.set_crc32_options``).
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -245,7 +260,7 @@ def _check_members(path: Path) -> None:
 
 
 def _check_kind(names: Sequence[str]) -> None:
-    """Raise ValueError where the parts of a zip are not those of torch.save."""
+    """Refuse a zip whose members are not those that torch.save writes."""
     if any(name.endswith("/constants.pkl") for name in names):
         raise ValueError("TorchScript is code; save model.state_dict() in place of it")
     if not any(name.endswith("/data.pkl") for name in names):
@@ -257,7 +272,7 @@ def _check_kind(names: Sequence[str]) -> None:
 
 
 def _differs(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
-    """Whether the bytes of a member have another checksum than the zip notes."""
+    """Whether a member's bytes do not have the checksum that the zip states."""
     try:
         with archive.open(member) as file:
             while file.read(2**20):
@@ -267,23 +282,25 @@ def _differs(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
     return False
 
 
-def _check_sum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Raise ValueError where tensors have another checksum than their header."""
+def _verify_checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Refuse tensors that do not have the checksum in their header."""
     of_workbook = _from_json(header.get("workbook", ""))
     texts = dict(of_workbook if isinstance(of_workbook, Mapping) else header)
-    written = texts.pop(CHECKSUM, "")
-    if written and written != tensor_checksum(tensors, texts):
+    stored = texts.pop(CHECKSUM, "")
+    if stored and stored != tensor_checksum(tensors, texts):
         raise ValueError("its checksum is another: it is damaged")
 
 
-def _plain() -> list[Any]:
-    """Classes that training programs save beside tensors and that only hold values.
+def _safe_globals() -> list[Any]:
+    """Classes that may be unpickled: they only hold values, and no code is run.
 
-    Options of a command line (argparse.Namespace), paths, numbers and arrays of
-    numpy. Each stands for itself under all names that versions of its library use.
+    Training programs save them beside tensors: options of a command line
+    (argparse.Namespace), paths, numbers and arrays of NumPy. Each is listed by all the
+    names that versions of its library use.
     """
     allowed: list[Any] = [argparse.Namespace, np.dtype, np.ndarray]
-    allowed += [type(np.dtype(code)) for code in "?bBhHiIlLqQefdFD"]
+    codes = "?bBhHiIlLqQefdFD"  # NumPy's types: bool, integers, floats and complex
+    allowed += [type(np.dtype(code)) for code in codes]
     for module in ("pathlib", "pathlib._local"):
         for name in ("PosixPath", "PurePosixPath"):
             allowed.append((pathlib.PurePosixPath, f"{module}.{name}"))
@@ -300,16 +317,18 @@ def _plain() -> list[Any]:
 def _state_dicts(
     content: Mapping, place: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-    """Dicts of tensors in a file, with the keys that lead to them.
+    """Dicts of tensors in a file, with the dotted keys that lead to them.
 
-    Some programs put a few plain values beside the tensors, such as the epoch.
+    More than half of the entries must be tensors: some programs put a few plain values
+    beside them, such as the epoch.
     """
     tensors = {
         key: value
         for key, value in content.items()
         if isinstance(key, str) and isinstance(value, Tensor)
     }
-    if 2 * len(tensors) > len(content):
+    is_state_dict = len(tensors) > len(content) / 2
+    if is_state_dict:
         yield place, tensors
         return
     if depth == _DEPTH:
@@ -320,13 +339,19 @@ def _state_dicts(
             yield from _state_dicts(value, inner, depth + 1)
 
 
-def _chosen(
+def _locate_state_dict(
     states: Mapping[str, Mapping], part: str, file: str, keys: Sequence
 ) -> tuple[str, tuple[str, ...]]:
-    """The place of the network among the state dicts of a file, and notes.
+    """Choose the state dict of the network among those of a file.
 
-    Under a usual name, what shares no names of tensors with it is no rival (the
-    weights of a loss, say), and is only noted.
+    If there is one under a usual name, state dicts that share few names of tensors with
+    it (the weights of a loss, say) are not considered, and only noted.
+
+    Returns:
+        The dotted key of the state dict, and notes on what is not used.
+
+    Raises:
+        ValueError: if there is none, or several may be meant.
     """
     if not states:
         held = ", ".join(map(str, keys[:5])) or "nothing"
@@ -340,17 +365,16 @@ def _chosen(
         if name.split(".")[-1] in _NESTED and not is_averaged(name)
     ]
     if not usual:
-        return choice(list(states), part, file)
+        return choose_network(list(states), part, file)
     main = max(usual, key=lambda name: len(states[name]))
-    tensors = set(_unwrapped(states[main]))
-    rivals = [
+    main_names = set(_unwrapped(states[main]))
+    candidates = [
         name
         for name, state in states.items()
-        if name in usual
-        or 2 * len(tensors & set(_unwrapped(state))) >= min(len(tensors), len(state))
+        if name in usual or _share_half(main_names, set(_unwrapped(state)))
     ]
-    place, notes = choice(rivals, part, file)
-    others = [name for name in states if name not in rivals]
+    place, notes = choose_network(candidates, part, file)
+    others = [name for name in states if name not in candidates]
     if others:
         notes = (
             *notes,
@@ -360,8 +384,13 @@ def _chosen(
     return place, notes
 
 
+def _share_half(first: set[str], second: set[str]) -> bool:
+    """Whether two sets share at least half of the smaller one."""
+    return len(first & second) >= min(len(first), len(second)) / 2
+
+
 def _unwrapped(state: Mapping[str, Tensor]) -> State:
-    """A state dict by the names of the bare network."""
+    """A state dict with the names that the bare network has."""
     names = [_without_compilation(name) for name in state]
     while True:
         prefix = _common_prefix(names)
@@ -376,7 +405,7 @@ def _without_compilation(name: str) -> str:
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-    """A wrapper's prefix that all names have; "" where they have none."""
+    """The wrapper's prefix that all names have, or ""."""
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in names):
             return prefix
@@ -384,7 +413,7 @@ def _common_prefix(names: Sequence[str]) -> str:
 
 
 def _dictionaries(content: Any, depth: int = 0) -> list[Mapping]:
-    """Dicts and command lines' options in a file, itself first."""
+    """All dicts in a file, the outermost first; command-line options count as dicts."""
     if isinstance(content, argparse.Namespace):
         content = vars(content)
     if not isinstance(content, Mapping) or depth == _DEPTH:
@@ -396,7 +425,7 @@ def _dictionaries(content: Any, depth: int = 0) -> list[Mapping]:
 
 
 def _plain_header(path: Path) -> dict[str, Any]:
-    """Texts in the header of a safetensors file, read as JSON where they are it."""
+    """Texts in the header of a safetensors file; those that are JSON are decoded."""
     texts = dict(read_header(path))
     ours = _from_json(texts.get("workbook", ""))
     if isinstance(ours, Mapping):
@@ -412,39 +441,48 @@ def _from_json(text: Any) -> Any:
 
 
 def _class_names(dictionaries: Sequence[Mapping]) -> tuple[str, ...]:
-    """Names of classes in the order of the outputs; none where none are noted."""
+    """Names of classes in the order of the outputs; empty if the file has none."""
     for dictionary in dictionaries:
         for key in _CLASSES:
-            names = _in_order(dictionary.get(key))
+            names = _names_in_order(dictionary.get(key))
             if names:
                 return names
     return ()
 
 
-def _in_order(value: Any) -> tuple[str, ...]:
-    """Names by their numbers: {"b": 1, "a": 0}, {0: "a", 1: "b"} or ["a", "b"]."""
+def _names_in_order(value: Any) -> tuple[str, ...]:
+    """Names in the order of their numbers; empty if they are not those of all classes.
+
+    Args:
+        value: {"b": 1, "a": 0}, {0: "a", 1: "b"}, ["a", "b"], or anything else.
+    """
     if isinstance(value, Mapping):
         pairs = list(value.items())
         if all(isinstance(name, str) for _, name in pairs):
             pairs = [(name, number) for number, name in pairs]
         numbers = {_number(number): name for name, number in pairs}
-        if sorted(numbers, key=str) != sorted(range(len(pairs)), key=str):
+        if set(numbers) != set(range(len(pairs))):
             return ()
         value = [numbers[number] for number in range(len(pairs))]
     names = tuple(value) if isinstance(value, list | tuple) else ()
-    of_texts = all(isinstance(name, str) for name in names)
-    return names if of_texts and len(set(names)) == len(names) > 1 else ()
+    if len(names) < 2 or not all(isinstance(name, str) for name in names):
+        return ()
+    is_unique = len(set(names)) == len(names)
+    return names if is_unique else ()
 
 
 def _number(value: Any) -> Any:
-    """A whole number, also of numpy or as text; anything else as it is."""
+    """An int from an integer of Python or NumPy or from digits; else the value."""
     if isinstance(value, Integral) or (isinstance(value, str) and value.isdecimal()):
         return int(value)
     return value
 
 
 def _accuracy(dictionaries: Sequence[Mapping]) -> float:
-    """The highest accuracy noted in [0, 1] or in percent; NaN where none is."""
+    """The highest accuracy that a file states, as a fraction; NaN if it states none.
+
+    Numbers above 1 are percent; 1 is read as the fraction, 100 %.
+    """
     accuracies = []
     for dictionary in dictionaries:
         for name, value in dictionary.items():

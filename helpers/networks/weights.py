@@ -243,7 +243,7 @@ def header_of(path: Path) -> dict[str, str]:
 
 
 def form_in(path: Path) -> ResNetForm | None:
-    """ResNetForm of the network that a file's header names; None where it names none.
+    """Form of the network that a file's header describes; None if it describes none.
 
     Raises:
         ValueError: for a form that cannot be built.

@@ -127,7 +127,7 @@ def _records(folder: Path, options: argparse.Namespace) -> int:
     published = records.publish(
         source,
         inside(options.reports, study) / RECORDS,
-        lambda place: images.write_labels(place, images.of_study(source)),
+        lambda place: images.write_labels(place, images.images_of_study(source)),
     )
     print("\n".join([str(published), *published.refused]))
     return int(bool(published.refused))

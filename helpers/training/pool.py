@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 from joblib import wrap_non_picklable_objects
 
-from helpers.data.images import StudyData, of_study
+from helpers.data.images import StudyData, images_of_study
 from helpers.networks.devices import why_refused
 from helpers.networks.faults import breaks_process
 from helpers.networks.weights import read_weights
@@ -285,7 +285,7 @@ def train_missing(
         return side_by_side(
             partial(train, wait=wait),
             todo,
-            shared=partial(of_study, work),
+            shared=partial(images_of_study, work),
             device=hardware.device,
             jobs=hardware.jobs,
             show=lambda: show(_line(work, runs)),

@@ -72,7 +72,7 @@ def test_a_checkpoint_of_a_report_brings_its_network_unless_another_is_named(tmp
     save_float16(
         tmp_path / "a.safetensors", form.network(4).state_dict(), form, {"gap": 0.25}
     )
-    words, residual = builders.described(
+    words, residual = builders.describe(
         load.load_checkpoint(tmp_path / "a.safetensors").network
     )
     assert residual
@@ -89,13 +89,13 @@ def test_widths_and_strides_are_read_off_a_network_of_ones_own(users_module, tmp
     loaded = load.load_checkpoint(
         tmp_path / "a.safetensors", f"{users_module}:residual"
     )
-    assert builders.described(loaded.network) == (
+    assert builders.describe(loaded.network) == (
         "ResNet4, 4 channels after a 3x3 stem of stride 2, last stage of stride 1",
         True,
     )
-    assert not builders.described(narrow(3))[1]
+    assert not builders.describe(narrow(3))[1]
     depths = {
-        depth: builders.described(torchvision.models.get_model(f"resnet{depth}"))[0]
+        depth: builders.describe(torchvision.models.get_model(f"resnet{depth}"))[0]
         for depth in (18, 34, 50)
     }
     assert all(
@@ -195,7 +195,7 @@ def test_a_model_is_known_by_all_that_decides_its_values(tmp_path):
         load.normaliser((0, 0, 0), (0.5, 1, 1)),
     )
     names = [
-        load.model(tmp_path / "a.pt", "a b.pt", load.Reading(*reading), by).model_id
+        load.as_model(tmp_path / "a.pt", "a b.pt", load.Reading(*reading), by).model_id
         for reading, by in (
             (("auto",), plain),
             (("auto",), other),
@@ -207,7 +207,7 @@ def test_a_model_is_known_by_all_that_decides_its_values(tmp_path):
     assert len(set(names)) == 5
     assert all(name.startswith("a-b.pt-") for name in names)
     same = [
-        load.model(tmp_path / name, name, load.Reading(), plain).facts["bytes"]
+        load.as_model(tmp_path / name, name, load.Reading(), plain).facts["bytes"]
         for name in ("a.pt", "b.pt")
     ]
     assert same[0] == same[1]
@@ -323,7 +323,7 @@ def test_what_is_no_regular_file_costs_itself_alone(tmp_path):
         "pipe.pth.tar": "no regular file",
     }.items():
         with pytest.raises(ValueError, match=f"{name} is {kind}"):
-            load.model(files[name], name, load.Reading(), plain)
+            load.as_model(files[name], name, load.Reading(), plain)
         with pytest.raises(ValueError, match=f"{name} is {kind}"):
             load.load_checkpoint(files[name])
 

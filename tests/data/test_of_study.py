@@ -37,7 +37,7 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
     work = tmp_path / "mine"
     data = images.choose_images(work, **TINY_SCENES)
     again, plain = (
-        images.of_study(work),
+        images.images_of_study(work),
         load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere"),
     )
     for found in (again, plain):
@@ -54,7 +54,7 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
     assert record == known | {"layout": "synthetic", "has_boxes": True}
     assert images.image_parameters(work) == TINY_SCENES
     (work / "data.json").write_text(json.dumps(known))  # as earlier commits wrote it
-    assert images.of_study(work).fingerprint == data.fingerprint
+    assert images.images_of_study(work).fingerprint == data.fingerprint
     bare = images.choose_images(
         tmp_path / "bare",
         data_path=str(written(tmp_path / "s", class_folders())),
@@ -117,7 +117,7 @@ def test_images_of_the_study_do_not_stand_for_further_classes(source, tmp_path):
         )
 
 
-@pytest.mark.parametrize("read", [images.of_study, images.image_parameters])
+@pytest.mark.parametrize("read", [images.images_of_study, images.image_parameters])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
     with pytest.raises(
         FileNotFoundError,
@@ -133,18 +133,18 @@ def test_touched_files_a_deleted_cache_and_another_place_give_the_same_images(
     data = chosen(source, work)
     for path in source.rglob("*.JPEG"):
         os.utime(path, (1, 1))
-    assert images.of_study(work).fingerprint == data.fingerprint
+    assert images.images_of_study(work).fingerprint == data.fingerprint
     shutil.rmtree(work / "cache")
-    assert images.of_study(work).fingerprint == data.fingerprint
+    assert images.images_of_study(work).fingerprint == data.fingerprint
     source.rename(tmp_path / "moved")
     with pytest.raises(
         FileNotFoundError,
         match=r"source does not exist; put the images there, or name the folder",
     ):
-        images.of_study(work)
+        images.images_of_study(work)
     assert (
         chosen(tmp_path / "moved", work).fingerprint
-        == images.of_study(work).fingerprint
+        == images.images_of_study(work).fingerprint
         == data.fingerprint
     )
 
@@ -159,9 +159,9 @@ def test_changed_images_are_told(source, tmp_path):
         ValueError,
         match=rf"the images of .*source were changed since notebook 01 chose them.*{COMMAND}",
     ):
-        images.of_study(work)
+        images.images_of_study(work)
     data = chosen(source, work)
-    assert images.of_study(work).fingerprint == data.fingerprint
+    assert images.images_of_study(work).fingerprint == data.fingerprint
 
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from helpers.data.images import choose_images, of_study
+from helpers.data.images import choose_images, images_of_study
 from helpers.kappa import making, networks
 from helpers.kappa.making import (
     Recipe,
@@ -103,7 +103,7 @@ def test_small_images_keep_a_map_and_the_stem_goes_by_the_side():
 
 
 def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
-    data = of_study(work / making.FOLDER)
+    data = images_of_study(work / making.FOLDER)
     done = list(make(["RN50", *NAMES], work, data, RECIPE, device="cpu", jobs=1))
     assert len(done) == 2
     assert list(make(NAMES, work, data, RECIPE, device="cpu", jobs=1)) == [], (
@@ -139,7 +139,7 @@ def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
 
 def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(work):
     """Its weights, by the functions of 02 one after the other; rule 1 stops before the cap where the loss is small enough."""
-    data = of_study(work / making.FOLDER)
+    data = images_of_study(work / making.FOLDER)
     config = replace(
         run_of(NAMES[1], data, Recipe(5, 0)),
         loss_threshold=100.0,
@@ -156,7 +156,7 @@ def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(wo
 
 
 def test_what_diverges_is_refused(work, monkeypatch):
-    data = of_study(work / making.FOLDER)
+    data = images_of_study(work / making.FOLDER)
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
     list(make(NAMES, work, data, RECIPE, device="cpu", jobs=1))
     for name in NAMES:

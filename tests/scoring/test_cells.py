@@ -8,7 +8,7 @@ import numpy as np
 import papermill
 import pytest
 
-from helpers.data.images import of_study
+from helpers.data.images import images_of_study
 from helpers.files import PROJECT_ROOT, json_digest
 from helpers.measures import evidence, localization, outside, registry
 from helpers.measures.evidence import MeasureSettings
@@ -50,15 +50,15 @@ def squared_confidence(largest):
     """
 from functools import partial
 from pathlib import Path
-from helpers.data.images import of_study
+from helpers.data.images import images_of_study
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import measuring, models, scoring_set, store
 from helpers.training import catalogue
 
 work = Path(work_dir)
-data = of_study(work)
+data = images_of_study(work)
 table = catalogue.read_catalogue(work)
-shelf = store.Store(work, partial(of_study, work), jobs=2)
+shelf = store.Store(work, partial(images_of_study, work), jobs=2)
 kept = measuring.score(
     shelf,
     models.models_of(work, table, data),
@@ -116,7 +116,7 @@ def test_other_processes_get_a_cells_measure_and_a_model_that_fails_is_named(
     models = models_of(tmp_path, study.table, study.data)
     scored_on = scoring_set(study.table, study.data)
     asked = (models, ["prediction"], MeasureSettings(), scored_on)
-    store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
+    store = Store(tmp_path, partial(images_of_study, tmp_path), jobs=2)
     message = (
         "1 of 2 failed; the others are complete. "
         rf"{first}@stop: FileNotFoundError"

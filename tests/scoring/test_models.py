@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.data.images import choose_images, of_study
+from helpers.data.images import choose_images, images_of_study
 from helpers.measures import evidence
 from helpers.scoring import classification, measuring, models
 from helpers.scoring.records import SETTINGS as SETTINGS_FILE
@@ -30,7 +30,7 @@ def scored_on(study):
 
 @pytest.fixture(scope="module")
 def kept(study, scored_on):
-    store = Store(study.work, partial(of_study, study.work), jobs=1)
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
     return measuring.score(
         store,
         models.models_of(study.work, study.table, study.data),
@@ -100,7 +100,7 @@ def test_localization_at_another_threshold_and_rule_needs_no_network(
     settings = replace(SETTINGS, cam_threshold=0.3, cam_cut="quantile")
     set_of_models = models.models_of(study.work, study.table, study.data)
     asked = (["localization"], settings, scored_on)
-    data = partial(of_study, study.work)
+    data = partial(images_of_study, study.work)
     anew = measuring.score(Store(tmp_path, data, jobs=1), set_of_models, *asked)
     gone = [unloadable(model) for model in set_of_models]
     from_maps = measuring.score(Store(study.work, data, jobs=1), gone, *asked)
@@ -123,7 +123,7 @@ def test_maps_of_another_method_or_of_other_images_are_not_taken(
 ):
     set_of_models = models.models_of(study.work, study.table, study.data)
     gone = [unloadable(model) for model in set_of_models]
-    store = Store(study.work, partial(of_study, study.work), jobs=1)
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
     other = replace(SETTINGS, cam_threshold=0.3, cam_method="layer_cam")
     fewer = scoring_set(study.table, study.data, 30)
     for settings, images in ((other, scored_on), (SETTINGS, fewer)):
@@ -154,7 +154,7 @@ def test_values_of_earlier_versions_were_cut_by_the_maximum():
 
 
 def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
-    store = Store(study.work, partial(of_study, study.work), jobs=1)
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
     tested = classification.test_logits(
         store, models.models_of(study.work, study.table, study.data), study.data
     )

@@ -52,7 +52,7 @@ def test_a_clone_reads_of_the_records_what_was_computed_elsewhere(published):
     study, kept, right, clone, done = published
     assert done.refused == []
     assert not list(done.folder.rglob("*.safetensors"))
-    data = images.of_study(clone)
+    data = images.images_of_study(clone)
     assert not data.train.has_pixels and study.data.train.has_pixels
     assert data.fingerprint == study.data.fingerprint
     table = catalogue.read_catalogue(clone)
@@ -94,7 +94,7 @@ def test_of_many_images_the_first_have_maps_and_all_have_values(
     shutil.rmtree(folder / "kept")
     records.publish(study.work, folder)
     table = catalogue.read_catalogue(work)
-    data = images.of_study(work)
+    data = images.images_of_study(work)
     again, _ = scored(work, data, table)
     pd.testing.assert_frame_equal(
         measuring.score_table(again), measuring.score_table(kept)
@@ -132,7 +132,7 @@ def test_logits_become_a_class_and_its_probability():
 def test_a_clone_cuts_maps_at_another_threshold_than_was_published(published):
     """From maps of 8 bits, in which a mean IoU is nearly that of 16 bits."""
     study, _, _, clone, _ = published
-    data = images.of_study(clone)
+    data = images.images_of_study(clone)
     table = catalogue.read_catalogue(clone)
     settings = MeasureSettings(cam_threshold=0.3)
     values = []

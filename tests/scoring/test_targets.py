@@ -9,7 +9,7 @@ import torch
 from scipy.special import softmax
 
 from helpers.data import shifts
-from helpers.data.images import of_study
+from helpers.data.images import images_of_study
 from helpers.measures.evidence import MeasureSettings
 from helpers.networks import resnet
 from helpers.scoring import classification, models, targets
@@ -24,7 +24,7 @@ SETTINGS = MeasureSettings(seed=2)
 @pytest.fixture(scope="module")
 def found(study):
     """Models, their logits of the test images, and what is kept of them on targets."""
-    store = Store(study.work, partial(of_study, study.work), jobs=1)
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
     every = models.models_of(study.work, study.table, study.data)
     tested = classification.test_logits(store, every, study.data)
     return (
