@@ -28,7 +28,7 @@ from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
 
-# Formulas.
+# Formulas: that of the method's paper, and torchcam's.
 CORRECT = "correct"
 TORCHCAM = "torchcam"
 # Classes that a map explains.
@@ -37,11 +37,12 @@ TRUE = "true"
 NO_CLASS = "none"
 # What a map is compared with: annotated boxes, or masks by the name of their provider.
 BOXES = "boxes"
-# Images: all, those classified as labelled, the others.
+# Subsets of images: all, those classified as labelled, the others.
 ALL_IMAGES = "all"
 RIGHT = "correct"
 WRONG = "wrong"
-# Parts: all images in closed form, a few by gradients, a few by Captum.
+# Parts: all images in closed form, a sample by gradients, a sample by Captum, and
+# untrained networks.
 CLOSED = "closed"
 SAMPLED = "sampled"
 ATTRIBUTED = "attributed"
@@ -57,11 +58,14 @@ CLOSED_FORMS = (
 )
 # Method, formula and class of the paper's maps.
 PAPER_MAPS = ("grad_cam", CORRECT, PREDICTED)
+# Methods that torchcam computes by another formula.
+TORCHCAM_DIFFERS = {"grad_cam_plus_plus", "smooth_grad_cam_plus_plus"}
 LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
 # At the last stage.
 SAMPLED_METHODS = tuple(
     method for method in GRADIENT_METHODS if method not in LAYER_METHODS
 )
+# Columns that say how maps were computed and what they are compared with.
 WAY = ["method", "formula", "layer", "class_used", "annotation", "image_size"]
 KEYS = [*WAY, "threshold", "subset"]
 _BATCH = 256  # images per pass; of all random numbers, the noise alone depends on it
@@ -71,7 +75,7 @@ _VERSION = 1  # of the values
 
 @dataclass(frozen=True)
 class AblationSettings:
-    """Everything that decides the scores beside network, images and masks."""
+    """Everything but network, images and masks that the scores depend on."""
 
     thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
     threshold: float = 0.1  # the paper's
@@ -90,12 +94,12 @@ class AblationSettings:
         object.__setattr__(self, "thresholds", thresholds)
 
     def parts(self, annotated: "Annotated") -> dict[str, dict[str, Any]]:
-        """What decides the values of each part.
+        """Everything but the network that the values of each part depend on.
 
-        Other noise does not compute the closed forms again, nor other masks the noise.
+        Changed noise leaves the closed forms as they are, changed masks the noise.
 
         Args:
-            annotated: images, and masks, which are told apart by their pixels.
+            annotated: images, and masks, which are identified by their pixels.
         """
         shared = {
             "images": annotated.scored_on.name,
@@ -283,7 +287,7 @@ def closed_form_maps(
 
 
 class ClosedForm(NamedTuple):
-    """What one pass over images gives."""
+    """Maps and predictions of one forward pass over images."""
 
     stage: Stage
     maps: dict[tuple[str, str, str], Tensor]  # (N, h, w) by method, formula and class
@@ -345,13 +349,14 @@ def closed_form_scores(
             "image_size": subject.size,
         }
         scores.add(maps, way, with_images=class_used == PREDICTED)
-        for name, annotated in masks.items() if key == PAPER_MAPS else ():
-            scores.add_overlap(maps, annotated, way | {"annotation": name})
+        if key == PAPER_MAPS:
+            for name, annotated in masks.items():
+                scores.add_overlap(maps, annotated, way | {"annotation": name})
     return scores.record()
 
 
 class _Scores:
-    """Scores of the maps of a network, collected way by way."""
+    """Scores of the maps of a network, collected for one ``WAY`` after the other."""
 
     def __init__(
         self, subject: Subject, closed: ClosedForm, settings: AblationSettings
@@ -512,7 +517,7 @@ def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, An
 def _other_ways(
     subject: Subject, stage: Stage, settings: AblationSettings
 ) -> Iterator[tuple[dict[str, str | int], Callable[..., Tensor]]]:
-    """Ways to compute maps, with ``WAY`` and a function.
+    """Ways to compute maps: values of the columns ``WAY``, and a function.
 
     The function turns pixels (B, 3, S, S), classes (B,) and a seed into (B, h, w).
     """
@@ -529,7 +534,7 @@ def _other_ways(
         if method == "eigen_cam":
             way["class_used"] = NO_CLASS
         yield way, _by_gradient(subject, stage.layer, method, options)
-        if method.endswith("plus_plus"):  # which torchcam computes otherwise
+        if method in TORCHCAM_DIFFERS:
             of_torchcam = replace(options, torchcam_compat=True)
             yield (
                 way | {"formula": TORCHCAM},
@@ -590,10 +595,11 @@ def untrained_models(
     """Networks with initial weights, of every architecture of a catalogue.
 
     Args:
-        catalogue: whose networks give form and architecture.
+        catalogue: of networks; the first one of an architecture gives stem, width and
+            last stride.
         classes: number of classes.
         count: networks of an architecture; Du et al. take 50.
-        seed: of the first; the others have those that follow.
+        seed: of the first network; the next ones count up from it.
     """
     forms = catalogue[["architecture", "stem", "width", "last_stride"]]
     forms = forms.drop_duplicates("architecture").to_dict("records")

@@ -34,7 +34,7 @@ FEWEST_IMAGES = 5
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED = "same direction"
 REVERSED = "opposite direction"
-NOT_TOLD = "not told"
+UNDECIDED = "not told"  # as published tables have it
 # Values of single images, (models, images), by method, formula and part.
 ImageValues = Mapping[tuple[Any, ...], ArrayLike]
 _PAPER_METHOD = "grad_cam"
@@ -62,7 +62,7 @@ def scores_of(records: Records, name: str, threshold: float) -> pd.DataFrame:
 
 
 def marked(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """Mark the rows of the paper's choice.
+    """Mark the rows of the paper's choice in a column ``of_paper``.
 
     Args:
         table: "scores" or "corrected", with its part.
@@ -83,22 +83,22 @@ def marked(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
     return table.assign(of_paper=_matches(table, paper))
 
 
-def each_choice(
+def measures_by_choice(
     bootstrap: Bootstrap,
     scores: pd.DataFrame,
     keys: Sequence[str],
     value: str = "iou",
     single: ImageValues | None = None,
 ) -> tuple[Bootstrap, pd.DataFrame]:
-    """Make a measure of the scores of every choice.
+    """Turn the scores of every choice into a column per choice, as a measure.
 
-    A value of fewer than ``FEWEST_IMAGES`` images, such as those a network gets wrong,
-    is none.
+    A value over fewer than ``FEWEST_IMAGES`` images, such as those that a network gets
+    wrong, is NaN.
 
     Args:
         bootstrap: bootstrap of the models.
         scores: a row per model and choice.
-        keys: columns that tell choices apart.
+        keys: columns that identify a choice.
         value: column of the score.
         single: values of single images by choice: scored images are drawn for these,
             test images for all.
@@ -140,7 +140,7 @@ def correlations(
     Args:
         bootstrap: bootstrap of the models.
         scores: a row per model and choice.
-        keys: columns that tell choices apart.
+        keys: columns that identify a choice.
         value: column of the score.
 
     Returns:
@@ -148,7 +148,7 @@ def correlations(
     """
     if scores.empty:
         return pd.DataFrame(columns=[*keys, "images", "mean", *CORRELATION])
-    of_choices, choices = each_choice(bootstrap, scores, keys, value)
+    of_choices, choices = measures_by_choice(bootstrap, scores, keys, value)
     with_gap = of_choices.correlations(choices["measure"], tau=False)
     return choices.drop(columns="measure").join(with_gap[CORRELATION])
 
@@ -204,12 +204,12 @@ def _by_architecture(
     Args:
         bootstrap: bootstrap of the models.
         scores: a row per model and choice.
-        keys: columns that tell choices apart, "method" among them.
+        keys: columns that identify a choice, "method" among them.
         accuracies: training accuracies (threshold) that models exceed.
         published: the paper's table.
         single: values of single images by choice.
     """
-    of_choices, choices = each_choice(bootstrap, scores, keys, single=single)
+    of_choices, choices = measures_by_choice(bootstrap, scores, keys, single=single)
     table = correlation_table(of_choices, choices["measure"], accuracies, tau=False)
     table = table.merge(choices, on="measure")
     table = table[["architecture", "threshold", *keys, "images", *CORRELATION]]
@@ -228,7 +228,7 @@ def values_of_images(
 
     Returns:
         (models, images) by method, formula and part; without those that earlier
-        versions of the workbook did not keep.
+        versions of the workbook did not store.
     """
     places = [records.model_ids.index(name) for name in models]
     single = {}
@@ -250,9 +250,9 @@ def cam_methods(
 ) -> pd.DataFrame:
     """The CAM methods at the paper's threshold; Du et al. 2024, Table 6.
 
-    Correct and as torchcam computes them. What has a closed form is scored on all
-    images, the others on some; Grad-CAM stands first, and again on these images where
-    they are fewer.
+    With the correct formula and with torchcam's. Methods with a closed form are scored
+    on all images, the others on a sample. Grad-CAM comes first, and is repeated on the
+    sample where that has fewer images.
 
     Args:
         bootstrap: bootstrap of the models.
@@ -272,22 +272,23 @@ def cam_methods(
     ]
     closed = chosen[chosen["part"] == CLOSED]
     sampled = chosen[chosen["part"] == SAMPLED]
-    again = sampled[:0]
+    grad_cam_on_sample = sampled.iloc[:0]
     if len(sampled) and sampled["n"].max() < closed["n"].max():
-        again = sampled[_is_way(sampled, CLOSED_FORMS[:1])]
-    ordered = pd.concat([closed, again, sampled[~_is_way(sampled, CLOSED_FORMS)]])
+        grad_cam_on_sample = sampled[_has_method(sampled, CLOSED_FORMS[:1])]
+    others = sampled[~_has_method(sampled, CLOSED_FORMS)]
+    ordered = pd.concat([closed, grad_cam_on_sample, others])
     keys = ["method", "formula", "part"]
     published = published_table("du2024_table6")
     table = _by_architecture(bootstrap, ordered, keys, accuracies, published, single)
     return table.drop(columns="part")
 
 
-def _is_way(
-    scores: pd.DataFrame, ways: Collection[tuple[str, str]]
+def _has_method(
+    scores: pd.DataFrame, methods: Collection[tuple[str, str]]
 ) -> NDArray[np.bool_]:
-    """Whether each row is of one of some methods with their formula."""
+    """Whether the method and formula of each row are among some pairs."""
     rows = zip(scores["method"], scores["formula"], strict=True)
-    return np.array([row in ways for row in rows], dtype=bool)
+    return np.array([row in methods for row in rows], dtype=bool)
 
 
 def annotations(
@@ -343,12 +344,18 @@ def by_threshold(
     """
     chosen = at_last_stage(scores)
     chosen = chosen[chosen["class_used"] != TRUE]
-    # On the sampled images what has a closed form would only be repeated.
-    has_closed_form = _is_way(chosen, CLOSED_FORMS)
+    # Methods with a closed form are taken from all images, not again from the sample.
+    has_closed_form = _has_method(chosen, CLOSED_FORMS)
     chosen = chosen[~(has_closed_form & (chosen["part"] == SAMPLED))]
     keys = ["method", "formula", "annotation", "part"]
     table = correlations(bootstrap, chosen, [*keys, "threshold"])
-    is_paper = (table[keys] == table[keys].iloc[0]).all(axis=1)
+    paper_choice = {
+        "method": _PAPER_METHOD,
+        "formula": CORRECT,
+        "annotation": BOXES,
+        "part": CLOSED,
+    }
+    is_paper = _matches(table, paper_choice)
     is_paper &= np.isclose(table["threshold"], paper)
     is_paper &= np.isclose(paper, PAPER_THRESHOLD)
     published = published_pooled(minimum_train_accuracy).get("iou", np.nan)
@@ -364,12 +371,14 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
 
     Returns:
         A row per measure and method: images, n, mean over the models, reliability,
-        r with its interval, minus_cam (r less Grad-CAM's on the same images, paired)
-        with its interval, costs per image and the reason where there are no maps.
+        r with its interval, minus_cam (r minus that of Grad-CAM on the same images, in
+        the same draws) with its interval, costs per image, and the reason where there
+        are no maps.
     """
     values = records.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
     costs = records.table(ATTRIBUTED, "costs")
     methods = costs["method"].unique()
+    cam = list(methods).index(_PAPER_METHOD)  # the column to compare with
     means = {name: finite_mean(single.T) for name, single in values.items()}
     of_attributions = Bootstrap(
         bootstrap.models.assign(**means),
@@ -381,21 +390,23 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     for measure in chance.LESS_CHANCE:
         names = [f"{measure}, {method}" for method in methods]
         r = of_attributions.estimate(names)
-        # Column 0 is Grad-CAM: (draws, methods).
-        low, high = percentile_interval(r.draws - r.draws[:, :1], r.configurations)
+        # (draws, methods)
+        differences = r.draws - r.draws[:, cam, None]
+        low, high = percentile_interval(differences, r.configurations)
         facts = {
             "measure": measure,
             "method": methods,
             "images": [values[name].shape[1] for name in names],
             "mean": of_attributions.models[names].mean().to_numpy(),
             "reliability": [reliability(values[name]) for name in names],
-            "minus_cam": r.value - r.value[0],
+            "minus_cam": r.value - r.value[cam],
             "minus_cam_low": low,
             "minus_cam_high": high,
         }
         table = of_attributions.correlations(names, tau=False)
         tables.append(table.assign(**facts))
     by_method = costs.groupby("method")
+    # One reason a method; "" of the models with maps sorts first.
     per_method = by_method[COSTS].median().join(by_method["reason"].max())
     columns = [
         "measure",
@@ -416,19 +427,20 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     return table.merge(per_method, left_on="method", right_index=True)
 
 
-def tells(low: float, high: float) -> str:
-    """Whether a correlation that must be none is none, by equivalence.
+def equivalence_verdict(low: float, high: float) -> str:
+    """Whether a correlation is negligible, by an equivalence test.
 
-    That an interval contains 0 shows nothing.
+    An interval that merely contains 0 does not show this: it must lie within plus or
+    minus ``NEGLIGIBLE``.
 
     Args:
         low: end of the interval.
         high: end of the interval.
 
     Example:
-        >>> tells(-0.05, 0.08)
+        >>> equivalence_verdict(-0.05, 0.08)
         'nothing'
-        >>> tells(-0.3, 0.4)
+        >>> equivalence_verdict(-0.3, 0.4)
         'cannot tell'
     """
     if low >= -NEGLIGIBLE and high <= NEGLIGIBLE:
@@ -447,25 +459,29 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
         A row per architecture, last "Total", beside trained networks and the paper;
         published_low and published_high are Fisher's interval of 50 networks each.
     """
-    # Each random network is drawn by itself.
+    # Each untrained network is drawn by itself.
     untrained = Bootstrap(networks, draws=trained.draws, seed=trained.seed)
     untrained = untrained.resampling("model_id")
     rows = []
     for name in [*networks["architecture"].unique(), TOTAL]:
-        random = _of_architecture(untrained, name)
-        fitted = _of_architecture(trained, name)
+        random_networks = _of_architecture(untrained, name)
+        trained_networks = _of_architecture(trained, name)
         row = {
             "architecture": name,
-            "images": random.models["train_images"].mean(),
-            "train_accuracy": random.models["train_accuracy"].mean(),
-            "test_accuracy": random.models["test_accuracy"].mean(),
-            "mean": random.models["iou"].mean(),
+            "images": random_networks.models["train_images"].mean(),
+            "train_accuracy": random_networks.models["train_accuracy"].mean(),
+            "test_accuracy": random_networks.models["test_accuracy"].mean(),
+            "mean": random_networks.models["iou"].mean(),
         }
-        row |= random.correlations(["iou"], tau=False)[CORRELATION].iloc[0].to_dict()
+        row |= (
+            random_networks.correlations(["iou"], tau=False)[CORRELATION]
+            .iloc[0]
+            .to_dict()
+        )
         row |= {
-            "tells": tells(row["ci_low"], row["ci_high"]),
-            "trained_n": len(fitted.models),
-            "trained_r": fitted.estimate(["iou"]).value[0],
+            "tells": equivalence_verdict(row["ci_low"], row["ci_high"]),
+            "trained_n": len(trained_networks.models),
+            "trained_r": trained_networks.estimate(["iou"]).value[0],
         }
         rows.append(row)
     published = _published_validity()
@@ -474,7 +490,9 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
 
 def _of_architecture(bootstrap: Bootstrap, name: str) -> Bootstrap:
     """The models of an architecture, or all of them for ``TOTAL``."""
-    return bootstrap.of((bootstrap.models["architecture"] == name) | (name == TOTAL))
+    if name == TOTAL:
+        return bootstrap
+    return bootstrap.of(bootstrap.models["architecture"] == name)
 
 
 def _published_validity() -> pd.DataFrame:
@@ -490,7 +508,7 @@ def _published_validity() -> pd.DataFrame:
     return published.assign(
         published_low=low,
         published_high=high,
-        published_tells=list(map(tells, low, high)),
+        published_tells=list(map(equivalence_verdict, low, high)),
     )
 
 
@@ -506,10 +524,11 @@ def shifts(
         unit: columns that two models of a pair share.
 
     Returns:
-        A row per further level and measure. change is the mean over pairs; shift is it
-        in standard deviations over the models of the lowest level; promised is r times
-        the gap's shift; kept is the direction alone, ``NOT_TOLD`` where an interval of
-        shift, r or the gap's shift contains 0.
+        A row per further level and measure. change is the mean over pairs; shift is
+        change divided by the standard deviation over the models of the lowest level;
+        promised is r times the shift of the gap; kept says whether shift and promised
+        have one sign, ``UNDECIDED`` where an interval of shift, of r or of the shift of
+        the gap contains 0.
     """
     models = bootstrap.models
     levels = sorted(models[column].dropna().unique())
@@ -519,17 +538,18 @@ def shifts(
     r = r.set_axis(["r", "r_low", "r_high"], axis=1)
     values = models[list(measures)].astype(float)
     spread = values[is_lowest].std().replace(0, np.nan).to_numpy()
-    ends = models[[*unit, CONFIGURATION]].rename_axis("at").reset_index()
+    row_numbers = models[[*unit, CONFIGURATION]].rename_axis("row").reset_index()
     tables = []
     for level in levels[1:]:
-        pairs = ends[is_lowest].merge(
-            ends[models[column] == level],
+        pairs = row_numbers[is_lowest].merge(
+            row_numbers[models[column] == level],
             on=list(unit),
             suffixes=("", "_moved"),
             validate="one_to_one",
         )
         # (pairs, measures)
-        change = values.to_numpy()[pairs["at_moved"]] - values.to_numpy()[pairs["at"]]
+        array = values.to_numpy()
+        change = array[pairs["row_moved"]] - array[pairs["row"]]
         of_pairs = Bootstrap(pairs, draws=bootstrap.draws, seed=bootstrap.seed)
         shift, low, high = of_pairs.mean(change / spread)
         table = pd.DataFrame(
@@ -554,15 +574,15 @@ def shifts(
 
 
 def _with_promise(table: pd.DataFrame) -> pd.DataFrame:
-    """Shifts of one level beside those that the correlation with the gap promises."""
+    """Add the shifts that the correlation with the gap promises, and the verdict."""
     gap = table.set_index("measure").loc["gap"]
     promised = table["r"] * gap["shift"]
     is_as_promised = np.sign(table["shift"]) == np.sign(promised)
     direction = np.where(is_as_promised, AS_PROMISED, REVERSED)
-    is_told = (
+    is_decided = (
         (table["ci_low"] * table["ci_high"] > 0)
         & (table["r_low"] * table["r_high"] > 0)
         & (gap["ci_low"] * gap["ci_high"] > 0)
     )
-    directions = np.where(is_told, direction, NOT_TOLD)
+    directions = np.where(is_decided, direction, UNDECIDED)
     return table.assign(promised=promised, kept=directions)

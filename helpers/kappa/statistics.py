@@ -212,7 +212,7 @@ def along_axis(values: Array, axis: int) -> Array:
     Returns:
         (levels of the axis, ...).
     """
-    others = tuple({0, 1, 2} - {axis})
+    others = tuple(other for other in range(3) if other != axis)
     return values.mean(axis=others)
 
 
@@ -261,7 +261,8 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
-    """The pairing that was observed, and others: all of them, or drawn; (1 + D, n)."""
+    """The observed pairing, then all others or some random ones; (1 + D, n)."""
+    # permutations yields the identity first, so that row 0 is what was observed.
     if networks <= _ALL_PAIRINGS:
         orders = list(itertools.permutations(range(networks)))
         return np.array(orders, dtype=np.intp).reshape(-1, networks)
@@ -289,8 +290,9 @@ def sign_errors(
 
     Returns:
         A row per measure, the best mean rank first: n networks, the four sign errors in
-        [0, 1], NaN below 3 networks; p_value, p_adjusted and band by maxT over the
-        measures; mean_rank, and best, for the three lowest ranks.
+        [0, 1], NaN below 3 networks; p_value, and p_adjusted by maxT over the measures;
+        band, the mean sign error below which p_adjusted is below 0.05; mean_rank, and
+        best, for the three lowest ranks.
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).to_numpy(dtype=float)
@@ -300,13 +302,15 @@ def sign_errors(
     table = pd.DataFrame({"measure": complexities.columns, "n": n})
     errors = []
     for name, column in slices.items():
-        concordant = pair_counts(values, column.to_numpy()[pairings])[0]
-        errors.append((1 - concordant / pairs) / 2)  # (1 + D, M)
+        # Concordant minus discordant pairs.
+        signed_pairs = pair_counts(values, column.to_numpy()[pairings])[0]
+        errors.append((1 - signed_pairs / pairs) / 2)  # (1 + D, M)
         table[name] = errors[-1][0]
-    means = -np.mean(errors, axis=0)  # larger is more extreme
-    table["p_value"] = p_values(means[0], means[1:])
-    table["p_adjusted"] = adjusted_p_values(means[0], means[1:])
-    table["band"] = -band(means[1:])
+    # Negated, since a larger statistic is more extreme for these functions.
+    negated_means = -np.mean(errors, axis=0)
+    table["p_value"] = p_values(negated_means[0], negated_means[1:])
+    table["p_adjusted"] = adjusted_p_values(negated_means[0], negated_means[1:])
+    table["band"] = -band(negated_means[1:])
     table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
     table["best"] = table["mean_rank"].rank(method="min") <= _BEST_RANK
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)

@@ -19,12 +19,12 @@ _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
 def slices(count: int, size: int, entries: int = _ENTRIES) -> Iterator[slice]:
-    """Divide rows, so that a temporary array of a part is not too large.
+    """Divide rows into parts whose temporary arrays are not too large.
 
     Args:
         count: number of rows.
         size: numbers in a row of the temporary array.
-        entries: numbers that it may have; a part has one row at least.
+        entries: largest size of the array; a part has at least one row.
 
     Example:
         >>> list(slices(5, 10, entries=20))
@@ -35,7 +35,7 @@ def slices(count: int, size: int, entries: int = _ENTRIES) -> Iterator[slice]:
 
 
 def finite_mean(values: Array) -> Array:
-    """Mean over the first axis of what is finite.
+    """Mean of the finite values over the first axis.
 
     Args:
         values: (n, ...).
@@ -122,9 +122,10 @@ def partial_correlation(
         rank = basis.shape[1]
         if is_finite.sum() < rank + 2:
             continue
-        measures = x[..., is_finite, :][..., columns]
+        measures = x[..., is_finite, :][..., columns]  # (models, group), (B, ...) too
         of_y = residuals(targets[..., is_finite, None], basis)[..., 0]
-        for draws in slices(len(result), len(basis) * max(rank, len(columns))):
+        numbers_per_draw = len(basis) * max(rank, len(columns))
+        for draws in slices(len(result), numbers_per_draw):
             of_draws = measures if x.ndim == 2 else measures[draws]
             result[draws, columns] = _weighted(
                 residuals(of_draws, basis),
@@ -189,7 +190,8 @@ def finite_groups(
         y: (B, n).
 
     Yields:
-        The (n,) mask of the models, and the numbers of the columns.
+        The (n,) mask of the models, and the numbers of the columns. A draw in which one
+        of these models is not finite has an undefined correlation.
     """
     is_finite = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
     is_finite &= np.isfinite(y).any(0)[:, None]
@@ -211,12 +213,13 @@ def orthonormal(given: Array | None, rows: NDArray[np.bool_]) -> Array:
     columns = np.ones((int(rows.sum()), 1))
     if given is not None:
         columns = np.hstack([columns, given[rows]])
-    basis, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return basis[:, sizes > 1e-9 * sizes[:1]]
+    basis, singular_values, _ = np.linalg.svd(columns, full_matrices=False)
+    largest = singular_values.max(initial=0)
+    return basis[:, singular_values > 1e-9 * largest]
 
 
 def residuals(values: Array, basis: Array) -> Array:
-    """What is left of each column without its projection on a basis.
+    """Residuals of each column: what remains without its projection on a basis.
 
     Args:
         values: (..., n, M).
@@ -251,11 +254,11 @@ def _weighted(x: Array, y: Array, basis: Array, weights: Array) -> Array:
         (b, M).
     """
     weighted_basis = weights[:, None, :] * basis.T  # (b, k, n)
-    roots, vectors = np.linalg.eigh(weighted_basis @ basis)
-    # A level of which the draw holds no model has root 0.
-    is_there = roots > 1e-9 * roots[:, -1:]
-    inverse_roots = 1 / np.sqrt(np.maximum(roots, 1e-300))
-    whitening = vectors * np.where(is_there, inverse_roots, 0)[:, None, :]
+    eigenvalues, vectors = np.linalg.eigh(weighted_basis @ basis)  # Gram matrix W
+    # A level without a model in the draw has eigenvalue 0.
+    is_there = eigenvalues > 1e-9 * eigenvalues[:, -1:]
+    scales = 1 / np.sqrt(np.maximum(eigenvalues, 1e-300))
+    whitening = vectors * np.where(is_there, scales, 0)[:, None, :]  # W^(-1/2)
     fitted_x = whitening.mT @ (weighted_basis @ x)  # (b, k, M)
     fitted_y = whitening.mT @ (weighted_basis @ y[..., None])  # (b, k, 1)
     # Weighted sums of squares and of products, less what the basis explains of them.
@@ -327,6 +330,7 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
         fewer than three models.
     """
     x, targets, weight = checked(x, y, weights)
+    # A model whose target is undefined in any draw is left out of all draws.
     x = np.where(np.isfinite(targets).all(0)[:, None], x, np.nan)
     counts = np.full((4, max(len(weight), len(targets)), x.shape[-1]), np.nan)
     if x.ndim == 3:

@@ -153,7 +153,7 @@ def test_no_choice_has_an_interval_of_drawn_images_that_others_have_not(models, 
         name: own[name].to_numpy()[:, None] + np.array([-0.3, -0.1, 0.1, 0.3])
         for name in ("iou", "test_accuracy")
     }
-    drawn, facts = tables.each_choice(
+    drawn, facts = tables.measures_by_choice(
         Bootstrap(own, images, draws=50, seed=0), scores, [*KEYS, "part"]
     )
     assert (
@@ -169,7 +169,7 @@ def test_a_mean_of_a_handful_of_images_is_none(draws, scores):
         .mask(few, tables.FEWEST_IMAGES - 1)
         .mask(scores["subset"] == "correct", tables.FEWEST_IMAGES)
     )
-    own, facts = tables.each_choice(draws, scores, [*KEYS, "part"])
+    own, facts = tables.measures_by_choice(draws, scores, [*KEYS, "part"])
     lacking = (
         own.models[facts["measure"]]
         .isna()
@@ -323,7 +323,7 @@ def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, score
     ],
 )
 def test_that_an_interval_contains_0_shows_nothing(interval, told):
-    assert tables.tells(*interval) == told
+    assert tables.equivalence_verdict(*interval) == told
 
 
 def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_path):
@@ -414,7 +414,7 @@ def test_shifts_of_pairs_that_differ_in_labels_alone():
         tables.AS_PROMISED,
         tables.AS_PROMISED,
         tables.REVERSED,
-        tables.NOT_TOLD,
+        tables.UNDECIDED,
     ]
     assert (
         len(tables.shifts(Bootstrap(right, draws=9), ["gap"], "label_noise", ["rate"]))
