@@ -235,14 +235,15 @@ class Report:
         )
 
     def _show_rows(self, frame: pd.DataFrame, file: str, rows: int) -> None:
-        note = f"<code>tables/{file}</code></p>"
+        place = f"<code>tables/{file}</code>"
         if rows < len(frame):
-            note = f"{rows} of {len(frame):,} rows; all of them: {note}"
+            place = f"{rows} of {len(frame):,} rows; all of them: {place}"
+        note = f"<p>{place}</p>"
         shown = tables.sortable(frame, self.names, rows=rows)
         if isinstance(shown, HTML):
-            display(HTML(f"{shown.data}<p>{note}"))
+            display(HTML(f"{shown.data}{note}"))
         else:
-            display(shown, HTML(f"<p>{note}"))
+            display(shown, HTML(note))
 
     def save_table(self, frame: pd.DataFrame, name: str) -> None:
         """Write a table that is too long to be read to ``tables/<name>.parquet``.
@@ -260,7 +261,8 @@ class Report:
 
         Args:
             text: in Markdown.
-            answer: it also stands on the index of a study without networks of its own.
+            answer: also show it on the index page of a study without networks of its
+                own.
         """
         text = inert(text)
         display(Markdown(text))
@@ -338,12 +340,12 @@ class Report:
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
     def made_for_others(self, path: Path) -> None:
-        """Record a file of ``work/<study>`` that other notebooks read.
+        """Record that a file was written to ``work/<study>`` for other notebooks.
 
-        A change of it is noticed then.
+        If it is changed later, the sweep runs this notebook again.
 
         Raises:
-            ValueError: if it lies elsewhere.
+            ValueError: if the file is in another folder.
         """
         place = inside(self.work, os.path.relpath(path, self.work))
         self.record("work_file", path=str(place.relative_to(self.work.resolve())))
@@ -468,14 +470,14 @@ def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:
 
 
 def share(items: Any, shard: str) -> Any:
-    """The share of the work that a process of several has.
+    """Select the items that one of several processes works on.
 
     Args:
-        items: a list, or a table whose rows are shared out.
-        shard: ``"2/4"`` takes every fourth item from the second on; ``""`` takes all.
+        items: a list, or a table of which rows are selected.
+        shard: ``"2/4"`` selects every fourth item from the second on; ``""`` all.
 
     Raises:
-        ValueError: if it is no number of that many.
+        ValueError: if the first number is not between 1 and the second.
 
     Example:
         >>> share(["a", "b", "c"], "1/2")
@@ -499,20 +501,20 @@ def open_report(
     work_study: str = "",
     changed: Mapping[str, Any] | None = None,
 ) -> Report:
-    """A notebook's report, begun anew, without what an earlier execution recorded.
+    """Open a notebook's report, and delete what an earlier execution recorded in it.
 
-    Only a sweep publishes: its kernels write to a folder from which it copies into the
-    study's report when the notebook has ended well. A notebook that is run otherwise
-    writes to ``work/<study>/scratch/<notebook>``, and says so. Figures have the one
-    style from now on.
+    Only a sweep publishes: its kernels write to a folder that it copies into the
+    study's report when the notebook succeeds. A notebook that a user runs writes to
+    ``work/<study>/scratch/<notebook>``, and says so. From here on all figures have the
+    project's style.
 
     Args:
-        study: its name.
-        notebook: its name without suffix.
+        study: name of the study.
+        notebook: name of the notebook without suffix.
         work_dir: folder of all studies' runs and scores.
         reports_dir: folder of all reports.
-        work_study: name of the study whose folder of work is shared, if another.
-        changed: values that are not the study's; they name a folder of their own.
+        work_study: the study whose folder of work is used, if it is another one.
+        changed: values that are not the study's; such a run has a folder of its own.
 
     Raises:
         ValueError: if a name would leave its folder.
@@ -533,7 +535,7 @@ def open_report(
 
 
 def work_folder(study: str, work_dir: str) -> Path:
-    """The folder of work of a study; that of the sweep whose kernel this is."""
+    """The folder of work of a study; if a sweep runs this kernel, the sweep's."""
     of_sweep = os.environ.get(files.WORK, "")
     return Path(of_sweep) if of_sweep else inside(from_root(work_dir), study)
 

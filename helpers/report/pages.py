@@ -41,7 +41,7 @@ _DAMAGED = (
     "<figcaption>{} is damaged, so the smaller picture of the notebook stands here; "
     "run the notebook again to draw it anew.</figcaption>"
 )
-_FIRST = 3  # paragraphs of an answer in the list of studies
+_TEASER_PARAGRAPHS = 3  # paragraphs of an answer in the list of studies
 _TAGS = {
     "br",
     "details",
@@ -113,7 +113,7 @@ def _write_assets(folder: Path) -> None:
     ):
         contents |= _libraries()
     for name, content in contents.items():
-        _put(folder / name, content)
+        _write_text(folder / name, content)
 
 
 def _libraries() -> dict[str, str]:
@@ -124,7 +124,7 @@ def _libraries() -> dict[str, str]:
     bundle = Path(itables.__file__).parent / "html"
     text = (bundle / "dt_bundle.js").read_text(encoding="utf-8")
     (exported,) = re.findall(r"\bexport\s*\{([^}]*)\};?", text)
-    # "a as b" of a module is "b:a" of an object.
+    # export {a as b, c}; of the module becomes window.itables={b:a,c}; of the script.
     pairs = [":".join(reversed(name.split(" as "))) for name in exported.split(",")]
     assigned = f"window.itables={{{','.join(pairs)}}};"
     script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: assigned, text)
@@ -136,7 +136,7 @@ def _libraries() -> dict[str, str]:
     }
 
 
-def _put(path: Path, content: str) -> Path:
+def _write_text(path: Path, content: str) -> Path:
     with complete_or_absent(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
     return path
@@ -191,14 +191,14 @@ def _page(folder: Path, name: str, template: str, title: str, **content: Any) ->
     shared = {
         "study": study.name,
         "title": title,
-        "own": f"{name}.html",
+        "file_name": f"{name}.html",
         "assets": f"{up}assets",
         "links": links,
     }
     text = _environment().get_template(template).render(**shared, **content)
     if name != "explore":
-        text = _with_words(text, f"{up}assets")
-    return _put(folder / f"{name}.html", text)
+        text = _with_glossary_links(text, f"{up}assets")
+    return _write_text(folder / f"{name}.html", text)
 
 
 def _report_of(folder: Path) -> Path:
@@ -248,10 +248,14 @@ def _glossary() -> str:
     )
 
 
-def _with_words(page: str, assets: str) -> str:
-    """The page, each word of the glossary linked where it first stands in running text.
+def _with_glossary_links(page: str, assets: str) -> str:
+    """Link each word of the glossary where it first occurs in the text of a page.
 
-    Short words have other meanings too, and are left alone.
+    Short words are not linked, since they have other meanings too.
+
+    Args:
+        page: HTML.
+        assets: path of the folder that holds the glossary.
     """
     meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)[1:])
     meanings = {
@@ -261,17 +265,28 @@ def _with_words(page: str, assets: str) -> str:
     }
     words = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
 
-    def linked(match: re.Match[str]) -> str:
-        word = match[2] or ""
-        meaning = escape(meanings.pop(word, ""))
-        if not meaning:
+    linked_words = set()
+
+    def with_link(match: re.Match[str]) -> str:
+        word = match[2]  # None where the match is not running text
+        if not word or word in linked_words:
             return match[0]
+        linked_words.add(word)
+        meaning = escape(meanings[word])
         return f'<a href="{assets}/glossary.html" title="{meaning}">{word}</a>'
 
-    apart = (
+    # Elements whose text is not linked, and tags.
+    not_running_text = (
         r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
     )
-    return re.sub(rf"{apart}|\b({words})\b", linked, page, flags=re.S)
+    pattern = rf"{not_running_text}|\b({words})\b"
+    return re.sub(pattern, with_link, page, flags=re.S)
+
+
+def _is_hidden(output: Mapping[str, Any]) -> bool:
+    """Whether an output of a cell is a progress bar or a result for other programs."""
+    kinds = output.get("data", {})
+    return any("widget-view" in kind or "scrapbook" in kind for kind in kinds)
 
 
 def _write_notebook(path: Path) -> Path:
@@ -280,12 +295,9 @@ def _write_notebook(path: Path) -> Path:
 
     folder = path.parent
     notebook = _read_notebook(path)
-    for cell in notebook.cells:  # progress bars and named results are not to be read
-        cell["outputs"] = [
-            one
-            for one in cell.get("outputs", [])
-            if not re.search("widget-view|scrapbook", " ".join(one.get("data", {})))
-        ]
+    for cell in notebook.cells:
+        outputs = cell.get("outputs", [])
+        cell["outputs"] = [output for output in outputs if not _is_hidden(output)]
     report = _report_of(folder)  # a sweep's executions have no catalogue of their own
     names = tables.model_names(
         tables.read(report, "catalogue"), tables.read(report, "measures")
@@ -432,15 +444,15 @@ def _write_index(folder: Path) -> Path:
         findings=of_study,
         figures=_figures(folder, of_study),
         folded=[*of_study.folded, provenance],
-        notebooks=[_line(path) for path in executed_notebooks(folder)],
-        sweeps=[_swept(sweep) for sweep in sweeps.sweeps_of(folder)],
+        notebooks=[_notebook_link(path) for path in executed_notebooks(folder)],
+        sweeps=[_sweep_link(sweep) for sweep in sweeps.sweeps_of(folder)],
         explorers=tables.read(folder, "catalogue") is not None,
         files=sorted(path.name for path in (folder / "tables").glob("*.*")),
     )
 
 
-def _swept(folder: Path) -> tuple[str, str, str]:
-    """Page, title and content of a sweep, as the index of its study names it."""
+def _sweep_link(folder: Path) -> tuple[str, str, str]:
+    """Page, title and description of a sweep, for the index of its study."""
     frame = sweeps.results_of(folder)
     names = " and ".join(frame.attrs["parameters"])
     page = f"sweeps/{folder.name}/index.html"
@@ -449,8 +461,8 @@ def _swept(folder: Path) -> tuple[str, str, str]:
     return page, f"Sweep of {folder.name[:2]}", content
 
 
-def _line(path: Path) -> tuple[str, str, str]:
-    """Page, title and question of a notebook, which its first cell holds."""
+def _notebook_link(path: Path) -> tuple[str, str, str]:
+    """Page, title and question of a notebook; its first cell states the last two."""
     cells = _read_notebook(path).cells
     words = [cell.source for cell in cells if cell.cell_type == "markdown"]
     text = words[0] if words else ""
@@ -479,7 +491,7 @@ def write_comparison(reports: Path, **content: Any) -> Path:
     """``reports/comparison.html``, see ``comparison.write``."""
     page = {"title": "Studies side by side", "assets": "assets"}
     template = _environment().get_template("comparison.html.j2")
-    path = _put(reports / "comparison.html", template.render(**page, **content))
+    path = _write_text(reports / "comparison.html", template.render(**page, **content))
     _write_studies(reports)
     return path
 
@@ -496,12 +508,13 @@ def in_reading_order(folders: Sequence[Path]) -> list[Path]:
     """
     order = sorted(folders, key=lambda path: (-len(executed_notebooks(path)), path))
     for folder in list(order):
+        # move each study behind the last study that its question names
         question, _ = findings.asked(folder.name)
-        before = order.index(folder)
+        position = order.index(folder)
         words = set(re.findall(r"\w+", question))
         named = [place for place, other in enumerate(order) if other.name in words]
-        if named and max(named) > before:
-            order.insert(max(named), order.pop(before))
+        if named and max(named) > position:
+            order.insert(max(named), order.pop(position))
     return order
 
 
@@ -510,16 +523,24 @@ def _write_studies(reports: Path) -> Path:
     folders = [index.parent for index in reports.glob("*/index.html")]
     studies = []
     for folder in in_reading_order(folders):
-        # A study of an earlier version, or a damaged one, stops no other.
+        # A study that cannot be read, such as an old one, must not stop the others.
         try:
             of_study = findings.of_report(folder)
             figure = next(iter(_figures(folder, of_study)), {})
         except (OSError, ValueError, AttributeError, KeyError, TypeError) as fault:
             question, subject = findings.asked(folder.name)
             warning = f"Its tables cannot be read ({fault!r}); run it again."
-            of_study = Findings(question, subject, warning, "", "", (), ())
+            of_study = Findings(
+                question=question,
+                subject=subject,
+                warning=warning,
+                answer="",
+                definitions="",
+                parts=(),
+                folded=(),
+            )
             figure = {}
-        first = "\n\n".join(of_study.answer.split("\n\n")[:_FIRST])
+        first = "\n\n".join(of_study.answer.split("\n\n")[:_TEASER_PARAGRAPHS])
         studies.append((folder.name, of_study, first, figure))
     template = _environment().get_template("studies.html.j2")
     text = template.render(
@@ -528,7 +549,7 @@ def _write_studies(reports: Path) -> Path:
         studies=studies,
         compared=(reports / "comparison.html").is_file(),
     )
-    return _put(reports / "index.html", text)
+    return _write_text(reports / "index.html", text)
 
 
 def share(folder: Path, to: Path, *, checkpoints: bool = False) -> Path:
