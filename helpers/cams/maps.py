@@ -121,8 +121,10 @@ def to_integers(maps_normalised: Tensor, bits: int = 8) -> NDArray[np.unsignedin
     maps = maps_normalised.double().masked_fill(undefined, 1)
     largest = maps.amax((1, 2), keepdim=True)
     rounded = (top * maps).round()
-    below = (top * largest).round() - (maps < largest).double()
-    integers = rounded.minimum(below).clamp(0, top).cpu().numpy()
+    # A value below the maximum that would round up to it becomes one less.
+    top_of_map = (top * largest).round()
+    limit = torch.where(maps < largest, top_of_map - 1, top_of_map)
+    integers = rounded.minimum(limit).clamp(0, top).cpu().numpy()
     return integers.astype(np.uint8 if bits == 8 else np.uint16)
 
 
@@ -179,7 +181,7 @@ def closed_form_classifier(
     )
 
 
-class _Explained(NamedTuple):
+class _MapTarget(NamedTuple):
     """Images and classes whose logits a layer's maps explain."""
 
     model: nn.Module  # in evaluation mode
@@ -233,7 +235,7 @@ def layer_maps(
     """
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         # Copies, since a tensor of inference mode cannot enter a graph.
-        explained = _Explained(
+        explained = _MapTarget(
             model, layer, images.detach().clone(), classes.detach().clone()
         )
         if method == "eigen_cam":
@@ -255,7 +257,10 @@ def layer_maps(
 
 
 def _smooth_map(
-    activations: Tensor, gradient: Tensor, noisy: "_Noisy", torchcam_compat: bool
+    activations: Tensor,
+    gradient: Tensor,
+    noisy: "_GradientMoments",
+    torchcam_compat: bool,
 ) -> Tensor:
     """Map of Smooth Grad-CAM++, of moments over noisy images."""
     if not torchcam_compat:
@@ -277,7 +282,7 @@ def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
     return torch.where(squares == 0, 0, squares / (2 * squares + total * cubes))
 
 
-class _Noisy(NamedTuple):
+class _GradientMoments(NamedTuple):
     """Moments of the gradient over noisy images, (B, C, h, w) each."""
 
     squares: Tensor  # means of g^2
@@ -286,22 +291,22 @@ class _Noisy(NamedTuple):
     gradient: Tensor  # of the last noisy image
 
 
-def _over_noise(explained: _Explained, options: MapOptions) -> _Noisy:
+def _over_noise(explained: _MapTarget, options: MapOptions) -> _GradientMoments:
     """Differentiate noisy images."""
     # Drawn on the CPU in single precision, so that a seed means the same noise on every
     # device, and in torchcam.
     generator = torch.Generator().manual_seed(options.seed)
     samples = options.noise_samples
     images = explained.images
-    squares = torch.zeros(())
-    cubes = torch.zeros(())
+    squares = 0.0
+    cubes = 0.0
     for _ in range(samples):
         noise = options.noise_std * torch.randn(images.shape, generator=generator)
         noisy = explained._replace(images=images + noise.to(images))
         activations, gradient = _differentiate(noisy)
-        squares = squares.to(gradient) + gradient**2 / samples
-        cubes = cubes.to(gradient) + gradient**3 / samples
-    return _Noisy(squares, cubes, activations, gradient)
+        squares = squares + gradient**2 / samples
+        cubes = cubes + gradient**3 / samples
+    return _GradientMoments(squares, cubes, activations, gradient)
 
 
 def _eigen_cam(activations: Tensor) -> Tensor:
@@ -318,14 +323,15 @@ def _eigen_cam(activations: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _score_cam(explained: _Explained, activations: Tensor, channels: int) -> Tensor:
+def _score_cam(explained: _MapTarget, activations: Tensor, channels: int) -> Tensor:
     """Map of channels weighted by the logit that their part of the image has."""
     images = explained.images
     energies = activations.square().sum((2, 3))
     strongest = energies.topk(min(channels, activations.shape[1])).indices
     chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
     scores = []
-    for maps in chosen.split(max(1, _MASKED_IMAGES // max(1, len(images))), 1):
+    channels_per_pass = max(1, _MASKED_IMAGES // max(1, len(images)))
+    for maps in chosen.split(channels_per_pass, 1):
         count = maps.shape[1]
         masks = nn.functional.interpolate(
             maps, size=images.shape[2:], mode="bilinear", align_corners=False
@@ -338,7 +344,7 @@ def _score_cam(explained: _Explained, activations: Tensor, channels: int) -> Ten
     return _weighted(torch.cat(scores, 1).softmax(1), chosen)
 
 
-def _run(explained: _Explained) -> tuple[Tensor, Tensor]:
+def _run(explained: _MapTarget) -> tuple[Tensor, Tensor]:
     """A layer's output, and the logits that depend on it.
 
     Returns:
@@ -364,7 +370,8 @@ def _run(explained: _Explained) -> tuple[Tensor, Tensor]:
         # A copy, since an in-place layer behind this one may not overwrite a leaf.
         return leaves[-1].clone()
 
-    # Stand-ins that need no gradient for the weights; buffers that are not saved too.
+    # Detached parameters and buffers (also non-persistent ones), so that no gradient of
+    # the weights is recorded.
     tensors = [*model.named_parameters(), *model.named_buffers()]
     state = {name: tensor.detach() for name, tensor in tensors}
     with explained.layer.register_forward_hook(cut):
@@ -377,7 +384,7 @@ def _run(explained: _Explained) -> tuple[Tensor, Tensor]:
     return leaves[-1], logits
 
 
-def _differentiate(explained: _Explained) -> tuple[Tensor, Tensor]:
+def _differentiate(explained: _MapTarget) -> tuple[Tensor, Tensor]:
     """A layer's output, and the gradient of the chosen logits by it, (B, C, h, w)."""
     leaf, logits = _run(explained)
     chosen = logits.gather(1, explained.classes[:, None]).sum()

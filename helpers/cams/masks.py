@@ -29,6 +29,7 @@ _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.
 _RESIDUAL_SIDE = 64  # pixels that the spectral residual is computed at
 _GRAB_CUT_ROUNDS = 5
 _COLOUR_GAUSSIANS = 5  # by which GrabCut describes the object, and so the ground
+_MODEL_SIZE = 65  # numbers of a colour model in OpenCV's GrabCut
 
 
 def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
@@ -81,11 +82,12 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
     lower_sum = values.cumsum(1)[:, :-1]
     upper_sum = values.sum(1, keepdim=True) - lower_sum
     difference = lower_sum / below - upper_sum / (total - below)
-    between = below * (total - below) * difference**2
+    between_variance = below * (total - below) * difference**2
     # Equal values cannot be parted, and nothing lies above the last.
     can_part = values[:, 1:] > values[:, :-1]
-    between = F.pad(torch.where(can_part, between, -1), (0, 1), value=-1)
-    best, place = between.max(1)
+    between_variance = torch.where(can_part, between_variance, -1)
+    between_variance = F.pad(between_variance, (0, 1), value=-1)
+    best, place = between_variance.max(1)
     thresholds = values.gather(1, place.unsqueeze(1)).squeeze(1)
     return thresholds.masked_fill(best < 0, torch.nan)
 
@@ -200,8 +202,8 @@ def _refined(mask: NDArray[np.bool_], image: NDArray[np.uint8]) -> NDArray[np.bo
         return mask
     cv2.setRNGSeed(0)  # so that no mask depends on those before it
     labels = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
-    background = np.zeros((1, 65))
-    foreground = np.zeros((1, 65))
+    background = np.zeros((1, _MODEL_SIZE))
+    foreground = np.zeros((1, _MODEL_SIZE))
     cv2.grabCut(
         image,
         labels,

@@ -180,6 +180,7 @@ def _features(
             images = degrade(data.test.images.to(device), generator, noisy[part])
         else:
             images = data.train.images
+        # The backbone has no head, so that its outputs are features: (N, D).
         features = logits_of(network, images, device, model.normalise)
         values[part] = {"features": features.numpy(), "weights": count}
     return values
@@ -241,10 +242,10 @@ def kappa_of_classes(
 
     Args:
         records: of ``probes``.
-        models: as ``probes`` has them.
-        data: as ``probes`` has it.
-        levels: as ``probes`` has them.
-        steps: as ``probes`` has them.
+        models: backbones.
+        data: images of all classes.
+        levels: of noise, in the order of ``records``.
+        steps: number of classes of each probe, in the order of ``records``.
 
     Returns:
         A row per network, step, level and class: what the network is; ssim (the
@@ -259,9 +260,8 @@ def kappa_of_classes(
         network = {name: model.facts[name] for name in _FACTS}
         network["model_id"] = model.model_id
         network["weights"] = int(record["weights"])
-        for (step, count), (place, level) in product(
-            enumerate(steps), enumerate(levels)
-        ):
+        cells = product(enumerate(steps), enumerate(levels))
+        for (step, count), (place, level) in cells:
             is_tested = labels < count
             predicted = record["predicted"][step, place, is_tested]
             error, loss = error_and_loss(labels[is_tested], predicted, count)
