@@ -208,7 +208,7 @@ def duration(hours: float) -> str:
 
     Example:
         >>> duration(0.0053), duration(0.5), duration(4.12), duration(1234.5)
-        ('19 seconds', '30 minutes', '4.1 hours', '1,234 hours')
+        ('20 seconds', '30 minutes', '4.1 hours', '1,234 hours')
     """
     if hours < 1 / 40:
         return f"{math.ceil(3600 * hours)} seconds"

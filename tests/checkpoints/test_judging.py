@@ -159,7 +159,7 @@ def test_what_a_study_knows_of_its_checkpoints_is_printed():
 
 def test_a_best_is_named_where_no_interval_reaches_the_first():
     table = judging.verdicts(facts(fault=["", ""]), found_of([0.9, 0.2]))
-    assert report.answer(table).startswith("a.pt will do best: ")
+    assert report.answer(table).startswith("a.pt is expected to do best: ")
 
 
 def test_no_accuracy_is_predicted_below_chance_or_above_one():
