@@ -153,14 +153,10 @@ def _changed(
     changed = {}
     for name, item in names.items():
         stated = of_study.get(name, item.default)
-        if value_fault(
-            item, stated
-        ):  # the study file is wrong here: nothing to compare
-            continue
+        if name in WITHOUT_EFFECT_ON_RESULTS or value_fault(item, stated):
+            continue  # a value that the study file has wrong cannot be compared
         stated = check_type(item.annotation, stated)
-        if name not in WITHOUT_EFFECT_ON_RESULTS and repr(parameters[name]) != repr(
-            stated
-        ):
+        if repr(parameters[name]) != repr(stated):
             changed[name] = parameters[name]
     return changed
 

@@ -22,7 +22,7 @@ from helpers.ablations.compute import (
 from helpers.cams import chance
 from helpers.scoring.store import Records
 from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap, percentile_interval
-from helpers.statistics.correlations import finite_mean
+from helpers.statistics.correlations import finite_mean, kendall
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
 from helpers.statistics.tables import TOTAL, beside_published, correlation_table
@@ -378,7 +378,6 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     values = records.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
     costs = records.table(ATTRIBUTED, "costs")
     methods = costs["method"].unique()
-    cam = list(methods).index(_PAPER_METHOD)  # the column to compare with
     means = {name: finite_mean(single.T) for name, single in values.items()}
     of_attributions = Bootstrap(
         bootstrap.models.assign(**means),
@@ -386,45 +385,54 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
         draws=bootstrap.draws,
         seed=bootstrap.seed,
     )
-    tables = []
-    for measure in chance.LESS_CHANCE:
-        names = [f"{measure}, {method}" for method in methods]
-        r = of_attributions.estimate(names)
-        # (draws, methods)
-        differences = r.draws - r.draws[:, cam, None]
-        low, high = percentile_interval(differences, r.configurations)
-        facts = {
+    tables = [
+        _of_attributed_measure(of_attributions, values, measure, methods)
+        for measure in chance.LESS_CHANCE
+    ]
+    by_method = costs.groupby("method")
+    # One reason a method; "" of the models with maps sorts first.
+    per_method = by_method[COSTS].median().join(by_method["reason"].max())
+    table = pd.concat(tables, ignore_index=True)
+    return table.merge(per_method, left_on="method", right_index=True)
+
+
+def _of_attributed_measure(
+    bootstrap: Bootstrap,
+    values: Mapping[str, NDArray[np.float32]],
+    measure: str,
+    methods: Sequence[str],
+) -> pd.DataFrame:
+    """Rows of ``attributions_compared`` of one measure, without costs.
+
+    Args:
+        bootstrap: of models with a column for each of ``values``.
+        values: (models, images) by "<measure>, <method>".
+        measure: its name.
+        methods: of attribution, Grad-CAM among them.
+    """
+    names = [f"{measure}, {method}" for method in methods]
+    models = bootstrap.models
+    r = bootstrap.estimate(names)
+    cam = list(methods).index(_PAPER_METHOD)  # the column to compare with
+    differences = r.draws - r.draws[:, cam, None]  # (draws, methods)
+    low, high = percentile_interval(differences, r.configurations)
+    return pd.DataFrame(
+        {
             "measure": measure,
             "method": methods,
             "images": [values[name].shape[1] for name in names],
-            "mean": of_attributions.models[names].mean().to_numpy(),
+            "n": r.n,
+            "mean": models[names].mean().to_numpy(),
             "reliability": [reliability(values[name]) for name in names],
+            "pearson_r": r.value,
+            "ci_low": r.low,
+            "ci_high": r.high,
+            "kendall_tau": kendall(models[names], models["gap"]),
             "minus_cam": r.value - r.value[cam],
             "minus_cam_low": low,
             "minus_cam_high": high,
         }
-        table = of_attributions.correlations(names, tau=False)
-        tables.append(table.assign(**facts))
-    by_method = costs.groupby("method")
-    # One reason a method; "" of the models with maps sorts first.
-    per_method = by_method[COSTS].median().join(by_method["reason"].max())
-    columns = [
-        "measure",
-        "method",
-        "images",
-        "n",
-        "mean",
-        "reliability",
-        "pearson_r",
-        "ci_low",
-        "ci_high",
-        "kendall_tau",
-        "minus_cam",
-        "minus_cam_low",
-        "minus_cam_high",
-    ]
-    table = pd.concat(tables, ignore_index=True)[columns]
-    return table.merge(per_method, left_on="method", right_index=True)
+    )
 
 
 def equivalence_verdict(low: float, high: float) -> str:
@@ -473,11 +481,8 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
             "test_accuracy": random_networks.models["test_accuracy"].mean(),
             "mean": random_networks.models["iou"].mean(),
         }
-        row |= (
-            random_networks.correlations(["iou"], tau=False)[CORRELATION]
-            .iloc[0]
-            .to_dict()
-        )
+        correlation = random_networks.correlations(["iou"], tau=False)
+        row |= correlation[CORRELATION].iloc[0].to_dict()
         row |= {
             "tells": equivalence_verdict(row["ci_low"], row["ci_high"]),
             "trained_n": len(trained_networks.models),

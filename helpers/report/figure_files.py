@@ -42,10 +42,8 @@ def as_file(figure: Figure, **look: Any) -> bytes:
             metadata={"Date": None} if is_vector else None,
             **look,
         )
-    return _short_svg(file.getvalue()) if is_vector else _few_colours(file)
-
-
-def _few_colours(file: io.BytesIO) -> bytes:
+    if is_vector:
+        return _short_svg(file.getvalue())
     return _small_png(Image.open(file, formats=["PNG"]))
 
 
