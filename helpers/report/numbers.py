@@ -104,14 +104,27 @@ class Numbers:
         p = row["saved_from_best_points_p_adjusted"]
         return bool(p < 1 - row["level"] and row["saved_from_best_points_low"] > 0)
 
-    @cached_property
-    def across(self) -> pd.DataFrame:
-        """Errors from the networks of another study, by predictor."""
-        return self.tables["across"].set_index("measure", drop=False)
+    def across_error(self, predictor: str, trained_on: str = "") -> str:
+        """Mean error on this study from the networks of another one, points.
 
-    def across_error(self, predictor: str) -> str:
-        """Mean error on this study from the networks of another one, points."""
-        return f"{self.across.loc[predictor, 'error_points']:.1f}"
+        Args:
+            predictor: a measure or a baseline of the primary analysis.
+            trained_on: the other study; "" where there is only one.
+
+        Raises:
+            KeyError: if not exactly one row of the table "across" has both.
+        """
+        table = self.tables["across"]
+        rows = table[table["measure"].eq(predictor)]
+        if trained_on:
+            rows = rows[rows["trained_on"].eq(trained_on)]
+        if len(rows) != 1:
+            studies = ", ".join(sorted(set(table["trained_on"])))
+            raise KeyError(
+                f"the table across has {len(rows)} errors of {predictor!r} trained on "
+                f"{trained_on or 'any study'!r}; its studies are {studies}"
+            )
+        return f"{rows['error_points'].iloc[0]:.1f}"
 
     def published_r(self, architecture: str = "resnet18") -> str:
         """The paper's r of IoU and gap above 80 % training accuracy.

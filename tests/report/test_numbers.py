@@ -85,6 +85,19 @@ def test_the_best_measure_has_a_value_in_every_network(tables):
     assert of(tables, primary=fewer).best != "mixup_accuracy"
 
 
+def test_an_error_across_studies_is_that_of_the_study_it_was_fitted_on(tmp_path):
+    rows = [("iou", "kinds20", 12.34), ("iou", "filled20", 5.61)]
+    rows.append(("training", "kinds20", 3.0))
+    across = pd.DataFrame(rows, columns=["measure", "trained_on", "error_points"])
+    numbers = Numbers({"across": across}, tmp_path)
+    assert numbers.across_error("iou", "filled20") == "5.6"
+    assert numbers.across_error("training") == "3.0"
+    with pytest.raises(KeyError, match=r"has 2 errors of 'iou'.*filled20, kinds20"):
+        numbers.across_error("iou")
+    with pytest.raises(KeyError, match="has 0 errors"):
+        numbers.across_error("iou", "filled2")
+
+
 def test_r_among_networks_of_one_start_is_that_of_these_networks(tables):
     numbers = of(tables)
     models = made.measures(made.catalogue())
