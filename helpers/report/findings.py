@@ -58,6 +58,13 @@ _BY_START = {
     "r, pretrained alone": "pretrained",
     "r, from scratch alone": "scratch",
 }
+_HELD_FIXED = {
+    "measure": "title",
+    "r, start held fixed": "start",
+    "the number of images, too": "images",
+    "architecture, too": "architecture",
+    "augmentation, too": "augmentation",
+}
 _ACROSS = {
     "predictor": "title",
     "trained on": "trained_on",
@@ -134,17 +141,17 @@ def of_report(folder: Path) -> Findings:
     warning = "" if texts or is_written else nothing_concluded(tables)
     definitions = ""
     parts: tuple[Part, ...] = ()
+    folded = _folded(tables)
     concluded = "primary" in tables and not nothing_concluded(tables)
     if concluded:
         warning = no_verdicts(tables)
         definitions = _definitions(numbers)
         parts = _parts(numbers)
+        folded = (*_held_fixed(numbers), *folded)
     if not texts and not not_learnt(tables.get("catalogue")):
         texts = [_sentences(folder.name, numbers, concluded=concluded)]
     answer = "\n\n".join(filter(None, texts))
-    return Findings(
-        question, subject, warning, answer, definitions, parts, _folded(tables)
-    )
+    return Findings(question, subject, warning, answer, definitions, parts, folded)
 
 
 def notebook_answers(folder: Path) -> list[str]:
@@ -225,6 +232,15 @@ def _parts(numbers: Numbers) -> tuple[Part, ...]:
         )
         parts.append(Part(title, _texts(by_start, _BY_START)))
     return tuple(parts)
+
+
+def _held_fixed(numbers: Numbers) -> tuple[Part, ...]:
+    table = numbers.held_fixed
+    heads = {head: name for head, name in _HELD_FIXED.items() if name in table}
+    if len(heads) < 2:  # of the measures' titles alone
+        return ()
+    title = "r with the gap, with what a network learns from held fixed"
+    return (Part(title, _texts(table, heads)),)
 
 
 def _folded(tables: Tables) -> tuple[Part, ...]:

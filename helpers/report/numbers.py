@@ -1,7 +1,7 @@
 """The numbers of a study by name, as the template of its findings writes them."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,19 @@ from helpers.report.style import Tables, percent, short_name
 from helpers.report.sweeps import results_of
 from helpers.report.tables import read
 from helpers.statistics.bootstrap import LEVEL, Bootstrap
+from helpers.statistics.correlations import design, partial_correlation
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import word
 
 ABOVE_CHANCE = ", above chance"
+# What a network learns from: the hyperparameters that are held fixed in each step,
+# beside those of the steps before.
+_STEPS = {
+    "start": ("pretrained",),
+    "images": ("images_per_class",),
+    "architecture": ("architecture",),
+    "augmentation": ("augmentation", "strong_augmentation"),
+}
 
 
 class StaleSentence(ValueError):
@@ -242,6 +251,45 @@ class Numbers:
             table[f"{name}_high"] = r.high
             table[f"{name}_n"] = r.n
         return table
+
+    @cached_property
+    def held_fixed(self) -> pd.DataFrame:
+        """r with the gap, the more of what a network learns from is held fixed.
+
+        What explains both a measure and the gap makes them correlate. If r vanishes
+        once it is held fixed, the measure tells nothing beyond it.
+
+        Returns:
+            A row per measure of the primary analysis: measure, title, and r with
+            ``_low`` and ``_high`` in a column for each step: ``start`` (whether
+            pretrained), ``images`` (also the number of images of a class),
+            ``architecture`` and ``augmentation``. A step in which no networks differ
+            has no column; no rows where none has one.
+        """
+        models = self.models
+        if models is None:
+            return pd.DataFrame()
+        names = [name for name in self.measures.index if name in models]
+        r_low = self.measures.loc[names, "r_gap_low"]
+        bootstrap = Bootstrap(models, no_interval=r_low.index[r_low.isna()])
+        table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
+        fixed: list[str] = []
+        for step, hyperparameters in _STEPS.items():
+            varied = [
+                name
+                for name in hyperparameters
+                if name in models and models[name].nunique() > 1
+            ]
+            if not varied:
+                continue
+            fixed += varied
+            statistic = partial(partial_correlation, given=design(models, fixed))
+            level = self.measures["level"].min()
+            r = bootstrap.estimate(names, statistic=statistic, level=level)
+            table[step] = r.value
+            table[f"{step}_low"] = r.low
+            table[f"{step}_high"] = r.high
+        return table if fixed else pd.DataFrame()
 
     @cached_property
     def attributions(self) -> pd.DataFrame:

@@ -112,6 +112,28 @@ def test_r_among_networks_of_one_start_is_that_of_these_networks(tables):
     assert not len(of(tables, catalogue=alike).by_start)
 
 
+def test_what_is_held_fixed_is_taken_off_as_the_mean_of_its_networks(tables):
+    numbers = of(tables)
+    models = made.measures(made.catalogue())
+    rows = numbers.held_fixed.set_index("measure")
+    for step, fixed in (
+        ("start", ["pretrained"]),
+        ("augmentation", ["pretrained", "augmentation"]),
+    ):
+        groups = models.groupby(fixed)
+        left = [
+            models[name] - groups[name].transform("mean")
+            for name in ("pointing_game", "gap")
+        ]
+        expected = np.corrcoef(*left)[0, 1]
+        row = rows.loc["pointing_game"]
+        assert row[step] == pytest.approx(expected)
+        assert row[f"{step}_low"] <= expected <= row[f"{step}_high"]
+    assert "images" not in rows  # no networks differ in their number of images
+    alike = tables["catalogue"].assign(pretrained=True, augmentation=True)
+    assert not len(of(tables, catalogue=alike).held_fixed)
+
+
 def test_the_best_network_is_told_apart_by_intervals_that_do_not_overlap(tables):
     catalogue = (
         tables["catalogue"]
