@@ -6,7 +6,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,10 +130,8 @@ def show(title: str, table: pd.DataFrame) -> None:
 
 def print_machine(*packages: str) -> None:
     """Print what a result depends on: machine, threads, versions, command, commit."""
-    named = {
-        name: version_of(name)
-        for name in ("torch", "torchvision", "numpy", "pandas", *packages)
-    }
+    versions = files.versions(("torch", "torchvision", "numpy", "pandas", *packages))
+    python = versions.pop("python")
     print(
         f"- machine: {processor()}, {len(os.sched_getaffinity(0))} cores to use, {platform.system()}, {accelerator()}"
     )
@@ -142,21 +139,13 @@ def print_machine(*packages: str) -> None:
         f"- threads: OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}; load when it began: {os.getloadavg()[0]:.1f}"
     )
     print(
-        f"- versions: Python {platform.python_version()}, "
-        + ", ".join(f"{name} {number}" for name, number in named.items())
+        f"- versions: Python {python}, "
+        + ", ".join(f"{name} {number}" for name, number in versions.items())
     )
     print(
         f"- command: python -m {sys.modules['__main__'].__spec__.name} {' '.join(sys.argv[1:])}".rstrip()
     )
     print(f"- commit: {files.commit()}", flush=True)
-
-
-def version_of(package: str) -> str:
-    """Version of a package; "not installed" where it is missing."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def processor() -> str:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -485,10 +485,22 @@ def read_json(path: Path) -> Any:
 def versions(
     packages: Sequence[str] = ("torch", "torchvision", "numpy"),
 ) -> dict[str, str]:
-    """Map "python" and each installed package to its version."""
-    return {"python": platform.python_version()} | {
-        name: version(name) for name in packages
-    }
+    """Versions of Python and of packages, by name.
+
+    Returns:
+        "not installed" for a package that is absent, such as JupyterLab on a server.
+
+    Example:
+        >>> versions(["no-such-package"])["no-such-package"]
+        'not installed'
+    """
+    result = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            result[name] = version(name)
+        except PackageNotFoundError:
+            result[name] = "not installed"
+    return result
 
 
 def commit() -> str:

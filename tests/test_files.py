@@ -318,3 +318,9 @@ def test_a_commit_says_changes_of_the_code_and_not_of_reports(tmp_path, monkeypa
     assert files.commit() == clean
     (tmp_path / "code.py").write_text("second")
     assert files.commit() == f"{clean}+changes"
+
+
+def test_a_report_says_which_package_is_not_installed():
+    versions = files.versions(["numpy", "no-such-package"])
+    assert versions["numpy"] == np.__version__
+    assert versions["no-such-package"] == "not installed"
