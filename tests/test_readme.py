@@ -14,7 +14,7 @@ from PIL import Image
 
 from helpers.checkpoints.__main__ import main as judge_checkpoints
 from helpers.files import PROJECT_ROOT
-from helpers.measures.registry import KEPT_TOGETHER, ranked
+from helpers.measures.registry import STORED_TOGETHER, ranked
 from helpers.networks import resnet
 from helpers.sweep.cli import main as sweep
 from helpers.sweep.plan import planned_runs
@@ -94,7 +94,7 @@ def test_a_number_that_is_not_on_the_page_is_found():
 
 def test_the_number_of_measures_is_that_of_the_list():
     # A measure that is added later needs no line there.
-    listed = [item for item in ranked().values() if item.name in KEPT_TOGETHER]
+    listed = [item for item in ranked().values() if item.name in STORED_TOGETHER]
     count = len(listed)
     without_others = [item for item in listed if item.family != "unlabelled"]
     assert f"which of {count} measures" in README

@@ -8,11 +8,12 @@ from typing import Any
 
 from helpers.measures.registry import Measure, enter, needs
 
-# Of a spectral norm: the layer as the map that it is, at its input size; its weight as
-# one matrix; its kernel at the network's input size.
+# Which linear map a spectral norm is of: the layer at the size of its own input; its
+# weight reshaped to a (c_out, rest) matrix; its kernel without stride and dilation at
+# the size of the network's input, by Fourier transform.
 NORM_VARIANTS = ("operator", "reshaped", "fft")
-# Arguments that hold a value for each of NORM_VARIANTS.
-_OF_VARIANTS = {"spectral_norms", "spectral_distances"}
+# Arguments that map each of NORM_VARIANTS to the norms of all layers.
+_BY_VARIANT = {"spectral_norms", "spectral_distances"}
 
 
 def complexity(
@@ -20,9 +21,8 @@ def complexity(
 ) -> Callable[..., Any]:
     """Enter a complexity into the list of measures; larger promises a larger gap.
 
-    The function gives the raw value ``v``, or its logarithm; the measure is
-    ``reported``. One that takes spectral norms is computed for each of
-    ``NORM_VARIANTS``.
+    The decorated function returns ``v`` or ``ln v``; the measure is ``reported`` of it.
+    A function that takes spectral norms is called once for each of ``NORM_VARIANTS``.
 
     Args:
         family: of ``registry.FAMILIES``.
@@ -39,7 +39,7 @@ def complexity(
         paper = "Jiang et al. 2020, equation "
 
     def decorate(raw: Callable[..., float]) -> Callable[..., Any]:
-        variants = NORM_VARIANTS if _OF_VARIANTS & set(needs(raw)) else ()
+        variants = NORM_VARIANTS if _BY_VARIANT & set(needs(raw)) else ()
 
         @wraps(raw)
         def scaled(training_images: int, **values: Any) -> Any:
@@ -77,7 +77,7 @@ def complexity(
 def _of_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
     """Arguments of a complexity, with the spectral norms of one variant."""
     return {
-        name: value[variant] if name in _OF_VARIANTS else value
+        name: value[variant] if name in _BY_VARIANT else value
         for name, value in values.items()
     }
 

@@ -1,4 +1,4 @@
-"""What measures need of a network and its training images: each computed once."""
+"""Values that measures need of a network and its images, each computed once."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import evaluation_mode
 
-# What the caller has of a network; what is not there is None.
+# Values that the caller gives; None stands for one that the caller does not have.
 INPUTS = (
     "network",  # in evaluation mode, on its device
     "images",  # an ImageSet: the training images
@@ -65,7 +65,7 @@ def provides(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Evidence:
-    """What was computed of one network so far, for as long as it is scored."""
+    """Values of one network by name, each computed when it is first asked for."""
 
     def __init__(
         self,
@@ -73,10 +73,11 @@ class Evidence:
         settings: MeasureSettings,
         sources: "Mapping[str, Source] | None" = None,
     ) -> None:
-        """Take what the caller has, and the functions that compute the rest.
+        """Take the values that the caller gives, and the functions for all others.
 
         Args:
-            inputs: see ``INPUTS``; what a function would compute may be among them.
+            inputs: see ``INPUTS``; a value that a function would compute may be among
+                them, and is then taken as it is.
             settings: of the measures.
             sources: see ``sources_by_name``; without them those of this process.
         """
@@ -92,7 +93,7 @@ class Evidence:
         """A value by its name, computed at the first call.
 
         Raises:
-            ValueError: says why it cannot be had.
+            ValueError: says why it cannot be computed.
         """
         if name not in self._values:
             self._values[name] = self._compute(name)
@@ -113,7 +114,7 @@ class Evidence:
         return value
 
     def seconds(self, name: str) -> float:
-        """Seconds that a value took with all that it needed, each counted once.
+        """Time that a value and everything it needs took, each counted once.
 
         Args:
             name: of the value.
@@ -136,8 +137,9 @@ def sources_by_name(
     """The function behind every value that can be asked for.
 
     Args:
-        measures: that stand before those of the same name in the registry.
-        from_outside: see ``sources_from_outside``; another process does not have them.
+        measures: that replace those of the same name in the registry.
+        from_outside: functions of notebook cells, which a worker process cannot import,
+            see ``sources_from_outside``.
 
     Returns:
         Sources by the name of the value.
@@ -167,10 +169,13 @@ def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
 
 
 def as_reason(fault: Exception) -> ValueError:
-    """Turn a fault of a network into the reason of a row; raise one of the machine.
+    """Turn an error of a network into the reason why it has no value.
 
     Args:
-        fault: that a function has raised.
+        fault: error that a function of a value has raised.
+
+    Raises:
+        Exception: ``fault`` itself if the machine caused it, such as a full memory.
     """
     if is_of_machine(fault):
         raise fault
@@ -187,15 +192,15 @@ def transitive_needs(
     sources: Mapping[str, Source] | None = None,
     present: Collection[str] = (),
 ) -> set[str]:
-    """Everything that some things need, directly or through others, with themselves.
+    """Names of some values and of all that they need, directly or through others.
 
     Args:
         names: of measures or of what they need.
         sources: see ``sources_by_name``; without them those of this process.
-        present: names of what is there already, whose own needs do not count.
+        present: names of values that exist already, whose own needs do not count.
 
     Returns:
-        Names, also of inputs and of settings.
+        Names of values, inputs and settings.
     """
     sources = sources_by_name() if sources is None else sources
     needed: set[str] = set()
@@ -223,14 +228,14 @@ def score(
         inputs: what the caller has, see ``INPUTS``.
         settings: of the measures.
         image_values: names of providers of values of single images.
-        from_outside: see ``sources_from_outside``, where measures were entered in
-            another process.
+        from_outside: functions that another process has entered, see
+            ``sources_from_outside``.
 
     Returns:
         A row per measure and variant: measure, variant, value (NaN where undefined),
         seconds (as if nothing were shared), reason (why there is no value, in one
         line). And the values of single images by their provider, without those that
-        cannot be had.
+        cannot be computed.
     """
     measures = list(measures)
     evidence = Evidence(inputs, settings, sources_by_name(measures, from_outside))

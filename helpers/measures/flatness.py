@@ -101,7 +101,7 @@ class _Try(NamedTuple):
 
 
 def _further(latest: _Try) -> float:
-    """The next log magnitude while all were too small, or all too large."""
+    """The next log magnitude where all tries were too small, or all too large."""
     # The drop grows as the square of the magnitude, hence half its logarithm.
     step = max(abs(latest.log_excess) / 2, math.log(1.5))
     if latest.log_excess < 0:
@@ -163,12 +163,15 @@ def accuracy(
 
 
 def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
-    """Accuracy on a sample; ValueError where it is too low to drop by ``TARGET_DROP``.
+    """Accuracy on a sample, if it is high enough to drop by ``TARGET_DROP``.
 
     Args:
         network: in evaluation mode, on the device.
         sample: images and labels.
         batch_size: images of a pass.
+
+    Raises:
+        ValueError: where it is lower.
     """
     clean = accuracy(network, sample, batch_size)
     if clean < TARGET_DROP:
@@ -268,7 +271,7 @@ def _spreads(
 def slope(
     network: nn.Module, weights: Weights, sample: Sample, batch_size: int
 ) -> tuple[Weights, float]:
-    """Gradient of a sample's mean cross-entropy with respect to the weights; accuracy.
+    """Gradient of a sample's mean cross-entropy by the weights, and the accuracy.
 
     Args:
         network: in evaluation mode.
@@ -286,8 +289,8 @@ def slope(
     for inputs, labels in _batches(sample, batch_size):
         with torch.enable_grad():
             logits = functional_call(network, leaves, (inputs,))
-            # Above a margin of 36 in logits the gradient of an image vanishes in
-            # float64; in float32 it would above 17.
+            # The gradient of an image rounds to 0 above a margin of 36 in logits; in
+            # float32 it would above 17.
             total = cross_entropy(logits.double(), labels, reduction="sum")
             loss = total / len(sample.labels)
         of_batch = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -309,9 +312,9 @@ def ascent_drop(
     """Largest drop of accuracy by gradient ascent in a box around the weights.
 
     The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``;
-    Jiang et al. 2020, equations 51 to 62. As in public re-implementations, each step
-    from a random start in half the box moves every weight by ``2.5 / steps`` of its
-    half-width up the loss.
+    Jiang et al. 2020, equations 51 to 62. As in public re-implementations, the ascent
+    starts at random in a box half as wide, and each step moves every weight by
+    ``2.5 / steps`` of its half-width, in the direction in which the loss grows.
 
     Args:
         flat_network: without batch normalisation, in evaluation mode.

@@ -15,8 +15,8 @@ from helpers.measures.evidence import provides
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import observe
 
-# Functions that apply a matrix, also one of no nn.Linear that is called, such as the
-# projections of an attention.
+# Functions that multiply by a matrix. A weight may be used without a call of its
+# nn.Linear: attention multiplies by its projections itself.
 _MATRIX_PRODUCTS = {
     "linear",
     "matmul",
@@ -76,6 +76,7 @@ class _Trace(TorchFunctionMode):
         self._matrices = {
             id(value) for value in network.parameters() if value.ndim == 2
         }
+        # Kernel of the latest conv2d, whose module ``see_module`` gets right after it.
         self._kernel: Tensor | None = None
 
     def __torch_function__(
@@ -99,7 +100,7 @@ class _Trace(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def see_module(self, module: nn.Module, inputs: tuple, output: Any) -> None:
-        """Note a convolution that was called, or the normalisation of its output."""
+        """Add a convolution to the uses, or add a normalisation to its convolution."""
         if isinstance(module, nn.Conv2d):
             kernel = module.weight if self._kernel is None else self._kernel
             height, width = inputs[0].shape[-2:]
@@ -160,10 +161,10 @@ def folded(
         kernel: (c_out, c_in / groups, kh, kw).
         bias: (c_out,).
         norm: with running statistics.
-        precision: in which it is computed.
+        precision: floating-point type of the computation and of the result.
 
     Returns:
-        Kernel and bias of the one convolution that does the same, on the CPU.
+        Kernel and bias of the one convolution that replaces both, on the CPU.
     """
 
     def copied(values: Tensor | None) -> Tensor | None:
@@ -190,18 +191,19 @@ def folded_copy(
 ) -> nn.Module:
     """Copy a network without batch normalisation, which is folded into convolutions.
 
-    A normalisation that no convolution takes in becomes the scale and the shift that
-    it applies. A kernel that is computed from others takes nothing in.
+    A normalisation that does not directly follow a convolution stays, as a scale and a
+    shift of each channel. So does one behind a kernel that is computed from other
+    parameters, as by weight normalisation.
 
     Args:
         network: in evaluation mode.
         example: (1, 3, S, S) input.
-        precision: in which it is folded.
-        tolerance: by which logits of the example may differ, as a fraction of the
-            largest.
+        precision: floating-point type of the folding.
+        tolerance: largest change of a logit of the example, as a fraction of the
+            largest logit.
 
     Raises:
-        ValueError: where they differ by more.
+        ValueError: where a logit changes by more.
     """
     copied = copy.deepcopy(network).eval()
     uses, expected = _traced(copied, example)
@@ -230,7 +232,7 @@ def folded_copy(
 
 
 def _fold_into(convolution: nn.Conv2d, norm: nn.Module, precision: torch.dtype) -> None:
-    """Let a convolution do what its normalisation does, and that nothing."""
+    """Put a normalisation into its convolution, and make it the identity."""
     weight, bias = folded(convolution.weight, convolution.bias, norm, precision)
     convolution.weight = nn.Parameter(weight.to(convolution.weight))
     convolution.bias = nn.Parameter(bias.to(convolution.weight))
@@ -240,8 +242,8 @@ def _fold_into(convolution: nn.Conv2d, norm: nn.Module, precision: torch.dtype) 
 
 
 def _keep_scale_and_shift(norm: nn.Module) -> None:
-    """Put what a normalisation does to its input into its weight and bias alone."""
-    ones = torch.ones(norm.num_features, 1)
+    """Put the statistics of a normalisation into its weight and bias."""
+    ones = torch.ones(norm.num_features, 1)  # folded into ones it is scale and shift
     scale, shift = folded(ones, None, norm)
     norm.weight = nn.Parameter(scale[:, 0].to(norm.running_var))
     norm.bias = nn.Parameter(shift.to(norm.running_var))
@@ -256,15 +258,15 @@ def _forget_statistics(norm: nn.Module) -> None:
 
 @provides
 def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
-    """The network that images pass through, in less time and with the same logits.
+    """The network with batch normalisation folded in: equal logits in less time.
 
     Args:
         network: in evaluation mode.
         example: (1, 3, S, S) input.
 
     Returns:
-        A ``folded_copy``; the network itself where it cannot be copied, or reads its
-        normalisations otherwise than by calling them.
+        A ``folded_copy``; the network itself where it cannot be copied, or where it
+        uses its normalisations without calling them.
     """
     try:
         return folded_copy(network, example, example.dtype, 1e-5)
@@ -276,7 +278,7 @@ def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
 
 @provides
 def flat_network(network: nn.Module, example: Tensor) -> nn.Module:
-    """The network whose weights are changed: without batch normalisation.
+    """The network without batch normalisation, for measures that change weights.
 
     Args:
         network: in evaluation mode, on the device.

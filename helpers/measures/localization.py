@@ -1,4 +1,4 @@
-"""Overlap of class activation maps with annotated boxes, and what chance has of it."""
+"""Overlap of class activation maps with annotated boxes, also above chance."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -99,9 +99,9 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
     return (predicted_classes == labels).numpy()
 
 
-# All measures are of the map of the predicted class, so that no label is used. An empty
-# map scores 0; by those of ``chance.CORRECTED`` one map for all images does as well.
-# Images where a score is undefined are left out of its mean.
+# All measures use the map of the predicted class, so they need no labels. An empty map
+# scores 0. In the measures of ``chance.CORRECTED`` so does a map that is the same for
+# all images. Images whose score is undefined are left out of the mean.
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -375,7 +375,7 @@ def localization_values(
 def predictions_of_images(
     predicted_classes: Tensor, confidence: Tensor
 ) -> dict[str, NDArray[Any]]:
-    """What localization at another threshold needs beside the maps.
+    """Predicted classes and confidences: with the maps, enough for other thresholds.
 
     Args:
         predicted_classes: (N,).
@@ -505,11 +505,11 @@ def at_thresholds(
     }
     columns |= _agreement(overlaps, len(boxes) * size**2)
     # (models, thresholds) each -> a row per model and threshold
-    models, places = np.indices(columns["iou"].shape)
+    models, threshold_indices = np.indices(columns["iou"].shape)
     table = pd.DataFrame(
         {
             "model": models.ravel(),
-            "threshold": np.asarray(thresholds)[places].ravel(),
+            "threshold": np.asarray(thresholds)[threshold_indices].ravel(),
         }
     )
     for name, values in columns.items():
@@ -527,12 +527,13 @@ def _mean_of_images(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def _agreement(overlaps: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64]]:
     """Columns of ``mask_agreement``, (M T,) each, of pixels of all images together."""
-    marked = overlaps.map_pixels.sum(1, dtype=np.int64).ravel()
-    common = overlaps.common_pixels.sum(1, dtype=np.int64).ravel()
-    boxed = int(overlaps.box_pixels.sum())
+    # (M, N, T) -> (M T,)
+    map_pixels = overlaps.map_pixels.sum(1, dtype=np.int64).ravel()
+    common_pixels = overlaps.common_pixels.sum(1, dtype=np.int64).ravel()
+    box_pixels = int(overlaps.box_pixels.sum())
     metrics = [
-        detection.mask_metrics(int(in_map), boxed, int(in_both), pixels)
-        for in_map, in_both in zip(marked, common, strict=True)
+        detection.mask_metrics(int(in_map), box_pixels, int(in_both), pixels)
+        for in_map, in_both in zip(map_pixels, common_pixels, strict=True)
     ]
     item = MEASURES["mask_agreement"]
     columns = {}
@@ -545,14 +546,14 @@ def _agreement(overlaps: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64
 def of_fixed_map(
     boxes: Tensor, size: int, threshold: float = 0.1, rule: str = "maximum"
 ) -> dict[str, float]:
-    """Localization of one ``chance.central_map`` for all images.
+    """Localization measures of one central map for all images, ``central_map``.
 
-    The maps of a network should exceed it.
+    A baseline: the maps of a network should exceed it.
 
     Args:
         boxes: (N, K, 4) integers in pixels, half-open, zeros for padding.
         size: side of the images in pixels.
-        threshold: of the map.
+        threshold: of the map, in (0, 1].
         rule: by which the threshold cuts, see ``overlap.cut``.
 
     Returns:

@@ -140,7 +140,7 @@ def frobenius_distances(distances: Sequence[Layer]) -> Array:
 
 @provides
 def weight_changes(distances: Sequence[Layer]) -> Array:
-    """Change of every weight, (omega,).
+    """Change of every single weight from the start, (omega,).
 
     Args:
         distances: layers whose weights are changes from the start.
@@ -168,8 +168,9 @@ def moved(frobenius_distances: Array) -> Array:
 def path_product(network: nn.Module, example: Tensor) -> float:
     """Sum over paths of the product of squared weights; Jiang et al. 2020, (44).
 
-    An image of ones through a float64 copy with every parameter squared, biases too;
-    exact for ReLU networks, save that max-pooling takes the largest path of a window.
+    It is the sum of outputs for an image of ones, in a float64 copy in which every
+    parameter is squared, biases too. Exact for ReLU networks, save that max-pooling
+    takes the largest path of a window.
 
     Args:
         network: in evaluation mode.

@@ -19,12 +19,13 @@ from helpers.networks import hooks
 from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import is_of_machine
 
-# Images a pass: with more, a processor's maps leave its cache, and a GPU gains nothing.
+# Largest number of images of a pass: with more, the outputs of layers do not fit into
+# a processor's cache, and a GPU gains nothing.
 _MOST_IMAGES = {"cpu": 64, "cuda": 256}
-# Bytes of a pass on a processor; on a GPU it may take half of what is free.
-_FORWARD = 2**28
-_WITH_GRADIENTS = 2**31
-_CHECKED_IMAGES = 8  # of which the closed form of maps must give the logits
+# Memory of a pass on a processor, bytes; on a GPU it may take half of what is free.
+_FORWARD_BYTES = 2**28
+_GRADIENT_BYTES = 2**31
+_CHECKED_IMAGES = 8  # on which the closed form of the maps must reproduce the logits
 
 
 class Sample(NamedTuple):
@@ -107,11 +108,15 @@ class _Batches:
     features: list[Tensor] = field(default_factory=list)
     maps: list[Tensor] = field(default_factory=list)
 
-    def together(self) -> Pass:
-        return Pass(_joined(self.logits), _joined(self.features), _joined(self.maps))
+    def concatenated(self) -> Pass:
+        return Pass(
+            _concatenated(self.logits),
+            _concatenated(self.features),
+            _concatenated(self.maps),
+        )
 
 
-def _joined(batches: list[Tensor]) -> Tensor | None:
+def _concatenated(batches: list[Tensor]) -> Tensor | None:
     return torch.cat(batches) if batches else None
 
 
@@ -159,7 +164,7 @@ def forward_pass(
                     cam_method, maps, linear_of_maps.weight, logits.argmax(1)
                 )
                 batches.maps.append(normalise_maps(weighted).float().cpu())
-    return batches.together()
+    return batches.concatenated()
 
 
 def _check_logits(logits: Tensor) -> None:
@@ -273,7 +278,7 @@ def logits(forward_pass: Pass) -> Tensor:
 
 @provides
 def labels(images: Any) -> Tensor:
-    """Labels of the data set, (N,) int64, also where a run was given wrong ones.
+    """Labels of the data set, (N,) int64, also for a run trained on noisy ones.
 
     Args:
         images: N images with labels and boxes.
@@ -295,7 +300,7 @@ def training_images(images: Any) -> int:
 def flatness_sample(
     images: Any, normalise: Any, device: Any, flatness_images: int
 ) -> Sample:
-    """Images whose accuracy noise on the weights lowers.
+    """Images on which accuracy is measured under noise on the weights.
 
     Args:
         images: N images with labels and boxes.
@@ -310,7 +315,7 @@ def flatness_sample(
 def sharpness_sample(
     images: Any, normalise: Any, device: Any, sharpness_images: int
 ) -> Sample:
-    """Images whose accuracy the worst change of the weights lowers.
+    """Images on which accuracy is measured under the worst change of the weights.
 
     Args:
         images: N images with labels and boxes.
@@ -373,23 +378,27 @@ def images_that_fit(image_bytes: int, device: Any, processor_bytes: int) -> int:
 
 @provides
 def batch_size(output_bytes: list[int], device: Any) -> int:
-    """Images of a pass, of which a layer holds a few maps of its size at a time.
+    """Images of a pass without gradients, which holds few outputs of layers at once.
+
+    Four times the largest output is reserved for each image.
 
     Args:
         output_bytes: of each layer, for one image.
         device: "cpu" or "cuda".
     """
-    return images_that_fit(4 * max(output_bytes, default=0), device, _FORWARD)
+    return images_that_fit(4 * max(output_bytes, default=0), device, _FORWARD_BYTES)
 
 
 @provides
 def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
-    """Images of a pass with gradients, which holds the outputs of all layers.
+    """Images of a pass with gradients, which holds the outputs of all layers at once.
+
+    Twice the sum of all outputs is reserved for each image.
 
     Args:
         output_bytes: of each layer, for one image.
         device: "cpu" or "cuda".
         batch_size: images of a pass without gradients.
     """
-    fitting = images_that_fit(2 * sum(output_bytes), device, _WITH_GRADIENTS)
+    fitting = images_that_fit(2 * sum(output_bytes), device, _GRADIENT_BYTES)
     return min(batch_size, fitting)

@@ -27,13 +27,13 @@ MIXUPS = tuple(
     f"{kind} {place}" for kind in response.KINDS for place in (INPUT, FIRST_LAYER)
 )
 PERTURBATIONS = (*MIXUPS, *TRANSFORMS)
-# Pairs at most for the mixup of Natekar and Sharma, who take all: 200 give an accuracy
-# to 0.04, and the mean over classes to less.
+# Largest number of pairs for the mixup of Natekar and Sharma, who take all pairs: 200
+# give the accuracy of a class with a standard error below 0.04.
 PAIRS_PER_CLASS = 200
 _AT = " @ "  # between the name of a perturbation and its magnitude
-# Draws of images for the Davies-Bouldin index of the first layer.
-_CLUSTERED_IMAGES = 120
-_CLUSTERED_DRAWS = 10
+# The Davies-Bouldin index of the first layer is a mean over random subsets of images.
+_CLUSTERED_IMAGES = 120  # of a subset
+_CLUSTERED_DRAWS = 10  # subsets
 
 # Where images are mixed: None is the input, a text says why there is no first layer.
 Places = dict[str, response.FirstLayer | str | None]
@@ -63,7 +63,7 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
 def places(
     fused_network: nn.Module, perturbed_sample: Sample, batch_size: int
 ) -> Places:
-    """Where images are mixed: the input, and the end of the first layer.
+    """Places where images are mixed: the input, and the end of the first layer.
 
     Args:
         fused_network: the network with batch normalisation folded into it.
@@ -186,9 +186,9 @@ def _curve(
     """Accuracy at each magnitude, by alpha.
 
     Args:
-        hits_at: whether images changed by a magnitude are classified correctly.
-        magnitudes: ascending.
-        clean_hits: whether the same images are without a change, at a magnitude of 0.
+        hits_at: magnitude -> (n,) whether each changed image is classified correctly.
+        magnitudes: (points,) ascending.
+        clean_hits: (n,) the same for unchanged images, a magnitude of 0.
     """
     accuracies = []
     for magnitude in magnitudes:
@@ -245,8 +245,8 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per point of a curve: model_id, perturbation, alpha in [0, 1], accuracy
-        in [0, 1] and score, the Gi-score of the whole curve; no rows where nothing
-        was perturbed.
+        in [0, 1] and score, the Gi-score of the whole curve; no rows without the
+        family "perturbation".
     """
     variants = scores["variant"].astype(str)
     is_point = variants.str.contains(_AT, regex=False)
@@ -479,8 +479,8 @@ def _dispersion(points: NDArray[np.floating], labels: NDArray[np.integer]) -> fl
 def _dispersion_of_maps(maps: Tensor, labels: NDArray[np.integer], seed: int) -> float:
     """Davies-Bouldin index of maps (n, C, h, w), as in Natekar and Sharma's code.
 
-    They are max-pooled by 4 x 4 and flattened; of more than 120 images it is the mean
-    of 10 draws of 120.
+    Maps are max-pooled by 4 x 4 and flattened. With more than 120 images it is the mean
+    over 10 random subsets of 120.
     """
     window = [min(4, side) for side in maps.shape[2:]]
     points = max_pool2d(maps, window).flatten(1).double().cpu().numpy()

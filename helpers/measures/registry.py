@@ -18,11 +18,12 @@ FAMILIES = (
     "reliance",
 )
 MEASURES: dict[str, "Measure"] = {}
-# By family, else 1: raised with a change of its values, so that they are computed anew.
+# Version of a family's values, 1 where it is absent; raised when a formula changes, so
+# that values are computed anew.
 VALUES_VERSIONS = {"reliance": 2}
-# Measures whose values lie in one file a family and model: those of the first studies,
-# whose files are found by this list. Another measure has files of its own.
-KEPT_TOGETHER = frozenset(
+# Measures whose values share one file per family and model: those of the first studies,
+# whose files are found by this list. Any other measure has files of its own.
+STORED_TOGETHER = frozenset(
     """
     iou iou_b iou_above_shuffled energy_in_box pointing_game area_matched_iou
     pixel_average_precision whole_image_floor mask_area box_found
@@ -58,7 +59,7 @@ class Measure:
     family: str  # one of FAMILIES
     direction: int  # +1: a larger value promises a smaller gap; -1: a larger; 0: none
     source: str  # paper and equation
-    variants: tuple[str, ...]  # ways to compute it, the first is ranked; () is one way
+    variants: tuple[str, ...]  # ways to compute it, of which the first is ranked; or ()
     summary: str  # one line
     needs: tuple[str, ...]  # names of the function's arguments, see ``evidence``
     function: Callable[..., Value]

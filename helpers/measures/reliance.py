@@ -19,7 +19,7 @@ _SOURCE = "ours; intervention on the image"
 @provides
 @torch.inference_mode()
 def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataFrame:
-    """Whether the class is right when a part of the image takes its mean colour.
+    """Correctness of predictions when a part of the image takes its mean colour.
 
     Args:
         classifier: the network, and how it takes images.
@@ -27,10 +27,11 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
         labels: (N,).
 
     Returns:
-        A row per image, 0 or 1. box: the inside of the boxes (their union) is grey;
-        control: the boxes of another image (``chance.derangements``), too small a
-        change where they overlap the object; outside: everything else. NaN for an image
-        without a box, or with a box from edge to edge.
+        A row per image, 1 where the class is right, else 0, by the part that is grey.
+        box: the image's boxes; control: the boxes of another image
+        (``chance.derangements``), which may cover a part of the object too; outside:
+        everything but the boxes. NaN for an image without a box, or with nothing
+        around its boxes.
 
     Raises:
         ValueError: for fewer than two images with a box and room around it.

@@ -119,7 +119,8 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
 
     Args:
         labels: (N,).
-        limit: pairs of a class at most; of more, so many are drawn.
+        limit: largest number of pairs of a class; if there are more, as many are drawn
+            at random.
         seed: of the draw.
 
     Returns:
@@ -141,11 +142,12 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
 
 
 def replaced_output(layer: nn.Module, outputs: list[Tensor]) -> AbstractContextManager:
-    """Let calls of a layer put out other tensors while the context is open.
+    """Replace the outputs of a layer's next calls while the context is open.
 
     Args:
-        layer: whose output is replaced.
-        outputs: of the next calls, the last one first; after them the layer's own.
+        layer: whose outputs are replaced.
+        outputs: of the next calls, taken from the end of the list; once it is empty,
+            the layer's own output stays.
     """
     return layer.register_forward_hook(
         lambda module, inputs, output: outputs.pop() if outputs else None
@@ -156,13 +158,12 @@ def replaced_output(layer: nn.Module, outputs: list[Tensor]) -> AbstractContextM
 def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
     """Find the end of a network's first layer.
 
-    The last module called before the second convolution or linear layer, if all
-    information on the image passes through it, else an earlier one. That is tested by
-    the logits of a few images, not all zero.
+    The last module called before the second convolution or linear layer through which
+    all information on the image passes; the logits of a few images test that.
 
     Args:
         network: in evaluation mode.
-        example: (B, 3, S, S) input.
+        example: (B, 3, S, S) input, not all zero.
 
     Raises:
         ValueError: where there is none.
@@ -201,8 +202,8 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
 def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) -> bool:
     """Whether the output of a module alone decides the logits.
 
-    Its output for the example replaces that for other images: then the logits must
-    become those of the example.
+    If so, other images get the logits of the example when the module's output for them
+    is replaced by that for the example.
     """
     with captured_output(module) as outputs:
         logits = network(example)
@@ -211,7 +212,7 @@ def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) 
     others = network(-example)
     with replaced_output(module, outputs[:1]):
         replayed = network(-example)
-    # Only rounding differs where nothing went around the module.
+    # If nothing bypasses the module, the logits differ by rounding alone.
     tolerance = 0.01 * _largest(logits - others) + 1e-6 * _largest(logits)
     return torch.allclose(replayed, logits, rtol=0, atol=tolerance, equal_nan=True)
 

@@ -51,9 +51,9 @@ def translate(images: Tensor, right: float, down: float) -> Tensor:
 
 
 def _resampled(images: Tensor, theta: list[list[float]]) -> Tensor:
-    """Colours at ``theta (x, y, 1)``, bilinear, black outside.
+    """Images whose pixel at (x, y) is the old one at ``theta (x, y, 1)``.
 
-    x and y run from -1 to 1 between the image's edges.
+    x and y run from -1 to 1 between the edges; bilinear, black outside.
     """
     grid = affine_grid(
         torch.tensor([theta], device=images.device),
@@ -78,7 +78,7 @@ def jitter_colour(images: Tensor, alpha: float) -> Tensor:
 
     Args:
         images: (B, 3, H, W) uint8.
-        alpha: at least -1; each is changed by the factor ``1 + alpha``.
+        alpha: at least -1; each of the three is multiplied by ``1 + alpha``.
     """
     # Late: its import takes two seconds.
     from torchvision.transforms.v2.functional import rgb_to_grayscale
@@ -128,7 +128,7 @@ def transformed_hits(
     transform: Transform,
     magnitudes: ArrayLike,
 ) -> Tensor:
-    """Whether a network is correct on transformed images.
+    """Whether each transformed image is classified correctly.
 
     Args:
         classifier: the network, and how it takes images.
@@ -170,15 +170,16 @@ def drawn_accuracies(
         pixels: (N, 3, H, W) uint8 on its device.
         labels: (N,).
         transforms: by name.
-        seed: of the magnitudes, uniform over the range, alike for all networks.
+        seed: of the magnitudes, which are uniform over a transform's range and the same
+            for all networks.
 
     Returns:
         In [0, 1] by the name of the transform.
     """
-    shares = np.random.default_rng((seed, 2)).random(len(pixels))
+    positions = np.random.default_rng((seed, 2)).random(len(pixels))  # in the range
     accuracies = {}
     for name, transform in transforms.items():
-        magnitudes = transform.low + shares * (transform.high - transform.low)
+        magnitudes = transform.low + positions * (transform.high - transform.low)
         correct = transformed_hits(classifier, pixels, labels, transform, magnitudes)
         accuracies[name] = float(correct.double().mean())
     return accuracies

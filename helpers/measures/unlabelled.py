@@ -24,11 +24,11 @@ _NO_HOLDOUT = (
     'there are no logits of holdout images; train with rule3_split "holdout", or give '
     "images with labels"
 )
-_WIDEST = 4.0  # |log temperature| at most
+_LARGEST_LOG_TEMPERATURE = 4.0
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
-# Prices of classes in optimal transport: rounds, and smoothing.
+# Prices of classes that speed up optimal transport, see ``least_cost``.
 _PRICE_ROUNDS = 50
-_SMOOTHING = 0.02
+_SMOOTHING = 0.02  # in units of the cost
 
 
 class Holdout(NamedTuple):
@@ -98,8 +98,9 @@ def temperature(holdout_logits: Tensor | None, holdout_labels: Tensor | None) ->
         logits = labelled.logits / np.exp(log_temperature)
         return float(cross_entropy(logits, labelled.labels))
 
+    limit = _LARGEST_LOG_TEMPERATURE
     best = minimize_scalar(
-        loss, bounds=(-_WIDEST, _WIDEST), method="bounded", options={"xatol": 1e-6}
+        loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6}
     )
     return float(np.exp(best.x))
 
@@ -123,19 +124,19 @@ def negative_entropy(logits: Tensor) -> Tensor:
 
 
 def confidence_threshold(scores: Tensor, accuracy: float) -> float:
-    """Threshold that as many holdout images reach as are right; Garg et al. 2022.
+    """Threshold reached by as many holdout images as are classified correctly.
 
-    Their equation 3: the t at which the fraction of scores of at least t is nearest to
-    the accuracy. A deviation: the public code counts scores above t while it looks for
-    it and of at least t while it predicts.
+    Garg et al. 2022, equation 3: the t at which the fraction of scores >= t is nearest
+    to the accuracy. A deviation: the public code counts scores > t when it sets t, and
+    scores >= t when it predicts.
 
     Args:
         scores: (H,) of the holdout.
         accuracy: of the holdout, in [0, 1].
 
     Returns:
-        One of the scores, or infinity where none is to reach it; of two as near, the
-        larger.
+        One of the scores, or infinity if no score should reach it; the larger one if
+        two are equally near.
 
     Example:
         >>> confidence_threshold(torch.tensor([0.2, 0.5, 0.9, 0.7]), 0.5)
@@ -152,7 +153,12 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
 def _by_variant(
     predict: Callable[[float], float | Tensor], temperature: float
 ) -> dict[str, float | str]:
-    """A prediction from logits as they are and from calibrated ones."""
+    """A prediction from logits as they are and from calibrated ones.
+
+    Args:
+        predict: temperature by which logits are divided -> prediction.
+        temperature: that fits the holdout best; NaN without a holdout.
+    """
     predictions: dict[str, float | str] = {
         "as given": float(predict(1.0)),
         "calibrated": _NO_HOLDOUT,
@@ -266,9 +272,10 @@ def thresholded_entropy(
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
-    """Smallest mean cost of giving each image a class, classes taking fixed shares.
+    """Smallest mean cost of giving each image a class, with fixed shares of classes.
 
     Shares are rounded to whole images by largest remainders, ties to the first class.
+    Each class stands in as many columns as it takes images, and every image gets one.
 
     Args:
         cost: (n, K) of giving an image a class.
@@ -287,7 +294,8 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
     counts[largest_remainders[: len(cost) - counts.sum()]] += 1
     cost = cost[:, counts > 0]
     counts = counts[counts > 0]
-    # Prices of the classes change no optimum and spare time.
+    # Subtracting a price per class shifts the cost of all assignments alike, so the
+    # optimum stays; prices that balance demand make the exact search faster.
     prices = np.zeros(len(counts))
     for _ in range(_PRICE_ROUNDS):
         demand = softmax((prices - cost) / _SMOOTHING, axis=1).sum(0)
@@ -313,14 +321,14 @@ def optimal_transport(
 ) -> Mapping[str, float | str]:
     """One less the cost of moving probabilities of the target onto classes.
 
-    The cheapest transport onto one-hot classes in the holdout's shares; half the L1
-    distance of p to class k is ``1 - p_k``. In [0, 1].
+    The cheapest transport onto one-hot vectors in the class shares of the holdout. Its
+    cost for an image is half the L1 distance of p to class k, ``1 - p_k``. In [0, 1].
 
     Args:
         target: (N, K) logits of images without labels.
         holdout: logits, labels and accuracy of the holdout.
         temperature: that fits the confidence to the holdout.
-        transport_images: number of images that are moved at most.
+        transport_images: largest number of target images; more are subsampled.
         seed: of the random numbers.
     """
     if len(target) > transport_images:

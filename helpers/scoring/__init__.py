@@ -1,1 +1,1 @@
-"""The models of a study, scored: one store for whatever is computed of them."""
+"""Measures, maps and predictions of a study's models, computed once and stored."""

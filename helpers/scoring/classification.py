@@ -1,6 +1,6 @@
-"""How well a network classifies, from its logits and the labels.
+"""Metrics of classification from logits and labels.
 
-Confusion, precision, recall, average precision and ROC.
+Accuracy, precision, recall, average precision and area under the ROC curve.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _RANKED = (
     "average_precision_eleven_point",
     "average_precision_all_point",
 )
-# What is said of models whose predictions of test images are not recorded.
+# Warning about models whose predictions of test images are not recorded.
 AS_IF_INDEPENDENT = (
     "Which test images each network gets right is not recorded. Intervals draw them as "
     "if the networks erred independently, so they are somewhat too wide, not too "
@@ -53,25 +53,27 @@ def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> one_vs_rest_scores(np.array([[2.0, 0.5]]))
         array([[ 1.5, -1.5]])
     """
-    none = np.full((len(logits), 1), -np.inf)
-    to_the_left = np.hstack([none, logits[:, :-1]])
-    to_the_right = np.hstack([none, logits[:, :0:-1]])  # from the last class on
-    before = np.logaddexp.accumulate(to_the_left, axis=1)
-    after = np.logaddexp.accumulate(to_the_right, axis=1)[:, ::-1]
+    # Fast form of: logits[:, k] - logsumexp(np.delete(logits, k, axis=1), axis=1)
+    no_class = np.full((len(logits), 1), -np.inf)
+    shifted_right = np.hstack([no_class, logits[:, :-1]])
+    reversed_and_shifted = np.hstack([no_class, logits[:, :0:-1]])
+    # (N, K) logarithms of the sum over the classes before k, and over those after k
+    before = np.logaddexp.accumulate(shifted_right, axis=1)
+    after = np.logaddexp.accumulate(reversed_and_shifted, axis=1)[:, ::-1]
     return logits - np.logaddexp(before, after)
 
 
 def decisions(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Whether each image is of each class, and its score for this class.
+    """One-vs-rest labels and scores: of each image for each class.
 
     Args:
         logits: (N, K).
         labels: (N,).
 
     Returns:
-        Labels, and ``one_vs_rest_scores``, (N, K) each.
+        Whether the image is of the class, and ``one_vs_rest_scores``; (N, K) each.
     """
     logits = np.asarray(logits, dtype=float)
     is_of_class = np.asarray(labels)[:, None] == np.arange(logits.shape[1])
@@ -83,21 +85,21 @@ def average_precision(
 ) -> tuple[float, float, float]:
     """Average the precision P over the recall R, by three rules.
 
-    Images are called positive from the highest score down. By step: ``sum over n of
-    (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the
-    best P among R >= r (Pascal VOC 2007). By all points: the best P among R >= R_n for
-    P_n (Pascal VOC 2010).
+    The n images with the highest scores have precision P_n and recall R_n. By step:
+    ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1,
+    ..., 1 of the best P with R >= r (Pascal VOC 2007). By all points: by step, with the
+    best P with R >= R_n in place of P_n (Pascal VOC 2010).
 
     Args:
-        positive: (N,) bool, of which one at least is true.
+        positive: (N,) bool, at least one of them true.
         scores: (N,).
 
     Returns:
         By step, by eleven points and by all points, in [0, 1].
     """
     precision, recall, _ = metrics.precision_recall_curve(positive, scores)
-    # The last point, R = 0 and P = 1, is no threshold's. Recall falls along the curve,
-    # so the points before one are those of at least its recall.
+    # The last point, R = 0 and P = 1, belongs to no threshold. Recall falls along the
+    # curve, so the points up to one are those with at least its recall.
     best = np.maximum.accumulate(precision[:-1])
     # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3,
     # which 3 * 0.1 exceeds.
@@ -109,14 +111,16 @@ def average_precision(
 
 
 def break_even_point(positive: ArrayLike, scores: ArrayLike) -> float:
-    """Where precision equals recall: as many images are called positive as there are.
+    """Recall at the threshold where it equals precision.
+
+    There, as many images are called positive as are positive.
 
     Args:
-        positive: (N,) bool, of both kinds.
-        scores: (N,); where they tie, recall is its mean over all orders.
+        positive: (N,) bool, some true and some false.
+        scores: (N,); where they tie, recall is the mean over all orders.
 
     Returns:
-        Recall there, in [0, 1].
+        In [0, 1].
     """
     positive = np.asarray(positive, dtype=bool)
     false_rate, true_rate, _ = metrics.roc_curve(positive, scores)
@@ -175,9 +179,9 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     Returns:
         top1 and top5, fractions of images, NaN for K <= 5; means of
         ``per_class_metrics`` over the classes where each is defined; cross_entropy in
-        nats; n. classes_absent have no image and are in no mean;
-        classes_never_predicted have images but no precision: a high macro_precision
-        beside many of them is no merit.
+        nats; n images; classes_absent, the number of classes without images, which are
+        in no mean; classes_never_predicted, the number of classes with images but
+        without precision, which macro_precision leaves out.
     """
     logits = np.asarray(logits, dtype=float)
     labels = np.asarray(labels)
@@ -185,8 +189,8 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     table = per_class_metrics(logits, labels, classes)
     summary = {"top1": float((logits.argmax(1) == labels).mean()), "top5": np.nan}
     if len(classes) > 5:
-        # Turned over: scikit-learn puts the later of equal classes first, argmax the
-        # earlier.
+        # Classes are reversed: of equal logits scikit-learn prefers the later class,
+        # argmax the earlier one.
         top5 = metrics.top_k_accuracy_score(
             classes[-1] - labels, logits[:, ::-1], k=5, labels=classes
         )
@@ -194,7 +198,8 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     for name, value in table.drop(columns=["class", "n"]).mean().items():
         mean = "mean" if name in _RANKED else "macro"
         summary[f"{mean}_{name}"] = float(value)
-    of_label = log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
+    log_probabilities = log_softmax(logits, axis=1)  # (N, K)
+    of_label = log_probabilities[np.arange(len(labels)), labels]  # (N,)
     summary["cross_entropy"] = float(-of_label.mean())
     has_images = table["n"] > 0
     never_predicted = has_images & table["precision"].isna()
@@ -254,7 +259,7 @@ def logits_of(
     Returns:
         (N, K) float32 on the CPU.
     """
-    # A processor's cache holds the maps of few images.
+    # A processor's cache holds the outputs of layers for few images only.
     most = 512 if torch.device(device).type == "cuda" else 64
     logits = []
     for pixels in images.split(fitting_batch(most)):
@@ -263,7 +268,7 @@ def logits_of(
 
 
 def correct(records: Records, labels: Tensor) -> NDArray[np.float32]:
-    """Whether every model is right on every test image, by kept logits or predictions.
+    """Correctness of every model on every test image, from its records.
 
     Args:
         records: of ``test_logits``.
@@ -289,9 +294,9 @@ def of_test_images(
         records: of ``test_logits``.
         labels: (T,) of the test images.
         accuracies: test accuracy by model, for models whose predictions are not
-            recorded. Which images these are right on is drawn for each by itself, so
-            that an interval of a correlation is as wide as for independent images, and
-            at least as wide as for the same ones.
+            recorded. The images that such a model classifies correctly are simulated,
+            independently of other models. Intervals of correlations are then as wide as
+            for independent errors, which is at least as wide as for shared ones.
 
     Returns:
         ``test_accuracy`` (models, T) of 0 and 1; nothing where a model has neither a

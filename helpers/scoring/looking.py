@@ -1,6 +1,6 @@
-"""Where networks look, on test images too, and what they do on other backgrounds.
+"""Localization on test images, and accuracy of images with other backgrounds.
 
-Boxes of test images serve here alone: training never sees them.
+Boxes of test images are used here only; training never uses them.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ from helpers.scoring.store import Records, Store
 PART = "looking"
 LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
 TRAINING = "train_"  # begins the name of a value over training images
-PUBLISHED = "iou"  # Du et al. 2024, at threshold 0.1 and with chance in it
+PUBLISHED = "iou"  # Du et al. 2024, at threshold 0.1 and not corrected for chance
 # Measures over training images, as the study's other notebooks have them.
 MEASURES = tuple(TRAINING + name for name in (PUBLISHED, *LOCALIZATION))
-_VERSION = 2  # raised when the meaning of what is kept changes
+_VERSION = 2  # raised when the meaning of stored values changes
 
 
 def boxed_test_images(data: StudyData, count: int) -> NDArray[np.int64]:
-    """Rows of test images that have a box: the first of each class in turn.
+    """Rows of test images that have a box, one of each class in turn.
 
     Args:
         data: the images of the study.
-        count: at most as many; 0 takes all.
+        count: largest number of images; 0 takes all.
 
     Returns:
-        (n,) rows of ``data.test``, as many of each class as there are.
+        (n,) rows of ``data.test``.
     """
     boxed = data.test.boxes.flatten(1).any(1).numpy().nonzero()[0]
     labels = data.test.labels.numpy()[boxed]
@@ -55,21 +55,21 @@ def look_at_images(
     training: Sequence[int],
     count: int,
 ) -> Records:
-    """Where each network looks on images, and whether it needs their background.
+    """Localization of each network on images, and accuracy with other backgrounds.
 
     Args:
         store: of the study.
         models: networks of notebook 02.
         data: the images of the study, at least two of them test images with a box.
         training: rows of training images that all networks were fitted to.
-        count: test images; 0 takes all that have a box.
+        count: number of test images; 0 takes all that have a box.
 
     Returns:
-        The part ``PART`` of each model, arrays over the test images: those of
-        ``LOCALIZATION`` less what other images' boxes give, float32, of the map of the
-        predicted class; ``maps``, uint8; ``right``, and ``right_swapped``, with the
-        background of another test image, bool. And ``MEASURES`` over the training
-        images.
+        The part ``PART`` of each model. Arrays over the test images are ``maps`` of the
+        predicted class, uint8; ``LOCALIZATION`` minus the same with boxes of other
+        images, float32; and whether the image is classified correctly, bool: ``right``,
+        and ``right_swapped`` with the background of another test image. Arrays over the
+        training images are ``MEASURES``.
 
     Raises:
         ValueError: where fewer than two test images have a box.
@@ -98,38 +98,38 @@ def _look(
     images = data.test.subset(rows)
     network = model.load(device)
     classifier = Classifier(network, model.normalise, device, fitting_batch(64))
-    tested = _passed(classifier, images)
-    record = scores_of_maps(tested.maps, images)
+    test_pass = _forward(classifier, images)
+    record = scores_of_maps(test_pass.maps, images)
     del record[PUBLISHED]
-    record["maps"] = to_integers(tested.maps)
-    fitted = data.train.subset(training)
-    maps = _passed(classifier, fitted).maps
-    for name, values in scores_of_maps(maps, fitted).items():
+    record["maps"] = to_integers(test_pass.maps)
+    training_images = data.train.subset(training)
+    maps = _forward(classifier, training_images).maps
+    for name, values in scores_of_maps(maps, training_images).items():
         record[TRAINING + name] = values
     swapped = with_other_backgrounds(images)
     swapped_logits = logits_of(network, swapped, device, model.normalise)
-    record["right"] = (tested.logits.argmax(1) == images.labels).numpy()
+    record["right"] = (test_pass.logits.argmax(1) == images.labels).numpy()
     record["right_swapped"] = (swapped_logits.argmax(1) == images.labels).numpy()
     return {PART: record}
 
 
 @torch.inference_mode()
-def _passed(classifier: Classifier, images: ImageSet) -> Pass:
-    """Maps of the predicted class in closed form, and logits, of a ResNet."""
+def _forward(classifier: Classifier, images: ImageSet) -> Pass:
+    """Logits, and maps of the predicted class in closed form, of a ResNet."""
     example = classifier.input(images.images[:1])
     return forward_pass(classifier, images, example, "grad_cam")
 
 
 def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float32]]:
-    """Where maps lie in their images, by several measures.
+    """Overlap of maps with the boxes of their images, by several measures.
 
     Args:
         maps: (N, h, w) in [0, 1], normalised.
         images: the N images, with boxes.
 
     Returns:
-        (N,) each: ``PUBLISHED``, and ``LOCALIZATION`` less what the boxes of other
-        images give.
+        (N,) each: ``PUBLISHED``, and ``LOCALIZATION`` minus the same with the boxes of
+        other images.
     """
     table = chance.chance_scores(maps, images.boxes, images.images.shape[-1])
     scores = {PUBLISHED: table[PUBLISHED].to_numpy(np.float32)}
@@ -141,8 +141,8 @@ def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float
 def with_other_backgrounds(images: ImageSet) -> Tensor:
     """Images whose pixels outside of the boxes are those of another image.
 
-    The other image is the one before in a fixed circle in which no image follows
-    itself (``chance.derangements``), as the mixed backgrounds of Xiao et al. 2021.
+    As the mixed backgrounds of Xiao et al. 2021. Which other image is fixed by
+    ``chance.derangements``.
 
     Args:
         images: N images with a box each, N at least 2.

@@ -1,7 +1,7 @@
-"""Every model's map of the predicted class on every scored image, for readers.
+"""Every model's map of the predicted class on every scored image, for reports.
 
-Maps are published with the records, one file a model. A report holds beside them what
-they share: boxes, labels and small pictures of the scored images.
+Maps are published with the records, one file per model. What all models share stands in
+the report itself: boxes, labels and small pictures of the scored images.
 """
 
 import io
@@ -20,11 +20,11 @@ from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records
 
 SCORED = "tables/scored_images.npz"  # in the folder of a report
-_OF_RECORDS = ("maps", "right")  # what the report itself does not hold
-_BYTES = 60_000_000  # of all maps, at most
-_FEWEST_IMAGES = 200  # of which maps are published even if they take more
-_THUMBNAILS = 48  # images that a reader sees
-_SIDE = 96  # of these at most, pixels
+_OF_RECORDS = ("maps", "right")  # arrays that the records hold, and not the report
+_BYTES = 60_000_000  # of the maps of all models, at most
+_FEWEST_IMAGES = 200  # images whose maps are published even if they take more bytes
+_THUMBNAILS = 48  # number of images shown as small pictures
+_SIDE = 96  # longer side of a small picture, pixels
 
 
 def of_models(
@@ -34,25 +34,25 @@ def of_models(
     scored_on: ScoringSet,
     before: Path | None = None,
 ) -> dict[str, Any] | None:
-    """Maps of M models on n scored images, with what a reader needs beside them.
+    """Maps of M models on n scored images, with the boxes and labels of the images.
 
-    Of so many models that all maps take more than 60 MB, those of the first images, 200
-    at least.
+    If the maps of all images would take more than 60 MB, those of the first images are
+    taken, at least 200.
 
     Args:
         records: records of the part "localization".
         models: with a column model_id.
         data: images of the study.
         scored_on: those that the models are scored on.
-        before: a published report of the same images, whose small pictures serve where
-            pixels are not here.
+        before: a published report of the same images, whose small pictures are taken
+            if the pixels are not here.
 
     Returns:
         None where no model has maps, else
 
         - model_ids (M,), and study and part, which name the records;
-        - maps (M, n, h, w) uint8, 255 is 1, and right (M, n), whether the predicted
-          class is the label;
+        - maps (M, n, h, w) uint8, where 255 stands for 1, and right (M, n), whether the
+          predicted class is the label;
         - boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size
           pixels a side; labels (n,) and class_names;
         - thumbnails, JPEGs of the first images.
@@ -86,11 +86,11 @@ def of_models(
 
 
 def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
-    """Write what maps share into a report, without the maps, which its records hold.
+    """Write boxes, labels and small pictures of maps into a report, without the maps.
 
     Args:
         folder: of the report.
-        maps: of ``of_models``; of None nothing is written.
+        maps: of ``of_models``; None writes nothing.
 
     Returns:
         The file.
@@ -99,6 +99,7 @@ def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
         return None
     pictures = maps["thumbnails"]
     arrays = {name: maps[name] for name in maps if name not in _OF_RECORDS}
+    # All JPEGs in one array of bytes, and the place where each ends.
     arrays["thumbnails"] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
     arrays["ends"] = np.cumsum([len(picture) for picture in pictures], dtype=np.int64)
     with complete_or_absent(folder / SCORED) as temporary, temporary.open("wb") as file:
@@ -107,7 +108,7 @@ def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
 
 
 def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:
-    """JPEGs of the first images, made or as they were published of the same images."""
+    """JPEGs of the first images, from their pixels or an earlier report of them."""
     if images.has_pixels:
         return [_jpeg(image) for image in images.images[:_THUMBNAILS]]
     published = _shared(before) if before else None
@@ -152,7 +153,7 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
 
 
 def _shared(folder: Path) -> dict[str, Any] | None:
-    """What ``publish`` wrote into a report, thumbnails one by one; None without it."""
+    """Arrays that ``publish`` wrote, with a list of thumbnails; None without them."""
     if not (folder / SCORED).is_file():
         return None
     shared = read_arrays(folder / SCORED)

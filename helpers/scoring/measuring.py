@@ -25,9 +25,9 @@ IMAGE_VALUES = {
     "prediction": ("prediction_values",),
     "reliance": ("reliance_values",),
 }
-# Measures that are means of -1, 0 and 1 over images, most of them 0: the interval of r
-# over 40 networks is 0.27 wider if images are drawn too. For other measures it is at
-# most 0.02 wider.
+# Measures that depend much on the drawn images, as means of -1, 0 and 1 over images,
+# most of them 0: drawing images makes the interval of r over 40 networks 0.27 wider.
+# For other measures it becomes at most 0.02 wider.
 OF_UNEQUAL_IMAGES = ("object_reliance",)
 NO_INTERVAL = (
     "Reliance on the object has no interval here: it depends on the draw of the scored "
@@ -35,8 +35,8 @@ NO_INTERVAL = (
 )
 # Settings that affect values computed from maps, but not the maps themselves.
 _MAP_INDEPENDENT_SETTINGS = ("cam_threshold", "cam_cut", "measures", "sources")
-# Settings that were added later, with the value that was used before: keys leave them
-# out at this value, so that values of earlier versions stay readable.
+# Settings that were added later, with the value that was used before. Cache keys leave
+# a setting out at this value, so that values of earlier versions stay readable.
 _DEFAULTS_OF_LATER_SETTINGS = {"cam_cut": "maximum"}
 
 
@@ -63,7 +63,7 @@ def score(
     Returns:
         Records by part. A part has a table "scores": measure, variant, value (NaN is
         undefined), seconds, reason. The part of a family has its measures of
-        ``registry.KEPT_TOGETHER``, and arrays of values of single images where all
+        ``registry.STORED_TOGETHER``, and arrays of values of single images where all
         measures are wanted. Each further measure has a part "family.measure", so
         that a new one leaves the values of all others as they are.
     """
@@ -97,18 +97,18 @@ def measures_by_part(
 
     Args:
         families: of ``registry.FAMILIES``.
-        only: names of the measures that are wanted, one part a family; all where it
-            is empty.
+        only: names of the measures that are wanted, in one part per family; all where
+            it is empty.
 
     Returns:
         Measures by part, see ``score``.
     """
     parts: dict[str, list[registry.Measure]] = {}
     for family in families:
-        parts[family] = _measures(family, only or registry.KEPT_TOGETHER)
+        parts[family] = _measures(family, only or registry.STORED_TOGETHER)
         if not only:
             for item in registry.of_families([family]):
-                if item.name not in registry.KEPT_TOGETHER:
+                if item.name not in registry.STORED_TOGETHER:
                     parts[f"{family}.{item.name}"] = [item]
     return parts
 
@@ -122,7 +122,7 @@ def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
 def cache_key(
     family: str, settings: evidence.MeasureSettings, only: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Everything but model and images that the values of a family depend on.
+    """Everything that the values of a family depend on, except model and images.
 
     Args:
         family: of ``registry.FAMILIES``.
@@ -169,7 +169,7 @@ class _MeasuringTask:
     def needs(
         self, parts: Sequence[str], inputs: Mapping[str, Any] | None = None
     ) -> set[str]:
-        """Everything that measures of some parts need; inputs replace their sources."""
+        """Names of values that measures of some parts need, if some are given."""
         items = self._measures_of(parts)
         sources = evidence.sources_by_name(items, self.from_outside)
         return evidence.transitive_needs(
@@ -301,7 +301,7 @@ def _maps_of_models(
 
 
 def _folders_of_maps(store: Store, part: Mapping[str, Any]) -> list[str]:
-    """Names of folders whose values come from the same maps, cut in any way."""
+    """Names of folders whose values come from the same maps, cut at any threshold."""
     decisive = {key: part[key] for key in part if key not in _MAP_INDEPENDENT_SETTINGS}
     names = []
     for root in (store.folder, store.published):

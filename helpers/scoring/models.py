@@ -1,4 +1,4 @@
-"""A network that can be loaded, with what is known of it."""
+"""Models of a study: networks that can be loaded, with facts about them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,16 +25,16 @@ from helpers.training.run import initial_network, rows_of_run
 
 @dataclass(frozen=True)
 class Model:
-    """A snapshot of a study's run, or a checkpoint of one's own.
+    """A snapshot of a study's run, or a user's checkpoint.
 
     Attributes:
         model_id: its name.
         load: the network on a device, in eval mode.
-        facts: its row of the catalogue, or what is known of a checkpoint.
-        initial: the network before its first step; None where it is not known.
+        facts: its row of the catalogue, or facts about a checkpoint.
+        initial: the network before its first step; None where it is unknown.
         normalise: from uint8 images to the network's input.
-        training_images: number of images that it was fitted to; None where not known.
-        weights: digest of its weights; "" where not known.
+        training_images: number of images that it was fitted to; None where unknown.
+        weights: digest of its weights; "" where unknown.
         at_hand: whether it can be loaded here.
     """
 
@@ -59,12 +59,12 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
 
     Args:
         work: folder of the study.
-        catalogue: or a table with its columns. Rows without a snapshot, of diverged
-            runs, are no models.
+        catalogue: table of the study's models, or some of its rows. Rows without a
+            snapshot, of diverged runs, are skipped.
         data: the study's images.
 
     Returns:
-        A model for each row, in their order.
+        A model for each row with a snapshot, in the order of the rows.
     """
     classes = len(data.classes)
     digests: dict[str, dict[str, str]] = {}

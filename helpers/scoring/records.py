@@ -1,7 +1,7 @@
-"""Records: what is known of a study's models, published without weights and pixels.
+"""Records: published values of a study's models, without weights and pixels.
 
-``reports/<study>/records`` has the folders of ``work/<study>``, so that readers look in
-the one and then in the other, and records of two machines are merged by copying files:
+``reports/<study>/records`` has the folders of ``work/<study>``. Readers look in the
+latter and then in the former, and records of two machines are merged by copying files:
 
 - ``data.json``, ``images.npz``: labels, classes, boxes, split and fingerprint of all
   images;
@@ -40,22 +40,23 @@ from helpers.files import (
 
 CATALOGUE = "catalogue.parquet"  # in a folder of work: the models of notebook 02
 SETTINGS = "settings.json"  # in the folder of a part: what decides its values
-WEIGHTS = ".weights"  # array of a file: digest of the weights that its values are of
+WEIGHTS = ".weights"  # array of a file: digest of the weights behind its values
 OF_RUN = ("config.json", "history.parquet", "result.json")  # the result comes last
-# Of the trade-off study: features of images, from which no table is made anew.
+# Beginnings of the names of parts that are not published: features of images and probes
+# of the trade-off study, which no table needs.
 LEFT_OUT = ("features-", "probes-")
-OF_NO_RUN = ("untrained-", "masks-")  # parts of what belongs to no run
-LARGE = ("maps_16",)  # arrays: maps in 16 bits, of which those in 8 bits stay
+OF_NO_RUN = ("untrained-", "masks-")  # the same of parts that belong to no run
+LARGE = ("maps_16",)  # arrays that are not published: maps in 16 bits (8 bits are)
 # Maps are published of the first scored images, which are drawn at random: of 11,173
 # images of 224 px all maps of a network take 485 kB, and these 65 kB. Values of single
 # images, from which tables are made, are published of all.
 IMAGES_WITH_MAPS = 1500
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same values are the same bytes at any time
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # of files in an .npz: equal values, equal bytes
 
 
 @dataclass
 class Published:
-    """What ``publish`` did."""
+    """Records after ``publish``, and what it wrote and refused."""
 
     folder: Path
     runs: set[str] = field(default_factory=set)  # ids that have records now
@@ -80,20 +81,20 @@ class Published:
 def publish(
     work: Path, folder: Path, write_labels: Callable[[Path], None] | None = None
 ) -> Published:
-    """Write what lies in a study's folder of work into its records, as far as it got.
+    """Publish the complete results in a study's folder of work as its records.
 
-    A run that trains is left out, and so are weights, pixels and logits: of these the
-    predicted class and its probability stay. Each file is written whole, and only where
-    its content changed.
+    A run that is still training is left out, and so are weights, pixels and logits; of
+    logits the predicted class and its probability are published. Each file is written
+    whole, and only where its content changed.
 
     Args:
         work: ``work/<study>``, with images chosen by notebook 01.
         folder: ``reports/<study>/records``.
-        write_labels: writes ``images.npz`` to a path; for a folder of work that an
-            earlier version of notebook 01 left without.
+        write_labels: writes ``images.npz`` to a path, for a folder of work without it
+            (of an earlier version of notebook 01).
 
     Returns:
-        What has records now, and a sentence for each thing that was refused.
+        Runs and models with records, and a sentence for each file that was refused.
 
     Raises:
         FileNotFoundError: where notebook 01 has not run.
@@ -140,7 +141,7 @@ def _publish_images(
 def _write_manifest(
     manifest: Mapping[str, Any], target: Path, published: Published
 ) -> None:
-    """Write which images there are, with a place that has a meaning elsewhere too."""
+    """Write the manifest of the images, without a path of this machine alone."""
     parameters = dict(manifest["parameters"])
     path = Path(parameters.get("data_path") or "")
     if path.is_absolute() or ".." in path.parts:
@@ -152,7 +153,7 @@ def _write_manifest(
 
 
 def _run_names(work: Path) -> list[str]:
-    """Complete runs of a study: those of its catalogue, else all that are there."""
+    """Complete runs of a study: of its catalogue and newer ones; all without one."""
     complete = sorted(path.parent.name for path in work.glob("runs/*/result.json"))
     if not (work / CATALOGUE).is_file():
         return complete
@@ -209,7 +210,7 @@ def _publish_part(part: Path, work: Path, published: Published) -> None:
         if _is_up_to_date(path, target / path.name):
             continue
         try:
-            arrays = _lean(path, weights)
+            arrays = _arrays_to_publish(path, weights)
         except DamagedFileError as fault:
             published.refused.append(
                 f"{path} is damaged ({fault.cause}); run the notebook again, which "
@@ -229,14 +230,14 @@ def _publish_part(part: Path, work: Path, published: Published) -> None:
 
 
 def _weights(run: Path, model_id: str) -> str:
-    """Digest of the weights of a model of a published run; "" where it is not known."""
+    """Digest of the weights of a model of a published run; "" where it is unknown."""
     snapshots = read_json(run / "result.json")["snapshots"]
     digests = {item["snapshot"]: item.get("digest", "") for item in snapshots}
     return digests.get(model_id.rpartition("@")[2], "")
 
 
-def _lean(path: Path, weights: str) -> dict[str, NDArray[Any]] | None:
-    """Arrays of a file without what is large; None where they are of other weights."""
+def _arrays_to_publish(path: Path, weights: str) -> dict[str, NDArray[Any]] | None:
+    """Arrays of a file without large ones; None if they are of other weights."""
     arrays = read_arrays(path)
     of_file = str(arrays.get(WEIGHTS, weights))
     if weights and of_file != weights:
@@ -275,7 +276,7 @@ def _is_up_to_date(source: Path, target: Path) -> bool:
 
 
 def _copy(source: Path, target: Path, published: Published) -> None:
-    """Copy a file as it is, where it changed."""
+    """Copy a file if it has changed."""
     if _is_up_to_date(source, target) or file_digest(source) == file_digest(target):
         return
     with complete_or_absent(target) as temporary:
@@ -290,13 +291,13 @@ def _save(
     arrays: Mapping[str, NDArray[Any]],
     published: Published,
 ) -> None:
-    """Write arrays as an .npz whose bytes depend on them alone, where it changed."""
+    """Write arrays as an .npz whose bytes depend on the arrays alone."""
     with complete_or_absent(target) as temporary:
         with zipfile.ZipFile(
             temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9
         ) as file:
             for name, array in arrays.items():
-                entry = zipfile.ZipInfo(f"{name}.npy", _LONG_AGO)
+                entry = zipfile.ZipInfo(f"{name}.npy", _FIXED_TIME)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with file.open(entry, "w") as member:
                     npy.write_array(member, np.asanyarray(array), allow_pickle=False)
@@ -306,6 +307,6 @@ def _save(
 
 
 def _same_time(source: Path, target: Path) -> None:
-    """Let a published file have its source's time, by which it is up to date."""
+    """Give a published file the time of its source, see ``_is_up_to_date``."""
     time = source.stat().st_mtime_ns
     os.utime(target, ns=(time, time))

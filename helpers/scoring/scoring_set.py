@@ -13,19 +13,20 @@ from helpers.data.images import ImageSet, StudyData
 from helpers.training.config import RunConfig, config_from
 from helpers.training.run import rows_of_run
 
-OF_A_CLASS = 10  # images of a class that all runs must share
-# What decides which training images a run is fitted to.
+FEWEST_PER_CLASS = 10  # images of a class that all runs must share
+# Fields of a run's configuration that decide which training images it is fitted to.
 _DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
 
 
 @dataclass(frozen=True)
 class ScoringSet:
-    """Training images of a study, in the order in which a measure takes fewer of them.
+    """Training images that every model is scored on; slow measures take the first ones.
 
     Attributes:
-        rows: of the study's training images.
-        name: number and digest of the images, as in the folders of scores.
-        shared: number of images that all runs were fitted to; these are the first.
+        rows: row numbers of the study's training images.
+        name: number and digest of the images, part of the cache keys of scores.
+        shared: number of images that all runs were fitted to, of which ``rows`` are the
+            first ones in a random order.
     """
 
     rows: tuple[int, ...]
@@ -48,8 +49,8 @@ def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
         labels: (N,).
 
     Returns:
-        (N,) indices. The first n hold equally many images of every class that still has
-        some, but for one.
+        (N,) indices. Of the first n, classes that have more images left differ in their
+        number of images by at most one.
 
     Example:
         >>> classes_in_turn([0, 0, 0, 1, 1])
@@ -71,22 +72,22 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
         Ascending rows of the training images; all of them for no runs.
 
     Raises:
-        ValueError: for fewer than ``OF_A_CLASS`` such images of a class.
+        ValueError: for fewer than ``FEWEST_PER_CLASS`` such images of a class.
     """
     decisive = attrgetter(*_DECISIVE)
-    different = {decisive(run): run for run in runs}
+    distinct = {decisive(run): run for run in runs}
     shared = np.arange(len(data.train))
-    for run in different.values():
+    for run in distinct.values():
         shared = np.intersect1d(shared, rows_of_run(data.train.labels, run)[0])
     labels = data.train.labels.numpy()[shared]
     counts = np.bincount(labels, minlength=len(data.classes))
-    if counts.min(initial=len(data.train)) < OF_A_CLASS:
+    if counts.min(initial=len(data.train)) < FEWEST_PER_CLASS:
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
         raise ValueError(
             f"all runs of this study together are fitted to {counts.min()} images of "
-            f"the class {fewest}; at least {OF_A_CLASS} of every class are needed. "
-            "Give the runs more (images_per_class of 01, training_sizes of 02), or "
-            "leave out such classes (minimum_images_per_class of 01)"
+            f"the class {fewest}; at least {FEWEST_PER_CLASS} of every class are "
+            "needed. Give the runs more (images_per_class of 01, training_sizes of 02), "
+            "or leave out such classes (minimum_images_per_class of 01)"
         )
     return shared
 
@@ -94,12 +95,12 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
 def scoring_set(
     catalogue: pd.DataFrame, data: StudyData, images: int = 0
 ) -> ScoringSet:
-    """Images that all runs of a catalogue were fitted to, class by class in turn.
+    """Random images that all runs of a catalogue were fitted to, of each class in turn.
 
     Args:
         catalogue: all models of the study.
-        data: the study's images, for which the order was drawn once.
-        images: the first few of that order; 0 takes all.
+        data: the study's images, whose fingerprint is the seed of the order.
+        images: number of images; 0 takes all.
 
     Returns:
         The images, see ``ScoringSet``.

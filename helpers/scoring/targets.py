@@ -1,6 +1,6 @@
-"""Accuracies on test images and shifted copies of them, and what predicts these.
+"""Accuracies on test images and shifted copies of them, and their predictions.
 
-Labels of a target are used for one thing, the accuracy that is to be predicted.
+Labels of a target are used only for the accuracy that is to be predicted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from helpers.statistics.information import conditional_information
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
-PLAIN_TARGET = "test images"  # the target that nothing shifts
+PLAIN_TARGET = "test images"  # name of the target without a shift
 # The one measure of unlabelled images that predicts no accuracy.
 RANKS = "matrix_norm_of_logits"
 
@@ -85,10 +85,10 @@ def on_targets(
 
 @dataclass(frozen=True)
 class _Targets:
-    """What is computed of each model.
+    """Targets, and the measures to compute on them for each model.
 
-    Measures come with it: another process does not have those of a notebook cell in its
-    registry.
+    It carries the measures themselves, since the registry of another process lacks
+    those that are defined in a notebook.
     """
 
     folder: Path  # of the shifted images
@@ -98,7 +98,7 @@ class _Targets:
     from_outside: Mapping[str, evidence.Source]  # see ``sources_from_outside``
 
     def shifted(self, data: StudyData, shift: str) -> Tensor:
-        """The test images under a shift, made at the first call and kept."""
+        """The test images under a shift, made at the first call and stored."""
         seed = self.settings.seed
         return made_once(self.folder / shift, data.test.images, shift, seed)
 
@@ -128,7 +128,7 @@ def _on_targets(
             published = targets.test.record("test_logits", model.model_id)
         else:
             images = targets.shifted(data, part.removeprefix("target-"))
-        if "logits" in published:  # else there is the predicted class alone
+        if "logits" in published:  # published records hold predicted classes only
             logits = torch.from_numpy(published["logits"])
         else:
             logits = logits_of(network(), images, device)
@@ -146,7 +146,7 @@ def _on_targets(
 def target_accuracies(
     records: Records, models: pd.DataFrame, data: StudyData, shifts: Sequence[str]
 ) -> pd.DataFrame:
-    """Add what is to be predicted to a table of models.
+    """Add the accuracy on each target to a table of models.
 
     Args:
         records: of ``on_targets``.
@@ -170,7 +170,10 @@ def target_accuracies(
 
 
 def _accuracy(record: Mapping[str, Any], labels: NDArray[np.int64]) -> float:
-    """Accuracy by a record of a target; as it was published where no image was."""
+    """Accuracy of a model on a target, from its record; NaN without one.
+
+    A record holds logits or predicted classes; some published ones hold the accuracy.
+    """
     if "accuracy" in record:
         return float(record["accuracy"])
     return float((predicted_classes(record) == labels).mean()) if record else np.nan
@@ -263,7 +266,7 @@ PREDICTORS = {
 def invariance_table(
     table: pd.DataFrame, axes: list[str], *, draws: int, seed: int
 ) -> pd.DataFrame:
-    """How well predictors from training images predict accuracy under transforms.
+    """Correlation of predictors from training images with accuracy under transforms.
 
     Args:
         table: a row per model, with measures of the family "perturbation" and columns
@@ -290,7 +293,7 @@ def invariance_table(
         tau = bootstrap.estimate(["predictor"], "target", statistic=kendall)
         information = np.nan
         if axes and len(models):
-            # It is about a loss to be predicted: the accuracy lost.
+            # The measure of information orders losses, so the accuracy is negated.
             losses = models.assign(loss=-models["target"])
             (information,) = conditional_information(
                 losses, ["predictor"], axes, target="loss"
@@ -319,7 +322,7 @@ WORTH = (
 def worth_table(
     scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int
 ) -> pd.DataFrame:
-    """What measures of unlabelled images are worth on each target.
+    """Correlation and error of measures of unlabelled images, on each target.
 
     Args:
         scores: of ``scores_on_targets``.

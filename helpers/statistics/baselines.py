@@ -1,4 +1,4 @@
-"""What predicts the gap without any measure, and how far one study predicts another."""
+"""Predictions of the gap without any measure, and from one study to another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,8 @@ TITLES = {
     BOTH: "hyperparameters, training accuracy and loss",
     TRAINING: "training accuracy and loss alone",
 }
-RIVALS = (
-    HYPERPARAMETERS,
-    BOTH,
-    TRAINING,
-)  # the best of which a measure is held against
+# A measure is compared with the best of these.
+RIVALS = (HYPERPARAMETERS, BOTH, TRAINING)
 # Columns of ``across_studies``.
 _ACROSS = [
     "measure",
@@ -55,7 +52,7 @@ class Baseline:
 
 
 def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
-    """Everything that is known of networks before a measure is computed.
+    """Baselines from what is known of networks before a measure is computed.
 
     Args:
         models: n networks with hyperparameters, training accuracy and loss.
@@ -83,16 +80,17 @@ def best_rival(
     Args:
         baselines: of n networks, see ``baselines_of``.
         gap: (n,) fractions.
-        folds: (D, n) deals into folds, see ``left_out_errors``.
+        folds: (D, n) fold of each network in D divisions, see ``left_out_errors``.
 
     Returns:
-        The first of those that err least; the first of all where no error is defined.
+        The first one with the least mean error; the first of all where no error is
+        defined.
     """
     rivals = [item for item in baselines if item.name in RIVALS]
     errors = [
         float(finite_mean(left_out_errors(item.columns, gap, folds))) for item in rivals
     ]
-    least = np.nan_to_num(errors, nan=np.inf).argmin()  # the first where none is known
+    least = np.nan_to_num(errors, nan=np.inf).argmin()
     return rivals[int(least)]
 
 
@@ -113,16 +111,16 @@ def across_studies(
     Args:
         studies: networks of the primary analysis by study, with hyperparameters,
             training accuracy and loss, gap, configuration and measures.
-        judged_on: the study whose gaps are predicted; each other one predicts them.
-        axes: hyperparameters, of which those are used that vary in both together.
+        judged_on: the study whose gaps are predicted, from each of the others.
+        axes: hyperparameters; those are used that vary over both studies together.
         measures: column and title of each measure.
-        draws: of configurations, behind each interval.
+        draws: number of bootstrap draws of configurations, for the intervals.
 
     Returns:
         A row per other study and predictor: measure (a column, or a key of
         ``TITLES``), title, baseline, trained_on, judged_on, n, error_points with
-        error_points_low and _high, and worst_points. NaN where a study has not the
-        measure of every network.
+        error_points_low and _high, and worst_points. NaN where a study lacks the
+        measure of a network.
     """
     rows = []
     for trained_on in studies:
@@ -133,10 +131,10 @@ def across_studies(
         shared = [name for name in axes if name in old and name in new]
         models = pd.concat([old, new], ignore_index=True)
         is_new = np.arange(len(models)) >= len(old)
-        resampled = Bootstrap(models[is_new], draws=draws)
+        bootstrap = Bootstrap(models[is_new], draws=draws)
         for name, title, columns in _predictors(models, shared, measures):
             errors = _errors_on_new(columns, models["gap"].to_numpy(float), is_new)
-            mean, low, high = resampled.mean(errors[:, None], LEVEL)
+            mean, low, high = bootstrap.mean(errors[:, None], LEVEL)
             rows.append(
                 {
                     "measure": name,
@@ -148,11 +146,10 @@ def across_studies(
                     "error_points": mean[0],
                     "error_points_low": low[0],
                     "error_points_high": high[0],
-                    "worst_points": errors.max(initial=-np.inf),
+                    "worst_points": errors.max() if len(errors) else np.nan,
                 }
             )
-    table = pd.DataFrame(rows, columns=_ACROSS)
-    return table.replace({"worst_points": {-np.inf: np.nan}})
+    return pd.DataFrame(rows, columns=_ACROSS)
 
 
 def _predictors(
@@ -171,7 +168,7 @@ def _predictors(
 
 
 def _errors_on_new(columns: Array, gap: Array, is_new: NDArray[np.bool_]) -> Array:
-    """Absolute errors in points of the new networks, NaN where a column has a gap."""
+    """Absolute errors of the new networks in points, NaN where a value is missing."""
     if not np.isfinite(columns).all() or is_new.all() or not is_new.any():
         return np.full(int(is_new.sum()), np.nan)
     new = predicted(columns[~is_new], gap[~is_new], columns[is_new])
@@ -185,15 +182,15 @@ def matched_pairs(
     alike: Sequence[str],
     outcomes: Sequence[str],
 ) -> pd.DataFrame:
-    """What changes when one hyperparameter does, kind of training by kind.
+    """Change of outcomes when one hyperparameter changes, for each kind of training.
 
-    Networks are paired where they are alike in everything else; a kind in which no
-    two are is compared by the means of its networks at either level.
+    Pairs are networks that agree in all else. Where a kind of training has no pair, the
+    means over its networks at either level are compared.
 
     Args:
         models: networks with a column ``kind``.
         axis: the hyperparameter, such as "optimizer".
-        levels: from which level to which.
+        levels: the level before the change, and the one after it.
         alike: the other columns in which the two of a pair agree.
         outcomes: columns whose change is reported, such as "gap".
 

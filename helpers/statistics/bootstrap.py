@@ -1,7 +1,6 @@
 """Bootstrap intervals: percentiles of a statistic over draws with replacement.
 
-Whole configurations are drawn, and with them the images of which single values are
-available.
+Whole configurations are drawn, and images too where values of single images exist.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,7 +35,8 @@ SCORING_IMAGES = 1
 TEST_IMAGES = 2
 # The column test_accuracy@shift is the accuracy on shifted copies of the test images.
 _TEST_ACCURACY = "test_accuracy"
-_BOUND = 1 - 1e-12  # largest |r| before Fisher's transformation, which is infinite at 1
+# Fisher's transformation is infinite at |r| = 1, so r is clipped to this.
+_LARGEST_R = 1 - 1e-12
 _TOLERANCE = 2e-3  # error of the mean of values that are stored in half precision
 
 
@@ -54,8 +54,8 @@ class Estimate(NamedTuple):
 class Bootstrap:
     """Bootstrap of a table of models, with the same draws for all statistics.
 
-    Differences of statistics are therefore paired. Configurations are drawn as a whole,
-    with all their models.
+    So differences of statistics are paired. A configuration is drawn with all its
+    models.
 
     Example:
         >>> bootstrap = Bootstrap(models, draws=2000)  # doctest: +SKIP
@@ -101,7 +101,7 @@ class Bootstrap:
         return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
     def of(self, rows: ArrayLike) -> "Bootstrap":
-        """Some of the models, with the same draws of images as all of them.
+        """Bootstrap of some of the models, with the same draws of images.
 
         Args:
             rows: (n,) bool, or row numbers.
@@ -112,7 +112,7 @@ class Bootstrap:
         return self._derived(self.models.iloc[rows], images, image_draws)
 
     def assign(self, **columns: ArrayLike) -> "Bootstrap":
-        """The same draws of the same models with further columns.
+        """Bootstrap of the same models with further columns, and the same draws.
 
         Args:
             columns: (n,) each, by name.
@@ -121,7 +121,7 @@ class Bootstrap:
         return self._derived(models, self.images, self._image_draws)
 
     def resampling(self, unit: str) -> "Bootstrap":
-        """The same models, with the values of another column drawn as a whole.
+        """Bootstrap of the same models that draws the values of another column.
 
         Args:
             unit: such as "setting", where all networks of a setting are shifted alike.
@@ -185,11 +185,11 @@ class Bootstrap:
         counts = self.configurations(is_finite)
         in_each_draw = np.empty((0, len(names)))
         if self.draws:
-            resampled = {}
-            for place, name in enumerate(names):
+            resampled = {}  # by the number of the measure
+            for number, name in enumerate(names):
                 column = self.resampled(name)
                 if column is not None:
-                    resampled[place] = column
+                    resampled[number] = column
             in_each_draw = in_draws(
                 statistic, x, y, self.weights, resampled, self.resampled(target)
             )
@@ -252,9 +252,9 @@ class Bootstrap:
             Mean, low and high, (M,) each.
         """
         is_finite = np.isfinite(values)
-        mass = self.weights @ is_finite.astype(float)
-        sums = self.weights @ np.where(is_finite, values, 0)
-        means = sums / np.where(mass > 0, mass, np.nan)
+        sums = self.weights @ np.where(is_finite, values, 0)  # (draws, M)
+        models_of_draw = self.weights @ is_finite.astype(float)
+        means = sums / np.where(models_of_draw > 0, models_of_draw, np.nan)
         counts = self.configurations(is_finite)
         low, high = percentile_interval(means, counts, level)
         return finite_mean(values), low, high
@@ -278,7 +278,7 @@ class Bootstrap:
         )
 
     def configurations(self, is_finite: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many configurations the models with each measure come from.
+        """Number of configurations among the models that have each measure.
 
         Args:
             is_finite: (n, M).
@@ -331,7 +331,7 @@ class ImageDraws:
         """A column in every draw.
 
         Args:
-            name: of the column. The gap changes with the test accuracy.
+            name: of the column. The gap is resampled through the test accuracy.
 
         Returns:
             (draws, n); None for a column without values of single images.
@@ -341,11 +341,11 @@ class ImageDraws:
 
     def _of_all_models(self, name: str) -> Array | None:
         if name not in self._columns:
-            self._columns[name] = self._drawn(name)
+            self._columns[name] = self._compute(name)
         return self._columns[name]
 
-    def _drawn(self, name: str) -> Array | None:
-        """``column`` of all models, anew."""
+    def _compute(self, name: str) -> Array | None:
+        """A column of all models in every draw of images, (draws, all models)."""
         if name == "gap" and _TEST_ACCURACY in self._images:
             # The training accuracy stays as it is.
             train_accuracy = self._models["gap"] + self._models[_TEST_ACCURACY]
@@ -422,17 +422,18 @@ def resampled_mean(
     # order, so that ranks do not depend on the number of threads.
     table = np.asarray(values).astype(float).T  # (images, n)
     is_finite = np.isfinite(table)
-    all_finite = is_finite.all()
+    all_are_finite = is_finite.all()
     table = np.where(is_finite, table, 0)
     random = np.random.default_rng([seed, stream])
     means = np.empty((draws, table.shape[1]))
     for start in range(0, draws, 100):
         count = min(100, draws - start)
-        counts = _counts(random, count, len(table))
-        mass = np.float64(len(table))
-        if not all_finite:
-            mass = counts @ is_finite.astype(float)
-        means[start : start + 100] = (counts @ table) / np.where(mass > 0, mass, np.nan)
+        counts = _counts(random, count, len(table))  # (draws, images)
+        images_of_draw = np.float64(len(table))
+        if not all_are_finite:
+            images_of_draw = counts @ is_finite.astype(float)  # (draws, n)
+        images_of_draw = np.where(images_of_draw > 0, images_of_draw, np.nan)
+        means[start : start + 100] = (counts @ table) / images_of_draw
     return means
 
 
@@ -446,9 +447,10 @@ def in_draws(
 ) -> Array:
     """A correlation of measures with a target in every draw.
 
-    Drawing images adds their noise a second time. The mean shift that this causes on
-    Fisher's scale is taken out, the spread stays: at reliability 0.74 and r = -0.75
-    the plain interval holds the truth in 58 % of catalogues, this one in 97 %.
+    The values hold the noise of their images, and drawing images adds it a second time.
+    The mean shift that this causes on Fisher's scale is subtracted, the spread stays.
+    At reliability 0.74 and r = -0.75 the interval covers the true r in 97 % of
+    simulated catalogues, without the subtraction in 58 %.
 
     Args:
         statistic: with values in [-1, 1].
@@ -466,20 +468,25 @@ def in_draws(
         return configurations_only
     target = y if resampled_target is None else resampled_target
     with_images = configurations_only.copy()
-    with_values = list(resampled)  # numbers of the measures with values of images
-    others = np.delete(np.arange(x.shape[1]), with_values)
+    of_images = list(resampled)  # numbers of the measures with values of images
+    others = np.delete(np.arange(x.shape[1]), of_images)
     if resampled_target is not None and len(others):
         with_images[:, others] = statistic(x[:, others], target, weights=weights)
     if resampled:
         measures = np.stack(list(resampled.values()), axis=-1)  # (B, n, measures)
-        with_images[:, with_values] = statistic(measures, target, weights=weights)
-    is_inside = np.abs(with_images) < _BOUND
-    is_inside &= np.abs(configurations_only) < _BOUND
-    z_with_images = np.arctanh(np.clip(with_images, -_BOUND, _BOUND))
-    z_configurations = np.arctanh(np.clip(configurations_only, -_BOUND, _BOUND))
+        with_images[:, of_images] = statistic(measures, target, weights=weights)
+    is_inside = np.abs(with_images) < _LARGEST_R
+    is_inside &= np.abs(configurations_only) < _LARGEST_R
+    z_with_images = _fisher(with_images)
+    z_configurations = _fisher(configurations_only)
     differences = np.where(is_inside, z_with_images - z_configurations, 0)
     mean_shift = differences.sum(0) / np.maximum(is_inside.sum(0), 1)
     return np.tanh(z_with_images - mean_shift)
+
+
+def _fisher(r: Array) -> Array:
+    """Fisher's transformation of correlations, ``atanh r``."""
+    return np.arctanh(np.clip(r, -_LARGEST_R, _LARGEST_R))
 
 
 def percentile_interval(
@@ -502,8 +509,8 @@ def percentile_interval(
     is_usable = (2 * np.isfinite(in_draws).sum(0) > len(in_draws)) & enough
     ends = np.full((2, *in_draws.shape[1:]), np.nan)
     if is_usable.any():
-        shares = [(1 - level) / 2, (1 + level) / 2]
-        ends[:, is_usable] = np.nanquantile(in_draws[:, is_usable], shares, axis=0)
+        quantiles = [(1 - level) / 2, (1 + level) / 2]
+        ends[:, is_usable] = np.nanquantile(in_draws[:, is_usable], quantiles, axis=0)
     return ends[0], ends[1]
 
 
@@ -518,7 +525,7 @@ def smallest_detectable(estimate: Estimate) -> Array:
     Returns:
         (M,), NaN below ``FEWEST_CONFIGURATIONS``.
     """
-    transformed = np.arctanh(np.clip(estimate.draws, -_BOUND, _BOUND))
-    spread = pd.DataFrame(transformed).std().to_numpy()  # NaN is left out
+    transformed = pd.DataFrame(_fisher(estimate.draws))
+    spread = transformed.std().to_numpy()  # NaN is left out
     enough = estimate.configurations >= FEWEST_CONFIGURATIONS
     return np.where(enough, np.tanh(DETECTABLE_Z * spread), np.nan)

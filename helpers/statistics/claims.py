@@ -1,7 +1,7 @@
-"""What a study states before its first run.
+"""Claims that a study states before its first run.
 
-Measures of its primary analysis, and claims, which are kept with the number of runs
-that there were when they were first seen.
+A claim names a measure, a question and a side. Claims are written to the study's folder
+of work with the number of runs that had been trained by then.
 """
 
 import hashlib
@@ -22,8 +22,9 @@ QUESTIONS = (
     "r_gap_given_all",
 )
 ADDED = "added_error_points"
-# Of a run at its stop, in the primary table: given the start, within kinds of training,
-# and with a kind left out; the last against the best baseline, in all architectures.
+# Questions of the primary table: r given the start, r within kinds of training, error
+# saved on a held-out kind, and the same against the best baseline with a kind held out
+# in all of its architectures.
 OF_KINDS = (
     "r_gap_given_start",
     "r_gap_within_kinds",
@@ -56,12 +57,12 @@ _FILE = "claims.json"
 
 
 class KeptClaims(NamedTuple):
-    """The claims of a study as they stand, and since when."""
+    """The claims of a study, and when they were written down."""
 
     claims: list[dict[str, Any]]
     digest: str  # see ``claims_digest``; "" where nothing was claimed
     first_seen: str  # UTC
-    # Trained by then, whole or in part; 0 for claims that are older than the first run.
+    # Number of runs that had been started by then; 0 for claims stated in advance.
     runs: int
 
 
@@ -72,7 +73,7 @@ def check_primary(measures: Sequence[str]) -> None:
         measures: their columns.
 
     Raises:
-        ValueError: with the number of measures.
+        ValueError: for more than ``MOST_MEASURES``, or a measure named twice.
     """
     different = len(set(measures))
     if len(measures) > MOST_MEASURES or different < len(measures):
@@ -90,8 +91,8 @@ def check_claims(
 
     Args:
         claims: as a study file has them.
-        primary: measures of the primary analysis, outside of which ``OF_KINDS`` cannot
-            be asked; None where they are not known.
+        primary: measures of the primary analysis, the only ones that questions of
+            ``OF_KINDS`` may ask for; None skips this check.
 
     Returns:
         The claims, as they are.
@@ -132,7 +133,7 @@ def _check_names(number: int, claim: Mapping[str, Any]) -> None:
 
 
 def _check_value(where: str, name: str, value: Any) -> None:
-    """Refuse a value of another type than its name has, or none of its choices."""
+    """Refuse a value of a wrong type, or one that is not among the choices."""
     if name in _TEXTS and not isinstance(value, str):
         raise ValueError(
             f"{where} has {name} {value!r}, which must be text; put it in quotes"
@@ -151,7 +152,7 @@ def _is_finite_number(value: Any) -> bool:
 def _check_measure(
     where: str, claim: Mapping[str, Any], primary: Sequence[str]
 ) -> None:
-    """Refuse a question of kinds that asks a measure outside the primary analysis."""
+    """Refuse a question of ``OF_KINDS`` on a measure outside the primary analysis."""
     if claim["question"] in OF_KINDS and claim["measure"] not in primary:
         raise ValueError(
             f"{where} asks {claim['question']} of {claim['measure']}, which is not in "
@@ -197,8 +198,8 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _seen(work: Path) -> list[KeptClaims]:
-    """Every version of the claims with when it was first seen."""
+def _versions(work: Path) -> list[KeptClaims]:
+    """All versions of the claims that were written down, the oldest first."""
     path = work / _FILE
     if not path.is_file():
         return []
@@ -224,18 +225,18 @@ def _is_whole(version: KeptClaims) -> bool:
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
-    """Note claims in a study's folder the first time they are seen.
+    """Write claims to a study's folder when they are new or have changed.
 
-    They stand below older ones, with the number of runs that are there already.
+    They are appended to earlier versions, with the number of runs that exist.
 
     Args:
         work: the study's folder of work.
         claims: of its study file.
 
     Raises:
-        ValueError: if what was noted is damaged.
+        ValueError: if the file of claims is damaged.
     """
-    versions = _seen(work)
+    versions = _versions(work)
     digest = claims_digest(claims)
     before = versions[-1].digest if versions else ""
     if digest != before:
@@ -247,12 +248,12 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
 
 
 def kept_claims(work: Path) -> KeptClaims:
-    """The claims of a study as they were last noted; none where nothing was claimed.
+    """The latest version of a study's claims; without claims if there are none.
 
     Args:
         work: folder of the study.
     """
-    return _latest(_seen(work))
+    return _latest(_versions(work))
 
 
 def _latest(versions: Sequence[KeptClaims]) -> KeptClaims:

@@ -1,4 +1,4 @@
-"""Single classes: which of them networks look at, and which lose accuracy."""
+"""Overlap, accuracies and gap of single classes, over the networks of a study."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +32,7 @@ def class_table(
     """
     labels = np.asarray(labels)
     test_labels = np.asarray(test_labels)
-    tested = np.isfinite(test_correct).all(axis=1)
+    is_tested = np.isfinite(test_correct).all(axis=1)  # (models,)
     rows = []
     for label, name in enumerate(names):
         images = labels == label
@@ -40,9 +40,9 @@ def class_table(
         row = {"class": name, "images": int(images.sum())}
         row |= {key: _mean(array[:, images]) for key, array in values.items()}
         row["test_images"] = int(test_images.sum())
-        row["test_accuracy"] = _mean(test_correct[tested][:, test_images])
-        row["networks_tested"] = int(tested.sum())
-        training = _mean(values["train_accuracy"][tested][:, images])
+        row["test_accuracy"] = _mean(test_correct[is_tested][:, test_images])
+        row["networks_tested"] = int(is_tested.sum())
+        training = _mean(values["train_accuracy"][is_tested][:, images])
         row["gap"] = training - row["test_accuracy"]
         rows.append(row)
     return pd.DataFrame(rows).sort_values(
@@ -51,7 +51,7 @@ def class_table(
 
 
 def _mean(values: NDArray) -> float:
-    """Mean of what is defined; NaN where nothing is."""
+    """Mean of the finite values; NaN where there are none."""
     defined = values[np.isfinite(values)]
     return float(defined.mean()) if len(defined) else np.nan
 
@@ -67,6 +67,7 @@ def equal_numbers(groups: pd.Series, seed: int) -> pd.Series:
         True for as many rows of each group as the smallest has.
     """
     order = np.random.default_rng(seed).permutation(len(groups))
-    rank = groups.iloc[order].groupby(groups.iloc[order]).cumcount()
+    shuffled = groups.iloc[order]
+    rank = shuffled.groupby(shuffled).cumcount()  # 0, 1, ... in each group
     fewest = groups.value_counts().min()
     return (rank < fewest).reindex(groups.index)

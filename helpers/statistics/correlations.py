@@ -19,12 +19,12 @@ _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
 def slices(count: int, size: int, entries: int = _ENTRIES) -> Iterator[slice]:
-    """Divide rows into parts whose temporary arrays are not too large.
+    """Divide rows into slices whose temporary arrays are not too large.
 
     Args:
         count: number of rows.
         size: numbers in a row of the temporary array.
-        entries: largest size of the array; a part has at least one row.
+        entries: largest size of the array; a slice has at least one row.
 
     Example:
         >>> list(slices(5, 10, entries=20))
@@ -102,8 +102,8 @@ def partial_correlation(
 ) -> Array:
     """Pearson's r of measures with a target, given other columns.
 
-    Least squares on ``given`` and an intercept are taken out of both; Du, Zhou and Dai
-    2024, equation (7) where nothing is given.
+    Correlates the residuals of both after least squares on ``given`` and an intercept.
+    Without ``given`` it is equation (7) of Du, Zhou and Dai 2024.
 
     Args:
         x: (n, M) measures, or (B, n, M).
@@ -123,13 +123,13 @@ def partial_correlation(
         if is_finite.sum() < rank + 2:
             continue
         measures = x[..., is_finite, :][..., columns]  # (models, group), (B, ...) too
-        of_y = residuals(targets[..., is_finite, None], basis)[..., 0]
+        target_residuals = residuals(targets[..., is_finite, None], basis)[..., 0]
         numbers_per_draw = len(basis) * max(rank, len(columns))
         for draws in slices(len(result), numbers_per_draw):
-            of_draws = measures if x.ndim == 2 else measures[draws]
+            measures_of_draws = measures if x.ndim == 2 else measures[draws]
             result[draws, columns] = _weighted(
-                residuals(of_draws, basis),
-                _of_draws(of_y, draws),
+                residuals(measures_of_draws, basis),
+                _of_draws(target_residuals, draws),
                 basis,
                 _of_draws(weight, draws)[:, is_finite],
             )
@@ -137,7 +137,7 @@ def partial_correlation(
 
 
 def _of_draws(values: Array, draws: slice) -> Array:
-    """Values of some draws; those of a single row are the same in all draws."""
+    """Rows of some draws; a single row holds the values of all draws."""
     return values if len(values) == 1 else values[draws]
 
 
@@ -190,8 +190,9 @@ def finite_groups(
         y: (B, n).
 
     Yields:
-        The (n,) mask of the models, and the numbers of the columns. A draw in which one
-        of these models is not finite has an undefined correlation.
+        The (n,) mask of the models that are finite in any draw, and the numbers of the
+        columns. In a draw where one of these models is not finite, the correlation is
+        undefined.
     """
     is_finite = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
     is_finite &= np.isfinite(y).any(0)[:, None]
@@ -256,12 +257,13 @@ def _weighted(x: Array, y: Array, basis: Array, weights: Array) -> Array:
     weighted_basis = weights[:, None, :] * basis.T  # (b, k, n)
     eigenvalues, vectors = np.linalg.eigh(weighted_basis @ basis)  # Gram matrix W
     # A level without a model in the draw has eigenvalue 0.
-    is_there = eigenvalues > 1e-9 * eigenvalues[:, -1:]
+    is_positive = eigenvalues > 1e-9 * eigenvalues[:, -1:]
     scales = 1 / np.sqrt(np.maximum(eigenvalues, 1e-300))
-    whitening = vectors * np.where(is_there, scales, 0)[:, None, :]  # W^(-1/2)
+    whitening = vectors * np.where(is_positive, scales, 0)[:, None, :]  # W^(-1/2)
     fitted_x = whitening.mT @ (weighted_basis @ x)  # (b, k, M)
     fitted_y = whitening.mT @ (weighted_basis @ y[..., None])  # (b, k, 1)
-    # Weighted sums of squares and of products, less what the basis explains of them.
+    # Sums of squares and products of the residuals of weighted least squares: the
+    # weighted sums less those of the fitted values.
     sums_x = (weights[:, None] @ x**2)[:, 0]  # (b, M)
     sums_y = (weights * y**2).sum(1)  # (b,)
     sums_xy = ((weights * y)[:, None] @ x)[:, 0]  # (b, M)
@@ -361,14 +363,14 @@ def _counted_in_draws(x: Array, y: Array, weights: Array) -> Array:
     for column in range(x.shape[2]):
         values = x[:, :, column]
         is_finite = np.isfinite(values)
-        is_known = is_finite[:, first] & is_finite[:, second]
-        known_pairs = np.where(is_known, pairs, 0).astype(np.float32)
+        both_finite = is_finite[:, first] & is_finite[:, second]
+        weight = np.where(both_finite, pairs, 0).astype(np.float32)  # (B, pairs)
         order_x = _order(values.T, first, second).T
-        signed = known_pairs * order_y
+        signed = weight * order_y
         # Draws of two models or fewer have no rank correlation.
         enough = ((weights > 0) & is_finite).sum(1) >= 3
         counts[0, enough, column] = (signed * order_x).sum(1)[enough]
-        counts[1, enough, column] = (known_pairs * np.abs(order_x)).sum(1)[enough]
+        counts[1, enough, column] = (weight * np.abs(order_x)).sum(1)[enough]
         counts[2, enough, column] = np.abs(signed).sum(1)[enough]
         counts[3, enough, column] = np.abs(signed * order_x).sum(1)[enough]
     return counts

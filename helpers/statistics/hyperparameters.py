@@ -1,4 +1,4 @@
-"""What is left of a correlation with the gap when hyperparameters are held fixed."""
+"""Correlations with the gap while hyperparameters are held fixed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -102,8 +102,8 @@ def configuration_means(values: Array, configurations: Codes) -> Array:
     """
     means = pd.DataFrame(values).groupby(configurations).mean().to_numpy()
     mantissa, exponent = np.frexp(means)
-    # Rounded to 40 bits: repeats that are equal would else differ by the rounding of
-    # their mean, and ties would get an order.
+    # Rounded to 40 bits: else means of equal values would differ by their rounding, and
+    # configurations that tie would get an order.
     return np.ldexp(np.rint(np.ldexp(mantissa, 40)), exponent - 40)
 
 
@@ -120,9 +120,10 @@ def granulated_kendall(
         axes: hyperparameters.
 
     Returns:
-        measure, hyperparameter, psi and n. ``psi`` of an axis is the mean over the
-        settings of the others of tau-a over the setting's configurations, NaN without
-        a setting of two; "all" is the mean over axes.
+        measure, hyperparameter, psi and n. For ``psi`` of a hyperparameter, the
+        configurations that agree in all others form a group, and tau-a is averaged over
+        the groups; NaN where no group has two configurations. "all" is the mean over
+        hyperparameters.
     """
     values = models[list(measures)].to_numpy(dtype=float)
     gap = models[["gap"]].to_numpy(dtype=float)
@@ -130,10 +131,10 @@ def granulated_kendall(
     is_finite = np.isfinite(values) & np.isfinite(gap)
     configurations = joint_codes(levels.T, len(levels))
     x = configuration_means(np.where(is_finite, values, np.nan), configurations)
-    # The gap is averaged over the models where the measure is finite, hence once per
-    # measure.
+    # (C, M): the gap is averaged over the models where that measure is finite.
     y = configuration_means(np.where(is_finite, gap, np.nan), configurations)
-    levels = levels[np.unique(configurations, return_index=True)[1]]
+    first_models = np.unique(configurations, return_index=True)[1]
+    levels = levels[first_models]  # (C, A), one row per configuration
     psi = np.empty((len(axes), len(measures)))
     for axis in range(len(axes)):
         others = np.delete(levels, axis, axis=1)
@@ -151,7 +152,7 @@ def granulated_kendall(
 
 
 def _mean_tau(x: Array, y: Array, groups: Codes) -> Array:
-    """Mean of tau-a over groups of configurations: (C, M) -> (M,)."""
+    """Mean of tau-a over groups of configurations: (C, M) and (C, M) -> (M,)."""
     taus = [np.empty((0, x.shape[1]))]
     for rows in pd.Series(groups).groupby(groups).indices.values():
         first, second = np.triu_indices(len(rows), 1)
@@ -169,8 +170,8 @@ def confounders(
 ) -> pd.DataFrame:
     """Each measure's r with the gap, pooled and with hyperparameters held fixed.
 
-    Models that differ in a hyperparameter can show a correlation when they are pooled,
-    although within each level there is none (Simpson's paradox).
+    Pooled models can show a correlation that exists within no level of a hyperparameter
+    (Simpson's paradox).
 
     Args:
         bootstrap: of the models.
@@ -193,11 +194,12 @@ def confounders(
         within = subsets(bootstrap, names, axis)
         tables.append(within.assign(kind=WITHIN, hyperparameter=axis))
     if axes:
-        given = bootstrap.correlations(names, given=design(models, axes), tau=False)
-        tables.append(given.assign(kind=GIVEN_ALL, hyperparameter=ALL))
+        all_fixed = bootstrap.correlations(names, given=design(models, axes), tau=False)
+        tables.append(all_fixed.assign(kind=GIVEN_ALL, hyperparameter=ALL))
     for axis in axes:
-        given = bootstrap.correlations(names, given=design(models, [axis]), tau=False)
-        tables.append(given.assign(kind=GIVEN_ONE, hyperparameter=axis))
+        columns = design(models, [axis])
+        one_fixed = bootstrap.correlations(names, given=columns, tau=False)
+        tables.append(one_fixed.assign(kind=GIVEN_ONE, hyperparameter=axis))
     if axes:
         granulated = granulated_kendall(models, names, axes).assign(kind=GRANULATED)
         tables.append(granulated.rename(columns={"psi": "pearson_r"}))

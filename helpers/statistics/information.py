@@ -1,6 +1,6 @@
-"""How much a measure says of the order of two gaps with hyperparameters known.
+"""Information of a measure on the order of two gaps, given hyperparameters.
 
-The score of the PGDL competition.
+The score of the PGDL competition, a normalised conditional mutual information.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ def conditional_information(
     values: ArrayLike | None = None,
     target: str = "gap",
 ) -> Array:
-    """Share of the uncertainty about an order of two models that a measure removes.
+    """Share of the entropy of the order of two models that a measure explains.
 
     The order is that of their gaps, or of another target; Jiang et al. 2020, PGDL. The
-    score is the least of ``information_by_set``. Chance explains a part of it, so
-    scores compare on the same models alone.
+    score is the least of ``information_by_set``. It is above 0 by chance alone, so
+    compare scores of the same models only.
 
     Args:
         models: n networks with hyperparameters and measures.
@@ -43,8 +43,8 @@ def conditional_information(
         target: column whose order is asked.
 
     Returns:
-        (M,) in [0, 1], or (D, M) where values are passed; NaN where the order is
-        certain or a measure is undefined.
+        (M,) in [0, 1], or (D, M) where values are passed; NaN where hyperparameters
+        determine the order, or a measure is undefined.
     """
     y = np.atleast_2d(np.asarray(models[target] if values is None else values, float))
     x = models[list(measures)].to_numpy(dtype=float)
@@ -53,16 +53,19 @@ def conditional_information(
         name: levels for name, levels in codes.items() if levels.max(initial=0) > 0
     }
     scores = np.full((len(y), x.shape[1]), np.nan)
-    is_known = np.where(np.isfinite(y).all(0), 0, np.nan)[None]
-    for rows, columns in finite_groups(x, is_known):
+    # (1, n): NaN leaves out a model whose target is not finite in any permutation
+    is_usable = np.where(np.isfinite(y).all(0), 0, np.nan)[None]
+    for rows, columns in finite_groups(x, is_usable):
         configurations = joint_codes(
             [levels[rows] for levels in varied.values()], int(rows.sum())
         )
-        first = np.unique(configurations, return_index=True)[1]
-        levels_of_each = {name: levels[rows][first] for name, levels in varied.items()}
-        measured = configuration_means(x[np.ix_(rows, columns)], configurations)
-        asked = configuration_means(y[:, rows].T, configurations)
-        by_set = information_by_set(measured, asked, levels_of_each)
+        first_models = np.unique(configurations, return_index=True)[1]
+        levels_by_axis = {
+            name: levels[rows][first_models] for name, levels in varied.items()
+        }
+        measure_means = configuration_means(x[np.ix_(rows, columns)], configurations)
+        target_means = configuration_means(y[:, rows].T, configurations)
+        by_set = information_by_set(measure_means, target_means, levels_by_axis)
         scores[:, columns] = np.fmin.reduce(list(by_set.values()))
     return scores if values is not None else scores[0]
 
@@ -84,7 +87,7 @@ def information_by_set(
 
     Returns:
         (D, M) in [0, 1] for every set of at most two hyperparameters that are known;
-        NaN where every cell is certain.
+        NaN where the order is certain in every cell.
     """
     # Ranks have the same order, and are compared faster.
     ranks = rankdata(measures, "dense", axis=0).astype(np.int16)
@@ -95,7 +98,7 @@ def information_by_set(
         cells = joint_codes([levels[name] for name in names], len(gaps))
         information, entropy = _in_cells(ranks, gap_ranks, cells)
         share = information / np.where(entropy > 0, entropy, np.nan)
-        # Rounded, so that a measure that is constant in every cell has exactly nothing.
+        # Rounded, so that a measure that is constant in every cell has exactly 0.
         shares[names] = np.round(np.clip(share, 0, 1), 12).T
     return shares
 
@@ -103,7 +106,11 @@ def information_by_set(
 def _in_cells(
     ranks: NDArray[np.int16], gap_ranks: NDArray[np.int16], groups: Codes
 ) -> tuple[Array, Array]:
-    """Information (M, D) and entropy (D,) summed over the cells of pairs of groups."""
+    """Information (M, D) and entropy (D,) summed over the cells of pairs of groups.
+
+    In a cell, with H the entropy in bits, ``I = H(gap) + H(measure) - H(both)``. Counts
+    n_i of N pairs have ``N H = N log2 N - sum of n_i log2 n_i``.
+    """
     draws = gap_ranks.shape[1]
     members = [
         np.flatnonzero(groups == group) for group in range(groups.max(initial=-1) + 1)
@@ -112,34 +119,34 @@ def _in_cells(
     entropy = np.zeros(draws)
     n_log_n = _n_log_n(len(gap_ranks) ** 2)
     for (a, one), (b, other) in product(enumerate(members), repeat=2):
+        # A configuration makes no pair with itself, and is not larger than itself.
         pairs = len(one) * (len(other) - (a == b))
         if pairs < 2:
             continue
-        of_measure = _larger(ranks, one, other).T
-        for chosen in slices(draws, pairs):
-            of_gap = _larger(gap_ranks[:, chosen], one, other)
+        measure_larger = _larger(ranks, one, other).T  # (M, pairs)
+        for columns in slices(draws, pairs):
+            gap_larger = _larger(gap_ranks[:, columns], one, other)  # (pairs, D)
             # Single precision holds whole numbers exactly up to 16.7 million.
-            both = (of_measure @ of_gap).astype(np.intp)
-            by_gap = of_gap.sum(0).astype(np.intp)
-            by_measure = of_measure.sum(1)[:, None].astype(np.intp)
+            both = (measure_larger @ gap_larger).astype(np.intp)  # (M, D)
+            by_gap = gap_larger.sum(0).astype(np.intp)  # (D,)
+            by_measure = measure_larger.sum(1)[:, None].astype(np.intp)  # (M, 1)
             neither = pairs - by_gap - by_measure + both
             outcomes = (both, by_gap - both, by_measure - both, neither)
-            of_gap_alone = n_log_n[pairs] - n_log_n[by_gap] - n_log_n[pairs - by_gap]
-            of_measure_alone = (
+            gap_entropy = n_log_n[pairs] - n_log_n[by_gap] - n_log_n[pairs - by_gap]
+            measure_entropy = (
                 n_log_n[pairs] - n_log_n[by_measure] - n_log_n[pairs - by_measure]
             )
             of_outcomes = sum(n_log_n.take(count) for count in outcomes)
-            joint = of_gap_alone + of_measure_alone - n_log_n[pairs] + of_outcomes
-            entropy[chosen] += of_gap_alone / pairs
-            information[:, chosen] += joint / pairs
+            mutual = gap_entropy + measure_entropy - n_log_n[pairs] + of_outcomes
+            entropy[columns] += gap_entropy / pairs
+            information[:, columns] += mutual / pairs
     return information, entropy
 
 
 def _n_log_n(most: int) -> Array:
-    """``n log2 n`` of 0 to ``most``.
+    """Table of ``n log2 n`` for n from 0 to ``most``.
 
-    A table, since all counts are whole numbers: a certain outcome has exactly no
-    entropy.
+    Equal counts cancel exactly, so that a certain outcome has an entropy of exactly 0.
     """
     whole = np.arange(most + 1, dtype=float)
     return np.log2(np.maximum(whole, 1)) * whole

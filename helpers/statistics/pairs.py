@@ -1,4 +1,4 @@
-"""Differences between networks that share all but one thing, paired by seed, start."""
+"""Paired differences between an arm of training and its control."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from helpers.statistics.permutation import holm, sign_flip_p
 from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, SUPPORTED
 
 LEVEL = 0.95
-CHECK = "area_matched_iou"  # by which an arm is seen to look elsewhere than its control
+# Overlap of maps on test images: shows whether an arm looks elsewhere than its control.
+CHECK = "area_matched_iou"
 NOT_CHANGED = "looking was not changed"
-_FEWEST = 4  # networks of which a correlation is shown
-FEWEST_PAIRS = 3  # of which an interval is narrow enough to see that looking changed
+_FEWEST = 4  # networks for a correlation
+FEWEST_PAIRS = 3  # pairs for an interval that can show that looking changed
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class PairedDifference:
 def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
     """Mean of the differences of pairs, with Student's interval and a sign-flip p.
 
-    Under the hypothesis of no effect the sign of each difference is as likely one as
-    the other; p is the share of all ways to choose signs whose sum is as far from 0
-    (Fisher 1935). All ways are tried where there are few, as in ``sign_flip_p``.
+    Without an effect each difference is as likely positive as negative. p is the share
+    of all choices of signs whose sum is at least as far from 0 (Fisher 1935); random
+    choices are taken where there are too many, see ``sign_flip_p``.
 
     Args:
         arm: (n,) values, one of each pair.
@@ -136,7 +137,7 @@ def paired_table(
 def _by_pair(
     models: pd.DataFrame, looking: str, paired_by: Sequence[str]
 ) -> pd.DataFrame:
-    """Networks of an arm by what names their pair."""
+    """Networks of an arm, indexed by the columns that name their pair."""
     arm = models[models["looking"] == looking].set_index(list(paired_by))
     if arm.index.has_duplicates:
         twice = arm.index[arm.index.duplicated()][0]
@@ -171,19 +172,19 @@ def slope_of_gap(models: pd.DataFrame, measure: str) -> float:
 def correlations_by_arm(
     models: pd.DataFrame, measures: Sequence[str], target: str, plain: str
 ) -> pd.DataFrame:
-    """Does a measure predict the gap still, where training pushed it?
+    """Correlation of measures with a target, over all arms and plain training alone.
 
     Args:
         models: one row per network, with "looking", "pretrained", the measures and the
             target.
         measures: columns.
         target: column, such as "gap".
-        plain: the level of "looking" of networks that were told nothing.
+        plain: the level of "looking" of plain training, which no arm changed.
 
     Returns:
         One row per measure: networks, r and r_given_start (whether pretrained) over
-        all networks; plain_networks, plain_r and plain_r_given_start over those that
-        were told nothing. NaN where fewer than 4 networks are left, or all are alike.
+        all networks; plain_networks, plain_r and plain_r_given_start over those of
+        plain training. NaN for fewer than 4 networks, or equal values.
     """
     groups = {"": models, "plain_": models[models["looking"] == plain]}
     rows = []
@@ -207,8 +208,8 @@ def paired_claims(
 ) -> pd.DataFrame:
     """Verdicts on claims that training a network to look somewhere changes an outcome.
 
-    A claim holds an arm against its control, over all starts. Where networks of the
-    two do not differ in where they look on test images, nothing can be said of looking.
+    A claim compares an arm with its control, over all starts. Where the two do not
+    differ in where they look on test images, the verdict is ``NOT_CHANGED``.
 
     Args:
         claims: those of a study; others than on paired differences are left out.
@@ -221,8 +222,8 @@ def paired_claims(
         than three pairs), verdict.
     """
     rows = []
-    asked = [claim for claim in claims if claim["question"] == PAIRED]
-    for claim in sorted(asked, key=lambda claim: not claim.get("primary", False)):
+    on_pairs = [claim for claim in claims if claim["question"] == PAIRED]
+    for claim in sorted(on_pairs, key=lambda claim: not claim.get("primary", False)):
         contrast = claim["arm"], claim["control"]
         outcome = _row_of(differences, *contrast, claim["measure"])
         check = _row_of(differences, *contrast, CHECK)
@@ -265,7 +266,7 @@ def _was_changed(check: pd.Series) -> str:
 
 
 def excludes_zero(row: Mapping[str, Any] | pd.Series) -> bool:
-    """Whether an interval lies on one side of 0; not where there is none.
+    """Whether an interval lies on one side of 0; False without an interval.
 
     Args:
         row: with low and high.

@@ -1,7 +1,7 @@
 """P-values by permutation.
 
-Gaps, or their residuals, change places among configurations: one null for all measures,
-and the error of a family.
+Gaps, or their residuals, are permuted among configurations. All measures share the
+permutations, so that p-values can be adjusted for the family of all measures.
 """
 
 import itertools
@@ -34,9 +34,9 @@ def permuted_rows(
 ) -> Rows:
     """Rows of the models after each permutation of configurations.
 
-    Configurations change places with those of as many models, and of the same group.
-    Where few arrangements exist each stands once, but for the observed one, so that
-    ``(1 + count) / (1 + rows)`` of ``p_values`` is the exact share of all of them.
+    Configurations change places with others of the same group and number of models. If
+    there are few arrangements, each is listed once except the observed one; then
+    ``(1 + count) / (1 + rows)`` of ``p_values`` is the exact share of all arrangements.
 
     Args:
         configurations: (n,) name of each model's configuration.
@@ -72,13 +72,17 @@ def permuted_rows(
 def _exchangeable(
     codes: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> list[NDArray[np.intp]]:
-    """Places (configurations, models of each) of what may change places."""
+    """Row numbers of configurations that may change places with each other.
+
+    Returns:
+        One (configurations, models of each) array for each group and number of models.
+    """
     configurations: dict[tuple[int, int], list[NDArray[np.intp]]] = {}
     for code in range(codes.max(initial=-1) + 1):
         models = np.flatnonzero(codes == code)
         group_and_size = (int(groups[models[0]]), len(models))
         configurations.setdefault(group_and_size, []).append(models)
-    return [np.stack(configurations[alike]) for alike in sorted(configurations)]
+    return [np.stack(configurations[key]) for key in sorted(configurations)]
 
 
 def _all_arrangements(blocks: Sequence[NDArray[np.intp]], models: int) -> Rows:
@@ -121,12 +125,12 @@ def null_partial_correlation(
     if not len(rows):
         measures = 1 if np.ndim(x) == 1 else np.shape(x)[1]
         return np.empty((0, measures))
-    left = residuals(y[:, None], orthonormal(given, np.isfinite(y)))[:, 0]
-    return partial_correlation(x, left[rows], given)
+    residual = residuals(y[:, None], orthonormal(given, np.isfinite(y)))[:, 0]
+    return partial_correlation(x, residual[rows], given)
 
 
 def null_centre(observed: ArrayLike, null: Array) -> Array:
-    """Mean of statistics under the null, the observed arrangement among its draws.
+    """Mean of statistics over the permutations and the observed arrangement.
 
     Args:
         observed: (M,) statistics of the data as they are.
@@ -141,9 +145,8 @@ def null_centre(observed: ArrayLike, null: Array) -> Array:
 def p_values(observed: ArrayLike, null: Array) -> Array:
     """Share of all arrangements whose statistic is at least the observed one.
 
-    ``(1 + count) / (1 + D)``: the observed arrangement is counted beside the D of the
-    null, which do not hold it where they were enumerated. Absolute statistics give p
-    of both sides.
+    ``(1 + count) / (1 + D)``: the 1 is the observed arrangement, which an enumerated
+    null does not hold. Absolute statistics give a two-sided p.
 
     Args:
         observed: (M,) statistics.
@@ -157,16 +160,17 @@ def p_values(observed: ArrayLike, null: Array) -> Array:
         [0.5]
     """
     observed = np.asarray(observed, dtype=float)
-    # The observed arrangement may be drawn, and then has other sums and rounding.
+    # The tolerance counts a drawn copy of the observed arrangement, whose sums round
+    # differently.
     count = (null >= observed - 1e-9 * np.abs(observed)).sum(0)
     draws = np.isfinite(null).sum(0)
     return np.where(np.isfinite(observed), (1 + count) / (1 + draws), np.nan)
 
 
 def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
-    """P-value of each statistic for the family of all: maxT, single step.
+    """P-values adjusted for the family of all statistics: single-step maxT.
 
-    By the null of their maximum; Westfall and Young 1993.
+    Each statistic is compared with the null of their maximum; Westfall and Young 1993.
 
     Args:
         observed: (M,) statistics, larger is more extreme.
@@ -182,28 +186,26 @@ def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
 
 
 def band(null: Array) -> float:
-    """Bound that the largest of all statistics stays within in 95 % of the null.
-
-    Beyond it the adjusted p is below 0.05.
+    """Critical value of the largest statistic: beyond it the adjusted p is below 0.05.
 
     Args:
         null: (D, M) statistics under the null, larger is more extreme.
 
     Returns:
-        NaN where too few draws are there.
+        NaN where there are too few permutations.
     """
     largest = np.sort(np.fmax.reduce(null, axis=1, initial=np.nan))
     largest = largest[np.isfinite(largest)]
-    # So few draws are above that the adjusted p is less than 0.05.
+    # Smallest rank with (1 + draws above it) / (1 + draws) < 0.05.
     rank = int(0.95 * (len(largest) + 1) + 1e-9) + 1
     return float(largest[rank - 1]) if 0 < rank <= len(largest) else np.nan
 
 
 def holm(p: ArrayLike) -> Array:
-    """P-values for the family of all, whatever their dependence; Holm 1979.
+    """P-values adjusted for the family of all, whatever their dependence; Holm 1979.
 
     Args:
-        p: (m,); NaN is not in the family.
+        p: (m,); NaN does not count in the family.
 
     Returns:
         (m,) in [0, 1], NaN where p is.
@@ -228,9 +230,9 @@ def sign_flip_p(
 
     Args:
         values: (n, M), NaN is left out.
-        groups: (n,) names of what changes sign together.
-        flips: number of random changes, where there are too many for all.
-        seed: of the random changes.
+        groups: (n,) names; the values of a group change sign together.
+        flips: number of random choices of signs, where there are too many to try all.
+        seed: of the random choices.
 
     Returns:
         (M,) in (0, 1]; NaN where no value is finite.
@@ -240,8 +242,10 @@ def sign_flip_p(
     sums = table.groupby(np.asarray(groups)).sum().to_numpy()
     count = len(sums)
     if 2**count <= flips + 1:
+        # All choices of signs, from the bits of a number; 0 would be the observed one.
         numbers = np.arange(1, 2**count)[:, None]
-        signs = 1 - 2 * ((numbers >> np.arange(count)) & 1)
+        bits = (numbers >> np.arange(count)) & 1
+        signs = 1 - 2 * bits  # (choices, groups)
     else:
         signs = np.random.default_rng(seed).choice([-1, 1], size=(flips, count))
     least = sums.sum(0) - 1e-9 * np.abs(sums).sum(0)

@@ -1,6 +1,6 @@
-"""What predicts the gap of models that were not seen.
+"""Prediction of the gap of held-out models by ridge regression.
 
-Hyperparameters, training accuracy and loss, and what a measure saves beside them.
+From hyperparameters, training accuracy and loss; and the error that a measure saves.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from helpers.statistics.permutation import sign_flip_p
 # How well a network fits its training images; measures must add something to it.
 FIT = ("train_accuracy", "log_train_loss")
 FOLDS = 10
-DEALS = 30
+DEALS = 30  # random divisions into folds, over which errors are averaged
 FEWEST_FOLDS = 3
 PENALTIES = np.logspace(-2, 4, 13)
 
 
 def with_fit(models: pd.DataFrame) -> pd.DataFrame:
-    """Add ``log_train_loss``, natural, of a loss of 1e-12 at least.
+    """Add ``log_train_loss``, the natural logarithm of a loss of at least 1e-12.
 
     Args:
         models: with train_loss.
@@ -33,15 +33,16 @@ def with_fit(models: pd.DataFrame) -> pd.DataFrame:
 
 
 def left_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
-    """Absolute errors of gaps predicted by ridge regressions that never saw them.
+    """Absolute errors of the gaps of held-out networks, by ridge regressions.
 
-    Hoerl and Kennard 1970. Columns are standardised, and the penalty with the least
-    leave-one-out error is chosen, on the networks that a regression is fitted to.
+    Hoerl and Kennard 1970. Each fold is predicted by a regression on the others, which
+    standardise the columns and choose the penalty, with the least leave-one-out error.
 
     Args:
         predictors: (n, k) columns, or (M, n, k) of M regressions.
         gap: (n,) fractions.
-        folds: (n,) numbers, or (D, n) of D deals, over which errors are averaged.
+        folds: (n,) fold of each network, or (D, n) of D divisions, over which errors
+            are averaged.
 
     Returns:
         (n,) or (M, n) in points; NaN with fewer than ``FEWEST_FOLDS`` folds.
@@ -63,7 +64,7 @@ def left_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
 
 
 def predicted(predictors: Array, gap: Array, new: Array) -> Array:
-    """Gaps of new networks, by ridge regressions of the best penalty.
+    """Gaps of new networks, predicted by ridge regressions with the best penalty.
 
     Args:
         predictors: (n, k) columns, or (M, n, k), of the networks that are fitted to.
@@ -79,43 +80,48 @@ def predicted(predictors: Array, gap: Array, new: Array) -> Array:
 
 
 def _ridge(x: Array, y: Array, new: Array) -> Array:
-    """Predictions (M, m) at new (M, m, k) of regressions of (n,) on (M, n, k)."""
+    """Predictions (M, m) at new (M, m, k) of regressions of y (n,) on x (M, n, k).
+
+    One eigendecomposition serves all penalties. The slopes of a penalty are those of
+    ``np.linalg.solve(x.T @ x + penalty * np.eye(k), x.T @ centred)``.
+    """
     if not x.shape[2]:
         return np.full(new.shape[:2], y.mean())
     largest = np.abs(x).max(1, keepdims=True)
-    scale = np.where(largest > 0, largest, 1)  # squares of products of norms overflow
+    scale = np.where(largest > 0, largest, 1)  # else squares of large norms overflow
     mean = (x / scale).mean(1, keepdims=True)
     spread = (x / scale).std(1, keepdims=True)
     spread = np.where(spread > 1e-12 * np.abs(mean), spread, 1)
     x = (x / scale - mean) / spread
     new = (new / scale - mean) / spread
     centred = y - y.mean()
-    sizes, axes = np.linalg.eigh(x.mT @ x)
-    along = x @ axes  # (M, n, k)
+    eigenvalues, vectors = np.linalg.eigh(x.mT @ x)
+    scores = x @ vectors  # (M, n, k), principal components
     # (M, k, penalties)
-    shrinkage = 1 / (np.maximum(sizes, 0)[..., None] + PENALTIES)
-    slopes = (along.mT @ centred)[..., None] * shrinkage
-    # Leave-one-out residuals from those of the fit and the diagonal of its
-    # projection, the intercept's share 1/n in it.
-    leverage = 1 / len(y) + along**2 @ shrinkage
-    residuals = (centred[:, None] - along @ slopes) / (1 - leverage)
-    best = (residuals**2).mean(1).argmin(1)
-    chosen = axes @ np.take_along_axis(slopes, best[:, None, None], 2)
-    return y.mean() + (new @ chosen)[..., 0]
+    shrinkage = 1 / (np.maximum(eigenvalues, 0)[..., None] + PENALTIES)
+    slopes = (scores.mT @ centred)[..., None] * shrinkage
+    # A leave-one-out residual is that of the fit over 1 - leverage, the diagonal of the
+    # fit's projection, to which the intercept adds 1/n.
+    leverage = 1 / len(y) + scores**2 @ shrinkage
+    residuals = (centred[:, None] - scores @ slopes) / (1 - leverage)
+    best_penalty = (residuals**2).mean(1).argmin(1)  # (M,)
+    best_slopes = np.take_along_axis(slopes, best_penalty[:, None, None], 2)
+    coefficients = vectors @ best_slopes  # (M, k, 1), of the standardised columns
+    return y.mean() + (new @ coefficients)[..., 0]
 
 
 def dealt_folds(
     groups: ArrayLike, deals: int = DEALS, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Deal whole groups into ``FOLDS`` folds, or as many as there are groups.
+    """Deal whole groups at random into ``FOLDS`` folds, or fewer if there are fewer.
 
     Args:
         groups: (n,) names.
-        deals: how often.
-        seed: of the deals.
+        deals: number of random divisions.
+        seed: of the divisions.
 
     Returns:
-        (deals, n) numbers of folds.
+        (deals, n) fold of each model.
     """
     codes, names = pd.factorize(np.asarray(groups))
     folds = np.arange(len(names)) % min(FOLDS, max(1, len(names)))
@@ -124,12 +130,12 @@ def dealt_folds(
 
 
 def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
-    """Deals into folds, (D, n): configurations ``DEALS`` times, other groups once.
+    """Fold of each network, (D, n): D random divisions, or one if each group is a fold.
 
     Args:
         bootstrap: the networks.
-        left_out: ``CONFIGURATION``, whose values are dealt into folds at random, or
-            another column, each value of which is left out once.
+        left_out: ``CONFIGURATION``, whose values are dealt into folds at random
+            ``DEALS`` times, or another column, whose values are the folds.
     """
     groups = bootstrap.models[left_out]
     if left_out == CONFIGURATION:
@@ -139,12 +145,14 @@ def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Rivalry:
-    """What a measure is put beside, and what that is held against."""
+    """Comparison of predictions: with a measure, and by a rival without it."""
 
-    predictors: Array  # (n, k) columns that the measure is put beside
-    rival: Array | None = None  # (n, j) columns to be beaten; None is ``predictors``
+    predictors: Array  # (n, k) columns that the measure is added to
+    rival: Array | None = None  # (n, j) columns of the rival; None is ``predictors``
     left_out: str = CONFIGURATION  # column whose groups are left out, see ``folds_of``
-    alike: str = ""  # column whose groups change sign together; "" is ``left_out``
+    # Column of the test of saved errors, whose groups change sign together; "" is
+    # ``left_out``.
+    alike: str = ""
 
 
 def saved_errors(
@@ -153,69 +161,70 @@ def saved_errors(
     rivalry: Rivalry,
     level: float = LEVEL,
 ) -> pd.DataFrame:
-    """By how much each measure lowers the error of the gap of networks left out.
+    """Reduction by each measure of the error of the gap of held-out networks.
 
     Args:
         bootstrap: n networks with measures and ``gap``.
         measures: columns.
-        rivalry: what a measure is put beside and held against.
+        rivalry: columns that a measure is added to, and those it is compared with.
         level: of intervals.
 
     Returns:
         A row per measure: error_without (of the rival), error_with and
         saved_error_points, both with _low and _high, error_worst (of the group that
-        is predicted worst) and saved_error_points_p, one-sided, by changing the signs
-        of whole groups, not adjusted for the number of measures. In points; NaN where
-        there are too few groups.
+        is predicted worst) and saved_error_points_p, one-sided, see ``sign_flip_p``,
+        not adjusted for the number of measures. In points; NaN where there are too few
+        groups.
     """
     x = bootstrap.models[list(measures)].to_numpy(dtype=float)
     gap = bootstrap.models["gap"].to_numpy(dtype=float)
-    without = np.full(x.shape, np.nan)
-    beside = np.full(x.shape, np.nan)
+    errors_without = np.full(x.shape, np.nan)
+    errors_with = np.full(x.shape, np.nan)
     folds = folds_of(bootstrap, rivalry.left_out)
     rival = rivalry.predictors if rivalry.rival is None else rivalry.rival
     for rows, columns in finite_groups(x, gap[None]):
-        alone = left_out_errors(rival[rows], gap[rows], folds[:, rows])
-        without[np.ix_(rows, columns)] = alone[:, None]
+        of_rival = left_out_errors(rival[rows], gap[rows], folds[:, rows])
+        errors_without[np.ix_(rows, columns)] = of_rival[:, None]
         with_measure = np.stack(
             [
                 np.column_stack([rivalry.predictors[rows], x[rows, column]])
                 for column in columns
             ]
-        )
-        errors = left_out_errors(with_measure, gap[rows], folds[:, rows])
-        beside[np.ix_(rows, columns)] = errors.T
-    saved = without - beside
-    with_mean, with_low, with_high = bootstrap.mean(beside, level)
+        )  # (measures, n, k + 1)
+        of_measures = left_out_errors(with_measure, gap[rows], folds[:, rows])
+        errors_with[np.ix_(rows, columns)] = of_measures.T
+    saved = errors_without - errors_with
+    with_mean, with_low, with_high = bootstrap.mean(errors_with, level)
     saved_mean, saved_low, saved_high = bootstrap.mean(saved, level)
     groups = bootstrap.models[rivalry.left_out].to_numpy()
     signs = bootstrap.models[rivalry.alike or rivalry.left_out]
+    by_group = pd.DataFrame(errors_with).groupby(groups).mean()
     return pd.DataFrame(
         {
             "measure": list(measures),
-            "error_without": finite_mean(without),
+            "error_without": finite_mean(errors_without),
             "error_with": with_mean,
             "error_with_low": with_low,
             "error_with_high": with_high,
             "saved_error_points": saved_mean,
             "saved_error_points_low": saved_low,
             "saved_error_points_high": saved_high,
-            "error_worst": pd.DataFrame(beside).groupby(groups).mean().max().to_numpy(),
+            "error_worst": by_group.max().to_numpy(),
             "saved_error_points_p": sign_flip_p(saved, signs, seed=bootstrap.seed),
         }
     )
 
 
 def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
-    """Error of the predicted gap before any measure, in points.
+    """Error of the gap predicted without any measure, in points.
 
     Args:
         bootstrap: n networks.
         axes: hyperparameters that vary.
 
     Returns:
-        A row each for the mean, the fit (training accuracy and loss), hyperparameters,
-        and both, with the interval of the error.
+        A row each for the mean gap alone, the fit (training accuracy and loss),
+        hyperparameters, and both: known, error_points with low and high, n and cells.
     """
     models = with_fit(bootstrap.models)
     predictors = {

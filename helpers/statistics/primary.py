@@ -47,12 +47,12 @@ KIND = [
     "label_smoothing",
     "frozen_stages",
 ]
-_START = ["pretrained", "augmentation"]
+_START_AXES = ["pretrained", "augmentation"]
 WITHIN_SETTINGS = "r_gap_within_settings"
 
 
 def primary_rows(models: pd.DataFrame) -> np.ndarray:
-    """Which models the primary analysis takes, (n,) bool.
+    """Mask of the models of the primary analysis, (n,) bool.
 
     Args:
         models: a catalogue of n models.
@@ -68,9 +68,9 @@ def primary_table(
 ) -> pd.DataFrame:
     """The primary analysis: baselines first, then the stated measures.
 
-    Every number speaks of the kinds of training of the study, not of others. A setting
-    (optimizer, rate, decay, batch size) is the same in many kinds and shifts them
-    alike, so within kinds whole settings are drawn and change places.
+    Every number is about the kinds of training of the study, not about others. A
+    setting (optimizer, learning rate, weight decay, batch size) is shared by many kinds
+    and shifts their gaps alike, so within kinds whole settings are drawn and permuted.
 
     Args:
         bootstrap: the n networks of ``primary_rows``, with measures, ``kind`` and
@@ -98,7 +98,7 @@ def primary_table(
           by Holm for all measures.
     """
     check_primary(measures)
-    # Settings of the same kinds are to have them in the same order.
+    # Sorted, so that settings with the same kinds have them in the same order.
     bootstrap = bootstrap.of(np.argsort(bootstrap.models["kind"], kind="stable"))
     bootstrap = bootstrap.assign(**_groups(bootstrap.models))
     level = 1 - (1 - LEVEL) / looks
@@ -121,11 +121,12 @@ def primary_table(
 
 
 def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
-    """Columns that say which networks are alike in what.
+    """Columns that name groups of networks.
 
     setting: optimizer, rate, decay and batch, or the configuration where these do not
-    vary; by_start: the same apart for each start; kinds: all kinds of a setting, since
-    settings of other kinds do not change places; twins: a kind of any architecture.
+    vary; by_start: setting and start; kinds: all kinds of training with this setting
+    (only settings with the same kinds are permuted); twins: the kind of training
+    without its architecture.
     """
     text = models.astype(str)
     setting = text.filter(items=SETTING).sum(axis=1)
@@ -139,7 +140,7 @@ def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
     ]
     return {
         "setting": setting,
-        "by_start": text.filter(items=[*_START, *SETTING]).sum(axis=1),
+        "by_start": text.filter(items=[*_START_AXES, *SETTING]).sum(axis=1),
         "kinds": text["kind"].groupby(setting).transform("".join),
         "twins": pd.Series(twins, models.index, dtype=object),
     }
@@ -227,7 +228,7 @@ def _of_measures(
 def _within_kinds(
     bootstrap: Bootstrap, names: list[str], permutations: int, level: float
 ) -> dict[str, Array]:
-    """r within kinds given training accuracy and loss, and the least p there can be."""
+    """r within kinds given training accuracy and loss, and the smallest possible p."""
     by_setting = bootstrap.resampling("setting")
     rows = by_setting.permutations(permutations, "kinds")
     given = design(with_fit(bootstrap.models), ["kind"], FIT)
@@ -243,20 +244,21 @@ def _within_kinds(
 def _within_settings(
     bootstrap: Bootstrap, names: list[str], permutations: int
 ) -> dict[str, Array]:
-    """r within kinds with settings of each start held fixed too, p and its power.
+    """r within kinds with settings of each start held fixed too, p and smallest r.
 
-    There is no interval: a draw repeats configurations, and so has too few of them for
-    so many columns. The smallest r is that of Fisher's transformation for the degrees
-    of freedom that are left.
+    There is no interval: a draw repeats configurations, so it has too few different
+    ones for so many columns. The smallest r that has 80 % power is by Fisher's
+    transformation, for the degrees of freedom that are left.
     """
     models = with_fit(bootstrap.models)
     given = design(models, ["kind", "by_start"], FIT)
     question = Question(WITHIN_SETTINGS, given=given)
     rows = bootstrap.permutations(permutations, "kind")
     columns, _ = answers(bootstrap, names, question, rows)
-    held = np.linalg.matrix_rank(np.column_stack([np.ones(len(models)), given]))
+    with_intercept = np.column_stack([np.ones(len(models)), given])
+    rank = np.linalg.matrix_rank(with_intercept)
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
-    freedom = n - held - 2  # as n - 3 where only the mean is held
+    freedom = n - rank - 2  # n - 3 for a correlation without columns held fixed
     smallest = np.tanh(DETECTABLE_Z / np.sqrt(np.where(freedom > 0, freedom, np.nan)))
     is_defined = np.isfinite(columns[WITHIN_SETTINGS])
     return {
@@ -267,7 +269,7 @@ def _within_settings(
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:
-    """Which models come from runs that stopped by a rule, not at the cap of epochs.
+    """Mask of the models of runs that stopped by a rule, not at the cap of epochs.
 
     Args:
         models: a catalogue.

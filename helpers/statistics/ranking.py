@@ -1,6 +1,6 @@
-"""Every measure by the same questions, over all models that are analysed.
+"""Correlations of every measure with gap and test accuracy, over all analysed models.
 
-The appendix of a study ranks measures by it.
+The appendix of a study ranks measures by them.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def answers(
     rows: permutation.Rows,
     level: float = LEVEL,
 ) -> tuple[dict[str, Array], float]:
-    """Answer one question of every measure, with interval and p-values.
+    """Correlation of every measure for one question, with interval and p-values.
 
     Args:
         bootstrap: n networks with measures and target.
@@ -50,11 +50,11 @@ def answers(
         level: of intervals.
 
     Returns:
-        Columns by name, (M,) each, and the band that the largest of all statistics
-        stays within in 95 % of the null. Beside the value stand its interval (_low,
-        _high), _smallest, the smallest size that could have been told from 0 with
-        80 % power, _null, the mean under the null, from which p and band measure, _p,
-        and _p_adjusted for all measures (maxT).
+        Columns by name, (M,) each, and the band, see ``permutation.band``. Beside the
+        correlation stand its interval (_low, _high), _smallest, the smallest |r| that
+        is distinguished from 0 with 80 % power, _null, the mean under the null, _p, and
+        _p_adjusted for all measures (maxT). P-values and band are of the distance from
+        _null.
     """
     names = list(measures)
     x = bootstrap.models[names].to_numpy(dtype=float)
@@ -68,8 +68,8 @@ def answers(
     estimate = bootstrap.estimate(
         names, question.target, statistic=statistic, level=level
     )
-    # A measure that drifts as the gap grows within runs correlates with it under the
-    # null too; what it has beyond that is tested.
+    # Permuted configurations keep the order of their models. So a measure that changes
+    # with the gap during training correlates with it under the null too.
     centre = permutation.null_centre(estimate.value, null)
     size = np.abs(estimate.value - centre)
     away = np.abs(null - centre)
@@ -92,7 +92,7 @@ def ranking_table(
     *,
     permutations: int = permutation.PERMUTATIONS,
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Every measure by ``claims.QUESTIONS``, over all models that are analysed.
+    """Correlations of every measure for ``claims.QUESTIONS``, over all models.
 
     Args:
         bootstrap: n networks with measures.
@@ -101,9 +101,9 @@ def ranking_table(
         permutations: number of random ones, where there are too many for all.
 
     Returns:
-        A row per measure, and the band of each question, see ``answers``. Beside the
-        questions stand the points that a measure saves beside hyperparameters,
-        training accuracy and loss, and its reliability over halves of the images.
+        A row per measure, and the band of each question, see ``answers``. Further
+        columns are the points of error that a measure saves when it is added to
+        hyperparameters, training accuracy and loss, and its split-half reliability.
     """
     models = with_fit(bootstrap.models)
     names = list(measures)

@@ -1,6 +1,6 @@
-"""How far a measure is the same when its images, or the seed of its network, change.
+"""Reliability of a measure over images, and over repeats with other seeds.
 
-A correlation with it can reach the root of its reliability at most.
+The square root of its reliability bounds the correlation of a measure with anything.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ SPLITS = 20
 def reliability(values: ArrayLike, seed: int = 0) -> float:
     """Reliability of the mean over images, from random halves.
 
-    The median over ``SPLITS`` splits in two halves of ``2 r / (1 + r)``, the step to
-    full length (Spearman 1910, Brown 1910), which is not taken below 0.
+    Median over ``SPLITS`` splits in two halves of ``2 r / (1 + r)``, which extrapolates
+    from half to all images (Spearman 1910, Brown 1910); a negative r stays as it is.
 
     Args:
         values: (n, images), NaN where an image has none.
@@ -35,12 +35,13 @@ def reliability(values: ArrayLike, seed: int = 0) -> float:
     counts = is_finite.astype(float) @ halves
     sums = np.where(is_finite, table, 0) @ halves
     means = sums / np.where(counts > 0, counts, np.nan)  # (2, n, splits)
-    in_all = np.isfinite(means).all((0, 2))
-    r = np.array([pearson(*split) for split in means[:, in_all].transpose(2, 0, 1)])
+    in_all_halves = np.isfinite(means).all((0, 2))  # (n,)
+    splits = means[:, in_all_halves].transpose(2, 0, 1)  # (splits, 2, n)
+    r = np.array([pearson(*halves_of_split) for halves_of_split in splits])
     if not np.isfinite(r).any():
         return np.nan
-    stepped = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
-    return float(np.median(stepped[np.isfinite(r)]))
+    of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
+    return float(np.median(of_all_images[np.isfinite(r)]))
 
 
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:

@@ -1,4 +1,4 @@
-"""How often a measure gets the sign of a change of the gap wrong.
+"""Errors of a measure in the sign of a change of the gap.
 
 One hyperparameter changes at a time; Dziugaite et al. 2020.
 """
@@ -13,36 +13,37 @@ from numpy.typing import ArrayLike, NDArray
 from helpers.statistics.correlations import Array, Codes, finite_groups, slices
 from helpers.statistics.hyperparameters import joint_codes, levels_of
 
-# Pairs' worth of weight below which an environment is left out, as in the paper.
+# Effective number of pairs, ``(sum of weights)^2 / sum of squared weights``, below
+# which an environment is left out, as in the paper.
 MINIMUM_SAMPLE = 12.0
 
 
 class SignErrors(NamedTuple):
-    """Robust sign errors of many measures, and what they rest on."""
+    """Robust sign errors of many measures, and the environments behind them."""
 
-    # (D, M) in [0, 1], a row per gap, the largest of the environments that are large
-    # enough: 0 is perfect, 0.5 a coin; NaN where none is.
+    # (D, M) in [0, 1] for D gaps: largest error of the environments that are large
+    # enough. 0 is perfect, 0.5 a coin toss; NaN without such an environment.
     robust: Array
-    environments: NDArray[np.int64]  # (M,) that are large enough with the first gap
-    # (M,) whether an environment holds all settings of the other hyperparameters.
+    environments: NDArray[np.int64]  # (M,) number of them with the first gap
+    # (M,) whether pairs with different levels of the other hyperparameters are pooled.
     pooled: NDArray[np.bool_]
 
 
 def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
-    """Weights of pairs of models by how surely their gaps differ.
+    """Weights of pairs of models by the certainty that their gaps differ.
 
     Hoeffding's bound; Dziugaite et al. 2020, section 4.
 
     Args:
         gap_difference: (...) differences of gaps, fractions.
-        test_images: behind each gap.
+        test_images: number of test images of each gap.
 
     Returns:
         (...) in [0, 0.5].
     """
     squares = np.asarray(gap_difference, dtype=float) ** 2
-    surely = np.maximum(1 - 2 * np.exp(-test_images / 2 * squares), 0)
-    return np.maximum(surely**2 - 0.5, 0)
+    certainty = np.maximum(1 - 2 * np.exp(-test_images / 2 * squares), 0)
+    return np.maximum(certainty**2 - 0.5, 0)
 
 
 def sign_errors(
@@ -58,10 +59,10 @@ def sign_errors(
     Dziugaite et al. 2020, equation (4), section 4 and Figure 1. An environment is two
     configurations that differ in one hyperparameter. Its error is the mean of
     ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``, with
-    C = -direction * measure; it counts when its effective sample is
-    ``MINIMUM_SAMPLE``. Where none does, all pairs that differ only in this
-    hyperparameter, between the same levels, are one, pooled, which does not compare
-    with the paper.
+    C = -direction * measure; it counts if its effective number of pairs is at least
+    ``MINIMUM_SAMPLE``. If none counts, environments are pooled: all pairs that differ
+    only in one hyperparameter, between the same two levels, make one environment.
+    Pooled errors are not comparable with the paper's.
 
     Args:
         models: a row per model.
@@ -69,7 +70,7 @@ def sign_errors(
             smaller gap, else -1.
         axes: hyperparameters.
         gaps: (D, n), such as permuted ones.
-        test_images: behind each gap.
+        test_images: number of test images of each gap.
     """
     direction = np.array(list(measures.values()), dtype=float)
     complexities = models[list(measures)].to_numpy(dtype=float) * -direction
@@ -81,18 +82,19 @@ def sign_errors(
         np.zeros(len(measures), int),
         np.zeros(len(measures), bool),
     )
-    is_defined = np.where(np.isfinite(gaps).all(0), 0, np.nan)[None]
-    for rows, columns in finite_groups(complexities, is_defined):
-        both = rows[pairs.left] & rows[pairs.right]
-        chosen = Pairs(*(part[both] for part in pairs))
-        environment = _environments(levels, chosen, pool=False)
-        pool = not _any_large_enough(environment, weights[both])
+    # (1, n): NaN leaves out a model without a gap
+    is_usable = np.where(np.isfinite(gaps).all(0), 0, np.nan)[None]
+    for rows, columns in finite_groups(complexities, is_usable):
+        has_both = rows[pairs.left] & rows[pairs.right]
+        usable = Pairs(*(array[has_both] for array in pairs))
+        environment = _environments(levels, usable, pool=False)
+        pool = not _any_large_enough(environment, weights[has_both])
         if pool:
-            environment = _environments(levels, chosen, pool=True)
-        left = complexities[chosen.left][:, columns]
-        right = complexities[chosen.right][:, columns]
+            environment = _environments(levels, usable, pool=True)
+        left = complexities[usable.left][:, columns]
+        right = complexities[usable.right][:, columns]
         robust, number = _robust(
-            gaps, chosen, np.sign(left - right), environment, test_images
+            gaps, usable, np.sign(left - right), environment, test_images
         )
         errors.robust[:, columns] = robust
         errors.environments[columns] = number
@@ -103,16 +105,16 @@ def sign_errors(
 class Pairs(NamedTuple):
     """Pairs of models that differ in one hyperparameter alone."""
 
-    left: Codes  # (P,)
-    right: Codes  # (P,)
-    axis: Codes  # (P,) in which hyperparameter
+    left: Codes  # (P,) number of one model
+    right: Codes  # (P,) number of the other
+    axis: Codes  # (P,) number of the hyperparameter
 
 
 def _pairs(levels: Codes) -> Pairs:
-    differ = np.zeros((len(levels),) * 2, dtype=np.int8)
+    differences = np.zeros((len(levels), len(levels)), dtype=np.int8)
     for codes in levels.T:
-        differ += codes[:, None] != codes
-    left, right = np.nonzero(np.triu(differ == 1))
+        differences += codes[:, None] != codes
+    left, right = np.nonzero(np.triu(differences == 1))
     axis = left
     if len(left):
         axis = (levels[left] != levels[right]).argmax(1)
@@ -120,9 +122,10 @@ def _pairs(levels: Codes) -> Pairs:
 
 
 def _environments(levels: Codes, pairs: Pairs, *, pool: bool) -> Codes:
-    """The environment of each pair.
+    """Number of each pair's environment, (P,).
 
-    Its axis and two levels where pooled, else its two configurations.
+    Pairs share it if they have the same two configurations or, pooled, the same
+    hyperparameter and levels.
     """
     if pool:
         left = levels[pairs.left, pairs.axis]
@@ -155,13 +158,14 @@ def _robust(
         pairs: P of models.
         signs: (P, M) of the difference of each measure.
         environment: (P,).
-        test_images: behind each gap.
+        test_images: number of test images of each gap.
 
     Returns:
-        (D, M), NaN where no environment counts, and how many count in the first row.
+        (D, M), NaN without an environment that is large enough; and the number of those
+        that are for the first gap.
     """
     worst = np.full((len(gaps), signs.shape[1]), -np.inf)
-    first = 0
+    environments_of_first_gap = 0
     for number in range(environment.max(initial=-1) + 1):
         members = np.flatnonzero(environment == number)
         left = pairs.left[members]
@@ -170,11 +174,12 @@ def _robust(
             difference = gaps[rows][:, left] - gaps[rows][:, right]
             weights = noise_weights(difference, test_images)
             total = weights.sum(1)
-            counts = _large_enough(total, (weights**2).sum(1))
+            is_large = _large_enough(total, (weights**2).sum(1))
             agreement = (weights * np.sign(difference)) @ signs[members]
-            agreement /= np.where(counts, total, np.nan)[:, None]
-            # Rounded, so that no error is exactly 0.
+            agreement /= np.where(is_large, total, np.nan)[:, None]
+            # Rounded, so that full agreement has an error of exactly 0.
             error = np.round(np.abs((1 - agreement) / 2), 12)
             worst[rows] = np.fmax(worst[rows], error)
-            first += int(counts[0] and rows.start == 0)
-    return np.where(np.isfinite(worst), worst, np.nan), first
+            if rows.start == 0 and is_large[0]:
+                environments_of_first_gap += 1
+    return np.where(np.isfinite(worst), worst, np.nan), environments_of_first_gap

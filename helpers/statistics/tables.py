@@ -1,7 +1,7 @@
 """Tables of the papers.
 
-Correlation and selection per architecture and training accuracy, information and sign
-errors task by task.
+Correlation and selection by architecture and training accuracy; conditional
+information and sign errors; scores of tasks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ TOTAL = "Total"
 def _subsets(
     models: pd.DataFrame, thresholds: Collection[float]
 ) -> Iterator[tuple[dict[str, Any], pd.Series]]:
-    """Models above each training accuracy, per architecture.
+    """Masks of the models above each training accuracy, by architecture.
 
-    Where there are several architectures, all models together come last.
+    If there are several architectures, all models together come last.
     """
     architectures = list(models["architecture"].unique())
     if len(architectures) != 1:
@@ -75,9 +75,9 @@ def correlation_table(
 def selection_table(
     bootstrap: Bootstrap, measures: Mapping[str, int], thresholds: Collection[float]
 ) -> pd.DataFrame:
-    """How often each measure picks the better of two models; Du et al. 2024, Table 4.
+    """Accuracy of each measure in picking the better of two models; Du et al. 2024.
 
-    ``accuracy = (1 - direction gamma) / 2``, where pairs that tie are left out.
+    Table 4. ``accuracy = (1 - direction gamma) / 2``; gamma leaves out pairs that tie.
 
     Args:
         bootstrap: of the models.
@@ -126,20 +126,21 @@ def conditional_table(
     test_images: int,
     permutations: int = PERMUTATIONS,
 ) -> tuple[pd.DataFrame, str]:
-    """Statistics of the literature that hold hyperparameters fixed.
+    """Granulated Kendall, conditional information and sign error of each measure.
 
-    Each stands beside what chance would give the best of these measures.
+    Statistics of the literature that hold hyperparameters fixed. The last two come with
+    an adjusted p and the critical value for the best of all measures.
 
     Args:
         bootstrap: of the models.
         measures: the direction of each column.
         axes: hyperparameters that vary.
-        test_images: behind each gap.
+        test_images: number of test images of each gap.
         permutations: number of random ones.
 
     Returns:
-        A row per measure, p adjusted by maxT, a low sign error being the extreme one;
-        and why no measure has a sign error, "" where one has.
+        A row per measure, with p adjusted by maxT (a low sign error is extreme); and
+        the reason why no measure has a sign error, "" if one has.
     """
     models = bootstrap.models
     names = list(measures)
@@ -171,7 +172,7 @@ def conditional_table(
 def _permuted(bootstrap: Bootstrap, count: int) -> Array:
     """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
     gap = bootstrap.models["gap"].to_numpy(dtype=float)
-    # Random ones, as many for each task as for the others: scores are averaged.
+    # Always random ones: their number must be the same in all tasks that are averaged.
     return np.vstack([gap, gap[bootstrap.permutations(count, exact_up_to=0)]])
 
 
@@ -202,14 +203,14 @@ def task_table(
         permutations: number of random ones.
 
     Returns:
-        A row per measure: a column per task, NaN where one hyperparameter at most
-        varies, and the average beside what chance gives.
+        A row per measure: a column per task, NaN where at most one hyperparameter
+        varies, and the average with its adjusted p and critical value.
     """
     names = list(measures)
     scores = {}
     for number, (name, models) in enumerate(bootstrap.models.groupby(task, sort=True)):
         varied = varied_axes(models, [axis for axis in axes if axis != task])
-        # Another seed, so that what chance gives one task says nothing of another.
+        # Another seed, so that the permutations of tasks are independent.
         of_task = Bootstrap(models, draws=0, seed=bootstrap.seed + number)
         gaps = _permuted(of_task, permutations)
         information = conditional_information(of_task.models, names, varied, gaps)
@@ -242,30 +243,32 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
     component = np.full(x.shape, np.nan)
     r = pearson(x, y)
     if abs(r) > 1e-12:
-        of_y = np.sign(r) * zscore(y[is_finite])
-        component[is_finite] = (zscore(x[is_finite]) + of_y) / 2**0.5
+        # Of two z-scores with correlation r it is (z_x + sign(r) z_y) / sqrt(2).
+        turned_y = np.sign(r) * zscore(y[is_finite])
+        component[is_finite] = (zscore(x[is_finite]) + turned_y) / 2**0.5
     return component
 
 
 def beside_published(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Add the paper's value and the difference to it, where the paper has such a row.
+    """Add the paper's value to each row, and the difference to it.
 
     Args:
         table: of ``correlation_table`` or ``selection_table``.
         published: Du et al. 2024, Table 3 or Table 4.
 
     Returns:
-        The table with published_r or published_accuracy, and difference.
+        The table with published_r or published_accuracy, and difference; NaN where the
+        paper has no such row.
     """
     if "pearson_r" in published:
-        ours = "pearson_r"
+        column = "pearson_r"
         name = "published_r"
         values = published["pearson_r"]
     else:
-        ours = "accuracy"
+        column = "accuracy"
         name = "published_accuracy"
         values = published["accuracy_percent"] / 100
     keys = ["architecture", "threshold", "measure"]
-    theirs = published.rename(columns={"method": "measure"})[keys]
-    joined = table.merge(theirs.assign(**{name: values}), how="left", on=keys)
-    return joined.assign(difference=joined[ours] - joined[name])
+    published = published.rename(columns={"method": "measure"})[keys]
+    joined = table.merge(published.assign(**{name: values}), how="left", on=keys)
+    return joined.assign(difference=joined[column] - joined[name])

@@ -1,7 +1,7 @@
 """Verdicts on claims, and conditions under which a study is informative.
 
-A verdict follows from an interval and an adjusted p-value. A condition that does not
-hold stands beside it.
+A verdict follows from an interval and an adjusted p-value. The conditions that a study
+does not meet are listed beside it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from helpers.statistics.primary import ended_by_a_rule
 
 ANY_MEASURE = "all"
 STANDARD_ERRORS = 3
-# Least, most, and the same in words: conventions, but for the central map, which is a
-# matter of principle.
+# Smallest and largest value that meets a condition, and both in words. The limits are
+# conventions, except that a network's map should beat one map for all images.
 GATES = {
     "the mask can miss": (0.05, 0.60, "mask of 5 to 60 % of the image, in the median"),
     "boxes leave room": (0, 0.40, "whole image scores at most 0.40"),
@@ -53,7 +53,7 @@ NOT_REPRODUCED = "not reproduced"
 CANNOT_TELL = "cannot tell"
 NEGLIGIBLE = 0.2  # |r|, and points of saved error
 SIGNIFICANT = 1 - LEVEL
-# What a claim may lack.
+# Values of what a claim need not state.
 _UNSTATED = {
     "primary": False,
     "source": "",
@@ -76,7 +76,7 @@ def share_above_chance(corrected: ArrayLike) -> float:
     """Share of models whose mean value is clearly above chance.
 
     Args:
-        corrected: (n, images) values less their chance, NaN where undefined.
+        corrected: (n, images) values minus those by chance, NaN where undefined.
 
     Returns:
         Share of models with two values or more whose mean is at least
@@ -95,12 +95,12 @@ def share_above_chance(corrected: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class OverlapFacts:
-    """What conditions ask of the overlap of maps and boxes.
+    """Facts about the overlap of maps and boxes that conditions need.
 
     Attributes:
         floor: mean area of the boxes, a fraction of the image; NaN without boxes.
         mask_areas: by measure, (n,) areas of masks, fractions of the image.
-        corrected: by measure, (n, images) values less their chance.
+        corrected: by measure, (n, images) values minus those by chance.
         above_central_map: by measure, share of models above one fixed central map.
     """
 
@@ -118,19 +118,19 @@ def gate_table(
     overlaps: OverlapFacts,
     reliabilities: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """Whether each condition of ``GATES`` holds, and which measure it concerns.
+    """Table of the conditions of ``GATES``, and whether the study meets them.
 
     Args:
         models: that are analysed.
-        trained: all runs, one row each, of which it is asked whether networks learnt
-            and finished; one that diverged is at chance.
+        trained: all runs, one row each, for the conditions that networks learnt and
+            finished; the accuracy of one that diverged counts as chance.
         classes: number of classes.
         overlaps: of maps and boxes.
         reliabilities: by measure.
 
     Returns:
-        gate, concerns (a measure, or "all"), value, limit, and whether it passes; a
-        value that is not known does not.
+        gate (the condition), concerns (a measure, or "all"), value, limit, and passes,
+        which is False for NaN.
     """
     chance = 1 / classes
     accuracy = trained["test_accuracy"].fillna(chance).median()
@@ -164,7 +164,7 @@ def gate_table(
 
 
 def closed(gates: pd.DataFrame, measure: str) -> list[str]:
-    """Conditions that a measure, or the study, does not meet, in the table's order.
+    """Conditions that a measure or the study does not meet, in the table's order.
 
     Args:
         gates: a row per condition: gate, concerns and passes.
@@ -190,9 +190,9 @@ def verdict(
         low: lower end of the interval.
         high: its upper end.
         p: adjusted for the family of claims.
-        published: value of a paper, which is not reproduced where the interval does
-            not reach it; NaN without one.
-        significant: p below which a side is named.
+        published: value of a paper, not reproduced if the interval does not reach it;
+            NaN without one.
+        significant: p below which a statistic is clearly below or above 0.
 
     Returns:
         ``REPRODUCED``, ``NOT_REPRODUCED`` or ``CANNOT_TELL`` of a published value; else
@@ -212,13 +212,13 @@ def verdict(
 
 
 def direction(low: float, high: float, p: float, significant: float) -> str:
-    """Whether networks with larger values of a measure have smaller gaps.
+    """Verdict on the gap of networks with larger values of a measure.
 
     Args:
         low: lower end of the interval of a correlation with the gap.
         high: its upper end.
         p: of that correlation, adjusted for the number of measures.
-        significant: p below which a side is named.
+        significant: p below which the gap is smaller or larger.
 
     Returns:
         ``SMALLER``, ``LARGER`` or ``CANNOT_TELL``.
@@ -237,13 +237,13 @@ def direction(low: float, high: float, p: float, significant: float) -> str:
 
 
 def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> str:
-    """The gap of networks with larger values of a measure, wherever this is written.
+    """Verdict on the gap of networks with larger values of a measure, for all texts.
 
     Args:
         row: of the primary table.
         question: a correlation of that table, such as "r_gap_given_start".
-        claims: the judged claims of the study, see ``judged``; where one asks this of
-            the measure, its p among all claims decides.
+        claims: the judged claims of the study, see ``judged``; if one asks this
+            question of the measure, the p adjusted for the claims is used.
 
     Returns:
         ``SMALLER``, ``LARGER`` or ``CANNOT_TELL``.
@@ -264,15 +264,16 @@ def judged(
     ranking: pd.DataFrame,
     gates: pd.DataFrame,
 ) -> pd.DataFrame:
-    """The verdict on every claim, with the numbers that it stands on.
+    """The verdict on every claim, with the numbers behind it.
 
-    Primary claims stand first and are one family of Holm's, the others another. A claim
-    with ``errs_at_most`` is contradicted where the whole interval of the error lies
-    above it.
+    Primary claims stand first. P-values are adjusted by Holm over the primary claims,
+    and over the others. A claim with ``errs_at_most`` is contradicted if the whole
+    interval of the error lies above that value.
 
     Args:
         claims: as a study file states them; those on paired differences are left out.
-        primary: the primary table, which answers before the ranking.
+        primary: the primary table, whose numbers are taken before those of the
+            ranking.
         ranking: see ``ranking_table``.
         gates: see ``gate_table``.
     """
@@ -294,7 +295,7 @@ def judged(
 def _answer(
     claim: Mapping[str, Any], tables: Sequence[pd.DataFrame]
 ) -> dict[str, float | int]:
-    """Numbers of a claim's question and measure, of the first table that has both."""
+    """Numbers on a claim, from the first table with its question and measure."""
     question = claim["question"]
     row = pd.Series({"n": 0})
     for table in tables:

@@ -25,7 +25,7 @@ from helpers.data.decode import Decoded, decode_all, reaching_out
 from helpers.data.layouts import Listing
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, value_fault
-from helpers.scoring.scoring_set import OF_A_CLASS
+from helpers.scoring.scoring_set import FEWEST_PER_CLASS
 from helpers.study_files import parse_yaml
 from helpers.sweep.study import load_study
 from helpers.training import run
@@ -193,16 +193,19 @@ def fewest_fitted(images_per_class: int, classes: int) -> int:
 
 
 def least_training_images(classes: int) -> int:
-    """Training images per class that leave runs ``OF_A_CLASS`` images of every class.
+    """Fewest training images per class with which a study can be scored.
 
-    Scores need as many of every class that runs are fitted to, see ``fewest_fitted``.
+    Runs must be fitted to ``FEWEST_PER_CLASS`` images of every class, see
+    ``fewest_fitted``.
 
     Args:
         classes: number of classes.
     """
-    counts = range(OF_A_CLASS, _ALWAYS_ENOUGH_IMAGES)
-    short = [count for count in counts if fewest_fitted(count, classes) < OF_A_CLASS]
-    return max(short, default=OF_A_CLASS - 1) + 1
+    counts = range(FEWEST_PER_CLASS, _ALWAYS_ENOUGH_IMAGES)
+    short = [
+        count for count in counts if fewest_fitted(count, classes) < FEWEST_PER_CLASS
+    ]
+    return max(short, default=FEWEST_PER_CLASS - 1) + 1
 
 
 def _test_images(training: int, test: int) -> int:
@@ -237,9 +240,9 @@ def good_classes(look: Look) -> tuple[list[str], int]:
         while not look.test and needed - _test_images(needed, 0) < least:
             needed += 1
         raise ValueError(
-            f"fewer than 2 classes have {needed} {kind}, which leave {OF_A_CLASS} of "
-            "every class for scores after those that are held out; it was read as "
-            f"{look.layout}: "
+            f"fewer than 2 classes have {needed} {kind}, which leave "
+            f"{FEWEST_PER_CLASS} of every class for scores after those that are held "
+            f"out; it was read as {look.layout}: "
             + "; ".join([_counts(look), *look.remarks])
             + "; another reading: --layout NAME, of docs/images.md"
         )
@@ -489,12 +492,12 @@ def _check_images(
         if fault.class_id in set(subset["class_ids"]) - set(classes)
     ]
     remarks = [f"left out: {sentence}" for sentence in images.left_out(faults)]
-    if len(classes) < 2 or counts.min() < OF_A_CLASS:
+    if len(classes) < 2 or counts.min() < FEWEST_PER_CLASS:
         name = classes[int(counts.argmin())]
         raise ValueError(
             f"{len(classes)} classes are left, and of {name} {counts.min()} images "
-            f"that runs are fitted to; 2 classes and {OF_A_CLASS} images of each are "
-            "needed" + "".join(f"; {remark}" for remark in remarks)
+            f"that runs are fitted to; 2 classes and {FEWEST_PER_CLASS} images of each "
+            "are needed" + "".join(f"; {remark}" for remark in remarks)
         )
     return classes, remarks
 

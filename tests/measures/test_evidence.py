@@ -145,7 +145,7 @@ def test_the_documentation_names_measures_that_are_there_and_every_family():
         assert set(names) >= {
             item.name
             for item in registry.of_families([family])
-            if item.name in registry.KEPT_TOGETHER
+            if item.name in registry.STORED_TOGETHER
         }
     assert set(LIMITS["families"].values) == set(registry.FAMILIES)
 

@@ -13,10 +13,12 @@ from helpers.cams import chance, overlap
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures import localization, registry
 from helpers.measures.evidence import MeasureSettings, score
-from helpers.measures.registry import KEPT_TOGETHER, MEASURES, of_families
+from helpers.measures.registry import MEASURES, STORED_TOGETHER, of_families
 
 # Measures that are added later need no change of a test.
-LISTED = [item for item in of_families(["localization"]) if item.name in KEPT_TOGETHER]
+LISTED = [
+    item for item in of_families(["localization"]) if item.name in STORED_TOGETHER
+]
 
 
 def value_of(name, table):
@@ -179,7 +181,7 @@ def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
     assert scores[iou]["value"].item() == pytest.approx(
         of_16_bits[iou]["value"].item(), abs=2e-3
     )
-    lacking = scores[scores["value"].isna() & scores["measure"].isin(KEPT_TOGETHER)]
+    lacking = scores[scores["value"].isna() & scores["measure"].isin(STORED_TOGETHER)]
     assert set(lacking["measure"]) == {"box_found", "box_average_precision"}
     assert lacking["reason"].str.contains("of single images were not kept").all()
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.measures import complexity, evidence, norms, spectral
 from helpers.measures.layers import Layer
-from helpers.measures.registry import KEPT_TOGETHER, MEASURES
+from helpers.measures.registry import MEASURES, STORED_TOGETHER
 
 SPECTRAL = (
     "log_prod_of_spec",
@@ -24,7 +24,7 @@ SPECTRAL += ("log_sum_of_spec_over_margin", "log_sum_of_spec", "dist_spec_init")
 NAMES = [
     name
     for name, item in MEASURES.items()
-    if item.family == "norms" and name in KEPT_TOGETHER
+    if item.family == "norms" and name in STORED_TOGETHER
 ]
 
 

@@ -26,12 +26,12 @@ def test_a_batch_is_as_large_as_fits(monkeypatch):
     sizes = passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8))
     assert sizes == [4 * 16 * 64, 4 * 16, 4 * 16, 4 * 5]
     largest, together = 4096, 4096 + 64 + 64 + 20
-    monkeypatch.setattr(passes, "_FORWARD", 10 * 4 * largest + 1)
+    monkeypatch.setattr(passes, "_FORWARD_BYTES", 10 * 4 * largest + 1)
     assert PROVIDERS["batch_size"](sizes, "cpu") == 10
-    monkeypatch.setattr(passes, "_WITH_GRADIENTS", 7 * 2 * together + 1)
+    monkeypatch.setattr(passes, "_GRADIENT_BYTES", 7 * 2 * together + 1)
     assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 10) == 7
     assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 5) == 5
-    monkeypatch.setattr(passes, "_FORWARD", 1)
+    monkeypatch.setattr(passes, "_FORWARD_BYTES", 1)
     assert PROVIDERS["batch_size"](sizes, "cpu") == 1
 
 
