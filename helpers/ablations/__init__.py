@@ -1,1 +1,1 @@
-"""The overlap under other choices: of map, threshold, layer, class, size and box."""
+"""Overlap of maps and boxes under other choices: map, threshold, layer, class, size."""

@@ -17,7 +17,7 @@ COSTS = ["seconds", "forward_passes", "backward_passes"]
 
 
 class Attributed(NamedTuple):
-    """Maps of a method and their costs per image, or why there are none."""
+    """Maps of a method and their costs per image, or the reason why there are none."""
 
     method: str
     maps: Tensor | None = None  # (N, S, S), not normalised
@@ -30,7 +30,7 @@ class Attributed(NamedTuple):
 def above_chance(
     maps_normalised: Tensor, images: Any, threshold: float, device: torch.device | str
 ) -> pd.DataFrame:
-    """Localization of each map less that with boxes of other images.
+    """Localization of each map minus that with boxes of other images.
 
     Args:
         maps_normalised: (N, h, w) in [0, 1].
@@ -53,28 +53,30 @@ def above_chance(
 def maps_by_captum(
     network: nn.Module, inputs: Iterable[Tensor], classes: Tensor, settings: Any
 ) -> Iterator[Attributed]:
-    """Compute the attributions of the settings.
+    """Compute the attributions that the settings name.
 
     Args:
         network: in evaluation mode.
         inputs: N images in batches, as the network takes them.
-        classes: (N,) that are explained.
+        classes: (N,) class of each image that is explained.
         settings: attributions and steps, see ``compute.AblationSettings``.
 
     Yields:
-        Each attribution; one that the network does not allow without maps.
+        The maps of each attribution; the reason where the network does not allow it.
     """
     copied = attribution.with_own_activations(network)
     inputs = list(inputs)
-    of_batches = classes.split([len(batch) for batch in inputs])
+    classes_of_batches = classes.split([len(batch) for batch in inputs])
     for method in settings.attributions:
         started = time.perf_counter()
         try:
             batches = [
                 attribution.attribution_maps(
-                    method, copied, images, of_images, settings.steps
+                    method, copied, batch, classes_of_batch, settings.steps
                 )
-                for images, of_images in zip(inputs, of_batches, strict=True)
+                for batch, classes_of_batch in zip(
+                    inputs, classes_of_batches, strict=True
+                )
             ]
         except ValueError as fault:
             yield Attributed(method, reason=str(fault))
@@ -95,10 +97,10 @@ def attribution_scores(
     threshold: float,
     device: torch.device | str,
 ) -> dict[str, Any]:
-    """How far Grad-CAM and each attribution lie in the boxes: a record of the store.
+    """Localization of Grad-CAM and of each attribution, as a record of the store.
 
     Args:
-        cam: (N, h, w).
+        cam: (N, h, w) maps by Grad-CAM.
         by_captum: see ``maps_by_captum``.
         images: N images with boxes.
         threshold: of the map.
@@ -106,7 +108,7 @@ def attribution_scores(
 
     Returns:
         Arrays "<measure>, <method>" (N,), NaN where a network does not allow the
-        method; a table "costs", without the pass that gives the class.
+        method; a table "costs", without those of the pass that predicts the class.
     """
     grad_cam = Attributed(CAM, cam, forward_passes=1.0, backward_passes=0.0)
     record: dict[str, Any] = {}

@@ -41,15 +41,15 @@ BOXES = "boxes"
 ALL_IMAGES = "all"
 RIGHT = "correct"
 WRONG = "wrong"
-# Parts: all images in closed form, a sample by gradients, a sample by Captum, and
-# untrained networks.
+# Parts of the store: maps of all images in closed form, maps of a sample by gradients
+# and by Captum, and scores of untrained networks.
 CLOSED = "closed"
 SAMPLED = "sampled"
 ATTRIBUTED = "attributed"
 UNTRAINED = "untrained"
 
-# Methods and formulas that one forward pass gives in closed form; the first is the
-# paper's. "cam" is the same as "grad_cam" here.
+# Methods and formulas whose maps are computed from one forward pass; the first is the
+# paper's. In closed form "cam" equals "grad_cam".
 CLOSED_FORMS = (
     ("grad_cam", CORRECT),
     ("grad_cam_plus_plus", CORRECT),
@@ -60,15 +60,15 @@ CLOSED_FORMS = (
 PAPER_MAPS = ("grad_cam", CORRECT, PREDICTED)
 # Methods that torchcam computes by another formula.
 TORCHCAM_DIFFERS = {"grad_cam_plus_plus", "smooth_grad_cam_plus_plus"}
-LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
-# At the last stage.
+LAYER_METHODS = ("grad_cam", "layer_cam")  # computed at every stage
+# Computed at the last stage alone.
 SAMPLED_METHODS = tuple(
     method for method in GRADIENT_METHODS if method not in LAYER_METHODS
 )
-# Columns that say how maps were computed and what they are compared with.
+# The way in which maps were computed, and what they are compared with: columns.
 WAY = ["method", "formula", "layer", "class_used", "annotation", "image_size"]
 KEYS = [*WAY, "threshold", "subset"]
-_BATCH = 256  # images per pass; of all random numbers, the noise alone depends on it
+_BATCH = 256  # images per pass; the noise of Smooth Grad-CAM++ depends on it
 _CAPTUM_BATCH = 16
 _VERSION = 1  # of the values
 
@@ -94,12 +94,13 @@ class AblationSettings:
         object.__setattr__(self, "thresholds", thresholds)
 
     def parts(self, annotated: "Annotated") -> dict[str, dict[str, Any]]:
-        """Everything but the network that the values of each part depend on.
+        """Everything that the values of each part depend on, except the network.
 
-        Changed noise leaves the closed forms as they are, changed masks the noise.
+        A part lists its own settings only: a change of the noise keeps the values in
+        closed form.
 
         Args:
-            annotated: images, and masks, which are identified by their pixels.
+            annotated: images, and masks, which are identified by a digest of pixels.
         """
         shared = {
             "images": annotated.scored_on.name,
@@ -110,7 +111,7 @@ class AblationSettings:
             name: json_digest(np.packbits(mask.numpy()).tobytes().hex())
             for name, mask in annotated.masks.items()
         }
-        # No setting any more, but a part of the digests of files that are there.
+        # "layers" is no longer a setting, but the digests of existing files have it.
         settings = asdict(self) | {"layers": ()}
         of_captum = {
             "attributions": settings.pop("attributions"),
@@ -125,7 +126,7 @@ class AblationSettings:
 
 
 class Annotated(NamedTuple):
-    """Images, and masks of what programs hold for the object in them.
+    """Images, and masks of their salient object that programs have made.
 
     Attributes:
         scored_on: N images.
@@ -137,7 +138,7 @@ class Annotated(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A network, and the images that its maps are taken of."""
+    """A network, and the images that its maps are computed of."""
 
     network: nn.Module  # in evaluation mode
     images: Any
@@ -150,12 +151,10 @@ class Subject(NamedTuple):
         return self.images.images.shape[-1]
 
     def first(self, count: int) -> "Subject":
-        """With the first images, the same of every model; 0 takes all.
-
-        Their order is random.
+        """The network with the first images alone, a random sample for all models.
 
         Args:
-            count: number of images.
+            count: number of images; 0 takes all.
         """
         count = min(len(self.images), count or len(self.images))
         return self._replace(images=self.images.subset(range(count)))
@@ -202,20 +201,24 @@ def ablations_of(
     """
     images = annotated.scored_on.of(data)
     subject = Subject(model.load(device), images, model.normalise, device)
-    few = subject.first(settings.images)
+    sample = subject.first(settings.images)
     records = {}
     if CLOSED in parts:
         records[CLOSED] = closed_form_scores(subject, annotated.masks, settings)
     if SAMPLED in parts:
-        records[SAMPLED] = sampled_scores(few, settings)
+        records[SAMPLED] = sampled_scores(sample, settings)
     if ATTRIBUTED in parts:
-        closed = closed_form(few)
-        inputs = [few.input(pixels) for pixels in few.batches(_CAPTUM_BATCH)]
+        closed = closed_form(sample)
+        inputs = [sample.input(pixels) for pixels in sample.batches(_CAPTUM_BATCH)]
         by_captum = attributions.maps_by_captum(
-            few.network, inputs, closed.predicted, settings
+            sample.network, inputs, closed.predicted, settings
         )
         records[ATTRIBUTED] = attributions.attribution_scores(
-            closed.maps[PAPER_MAPS], by_captum, few.images, settings.threshold, device
+            closed.maps[PAPER_MAPS],
+            by_captum,
+            sample.images,
+            settings.threshold,
+            device,
         )
     return records
 
@@ -230,7 +233,7 @@ class Stage(NamedTuple):
 
 @torch.inference_mode()
 def last_stage(subject: Subject) -> Stage:
-    """The layer whose maps are averaged and classified.
+    """The layer whose maps the network averages and classifies.
 
     Args:
         subject: network and images.
@@ -264,9 +267,9 @@ def closed_form_maps(
 ) -> Tensor:
     """Normalised maps without a backward pass, see ``maps.closed_form_cam``.
 
-    Grad-CAM++ as torchcam 0.4.0 computes it loses a division: a channel's weight is
-    ``h w (relu(W_ck) / (h w))^3``, whose factor decides how much the 1e-8 of the
-    normalisation weighs.
+    Grad-CAM++ of torchcam 0.4.0 leaves out a division: a channel's weight is
+    ``h w (relu(W_ck) / (h w))^3``. The constant factors matter, since normalisation
+    adds 1e-8 to the denominator.
 
     Args:
         method: with the formula one of ``CLOSED_FORMS``.
@@ -324,12 +327,12 @@ def closed_form(subject: Subject) -> ClosedForm:
 def closed_form_scores(
     subject: Subject, masks: Mapping[str, Tensor], settings: AblationSettings
 ) -> dict[str, Any]:
-    """Overlap of all maps that one pass gives.
+    """Overlap of all maps that are computed from one forward pass.
 
     Args:
         subject: network and N images.
-        masks: (N, S, S) bool by provider, for the paper's maps; an empty one drops its
-            image.
+        masks: (N, S, S) bool by provider, which the paper's maps are compared with too;
+            an image with an empty mask is left out.
         settings: of the ablations.
 
     Returns:
@@ -372,7 +375,7 @@ class _Scores:
     def add(
         self, maps: Tensor, way: Mapping[str, str | int], *, with_images: bool
     ) -> None:
-        """Score maps (N, h, w) against boxes, and each of their images if asked."""
+        """Score maps (N, h, w) against boxes; ``with_images``, keep IoUs of images."""
         self.add_overlap(maps, self._in_boxes, way)
         threshold = self._settings.threshold
         row = corrected_row(maps, self._subject, threshold)
@@ -426,7 +429,7 @@ def iou_of_images(
 
 
 def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
-    """Rows with the way that their maps were computed in, first.
+    """Rows of scores with the columns ``WAY`` in front.
 
     Args:
         rows: of scores.
@@ -473,7 +476,7 @@ def overlap_rows(
 
 
 def corrected_row(maps: Tensor, subject: Subject, threshold: float) -> pd.DataFrame:
-    """Means of the localization measures that are less their chance.
+    """Means of the localization measures above chance.
 
     Args:
         maps: (N, h, w) in [0, 1].
@@ -626,7 +629,7 @@ def untrained_scores(
     scored_on: ScoringSet,
     device: str,
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Accuracies, gap and overlap of a network that learnt nothing.
+    """Accuracies, gap and overlap of an untrained network.
 
     Du et al. 2024, Table 5.
 
@@ -634,8 +637,8 @@ def untrained_scores(
         model: of ``untrained_models``.
         data: images of the study.
         parts: ``UNTRAINED`` alone.
-        settings: number of training images, and of test images, at most; threshold of
-            the map; and the seed that chooses test images.
+        settings: largest number of training images, and of test images; threshold of
+            the map; and seed of the choice of test images.
         scored_on: training images.
         device: where the network computes.
 

@@ -1,4 +1,4 @@
-"""Ablations of networks that are not here, from kept maps and published tables."""
+"""Ablations of networks that are not here, from stored maps and published tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records, Store
 
 MASKS = "masks"  # the part of the store that keeps masks of the scored images
-SOURCE = "computed_from"  # the column that says where a row of a table is from
+SOURCE = "computed_from"  # column with the origin of a row, one of the next two
 OF_NETWORKS = "networks, as published"
 OF_MAPS = "kept maps"
 WITHOUT_NETWORKS = (
@@ -65,8 +65,8 @@ def masks_of_images(
     for provider in providers:
         record = records.record(MASKS, provider)
         if images.has_pixels and (provider == "folder" or not record):
-            made = make_masks(provider, images, path).numpy()
-            record = {"bits": np.packbits(made, axis=-1)}
+            new_masks = make_masks(provider, images, path).numpy()
+            record = {"bits": np.packbits(new_masks, axis=-1)}
             write_json(folder / SETTINGS, settings)
             records.write(MASKS, provider, record)
         if record:
@@ -83,7 +83,9 @@ def scores_of_maps(
     settings: AblationSettings,
     layer: str,
 ) -> dict[str, pd.DataFrame]:
-    """Grad-CAM of the predicted class under every choice that its kept maps allow.
+    """Scores of Grad-CAM under every choice that the stored maps allow.
+
+    Maps are of the predicted class; thresholds, masks and subsets of images vary.
 
     Args:
         records: of the part "localization", at the settings' threshold.
@@ -111,7 +113,7 @@ def scores_of_maps(
     corrected = []
     for model_id, record in records.records("localization"):
         if len(record["maps"]) < len(images):
-            continue  # of so many images records have the first maps alone
+            continue  # published records may have maps of the first images only
         maps = from_integers(record["maps"])
         is_right = torch.from_numpy(np.asarray(record["correct"]) > 0)
         for name, annotated in annotations.items():
@@ -158,12 +160,12 @@ def with_published(
         name: of its table.
         ours: rows that were computed here; none is a table without rows.
         keys: columns that name a row; not needed where no row was computed here.
-        stand: whether a published row stands where ours has the same keys, as networks
-            gave it from maps that were not rounded; else ours takes its place.
+        stand: whether published rows replace ours with the same keys, since they come
+            from maps that were not rounded; else ours replace them.
 
     Returns:
-        The published rows in their order, then further ones of ours; ``SOURCE`` says
-        which is which. Ours alone where the report has no such table.
+        The published rows in their order, then further ones of ours, with their origin
+        in ``SOURCE``. Ours alone if the report has no such table.
     """
     if report is None:
         return ours

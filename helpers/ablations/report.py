@@ -20,11 +20,11 @@ _NAMES = {
 
 
 def way(method: str, formula: str = "") -> str:
-    """A way to compute a map, or a maker of masks, for a reader.
+    """Name of a CAM method or a provider of masks, as reports write it.
 
     Args:
-        method: of CAM, or maker of masks.
-        formula: "" where there is one alone.
+        method: of CAM, or provider of masks.
+        formula: of the method; "" where there is only one.
 
     Example:
         >>> way("grad_cam_plus_plus", "torchcam")
@@ -48,8 +48,8 @@ def ways(table: pd.DataFrame) -> list[str]:
     """Label of each row of a table of choices.
 
     Args:
-        table: method, formula and images (of a model); architecture and annotation
-            where it has them.
+        table: with columns method, formula and images (number per model), and possibly
+            architecture and annotation.
     """
     labels = []
     for row in table.to_dict("records"):
@@ -67,9 +67,9 @@ def ways(table: pd.DataFrame) -> list[str]:
 
 
 def below(table: pd.DataFrame) -> str:
-    """How many of the intervals lie below 0, such as "3 of 4".
+    """Number of intervals below 0, such as "3 of 4".
 
     Args:
-        table: ci_low and ci_high.
+        table: with columns ci_low and ci_high.
     """
     return f"{(table['ci_high'] < 0).sum()} of {table['ci_low'].notna().sum()}"

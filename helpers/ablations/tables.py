@@ -1,4 +1,4 @@
-"""How the correlation of the overlap with the gap changes with each choice."""
+"""Correlation of the overlap with the gap under each choice of notebook 05."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -29,8 +29,8 @@ from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
 PAPER_THRESHOLD = 0.1  # of the map
-PAPER_NETWORKS = 50  # untrained ones of an architecture
-FEWEST_IMAGES = 5
+PAPER_NETWORKS = 50  # untrained networks of an architecture
+FEWEST_IMAGES = 5  # behind a mean
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED = "same direction"
 REVERSED = "opposite direction"
@@ -92,16 +92,16 @@ def measures_by_choice(
 ) -> tuple[Bootstrap, pd.DataFrame]:
     """Turn the scores of every choice into a column per choice, as a measure.
 
-    A value over fewer than ``FEWEST_IMAGES`` images, such as those that a network gets
-    wrong, is NaN.
+    A mean over fewer than ``FEWEST_IMAGES`` images is NaN, such as over the few images
+    that a network classifies wrongly.
 
     Args:
         bootstrap: bootstrap of the models.
         scores: a row per model and choice.
         keys: columns that identify a choice.
         value: column of the score.
-        single: values of single images by choice: scored images are drawn for these,
-            test images for all.
+        single: values of single images by choice. The bootstrap draws scored images for
+            the choices that have them, and test images for all.
 
     Returns:
         Bootstrap of the models with a column per choice; and per choice the column
@@ -199,7 +199,7 @@ def _by_architecture(
     published: pd.DataFrame,
     single: ImageValues | None = None,
 ) -> pd.DataFrame:
-    """Each choice per architecture, and last of all, beside the paper's r.
+    """Correlation of each choice by architecture, then of all, beside the paper's r.
 
     Args:
         bootstrap: bootstrap of the models.
@@ -297,7 +297,7 @@ def annotations(
     threshold: float,
     accuracies: Collection[float],
 ) -> pd.DataFrame:
-    """Annotated boxes beside masks of machines, by Grad-CAM; Du et al. 2024, Table 7.
+    """Annotated boxes beside computed masks, by Grad-CAM; Du et al. 2024, Table 7.
 
     Args:
         bootstrap: bootstrap of the models.
@@ -329,9 +329,9 @@ def by_threshold(
     minimum_train_accuracy: float,
     paper: float,
 ) -> pd.DataFrame:
-    """Correlate at every threshold of the map, of the predicted class.
+    """Correlate with the gap at every threshold of the map, of the predicted class.
 
-    Each CAM method, and Grad-CAM against masks of machines.
+    Each CAM method against boxes, and Grad-CAM against computed masks.
 
     Args:
         bootstrap: bootstrap of the models.
@@ -390,7 +390,7 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
         for measure in chance.LESS_CHANCE
     ]
     by_method = costs.groupby("method")
-    # One reason a method; "" of the models with maps sorts first.
+    # A method has one reason; max skips the "" of models with maps, which sorts first.
     per_method = by_method[COSTS].median().join(by_method["reason"].max())
     table = pd.concat(tables, ignore_index=True)
     return table.merge(per_method, left_on="method", right_index=True)
@@ -436,7 +436,7 @@ def _of_attributed_measure(
 
 
 def equivalence_verdict(low: float, high: float) -> str:
-    """Whether a correlation is negligible, by an equivalence test.
+    """Verdict of an equivalence test on whether a correlation is negligible.
 
     An interval that merely contains 0 does not show this: it must lie within plus or
     minus ``NEGLIGIBLE``.
@@ -520,20 +520,21 @@ def _published_validity() -> pd.DataFrame:
 def shifts(
     bootstrap: Bootstrap, measures: Sequence[str], column: str, unit: Sequence[str]
 ) -> pd.DataFrame:
-    """How far measures move where one column alone changes, such as label_noise.
+    """Change of measures where one column alone changes, such as label_noise.
 
     Args:
         bootstrap: bootstrap of the models.
         measures: columns of the models; "gap" must be one.
-        column: whose lowest level is held against each other one.
+        column: whose lowest level is compared with each other level.
         unit: columns that two models of a pair share.
 
     Returns:
         A row per further level and measure. change is the mean over pairs; shift is
         change divided by the standard deviation over the models of the lowest level;
-        promised is r times the shift of the gap; kept says whether shift and promised
-        have one sign, ``UNDECIDED`` where an interval of shift, of r or of the shift of
-        the gap contains 0.
+        promised is r times the shift of the gap, the shift that the correlation
+        predicts; kept is ``AS_PROMISED`` where shift and promised have the same sign,
+        else ``REVERSED``, and ``UNDECIDED`` where the interval of shift, of r or of the
+        shift of the gap contains 0.
     """
     models = bootstrap.models
     levels = sorted(models[column].dropna().unique())
@@ -579,7 +580,7 @@ def shifts(
 
 
 def _with_promise(table: pd.DataFrame) -> pd.DataFrame:
-    """Add the shifts that the correlation with the gap promises, and the verdict."""
+    """Add the shifts that the correlations with the gap predict, and the verdicts."""
     gap = table.set_index("measure").loc["gap"]
     promised = table["r"] * gap["shift"]
     is_as_promised = np.sign(table["shift"]) == np.sign(promised)

@@ -1,4 +1,4 @@
-"""What a study of notebook 06 costs: operations of its networks, counted."""
+"""Cost of a study of notebook 06, from counted operations of its networks."""
 
 import logging
 import time
@@ -12,11 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers.kappa.making import family_made, untrained
 from helpers.kappa.networks import CLIP, MODEL_SET, without_head
 
-# Operations a second of a float32 pass on one GPU: 30 % of NVIDIA's 67e12 for an H100.
+# Operations per second of a float32 pass on one GPU: 30 % of the 67e12 that NVIDIA
+# states for an H100.
 GPU_SPEED = 20e12
 _TIMED = "resnet18 w0.25"  # the network whose passes are timed on a processor
-# Passes of a complexity measure for each image and magnitude that it tries: plain and
-# magnitude-aware, each of weights and of biases.
+# Searches for the magnitude of a change of the weights, at most, each with noise and
+# with ascent, see ``measures.flatness``.
 _SEARCHES = 4
 
 
@@ -34,8 +35,8 @@ def backbone(name: str, classes: int, side: int) -> Backbone:
 
     Args:
         name: published ("RN50") or made ("resnet18 w0.25"), as notebook 06 takes it.
-        classes: of the study, which adapt made networks.
-        side: of the study's images, pixels; CLIP's networks have their own.
+        classes: number of classes, the outputs of made networks.
+        side: of the study's images, pixels; CLIP's networks take images of their own.
     """
     with torch.device("meta"):
         if family_made(name):
@@ -61,10 +62,10 @@ def costs(
 
     Args:
         parameters: of notebooks 01 and 06.
-        train: training images of all classes.
-        test: test images of all classes.
-        classes: number of them.
-        speed: operations a second.
+        train: number of training images of all classes.
+        test: number of test images of all classes.
+        classes: number of classes.
+        speed: operations per second.
 
     Returns:
         A row per network. A training step counts as three forward passes; searches of
@@ -73,10 +74,11 @@ def costs(
     passes = train + test * len(parameters["noise_ssim"])
     seen = parameters["seen_classes"] or classes
     halvings = parameters["flatness_halvings"]
-    noisy = parameters["flatness_images"] * parameters["flatness_draws"]
-    steep = 3 * parameters["sharpness_images"] * parameters["sharpness_steps"]
-    complexity = 4 * parameters["complexity_images"]
-    complexity += _SEARCHES * halvings * (noisy + steep)
+    # Forward passes of one magnitude; a step of the ascent counts as three.
+    with_noise = parameters["flatness_images"] * parameters["flatness_draws"]
+    of_ascent = 3 * parameters["sharpness_images"] * parameters["sharpness_steps"]
+    complexity = 4 * parameters["complexity_images"]  # upright and turned three times
+    complexity += _SEARCHES * halvings * (with_noise + of_ascent)
     training = 3 * parameters["made_epochs"] * 0.9 * train * seen / classes
     rows = []
     for name in parameters["kappa_families"]:
@@ -101,7 +103,7 @@ def costs(
 
 
 def speed_here(side: int) -> float:
-    """Operations a second of a small network on one core of this machine.
+    """Operations per second of a small network on one core of this machine.
 
     Args:
         side: of the images, pixels.

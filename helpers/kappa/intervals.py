@@ -1,7 +1,7 @@
 """Intervals of the trade-off by a bootstrap of classes and of test images.
 
-Both are drawn with replacement, alike for all networks, steps and levels, so that all
-differences are paired; everything is computed anew in each draw.
+Both are drawn with replacement. All networks, steps and levels share the draws, so that
+all differences are paired; everything is computed anew in each draw.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ from helpers.kappa.statistics import (
 from helpers.kappa.tradeoff import BOUNDS, marginal_fits, trade_off_point
 from helpers.statistics.bootstrap import configuration_weights, percentile_interval
 
-_PLACES = 60  # along an axis, at which the band of a fit is computed
-# Added to the seed: draws of classes and of images do not depend on each other.
+_PLACES = 60  # points of an axis at which the interval of a fit is computed
+# Added to the seed, so that draws of classes and of images are independent.
 _OF_IMAGES = 1
 _OF_CLASSES = 1_000_000
 
@@ -51,7 +51,7 @@ def resample(
         seed: of the draws.
 
     Returns:
-        Draws in which a class without test images never stands.
+        The draws. A class without test images is never drawn.
     """
     labels = np.asarray(labels)
     images = np.zeros((len(labels), draws), dtype=np.float32)
@@ -63,8 +63,10 @@ def resample(
     blocks = []
     low = 0
     for high in sorted(set(steps)):
+        # Classes that this step adds and that have test images.
         added = np.intersect1d(np.unique(labels), np.arange(low, high))
         counts = configuration_weights(added, draws, seed + _OF_CLASSES + low)
+        # Each class as often as it is drawn, draw by draw: (draws, len(added)).
         repeats = counts.astype(np.int64).ravel()
         block = np.repeat(np.tile(added, draws), repeats)
         blocks.append(block.reshape(draws, len(added)))
@@ -78,8 +80,9 @@ def bootstrap_statistics(
 ) -> Array:
     """The six statistics of each cell of a network in each draw.
 
-    Drawing images adds their noise once more, which widens the spread between classes:
-    the mean shift that this brings is taken out.
+    The errors of classes hold the noise of their images, and drawing images adds it a
+    second time, which widens the spread between classes. The mean shift of the
+    statistics that this causes is subtracted.
 
     Args:
         predicted: (steps, levels, N) predicted classes.
@@ -96,11 +99,11 @@ def bootstrap_statistics(
         labels = draws.labels[is_tested]
         weights = draws.images[is_tested]
         classes = draws.classes[count]
-        for level, answers in enumerate(predicted[step][:, is_tested]):
-            of_images = error_and_loss(labels, answers, count, weights)
-            of_all = error_and_loss(labels, answers, count)
-            both_drawn = _of_drawn_classes(*of_images, classes)
-            classes_drawn = _of_drawn_classes(*of_all, classes)
+        for level, predictions in enumerate(predicted[step][:, is_tested]):
+            errors, losses = error_and_loss(labels, predictions, count, weights)
+            both_drawn = _of_drawn_classes(errors, losses, classes)
+            errors, losses = error_and_loss(labels, predictions, count)  # of all images
+            classes_drawn = _of_drawn_classes(errors, losses, classes)
             shift = both_drawn.mean(0) - classes_drawn.mean(0)
             statistics[step, level] = both_drawn - shift
     return statistics
@@ -147,7 +150,7 @@ class Spread(NamedTuple):
         points: a row per draw, see ``tradeoff.trade_off_point``.
         marginals: axis, level, and ends of the 95 % intervals of the mean error and of
             the mean Kappa loss.
-        fits: the same of the curves that give the bounds, with the curves.
+        fits: the same for the curves fitted to the marginals, with their values.
     """
 
     points: pd.DataFrame
@@ -158,7 +161,7 @@ class Spread(NamedTuple):
 def spread(
     levels: Sequence[Array], values: Array, grids: Array, classes: int, strength: float
 ) -> Spread:
-    """The trade-off point in each draw, with the marginals that bounds are read from.
+    """The trade-off point in each draw, and intervals of the marginals.
 
     Args:
         levels: of each axis, see ``statistics.cell_array``.
@@ -214,6 +217,6 @@ def _bands_of_fits(
 
 
 def _curve(fits: Sequence, places: Sequence[Array]) -> Array:
-    """Fits of the three axes at their places, one after the other."""
-    along = [fit(at) for fit, at in zip(fits, places, strict=True)]
-    return np.concatenate(along)
+    """Values of the fits of the three axes at their places, one after the other."""
+    values = [fit(of_axis) for fit, of_axis in zip(fits, places, strict=True)]
+    return np.concatenate(values)

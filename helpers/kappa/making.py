@@ -1,4 +1,4 @@
-"""Networks of any size, trained on the seen classes by the rules of 02, and kept."""
+"""Networks of any size, trained on the seen classes by the rules of notebook 02."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from helpers.training import catalogue, pool, pretraining
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
 
-# Below the study's folder: a model set with images of its own, of the seen classes.
+# Folder of these networks in that of the study, with images of the seen classes alone.
 FOLDER = "made"
 _NAME = re.compile(
     r"(?P<kind>resnet\d+|efficientnet-like) w(?P<width>[\d.]+)(?: d(?P<depth>[\d.]+))?"
 )
 # Tan and Le 2019, Table 1: expansion, kernel, stride, input and output channels, and
-# layers of each stage. Of the strides of B0, which is for 224 px, the last is 1 here,
-# so that small images keep a map of more than four places.
+# layers of each stage of EfficientNet-B0. Its last stride of 2 is 1 here, so that maps
+# of images smaller than B0's 224 px have more than four pixels.
 _STAGES = (
     (1, 3, 1, 32, 16, 1),
     (6, 3, 2, 16, 24, 2),
@@ -49,17 +49,17 @@ def family_made(name: str) -> str:
 
 
 def _stem(side: int) -> str:
-    """First layer of a ResNet, so that its first stage sees about 32 places a side."""
+    """First layer of a ResNet, such that the first stage has maps of about 32 x 32."""
     if side <= 32:
         return "small"
     return "strided" if side <= 64 else "imagenet"
 
 
 class Recipe(NamedTuple):
-    """How networks are made."""
+    """Training of the networks."""
 
     epochs: int  # at most
-    seed: int  # of weights and order
+    seed: int  # of weights and of the order of images
 
 
 def run_of(name: str, data: StudyData, recipe: Recipe) -> RunConfig:
@@ -133,10 +133,10 @@ def make(
     device: str,
     jobs: int,
 ) -> Iterator[str]:
-    """Train what is not there yet, by the stop rules of 02.
+    """Train the networks that are not there yet, by the stop rules of notebook 02.
 
     Args:
-        names: of networks; those that are not made are passed over.
+        names: of networks; published ones are skipped.
         work: folder of the study.
         data: images of the seen classes.
         recipe: of their training.
@@ -144,10 +144,10 @@ def make(
         jobs: networks trained side by side; 0 takes one per core or GPU.
 
     Yields:
-        What is done.
+        The name of each network when it is trained.
     """
-    runs = []
-    others = []
+    runs = []  # of ResNets
+    others = []  # EfficientNet-like networks, with their runs and folders
     for name in filter(family_made, names):
         config = run_of(name, data, recipe)
         if family_made(name) == "resnet":
@@ -187,10 +187,10 @@ def made_models(
     """The made networks with their heads, in the order of their names.
 
     Args:
-        names: of networks; those that are not made are passed over.
+        names: of networks; published ones are skipped.
         work: folder of the study.
         data: images of the seen classes.
-        recipe: as they were made with.
+        recipe: that they were trained by.
 
     Returns:
         Models whose ``facts`` have family, model, epochs, stop_reason, losses and

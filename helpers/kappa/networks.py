@@ -1,6 +1,7 @@
 """The networks whose frozen features are probed.
 
-Models of the study, networks made on the spot (see ``making``), and published ones.
+Models of the study, networks that notebook 06 trains (see ``making``), and published
+ones.
 """
 
 import re
@@ -24,7 +25,7 @@ from helpers.scoring.store import Records
 from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
-# CLIP's image encoders, as timm calls them.
+# CLIP's image encoders by their published names, with the names in timm.
 CLIP = {
     name: f"resnet{name[2:]}_clip"
     for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")
@@ -36,7 +37,7 @@ def chosen_models(
 ) -> pd.DataFrame:
     """The models of each architecture with the lowest training losses.
 
-    No test image has a say in it.
+    Test images play no part in this choice.
 
     Args:
         table: the catalogue.
@@ -44,8 +45,8 @@ def chosen_models(
         include_pretrained: whether models with a pretrained start are taken.
 
     Returns:
-        Rows of the catalogue, with a ``model`` that names each; left-out models only
-        where there are no others.
+        Rows of the catalogue, with a name of each in ``model``. Models that are left
+        out of the analysis are taken only if there are no others.
 
     Raises:
         ValueError: where no model remains.
@@ -73,12 +74,12 @@ def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> Non
 
     Args:
         work: folder of the study.
-        chosen: of ``chosen_models``. A start that 02 did not make is taken to have seen
-            all of ImageNet.
+        chosen: of ``chosen_models``. A start that notebook 02 did not train is assumed
+            to have seen all classes of ImageNet.
         unseen: names of classes.
 
     Raises:
-        ValueError: with the start and the classes.
+        ValueError: that names the start and the classes.
     """
     is_pretrained = chosen["pretrained"].astype(bool)
     for weights in sorted(chosen.loc[is_pretrained, "weights"].unique()):
@@ -121,7 +122,7 @@ def model_set(
 
 
 def backbone(model: Model) -> Model:
-    """A classifier without its last linear layer, whose input are the features.
+    """A classifier without its last linear layer, so that it gives features.
 
     Args:
         model: a classifier.
@@ -157,10 +158,10 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
     """Backbones read from local files by timm's definitions.
 
     Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021),
-    at the side of its attention pool; of others what goes into their last layer.
+    of images of its own size; features of others are the input of their last layer.
 
     Args:
-        names: of networks; those that are no published ones are passed over.
+        names: of networks; those that are not published are skipped.
         weights: a path from the project's root, with {architecture} for the name.
 
     Raises:
@@ -212,7 +213,7 @@ def _load_published(
     state = read_state(path)
     if name in CLIP:
         network = timm.create_model(CLIP[name])
-        # Files as OpenAI names their tensors, too.
+        # Files may have OpenAI's names of tensors too.
         state = timm.models.byobnet.checkpoint_filter_fn(state, network)
     else:
         network = timm.create_model(name, num_classes=0)
@@ -229,7 +230,7 @@ def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
         probes: of ``probing.probes``.
 
     Returns:
-        Classifiers; their starts have heads of zeros, as probes have.
+        Classifiers. Before training their heads are zeros, where fits of probes start.
     """
     classifiers = []
     for model in models:

@@ -21,7 +21,7 @@ from helpers.files import (
 from helpers.training.pool import torch_threads
 
 _TOLERANCE = 0.01  # of the mean SSIM
-_TRIALS = 40  # of strengths
+_TRIALS = 40  # strengths that a search tries at most
 
 
 class Level(NamedTuple):
@@ -29,17 +29,18 @@ class Level(NamedTuple):
 
     ssim: float  # mean SSIM asked for, 1 is clean
     ssim_reached: float  # mean SSIM of the test images to the clean ones
-    strength: float  # in the generator's own unit
+    strength: float  # of the generator, see ``degrade``
 
 
 class AutoEncoder(nn.Module):
-    """An auto-encoder whose channels are ordered by how much they hold, the last least.
+    """Auto-encoder whose channels are ordered, the most informative ones first.
 
-    By nested dropout (Rippel et al. 2014). Its bottleneck has a quarter of the side.
+    By nested dropout (Rippel et al. 2014). The side of its bottleneck is a quarter of
+    the image's.
     """
 
     def __init__(self, width: int = 8) -> None:
-        """Untrained.
+        """Build an untrained one.
 
         Args:
             width: number of channels of the bottleneck.
@@ -63,18 +64,18 @@ class AutoEncoder(nn.Module):
 
         Args:
             images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
-            channels: (B,) how many; 2.3 is two and 0.3 of a third.
+            channels: (B,) number of channels; 2.3 is two and 0.3 of the third.
         """
-        code = self.encoder(images)
+        code = self.encoder(images)  # (B, width, H / 4, W / 4)
         numbers = torch.arange(self.width, device=images.device)
         share = (channels[:, None] - numbers).clamp(0, 1)  # (B, width)
-        wide = self.widen(code * share[:, :, None, None])
-        halved = self.colour(pixel_shuffle(wide, 2))
+        wide = self.widen(code * share[:, :, None, None])  # (B, 64, H / 4, W / 4)
+        halved = self.colour(pixel_shuffle(wide, 2))  # (B, 12, H / 2, W / 2)
         return torch.sigmoid(pixel_shuffle(halved, 2))
 
 
 class Generator(NamedTuple):
-    """What degrades images: a blur, or a trained auto-encoder."""
+    """Generator of degraded images: a blur, or a trained auto-encoder."""
 
     name: str  # blur or autoencoder
     seed: int = 0
@@ -82,7 +83,7 @@ class Generator(NamedTuple):
 
 
 class Degradation(NamedTuple):
-    """What degrades test images, and how strongly at each level."""
+    """Generator of degraded test images, with its strength at each level of noise."""
 
     generator: Generator
     levels: Sequence[Level]
@@ -96,7 +97,7 @@ def generator(
     Args:
         name: "blur" or "autoencoder".
         data: whose training images an auto-encoder is trained on, once.
-        folder: where the auto-encoder is kept.
+        folder: where the auto-encoder is stored.
         seed: of its training.
         device: of its training.
     """
@@ -120,13 +121,13 @@ def levels(
     folder: Path,
     device: str = "cpu",
 ) -> list[Level]:
-    """The strength at which the mean SSIM of all test images is each of the targets.
+    """Levels of noise: the strengths at which test images have some mean SSIMs.
 
     Args:
-        noise: what degrades the images.
-        targets: mean SSIM of each level.
+        noise: the generator.
+        targets: mean SSIM over the test images, one for each level.
         data: the study's images.
-        folder: where the strengths that were tried are kept.
+        folder: where the strengths that were tried are stored.
         device: where images are degraded.
     """
     path = folder / f"{noise.name}-{json_digest([data.fingerprint, noise.seed])}.json"
@@ -140,7 +141,7 @@ def levels(
 
 
 def greatest_strength(noise: Generator, side: int) -> float:
-    """End of a generator's scale: side / 4 pixels, or 1 + the bottleneck's width.
+    """Largest strength of a generator: side / 4 pixels, or 1 + width of bottleneck.
 
     Args:
         noise: the generator.
@@ -154,10 +155,11 @@ def degrade(images: Tensor, noise: Generator, strength: float) -> Tensor:
 
     Args:
         images: (N, 3, H, W) uint8.
-        noise: what degrades them.
-        strength: 0 is the identity. Of a blur the deviation in pixels. Of an
-            auto-encoder up to 1 the share of its reconstruction; beyond 1 the
-            reconstruction from ``width + 1 - strength`` channels.
+        noise: the generator.
+        strength: 0 is the identity. For a blur, its standard deviation in pixels. For
+            an auto-encoder up to 1, the weight of the reconstruction in a mixture with
+            the image; beyond 1, the reconstruction is from ``width + 1 - strength``
+            channels.
 
     Returns:
         (N, 3, H, W) uint8.
@@ -183,10 +185,10 @@ def calibrate(
     """Find a strength whose mean SSIM is within 0.01 of a target.
 
     Args:
-        noise: what degrades the images.
+        noise: the generator.
         images: (N, 3, H, W) uint8.
         target: mean SSIM.
-        tried: mean SSIM by strength; what is tried here is added.
+        tried: mean SSIM by strength; strengths that are tried here are added.
 
     Raises:
         ValueError: where the target cannot be reached.
@@ -212,7 +214,7 @@ def calibrate(
 def _next_strength(
     tried: dict[float, float], target: float, limit: float, halve: bool
 ) -> float | None:
-    """Between the two neighbours around the target, or beyond all strengths.
+    """Strength to try next: between the two around the target, or a stronger one.
 
     None where the target lies beyond the limit.
     """
@@ -221,7 +223,7 @@ def _next_strength(
         if tried[low] > target >= tried[high]:
             share = (tried[low] - target) / (tried[low] - tried[high])
             share = min(0.9, max(0.1, share))
-            if halve:  # now and then, so that the search ends
+            if halve:  # as bisection does, which is certain to end
                 share = 0.5
             return low + share * (high - low)
     strongest = strengths[-1]
@@ -242,8 +244,8 @@ def train_autoencoder(
     """Train an auto-encoder with nested dropout.
 
     Half of each batch has all channels, the other half the first u, uniform in
-    [0, width]. One thread trains it, as it does runs: its weights, and all that is
-    read of degraded images, do not depend on the number of cores.
+    [0, width]. It is trained by one thread, as runs are, so that its weights and the
+    degraded images do not depend on the number of cores.
 
     Args:
         images: (N, 3, H, W) uint8, H and W multiples of 4.

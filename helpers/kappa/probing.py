@@ -1,6 +1,6 @@
 """Frozen features of every network at every level of noise, and linear probes on them.
 
-What is kept of a network is which class each test image is taken for.
+The predicted class of each test image is stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ def class_steps(
         seen + n of each step.
 
     Raises:
-        ValueError: where a class has no images, a fraction cannot be had, or 0 is not
-            among them.
+        ValueError: where a class has no images, a fraction is not possible, or 0 is not
+            among the fractions.
     """
     names = set(data.classes["class_id"])
     missing = [name for name in wanted if name not in names]
@@ -71,7 +71,7 @@ class Probe(NamedTuple):
     bias: NDArray[np.float64]  # (K,)
 
     def predict(self, features: ArrayLike) -> NDArray[np.int16]:
-        """The class that each image is taken for: (N, D) features -> (N,).
+        """Predicted class of each image: (N, D) features -> (N,).
 
         Args:
             features: (N, D).
@@ -96,15 +96,15 @@ def fit_probe(
     """
     x = np.asarray(features, dtype=float)
     scaler = StandardScaler().fit(x)
-    # What varies by no more than float32 rounds is constant; divided by its deviation
-    # it would be noise as large as a feature.
+    # A feature that varies by float32 rounding alone counts as constant; divided by its
+    # deviation, the rounding would be as large as other features.
     scaler.scale_[scaler.scale_ <= 1e-6 * np.abs(x).max(0)] = 1.0
-    strength = 1 / (l2 * len(x))
+    inverse_penalty = 1 / (l2 * len(x))
     is_binary = len(np.unique(labels)) == 2
     if is_binary:
         # scikit-learn fits the difference of the two rows of W, whose penalty is half.
-        strength *= 2
-    regression = LogisticRegression(C=strength, tol=tolerance, max_iter=2000)
+        inverse_penalty *= 2
+    regression = LogisticRegression(C=inverse_penalty, tol=tolerance, max_iter=2000)
     regression.fit(scaler.transform(x), np.asarray(labels))
     weight = regression.coef_
     bias = regression.intercept_
@@ -126,7 +126,7 @@ def probes(
     """Linear probes, fitted to clean training images and tested at each noise level.
 
     Args:
-        store: of the study; features are kept there too.
+        store: of the study, which holds the features too.
         models: backbones.
         data: images of all classes.
         degradation: of the test images.
@@ -134,8 +134,9 @@ def probes(
         l2: see ``fit_probe``.
 
     Returns:
-        A part "probes": predicted (steps, levels, N), -1 outside of the step; weight
-        and bias of the smallest step; weights, their number in the backbone.
+        A part "probes": predicted (steps, levels, N), -1 for images whose class is not
+        in the step; weight and bias of the smallest step; weights, the number of
+        weights of the backbone.
     """
     generator, levels = degradation
     noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
@@ -208,10 +209,10 @@ def _probes(
     noisy = [part for part in features.folders if part != "features-train"]
     clean = features.record("features-train", model.model_id)
     labels = data.train.labels.numpy()
-    fitted = {}
+    probe_of = {}  # by number of classes
     for count in set(steps):
         is_fitted = labels < count
-        fitted[count] = fit_probe(
+        probe_of[count] = fit_probe(
             clean["features"][is_fitted], labels[is_fitted], l2=l2
         )
     predicted = np.full((len(steps), len(noisy), len(data.test)), -1, dtype=np.int16)
@@ -219,9 +220,9 @@ def _probes(
         of_level = features.record(part, model.model_id)["features"]
         for step, count in enumerate(steps):
             is_tested = data.test.labels.numpy() < count
-            answers = fitted[count].predict(of_level[is_tested])
-            predicted[step, level, is_tested] = answers
-    smallest = fitted[min(steps)]
+            predictions = probe_of[count].predict(of_level[is_tested])
+            predicted[step, level, is_tested] = predictions
+    smallest = probe_of[min(steps)]
     values = {
         "predicted": predicted,
         "weights": clean["weights"],
@@ -248,7 +249,7 @@ def kappa_of_classes(
         steps: number of classes of each probe, in the order of ``records``.
 
     Returns:
-        A row per network, step, level and class: what the network is; ssim (the
+        A row per network, step, level and class: facts of the network; ssim (the
         target), ssim_reached and unseen_fraction; n test images, error, kappa and
         kappa_loss.
     """
@@ -288,8 +289,8 @@ def images_of_seen(
 
     Args:
         data: images of all classes.
-        seen: number of classes of which images are taken, in turn.
-        most: number of images; 0 takes all.
+        seen: number of classes, from each of which images are taken in turn.
+        most: largest number of images; 0 takes all.
         seed: of their order.
     """
     labels = data.train.labels.numpy()

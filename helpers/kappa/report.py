@@ -71,7 +71,7 @@ def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def sign_error_shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Shares of sign errors above 0.5, of measures that order networks the wrong way.
+    """Share of measures with a sign error above 0.5, which order networks wrongly.
 
     The article prints such shares with its Figure 5 ("huang2025_figure5").
 
@@ -107,7 +107,7 @@ def slices_by_size(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def families(sizes: pd.DataFrame, shares: pd.DataFrame) -> pd.DataFrame:
-    """What the paper measures of each family, side by side.
+    """Summary of each family by the quantities of the paper.
 
     Args:
         sizes: of ``statistics.averaged``.
@@ -120,12 +120,13 @@ def families(sizes: pd.DataFrame, shares: pd.DataFrame) -> pd.DataFrame:
         share of sign errors above 0.5, NaN where there are none.
     """
     table = sizes.groupby("family", sort=False)[list(CELL_STATISTICS)].mean()
-    moved = sizes.drop(index=_clean(sizes)).groupby("family")["divergence"].mean()
-    weighted = shares["share_above_half"] * shares["measures"]
-    wrong = weighted.groupby(shares["family"]).sum()
+    other_cells = sizes.drop(index=_clean(sizes))
+    divergence = other_cells.groupby("family")["divergence"].mean()
+    above_half = shares["share_above_half"] * shares["measures"]  # number of measures
+    wrong = above_half.groupby(shares["family"]).sum()
     total = shares.groupby("family")["measures"].sum()
     table.insert(0, "networks", sizes.groupby("family")["model"].nunique())
-    table = table.assign(divergence=moved, sign_errors_above_half=wrong / total)
+    table = table.assign(divergence=divergence, sign_errors_above_half=wrong / total)
     return table.reset_index()
 
 
@@ -136,7 +137,7 @@ def _clean(sizes: pd.DataFrame) -> pd.Index:
 
 
 def stability(sizes: pd.DataFrame) -> pd.DataFrame:
-    """How far the cells of each network move from its clean one, least first.
+    """Divergence of each network's cells from its clean one, the smallest first.
 
     Args:
         sizes: of ``statistics.averaged``.
@@ -153,7 +154,8 @@ def stability(sizes: pd.DataFrame) -> pd.DataFrame:
     ):
         at_level = seen[seen["ssim"] == level]
         errors[name] = at_level.set_index("model")["error_mean"]
-    moved = sizes.drop(index=_clean(sizes)).groupby("model")["divergence"].mean()
+    other_cells = sizes.drop(index=_clean(sizes))
+    errors["divergence"] = other_cells.groupby("model")["divergence"].mean()
     networks = sizes.drop_duplicates("model")[["family", "model"]]
-    table = networks.set_index("model", drop=False).assign(**errors, divergence=moved)
+    table = networks.set_index("model", drop=False).assign(**errors)
     return table.sort_values("divergence", ignore_index=True)

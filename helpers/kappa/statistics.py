@@ -43,7 +43,8 @@ _PLACE = [
     "ssim_reached",
     "unseen_fraction",
 ]
-# The nearest float to each tenth, so that an error of 3 in 10 is not put below 0.3.
+# Quotients, as errors are: 3 * 0.1 exceeds 3 / 10, so an error of 3 in 10 would fall
+# into the bin below.
 _BIN_EDGES = np.arange(11) / 10
 _FLOOR = 1e-10  # added to each fraction of a histogram
 _ALL_PAIRINGS = 7  # networks, up to which every pairing is tried
@@ -116,11 +117,11 @@ def six_statistics(error: Array, loss: Array) -> Array:
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
-    """How far the classes of a cell have moved from those of a reference.
+    """Divergence of the errors of a cell's classes from those of a reference.
 
-    ``sum P log(P / Q)`` of the pairs (error, Kappa loss). A working definition, since
-    Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]², 1e-10
-    added to each fraction.
+    Kullback-Leibler, ``sum P log(P / Q)``, of the pairs (error, Kappa loss). A working
+    definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on
+    [0, 1]², 1e-10 added to each fraction.
 
     Args:
         classes: error and kappa_loss of each class; NaN is left out.
@@ -147,9 +148,9 @@ def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
             ``probing.kappa_of_classes``.
 
     Returns:
-        A row per cell: what the network is, ``AXES``, ``CELL_STATISTICS``, the number
-        of classes, of those dropped since they have no test images, and the divergence
-        from the network's clean cell.
+        A row per cell: facts of the network, ``AXES``, ``CELL_STATISTICS``, the number
+        of classes, the number dropped without test images, and the divergence from the
+        network's clean cell.
     """
     rows = []
     for _, network in classes.groupby("model", sort=False):
@@ -273,7 +274,7 @@ def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
 def sign_errors(
     complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0
 ) -> pd.DataFrame:
-    """How often each complexity measure orders two networks against their error.
+    """Sign error of each complexity measure: how often it orders two networks wrongly.
 
     ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g
     each of ``slice_marginals``; Huang et al. 2025, equation (7) and Table 3. The test

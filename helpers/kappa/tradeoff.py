@@ -1,7 +1,7 @@
 """The trade-off point of noise, unseen classes and weights.
 
-Huang, Yu and Zhang 2025, equation (4): how much noise, how many unseen classes and how
-few weights go together with a low error.
+Huang, Yu and Zhang 2025, equation (4): the setting that combines a low error with much
+noise, many unseen classes and few weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +13,15 @@ from scipy.interpolate import RegularGridInterpolator
 
 from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array, along_axis
 
-# Each bound is read at the point from the marginals of a statistic.
+# Each bound is the value at the point of curves fitted to the marginals of a statistic.
 BOUNDS = {
     "generalization_bound": "error_mean",
     "diversity_bound": "kappa_loss_mean",
 }
 _WEIGHTS = AXES.index("weights")
 _TIE = 1e-9  # too small to move a point, large enough to choose among equal ones
-# Of the search for the lowest point: samples per axis, spread over the pieces between
-# its levels; the best of them are improved in steps that shrink by a factor.
+# The search for the lowest point: samples per axis, spread over the pieces between its
+# levels; the best samples start a descent in steps that shrink by a factor.
 _SAMPLES = 16
 _STARTS = 8
 _STEPS = 36
@@ -57,10 +57,10 @@ def _fit(
 ) -> Callable[[Array], Array]:
     if len(levels) == 1:
         return Polynomial(values)
-    # Of few levels the degree is lower, so that a fit never interpolates.
+    # Degree 1 for two and three levels, 2 for more.
     degree = min(2, len(levels) // 2)
     polynomial = Polynomial.fit(scale(levels), values, degree)
-    return lambda at: polynomial(scale(at))
+    return lambda level: polynomial(scale(level))
 
 
 def trade_off_point(
@@ -80,7 +80,7 @@ def trade_off_point(
 
     Returns:
         The point by ``AXES``; ``F``, ``penalty`` and ``objective``; and each of
-        ``BOUNDS``, the mean of its three readings, which stand beside it.
+        ``BOUNDS``, the mean of its readings ``<bound>_by_<axis>`` from the three axes.
 
     Raises:
         ValueError: where a cell is missing or undefined.
@@ -130,7 +130,7 @@ def _check_complete(levels: Sequence[Array], total: Array) -> None:
 
 
 def _surface(levels: Sequence[Array], total: Array) -> RegularGridInterpolator:
-    """Linear between neighbouring levels."""
+    """Sum of the six statistics, linear between neighbouring levels."""
     nodes = list(levels)
     for axis, of_axis in enumerate(levels):
         if len(of_axis) == 1:
@@ -159,9 +159,9 @@ def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Arr
     """The lowest point between the levels: the best samples, improved step by step.
 
     The objective has kinks at levels and a minimum in many of the pieces between them.
-    All samples go through it at once. For 2,000 draws this takes half a minute;
-    ``scipy.optimize.minimize`` (Nelder-Mead) from the same samples finds the same
-    points in twenty.
+    It is evaluated at all samples at once. For 2,000 draws this takes half a minute;
+    ``scipy.optimize.minimize`` (Nelder-Mead) from the same samples takes twenty minutes
+    for the same points.
 
     Args:
         objective: (..., 3) points -> (...).

@@ -86,8 +86,8 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
         raise ValueError(
             f"all runs of this study together are fitted to {counts.min()} images of "
             f"the class {fewest}; at least {FEWEST_PER_CLASS} of every class are "
-            "needed. Give the runs more (images_per_class of 01, training_sizes of 02), "
-            "or leave out such classes (minimum_images_per_class of 01)"
+            "needed. Give the runs more (images_per_class of 01, training_sizes of 02),"
+            " or leave out such classes (minimum_images_per_class of 01)"
         )
     return shared
 
