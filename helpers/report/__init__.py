@@ -1,4 +1,4 @@
-"""What readers see.
+"""Reports: figures, tables and sentences of notebooks, and pages of studies.
 
-A notebook's figures, tables and sentences, a study's pages and findings, and explorers.
+A study's pages give its findings, executed notebooks and explorers.
 """

@@ -11,11 +11,11 @@ from helpers.study_files import read_blocks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks of a study's report.
+    """Run a command on a study's report.
 
     Returns:
-        0; 1 where FINDINGS.md is not what the tables give, or records are refused; 2
-        where there is no such report, or it is damaged.
+        0; 1 where FINDINGS.md differs from what the tables give, or records are
+        refused; 2 where the report is missing or damaged.
     """
     options = _parser().parse_args(arguments)
     folder = Path(options.study)
@@ -115,7 +115,7 @@ def _findings(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _records(folder: Path, options: argparse.Namespace) -> int:
-    """Publish what lies in a study's folder of work; 1 where something is refused."""
+    """Publish a study's folder of work as records; 1 where a file is refused."""
     from helpers.data import images
     from helpers.scoring import records
 

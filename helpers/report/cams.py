@@ -1,7 +1,7 @@
-"""Maps drawn over images.
+"""Figures of maps drawn over images.
 
-How one model comes to its IoU on an image, and where several models look on the same
-images. Maps are those that every model is scored by, of the predicted class.
+The steps from a map to its IoU, and maps of several models on the same images. Maps are
+those that models are scored by, of the predicted class.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ NO_PIXELS = (
 
 
 def a_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
-    """Number of the image to teach by.
+    """Number of a correctly classified image that serves as an example.
 
     Args:
         iou: of each image.
-        right: whether it is rightly predicted.
+        right: whether it is classified correctly.
 
     Returns:
-        The right one with the middle IoU; 0 where none is right.
+        The correct one with the middle IoU; 0 where none is correct.
     """
     rows = np.flatnonzero(right)
     if not len(rows):
@@ -78,7 +78,7 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
 def step_by_step(
     maps: Tensor, images: ImageSet, row: int, threshold: float, rule: str = "maximum"
 ) -> Figure | None:
-    """How a model comes to its IoU on one image; Du et al. 2024, Figures 1 and 3.
+    """Draw the steps from a map to its IoU; Du et al. 2024, Figures 1 and 3.
 
     Args:
         maps: (N, h, w) of one model, normalised.
@@ -141,7 +141,7 @@ def overlays(
     columns: Sequence[str],
     rule: str = "maximum",
 ) -> Figure | None:
-    """Where several models look on the same images; Du et al. 2024, Figure 2.
+    """Draw the maps of several models on the same images; Du et al. 2024, Figure 2.
 
     Args:
         maps: (M, N, h, w), a row of the figure per model.

@@ -1,4 +1,4 @@
-"""Studies side by side: the same rows, one study predicting another, and classes."""
+"""Comparison of studies: primary measures, prediction across studies, classes."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ _TITLES = {
 
 
 def side_by_side(reports: Path, names: Sequence[str]) -> pd.DataFrame:
-    """The primary rows of studies, a row per study and measure.
+    """Rows of the primary tables of several studies, one per study and measure.
 
     Args:
         reports: folder of all reports.
@@ -73,7 +73,7 @@ def predictions(
     names: Sequence[str],
     equal_architectures: bool = False,
 ) -> pd.DataFrame:
-    """What the networks of each study predict of the gaps of each other one.
+    """Errors of the gaps of each study as predicted from each other study.
 
     Args:
         reports: folder of all reports.
@@ -82,7 +82,7 @@ def predictions(
             study, drawn once.
 
     Returns:
-        See ``baselines.across_studies``, for each study as the one that is judged.
+        See ``baselines.across_studies``, with each study as ``judged_on``.
     """
     measures = side_by_side(reports, names).query("not baseline")
     titles = dict(zip(measures["measure"], measures["title"], strict=True))
@@ -147,10 +147,10 @@ def write(
 
 
 def agreement(rows: pd.DataFrame) -> str:
-    """Which measures correlate clearly, and alike, with the gap in all studies.
+    """Sentences on the measures that correlate with the gap in all studies.
 
-    A correlation is clear where its interval does not hold 0. What the pretrained start
-    explains is credited to no measure: a second sentence holds the start fixed.
+    A correlation is clear if its interval excludes 0. The second sentence is on
+    correlations with the pretrained start held fixed, which it may explain.
 
     Args:
         rows: of ``side_by_side``.
@@ -166,7 +166,7 @@ def agreement(rows: pd.DataFrame) -> str:
 
 
 def _clear(rows: pd.DataFrame, estimate: str) -> list[str]:
-    """Titles of measures whose intervals all lie on the same side of 0."""
+    """Titles of measures whose intervals in all studies lie on the same side of 0."""
     is_above = (rows[f"{estimate}_low"] > 0).astype(int)
     is_below = (rows[f"{estimate}_high"] < 0).astype(int)
     side = is_above - is_below
@@ -175,7 +175,7 @@ def _clear(rows: pd.DataFrame, estimate: str) -> list[str]:
 
 
 def best_predictors(across: pd.DataFrame) -> list[str]:
-    """A sentence per pair of studies: which predictor errs least.
+    """A sentence per pair of studies on the predictor with the least error.
 
     Args:
         across: of ``predictions``.

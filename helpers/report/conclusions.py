@@ -57,14 +57,14 @@ def no_verdicts(tables: Tables) -> str:
 
 
 def not_learnt(catalogue: pd.DataFrame | None) -> str:
-    """That too few networks learnt, with the remedy; "" where enough did.
+    """Sentence that too few networks learnt, and the remedy; "" if enough did.
 
     Args:
         catalogue: rows per network and snapshot, in the order of their names.
     """
     if catalogue is None or not len(catalogue):
         return ""
-    last = catalogue.drop_duplicates("run_id", keep="last")  # first, stop
+    last = catalogue.drop_duplicates("run_id", keep="last")  # "stop" follows "first"
     failed = last[
         last["left_out"].astype(str).str.startswith("train accuracy not above")
         | last["snapshot"].eq("none")

@@ -11,7 +11,7 @@ from PIL import Image
 
 
 def _show_names_as_written(figure: Figure) -> None:
-    """Take ``$`` in names for a character; only labels of log scales are formulas."""
+    """Let ``$`` in names be a character; only labels of log scales are formulas."""
     for axes in figure.axes:
         # Texts of ticks are set when they are asked for.
         axes.get_xticklabels()

@@ -1,4 +1,4 @@
-"""What more than one notebook draws: rows of estimates, and names beside their data."""
+"""Figures of several notebooks: rows of estimates, and names beside their data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,10 +35,11 @@ def forest(
     ax.axvline(0, color="black", linewidth=0.8)
     ax.hlines(rows, low, high, color="C0", linewidth=2)
     ax.plot(values, rows, "o", color="C0")
-    bare = np.isfinite(values) & np.isnan(low)
-    if bare.any():
+    has_no_interval = np.isfinite(values) & np.isnan(low)
+    if has_no_interval.any():
+        bare_values = np.where(has_no_interval, values, np.nan)
         label = "without an interval"
-        ax.plot(np.where(bare, values, np.nan), rows, "o", color="0.6", label=label)
+        ax.plot(bare_values, rows, "o", color="0.6", label=label)
     if published is not None and pd.notna(published).any():
         ax.plot(published, rows, "x", color="C3", label="published")
     handles, names = ax.get_legend_handles_labels()
@@ -60,8 +61,8 @@ def forest_of_correlations(
     """Draw correlations with the gap, and their intervals.
 
     Args:
-        table: N rows with pearson_r, ci_low and ci_high; published_r where crosses are
-            to show it.
+        table: N rows with pearson_r, ci_low and ci_high, and possibly published_r,
+            which is drawn as crosses.
         labels: of the N rows.
         panels: (N,) title of the panel that a row stands in; None for one panel.
     """
@@ -95,16 +96,16 @@ def first_rows(
 
     Args:
         table: with a column measure.
-        always: measures whose rows are among them in any case.
+        always: measures whose rows are always included.
         most: number of rows.
     """
-    is_claimed = table["measure"].isin(always)
-    fits = (~is_claimed).cumsum() <= most - is_claimed.sum()
-    return table[is_claimed | fits]
+    is_included = table["measure"].isin(always)
+    fits = (~is_included).cumsum() <= most - is_included.sum()
+    return table[is_included | fits]
 
 
 def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> None:
-    """Write names right of a plot, at the heights of what they name, in its colour.
+    """Write names at the right of a plot, each at its height and in its colour.
 
     Names that would overlap are moved apart. Call it once the axis has its limits.
 
@@ -118,11 +119,12 @@ def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> 
     points = np.column_stack([np.zeros(len(heights)), heights])
     pixels = ax.transData.transform(points)
     places = ax.transAxes.inverted().transform(pixels)[:, 1]
+    # Height of a line of 14 points, in heights of the axes.
     line = 14 / 72 * ax.figure.dpi / ax.get_window_extent().height
-    for _ in range(100):
-        lacking = np.clip(line - np.diff(places), 0, None) / 2
-        places -= np.append(lacking, 0)
-        places += np.append(0, lacking)
+    for _ in range(100):  # neighbours that are too close move apart by half each
+        overlaps = np.clip(line - np.diff(places), 0, None) / 2
+        places -= np.append(overlaps, 0)
+        places += np.append(0, overlaps)
     for name, place in zip(heights.index, places, strict=True):
         ax.text(
             1.02,
@@ -136,14 +138,14 @@ def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> 
 
 
 def legend_below(ax: Axes, title: str, height: float = -0.15) -> None:
-    """Put below a plot the part of seaborn's legend that stands behind a title.
+    """Move the entries of seaborn's legend that follow a title below the plot.
 
     A legend of a single entry is left out.
 
     Args:
-        ax: with a legend of several variables, such as colour and style, of which the
-            earlier ones are named elsewhere (``label_at_right``).
-        title: of the first variable that is to stay.
+        ax: with a legend of several variables, such as colour and style. The entries
+            before the title are dropped, see ``label_at_right``.
+        title: of the first variable that stays.
         height: of the legend's upper edge, in heights of the plot above its x axis.
     """
     symbols, names = ax.get_legend_handles_labels()

@@ -30,19 +30,21 @@ CAPTION = (
     "r of each measure with the gap, the same with the start held fixed, and the error "
     "of the gap of a kind of training that was held out."
 )
-# What opens a study without a primary analysis: how the figure's name begins, caption.
+# Figures that open a study without a primary analysis: beginning of the figure's name,
+# and caption.
 LEADING = {
     "huang-figure-2-marginals": "Error and Kappa loss along noise, added classes and "
     "size; the star is the trade-off point.",
     "paired-differences": "Each row is an arm against its control, with 95 % "
     "intervals. Left of 0 the arm is lower.",
 }
+# Tables that findings read, if a report has them.
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "across", "pairs", "images")
 TEMPLATES = Path(__file__).parent / "templates"
 _QUESTION = (
     "Which of these networks will generalize, and by how much will accuracy drop?"
 )
-Heads = dict[str, str]  # what a reader reads, and the column
+Heads = dict[str, str]  # column of a table by its heading for readers
 _PRIMARY = {
     "predictor": "title",
     "r with the gap": "r_gap",
@@ -104,19 +106,19 @@ class Part(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What a report found, as FINDINGS.md and its index show it."""
+    """Findings of a report, as FINDINGS.md and its index show them."""
 
     question: str
-    subject: str  # of which networks and images; "" where its file does not say
-    warning: str  # why nothing is concluded, or no verdict given; "" without
+    subject: str  # the networks and images; "" where the study file does not say
+    warning: str  # the reason why there is no conclusion or no verdict; "" without
     answer: str  # Markdown; "" where nothing is concluded
-    definitions: str  # of the words and brackets of the tables
+    definitions: str  # of the terms and brackets of the tables
     parts: tuple[Part, ...]  # the primary tables
-    folded: tuple[Part, ...]
+    folded: tuple[Part, ...]  # further tables, which readers unfold
 
 
 def read(folder: Path) -> dict[str, pd.DataFrame]:
-    """The tables of a report that its findings rest on, those that are there."""
+    """Tables that the findings of a report are made from, as far as it has them."""
     names = [(name, ".csv") for name in READ] + [("scores", ".parquet")]
     tables = {name: tables_of.read(folder, name, ending) for name, ending in names}
     return {name: table for name, table in tables.items() if table is not None}
@@ -155,7 +157,7 @@ def of_report(folder: Path) -> Findings:
 
 
 def notebook_answers(folder: Path) -> list[str]:
-    """What the notebooks of a report answer, Markdown, in their order."""
+    """Answers of the notebooks of a report, Markdown, in their order."""
     texts = []
     for path in sorted(folder.glob("story/[0-9][0-9]_*.json")):
         texts += [
@@ -165,7 +167,7 @@ def notebook_answers(folder: Path) -> list[str]:
 
 
 def story(folder: Path, notebook: str) -> list[dict[str, Any]]:
-    """What an executed notebook recorded of itself."""
+    """Items that an executed notebook recorded: figures, tables and sentences."""
     path = inside(folder / "story", f"{notebook}.json")
     with tables_of.intact(path):
         items = read_json(path) if path.is_file() else []
@@ -196,7 +198,7 @@ def _sentences(study: str, numbers: Numbers, *, concluded: bool) -> str:
 
 
 def _definitions(numbers: Numbers) -> str:
-    """What gap, r and brackets mean, and for how many analyses intervals are."""
+    """Sentences that define gap, r and brackets, with the level of intervals."""
     level = numbers.primary["level"].min()
     looks = round((1 - LEVEL) / (1 - level)) if level < 1 else 1
     several = f", for {looks} analyses" if looks > 1 else ""
@@ -244,7 +246,7 @@ def _held_fixed(numbers: Numbers) -> tuple[Part, ...]:
 
 
 def _folded(tables: Tables) -> tuple[Part, ...]:
-    """What stands below the primary tables; nothing where too few networks learnt."""
+    """Tables below the primary ones; none where too few networks learnt."""
     if "primary" not in tables or not_learnt(tables.get("catalogue")):
         return ()
     named = (
@@ -321,7 +323,7 @@ def asked(study: str) -> tuple[str, str]:
 
 
 def figures(folder: Path, findings: Findings) -> list[tuple[str, str]]:
-    """The figures that stand first: path from the report, and caption.
+    """Figures at the top of the page: path from the report, and caption.
 
     Args:
         folder: of the report.
@@ -380,7 +382,7 @@ def write(folder: Path) -> Path:
 
 
 def differences(folder: Path) -> list[str]:
-    """The lines of a report's FINDINGS.md that its tables do not give, and theirs."""
+    """Lines in which FINDINGS.md and the text by its tables differ, as a diff."""
     there = (folder / PAGE).read_text(encoding="utf-8").splitlines()
     expected = page(folder).splitlines()
     lines = difflib.unified_diff(

@@ -1,4 +1,4 @@
-"""What notebook 09 draws and says of an experiment on where networks look."""
+"""Figures and sentences of notebook 09, the experiment on where networks look."""
 
 import math
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ TITLES = {
     "test_accuracy": "test accuracy (points)",
     "accuracy_swapped": "accuracy on swapped\nbackgrounds (points)",
 }
-_PLACES = 8  # side of the drawn map
-_MOST = 3  # images drawn
-_BESIDE = 2  # panels in a line: of more, text would be small on a page
+_MAP_SIDE = 8  # places along a side of the drawn map
+_IMAGES = 3  # number of images drawn
+_PANELS_PER_LINE = 2  # with more, text would be small on a page
 
 
 def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
-    """Draw what each arm asks of the maps of some training images.
+    """Draw where each arm of training pulls the maps, on some training images.
 
     Args:
         train: training images with boxes.
         levels: of the hyperparameter ``looking``; swapped backgrounds are left out,
-            since they change images and ask nothing of maps.
+            since they change images and put no penalty on maps.
 
     Returns:
         A row per image: the image with its boxes, then a panel per arm, bright where
-        its map is to lie. None where there are no pixels, or no arm.
+        the arm wants the map. None without pixels or arms.
     """
     arms = [looking.arm_and_strength(level)[0] for level in levels]
     arms = [arm for arm in dict.fromkeys(arms) if arm in looking.PENALTIES]
@@ -46,7 +46,7 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
     size = train.images.shape[-1]
     boxed = train.boxes.flatten(1).any(1).numpy().nonzero()[0]
     others = looking.other_images(len(train), np.random.default_rng(0))
-    rows = boxed[np.linspace(0, len(boxed) - 1, _MOST).astype(int)]
+    rows = boxed[np.linspace(0, len(boxed) - 1, _IMAGES).astype(int)]
     figure, axes = plt.subplots(
         len(rows),
         1 + len(arms),
@@ -57,12 +57,13 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
         panels[0].imshow(train.images[row].permute(1, 2, 0).numpy())
         draw_boxes(panels[0], train.boxes[row])
         for arm, panel in zip(arms, panels[1:], strict=True):
-            lender = others[row] if arm in looking.CONTROLS.values() else row
-            mask = box_masks(train.boxes[lender : lender + 1], size)
+            # A control takes the boxes of another image.
+            box_row = others[row] if arm in looking.CONTROLS.values() else row
+            mask = box_masks(train.boxes[box_row : box_row + 1], size)
             if arm == "map_out_of_box":
                 mask = ~mask
-            wanted = box_shares(mask, _PLACES, _PLACES)[0]
-            panel.imshow(wanted.numpy(), cmap="viridis", vmin=0, vmax=1)
+            target = box_shares(mask, _MAP_SIDE, _MAP_SIDE)[0]
+            panel.imshow(target.numpy(), cmap="viridis", vmin=0, vmax=1)
             panel.set_title(arm.replace("_", " "), fontsize="small")
         panels[0].set_title("image and box", fontsize="small")
         for panel in panels:
@@ -80,8 +81,9 @@ def differences_figure(
         outcomes: of ``TITLES``.
 
     Returns:
-        A row per contrast and start, with its interval from ``pairs.FEWEST_PAIRS``
-        pairs on: that of two pairs would be wider than all else. None without a pair.
+        A row per contrast and start. The interval is drawn for at least
+        ``pairs.FEWEST_PAIRS`` pairs; that of two would be far wider than all others.
+        None without a pair.
     """
     present = differences[differences["pairs"] > 0]
     if present.empty:
@@ -90,10 +92,10 @@ def differences_figure(
     contrasts = (keys["arm"] + " less " + keys["control"]).str.replace("_", " ")
     labels = contrasts.where(keys["start"] == "all", "    " + keys["start"])
     heights = np.arange(len(keys))
-    lines = math.ceil(len(outcomes) / _BESIDE)
+    lines = math.ceil(len(outcomes) / _PANELS_PER_LINE)
     figure, panels = plt.subplots(
         lines,
-        _BESIDE,
+        _PANELS_PER_LINE,
         figsize=(9, lines * (1.2 + 0.26 * len(keys))),
         sharey=True,
         squeeze=False,
@@ -115,7 +117,7 @@ def differences_figure(
 
 
 def draw_slope(ax: Axes, networks: pd.DataFrame, slope: float, study: str) -> None:
-    """Draw where networks would lie if overlap were what lowers the gap.
+    """Draw the line on which networks would lie if overlap alone lowered the gap.
 
     Args:
         ax: with the networks; its limits stay, and the line may leave them.

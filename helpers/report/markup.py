@@ -1,17 +1,18 @@
 """Names in text.
 
-Those from data are shown as they are and never followed; those of figures and columns
-are written in words.
+Names from data are shown as they are and never become links or HTML; names of figures
+and columns are written in words.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
+# Places before which Markdown would begin a tag, a link or an address.
 _LIVE = re.compile(
     r"""
     (?<=<)(?=[A-Za-z/!?])  # before the name of a tag
-    | (?<=\])(?=[(\[:])  # before what makes a link of words in brackets
+    | (?<=\])(?=[(\[:])  # between words in brackets and their address
     | (?<=:)(?=//) | (?<=www)(?=\.)  # inside of an address
     | (?<=\\)(?=href|url|html)  # before a link of TeX
     """,
@@ -25,15 +26,16 @@ _WORDS = {
     "roc": "ROC",
     "ssim": "SSIM",
 }
-# Of figures whose names alone say too little.
+# Titles of figures whose names say too little.
 _TITLES = {"primary": "The primary analysis"}
 
 
 def inert(markdown: str) -> str:
     """Markdown in which names from data make no HTML, links or images.
 
-    An invisible character (zero-width non-joiner) parts what would begin a tag, a link
-    or an address. So a name reads as it is, in code too, where an escape would show.
+    An invisible character (zero-width non-joiner) is put where a tag, a link or an
+    address would begin. So a name reads as it is, in code too, where an escape would be
+    visible.
     """
     return _LIVE.sub("\u200c", markdown)
 
@@ -59,8 +61,8 @@ def kind_words(row: Mapping[str, Any]) -> str:
     """
     _, start, *rest = in_words(row["kind"]).split(" ")
     start = "from scratch" if start == "scratch" else start
-    what = " ".join(word for word in rest if word != "plain")
-    return f"{start}, {what}" if what else start
+    details = " ".join(word for word in rest if word != "plain")
+    return f"{start}, {details}" if details else start
 
 
 def figure_title(name: str) -> str:

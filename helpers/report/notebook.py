@@ -1,6 +1,6 @@
-"""What a notebook leaves for its readers: figures, tables and sentences.
+"""A notebook's report: figures, tables and sentences for readers.
 
-They are shown in place and recorded for the pages.
+They are shown in the notebook and recorded for the pages.
 """
 
 import base64
@@ -52,10 +52,10 @@ _PACKAGES = (
     "jupyterlab",
 )
 _DPI = 90
-# In the executed notebook, which holds its pictures as text: half the size.
+# Of pictures in the executed notebook, which holds them as text: two thirds the size.
 _DPI_SHOWN = 72
 _DIGITS = "%.8g"  # of a number in a table
-# As scrapbook keeps a value in a notebook, so that its readers find it.
+# Type under which scrapbook stores a value in a notebook, so that it can read ours.
 _SCRAP = "application/scrapbook.scrap.json+json"
 
 
@@ -78,13 +78,13 @@ class Report:
     began: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def begin(cls, notebook: str, cells: Mapping[str, Any]) -> "Report":
+    def begin(cls, notebook: str, namespace: Mapping[str, Any]) -> "Report":
         """Open a notebook's report with the parameters in force, and show them.
 
         Args:
             notebook: its name without suffix.
-            cells: ``globals()`` of the notebook, which has what its tagged cell and
-                papermill's assigned. It is read, not changed.
+            namespace: ``globals()`` of the notebook, with the values of its parameters
+                cell and of papermill's cell. It is read, not changed.
 
         Returns:
             The report; its ``parameters`` have a value per name: what papermill
@@ -95,7 +95,7 @@ class Report:
                 clone's.
         """
         check_clone(Path.cwd())
-        values, origins, study_file = resolve_parameters(notebook, cells)
+        values, origins, study_file = resolve_parameters(notebook, namespace)
         faults = relation_faults(values)
         if faults:
             raise StudyError(*faults)
@@ -120,7 +120,7 @@ class Report:
         Args:
             figure: goes to ``figures/<notebook>-<name>.png`` and ``.svg``; one that is
                 mostly photographs has no SVG, which would hold the same pixels. None
-                shows the caption alone: what needs no picture is said.
+                shows the caption alone.
             name: words joined by hyphens, of which the title is made.
             caption: what is drawn and what to see, in Markdown.
 
@@ -142,9 +142,9 @@ class Report:
         self._show_figure(contents, shown, name, caption)
 
     def published_figure(self, name: str, reason: str) -> None:
-        """Show a figure that cannot be drawn here as the study has published it.
+        """Show the published version of a figure that cannot be drawn here.
 
-        Its caption says of which execution it is. Where the study has no such figure,
+        Its caption names the execution that drew it. If the study has no such figure,
         or one of other parameters, a sentence says that it is left out.
 
         Args:
@@ -189,7 +189,7 @@ class Report:
             shown: PNG for the notebook.
             name: of the figure.
             caption: in Markdown.
-            facts: that its record has beside.
+            facts: further items of its record.
         """
         for place, content in contents.items():
             with complete_or_absent(place) as temporary:
@@ -276,7 +276,7 @@ class Report:
         high: float | None = None,
         unit: str = "",
     ) -> None:
-        """Name a number that this notebook finds, so that sweeps and programs find it.
+        """Name a number of this notebook, so that sweeps and programs can read it.
 
         It is kept in ``<notebook>.results.json`` beside the executed notebook, and in
         the notebook in the form of scrapbook's ``glue``. A name that comes again
@@ -332,9 +332,9 @@ class Report:
         self.record("provenance", facts=facts)
 
     def record(self, kind: str, **content: Any) -> None:
-        """Add an item to the story and write it.
+        """Add an item to the story and write the story to its file.
 
-        So the story is complete up to where a notebook fails.
+        If the notebook fails, the story is complete up to that cell.
         """
         self.story.append({"kind": kind, **content})
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
@@ -361,15 +361,15 @@ class Report:
         return is_of_parameters(self.published, self.notebook, vars(self.parameters))
 
     def find(self, file: str, *folders: Path) -> Path | None:
-        """The folder with a file that another notebook made.
+        """The folder with a file that another notebook has written.
 
         Args:
             file: path inside of a report, such as ``"tables/scores.parquet"``.
             folders: where it may be.
 
         Returns:
-            The report of this combination of a sweep where that has the file, else the
-            folder whose file is the newest; None where none has it.
+            The report of this combination of a sweep if it has the file, else the
+            folder with the newest file; None if no folder has it.
         """
         combination = os.environ.get(files.COMBINATION)
         if combination and (Path(combination) / file).is_file():
@@ -404,7 +404,7 @@ class Report:
         self.record("parameters", values=values)
 
     def _tell_what_differs(self, study_file: Mapping[str, Any]) -> None:
-        """Say in what a study differs from the one that it extends."""
+        """Show the values in which a study differs from the one that it extends."""
         others = study_file.get("extended", {})
         values = vars(self.parameters)
         differing = [

@@ -1,4 +1,4 @@
-"""The numbers of a study by name, as the template of its findings writes them."""
+"""Numbers of a study by name, for the template of its findings."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -35,7 +35,7 @@ class StaleSentence(ValueError):
 
 
 class Numbers:
-    """Numbers of one report; each is written as a reader sees it.
+    """Numbers of one report; texts are formatted for readers.
 
     A name that a table lacks raises ``KeyError``.
     """
@@ -52,12 +52,12 @@ class Numbers:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """The rows of ``primary`` that are no baselines."""
+        """The rows of ``primary`` that are not baselines."""
         return self.primary[~self.primary["baseline"].astype(bool)]
 
     @property
     def has_intervals(self) -> bool:
-        """Whether there are configurations enough for intervals."""
+        """Whether there are enough configurations for intervals."""
         return bool(np.isfinite(self.measures["r_gap_low"]).any())
 
     @property
@@ -75,7 +75,7 @@ class Numbers:
         return inert(self.primary.loc[predictor, "title"]).removesuffix(ABOVE_CHANCE)
 
     def titles(self, gap: str, question: str = "r_gap") -> str:
-        """The measures with this verdict, in words, after each other."""
+        """Titles of the measures with this verdict, joined by commas."""
         names = [
             name for name in self.measures.index if self.verdict(name, question) == gap
         ]
@@ -103,7 +103,7 @@ class Numbers:
 
     @property
     def rival(self) -> str:
-        """The baseline that a measure is held against; "" where none has an error."""
+        """The baseline that measures are compared with; "" where none has an error."""
         names = self.measures["best_baseline"].dropna()
         return str(names.iloc[0]) if len(names) else ""
 
@@ -160,11 +160,11 @@ class Numbers:
         return frame.set_index(frame.attrs["parameters"])[result]
 
     def difference(self, arm: str, control: str, outcome: str) -> pd.Series:
-        """An outcome of an arm less that of its control, over pairs of both starts.
+        """An outcome of an arm minus that of its control, over pairs of both starts.
 
         Args:
             arm: of the experiment of notebook 09, as "map_in_box 1".
-            control: the arm that it is held against.
+            control: the arm that it is compared with.
             outcome: "gap" and others in points, overlaps in fractions.
 
         Returns:
@@ -177,7 +177,7 @@ class Numbers:
 
         Args:
             arm: of the experiment of notebook 09, as "map_in_box 1".
-            control: the arm that it is held against.
+            control: the arm that it is compared with.
             outcome: "gap" and others.
 
         Returns:
@@ -201,7 +201,7 @@ class Numbers:
         return self._table("table2_tradeoff").set_index("quantity")
 
     def _table(self, name: str) -> pd.DataFrame:
-        """A table of the report that its findings cannot do without."""
+        """A table of the report that its findings need."""
         table = read(self.report, name)
         if table is None:
             raise KeyError(f"{self.report} has no table {name}")
@@ -240,7 +240,8 @@ class Numbers:
             return pd.DataFrame()
         level = self.measures["level"].min()
         r_low = self.measures.loc[names, "r_gap_low"]
-        no_interval = r_low.index[r_low.isna()]  # such as of images that are not known
+        # such as measures whose values of single images are not recorded
+        no_interval = r_low.index[r_low.isna()]
         table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
         for start, name in ((True, "pretrained"), (False, "scratch")):
             rows = models[models["pretrained"].astype(bool) == start]
@@ -293,7 +294,7 @@ class Numbers:
 
     @cached_property
     def attributions(self) -> pd.DataFrame:
-        """Rows of attributions that are no class activation maps."""
+        """Rows of attributions other than class activation maps."""
         table = self._table("attributions")
         return table[~table["method"].str.contains("CAM")]
 
@@ -317,7 +318,7 @@ class Numbers:
 
     @cached_property
     def winner(self) -> dict[str, Any]:
-        """The network with the highest test accuracy, for whoever trained it.
+        """The network with the highest test accuracy.
 
         Returns:
             ``name``, ``accuracy`` and its 95 % binomial ``low`` and ``high`` (Wilson)
@@ -361,14 +362,14 @@ class Numbers:
 
 
 def holding(study: str) -> Callable[..., str]:
-    """What a template writes a verdict with: the sentence, while its tables support it.
+    """Function for verdicts in templates, which fails if tables no longer support one.
 
     Args:
         study: named by the error.
 
     Returns:
-        A function of a condition and of the sentence (Jinja's ``caller``), which raises
-        ``StaleSentence`` where the condition is not met.
+        A function of a condition and of the sentence (Jinja's ``caller``). It returns
+        the sentence, or raises ``StaleSentence`` if the condition is not met.
     """
 
     def holds(condition: bool, caller: Callable[[], str]) -> str:
@@ -379,6 +380,6 @@ def holding(study: str) -> Callable[..., str]:
                 "support this sentence; rewrite it, and the condition above it: "
                 f"{sentence}"
             )
-        return f"{sentence}\n"  # Jinja takes the line's own end
+        return f"{sentence}\n"  # Jinja removes the line break of the template
 
     return holds

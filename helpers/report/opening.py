@@ -1,7 +1,7 @@
-"""The picture that opens a study: where two of its networks look, and how it goes on.
+"""The picture that opens a study: maps of two of its networks, and all by their gap.
 
-It is drawn from what a report publishes (maps, boxes, small pictures of the images, the
-catalogue and the scores), so a clone draws it without images.
+It is drawn from published files (maps, boxes, small pictures of the images, catalogue
+and scores), so a clone draws it without images.
 """
 
 import io
@@ -57,7 +57,7 @@ Colour = tuple[float, float, float]
 
 @dataclass
 class Look:
-    """Where one network looks on all pictured photographs."""
+    """Maps of one network on all pictured photographs."""
 
     name: str
     gap: float  # training minus test accuracy
@@ -66,7 +66,7 @@ class Look:
 
 @dataclass
 class Scene:
-    """What the picture shows.
+    """Content of the picture.
 
     Attributes:
         photographs: (4, side, side, 3) uint8.
@@ -75,7 +75,7 @@ class Scene:
         looks: the networks with the smallest and the largest gap.
         networks: a row per network of the primary analysis, with its measures.
         start_r: correlation of the start alone with the gap; NaN where all are alike.
-        central: what one fixed central map scores, by measure.
+        central: scores of one fixed central map, by measure.
     """
 
     photographs: NDArray[np.uint8]
@@ -88,13 +88,13 @@ class Scene:
 
 
 def scene_of(report: Path) -> Scene | None:
-    """Choose networks and photographs by rule, from a report.
+    """Choose networks and photographs of a report by fixed rules.
 
     Args:
         report: folder of a study's report.
 
     Returns:
-        None where the report has no maps, no small pictures, or under two networks.
+        None where the report has no maps or small pictures, or fewer than two networks.
     """
     published = read_maps(report)
     if published is None or len(published["thumbnails"]) < _PHOTOGRAPHS:
@@ -172,15 +172,16 @@ def _overlap(masks: torch.Tensor, inside: torch.Tensor) -> NDArray[np.float64]:
 def spread(
     differences: NDArray[np.float64], inside: torch.Tensor, count: int
 ) -> list[int]:
-    """Places of photographs spread evenly over the differences, the largest first.
+    """Photographs spread evenly over the differences, the largest first.
 
     Args:
-        differences: (n,), what the first network overlaps more than the second.
+        differences: (n,) overlap of the first network minus that of the second.
         inside: (n, side, side), pixels of the boxes; images without one are left out.
-        count: how many.
+        count: number of photographs.
 
     Returns:
-        Of ``count`` equal parts of the ordered photographs the middle one each.
+        Their numbers: the photographs in order are cut into ``count`` equal parts, and
+        the middle one of each part is taken.
     """
     usable = inside.flatten(1).any(1).numpy() & np.isfinite(differences)
     places = np.flatnonzero(usable)
@@ -194,7 +195,8 @@ def draw(scene: Scene, *, narrow: bool = False) -> Figure:
 
     Args:
         scene: see ``scene_of``.
-        narrow: for a phone, 600 pixels wide and one below the other, in place of 1,200.
+        narrow: for a phone: 600 pixels wide in place of 1,200, with the plots below
+            the photographs.
     """
     style.use()
     with plt.rc_context({"figure.constrained_layout.use": False}):
@@ -217,7 +219,7 @@ def draw(scene: Scene, *, narrow: bool = False) -> Figure:
 
 
 def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
-    """Three rows of four: both networks, and how each of the two measures cuts."""
+    """Three rows of four: maps of both networks, and masks of both measures."""
     axes = places.subplots()
     side = scene.photographs.shape[1]
     inside = overlap.box_masks(torch.as_tensor(scene.boxes).long(), side)
@@ -241,7 +243,7 @@ def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
 
 
 def _head(ax: Axes, bold: str, rest: str) -> None:
-    """A line above a tile: what it is, in bold, and more of it."""
+    """Write a line above a tile, its first words in bold."""
     title = ax.text(0, 1.04, bold, transform=ax.transAxes, fontsize=12.5)
     title.set_fontweight("bold")
     ax.annotate(f" {rest}", (1, 0), xycoords=title, va="bottom", fontsize=12.5)
@@ -255,7 +257,7 @@ def _tile(ax: Axes, scene: Scene, column: int, brightness: NDArray[Any]) -> None
 
 
 def _draw_networks(axes: Sequence[Axes], scene: Scene) -> dict[str, Colour]:
-    """Both measures against the gap; the colour of each kind of training."""
+    """Draw both measures against the gap; return the colours of kinds of training."""
     networks = scene.networks
     points = 100 * networks["gap"]
     kinds = pd.Series([kind_words(row) for _, row in networks.iterrows()])
@@ -313,7 +315,7 @@ def _draw_legend(
 
 
 def digest(scene: Scene) -> str:
-    """A digest of all that the picture shows, which its file holds too."""
+    """Digest of all that the picture shows, which is stored in its file too."""
     shown = blake2b(digest_size=16)
     for look in scene.looks:
         shown.update(f"{look.name} {look.gap:.6f}".encode())
@@ -333,7 +335,7 @@ def digest(scene: Scene) -> str:
 def write(report: Path) -> bool:
     """Write the picture of a report, wide and narrow.
 
-    Files that show what they would show again stay as they are.
+    Files whose content would not change are left as they are.
 
     Args:
         report: folder of a study's report.
@@ -349,7 +351,7 @@ def write(report: Path) -> bool:
         if source_of(report / name) == source:
             continue
         (report / name).parent.mkdir(exist_ok=True)
-        # Hinted, "=" and "−" of this font are drawn as thick as bold ones.
+        # With hinting, "=" and "−" of this font look bold.
         with (
             complete_or_absent(report / name) as temporary,
             plt.rc_context({"text.hinting": "none"}),
@@ -363,7 +365,7 @@ def write(report: Path) -> bool:
 
 
 def source_of(picture: Path) -> str:
-    """The digest of what a written picture shows; "" of one that is absent."""
+    """The digest that is stored in a picture; "" if the file is absent."""
     if not picture.is_file():
         return ""
     with Image.open(picture) as image:

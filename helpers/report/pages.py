@@ -1,8 +1,8 @@
-"""Pages that a colleague opens.
+"""HTML pages of reports.
 
 A study's index, a page per executed notebook, its explorers, and a list of all studies.
-Each page is complete with the folder ``reports/assets`` beside the studies, opens from
-disk, and asks no other host for anything.
+Pages need the folder ``reports/assets`` beside the studies and nothing else: they open
+from disk and load nothing from the internet.
 """
 
 import json
@@ -35,7 +35,7 @@ from helpers.report.style import count
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _GLOSSARY = PROJECT_ROOT / "docs/glossary.md"
-# Below a table that a notebook shows.
+# The file of a table, which stands below the rows that a notebook shows.
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")
 _DAMAGED = (
     "<figcaption>{} is damaged, so the smaller picture of the notebook stands here; "
@@ -67,7 +67,7 @@ _TAGS = {
 
 
 def write(folder: Path) -> Path:
-    """Write all pages of a report, the files that they share and the list of studies.
+    """Write all pages of a report, their shared files and the list of studies.
 
     Args:
         folder: of the report, reports/<study>.
@@ -98,7 +98,7 @@ def executed_notebooks(folder: Path) -> list[Path]:
 
 
 def _write_assets(folder: Path) -> None:
-    """Write style, scripts and glossary, and libraries that are not there yet."""
+    """Write style, scripts, glossary, and libraries if they are missing."""
     contents = {
         name: (_TEMPLATES / name).read_text(encoding="utf-8")
         for name in ("pages.css", "pages.js", "explore.css", "explore.js")
@@ -117,7 +117,7 @@ def _write_assets(folder: Path) -> None:
 
 
 def _libraries() -> dict[str, str]:
-    """plotly.js, and DataTables as a script: from disk a browser loads no module."""
+    """plotly.js, and DataTables as a script: browsers load no modules from disk."""
     import itables
     from plotly.offline import get_plotlyjs
 
@@ -284,13 +284,13 @@ def _with_glossary_links(page: str, assets: str) -> str:
 
 
 def _is_hidden(output: Mapping[str, Any]) -> bool:
-    """Whether an output of a cell is a progress bar or a result for other programs."""
+    """Whether an output of a cell is a progress bar or a value for programs."""
     kinds = output.get("data", {})
     return any("widget-view" in kind or "scrapbook" in kind for kind in kinds)
 
 
 def _write_notebook(path: Path) -> Path:
-    """The page of an executed notebook: all that it shows, its code folded."""
+    """The page of an executed notebook: all outputs, and the code folded away."""
     from nbconvert import HTMLExporter
 
     folder = path.parent
@@ -339,7 +339,7 @@ def _read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def _clean(text: str) -> str:
-    """HTML of a notebook without what could run or load anything."""
+    """HTML of a notebook without elements that could run or load anything."""
     import bleach
 
     return bleach.clean(
@@ -365,9 +365,9 @@ def _size(picture: Path) -> tuple[int, int] | None:
 def _figure(
     folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]
 ) -> Markup:
-    """The figure's file with its size, so that nothing moves.
+    """Image element for a figure's file, with its size so that the layout is stable.
 
-    Where there is none it is the smaller picture in the notebook itself.
+    Without a file it is the smaller picture in the notebook itself.
     """
     alt = output["metadata"].get("image/png", {}).get("alt", "")
     path = inside(folder, paths[alt]) if alt in paths else None
@@ -387,7 +387,7 @@ def _figure(
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
-    """The table of which a notebook shows the first rows; "" for other HTML."""
+    """The whole table whose first rows a notebook shows; "" for other HTML."""
     match = _TABLE.search(shown)
     frame = tables.read(folder, match[1]) if match else None
     if frame is None or not len(frame):
@@ -399,9 +399,9 @@ def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
 
 
 def _figures(folder: Path, of_study: Findings) -> list[dict[str, Any]]:
-    """The figures that stand first, with their sizes, so that nothing moves.
+    """Figures at the top of the page, with their sizes so that the layout is stable.
 
-    A damaged one is left out. One for phones stands beside the wide picture.
+    Damaged ones are left out. The wide picture comes with one for phones.
     """
     shown = []
     for path, caption in findings.figures(folder, of_study):
@@ -477,13 +477,14 @@ def _notebook_link(path: Path) -> tuple[str, str, str]:
 
 def _write_explorers(folder: Path) -> Path:
     """``explore.html``, where a reader moves controls and clicks on networks."""
-    from helpers.report.explore import content
+    from helpers.report.explore.content import of_report
 
-    contents = content.of_report(folder)
-    shown = [(one["kind"], explore.TITLES[one["kind"]]) for one in contents]
+    contents = of_report(folder)
+    kinds = [content["kind"] for content in contents]
+    titles = [(kind, explore.TITLES[kind]) for kind in kinds]
     values = Markup(json.dumps(contents, allow_nan=False).replace("<", "\\u003c"))
     return _page(
-        folder, "explore", "explore.html.j2", "Explore", values=values, contents=shown
+        folder, "explore", "explore.html.j2", "Explore", values=values, contents=titles
     )
 
 
@@ -523,7 +524,7 @@ def _write_studies(reports: Path) -> Path:
     folders = [index.parent for index in reports.glob("*/index.html")]
     studies = []
     for folder in in_reading_order(folders):
-        # A study that cannot be read, such as an old one, must not stop the others.
+        # A study that cannot be read, such as an old one, must not affect the others.
         try:
             of_study = findings.of_report(folder)
             figure = next(iter(_figures(folder, of_study)), {})
@@ -540,8 +541,9 @@ def _write_studies(reports: Path) -> Path:
                 folded=(),
             )
             figure = {}
-        first = "\n\n".join(of_study.answer.split("\n\n")[:_TEASER_PARAGRAPHS])
-        studies.append((folder.name, of_study, first, figure))
+        paragraphs = of_study.answer.split("\n\n")
+        teaser = "\n\n".join(paragraphs[:_TEASER_PARAGRAPHS])
+        studies.append((folder.name, of_study, teaser, figure))
     template = _environment().get_template("studies.html.j2")
     text = template.render(
         title="All studies",
@@ -553,7 +555,7 @@ def _write_studies(reports: Path) -> Path:
 
 
 def share(folder: Path, to: Path, *, checkpoints: bool = False) -> Path:
-    """Pack a report with all that its pages need into one zip.
+    """Pack a report and the files that its pages need into one zip.
 
     Args:
         folder: of the report.

@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers.files import inside, read_json
 
-# Parameters on which no figure depends.
+# Parameters that name places and machines, on which no figure depends.
 _PLACES = {"study", "work_dir", "reports_dir", "device", "jobs", "shard"}
 
 
@@ -63,8 +63,9 @@ def is_of_parameters(
     Args:
         report: ``reports/<study>``.
         notebook: its name without suffix.
-        parameters: values in force now; those that name places and machines may differ
-            from the published ones, and so may those that one of the two does not have.
+        parameters: values in force now. Those that name places and machines may differ
+            from the published ones, and parameters that one of the two lacks are
+            ignored.
     """
     try:
         story = read_json(report / "story" / f"{notebook}.json")
@@ -76,13 +77,13 @@ def is_of_parameters(
 
 
 def _is_value(value: Any, text: str) -> bool:
-    """Whether a text is that of a value, whatever the order of keys in it."""
+    """Whether a text stands for a value, in any order of its keys."""
     if str(value) == text:
         return True
     try:
         return ast.literal_eval(text) == value
     except (ValueError, SyntaxError):
-        return False  # a word
+        return False  # a text that is not a literal
 
 
 def _content(story: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -25,13 +25,13 @@ def by_hand(
     Args:
         networks: a row per network, with gap and train_accuracy; the slider leaves out
             networks below a training accuracy.
-        columns: numbers that can stand on an axis, by their labels' columns.
+        columns: columns that can stand on an axis, with their labels.
         colours: columns that can give the colour, with their labels.
         x: column on the horizontal axis at first.
 
     Returns:
-        The controls with their figure; where no reader can touch them, such as in an
-        executed report, a line that says where they are.
+        The controls with their figure; in an executed report, where controls do not
+        work, a line that says where they do.
 
     Example:
         >>> numbers = {"gap": "gap", "iou": "IoU"}

@@ -1,4 +1,4 @@
-"""The networks of published studies, and what those of one predict of another."""
+"""Networks of published studies, and predictions from one study to another."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from helpers.statistics.primary import KIND, SETTING, primary_rows
 
 
 def published_models(reports: Path, study: str) -> pd.DataFrame:
-    """The networks of a published study that its primary analysis takes.
+    """Networks of the primary analysis of a published study.
 
     Args:
         reports: folder of all reports.
@@ -37,7 +37,7 @@ def published_models(reports: Path, study: str) -> pd.DataFrame:
 
 
 def primary_networks(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """The networks that a primary analysis takes, with a column per measure.
+    """Networks of the primary analysis, with a column per measure.
 
     Args:
         catalogue: of a report.
@@ -59,7 +59,7 @@ def across(
     Args:
         models: the networks of the study's primary analysis, with measures.
         study: its name.
-        others: names of published studies; the study itself is passed over.
+        others: names of published studies; the study itself is skipped.
         reports: folder of all reports.
         measures: column and title of each measure.
 

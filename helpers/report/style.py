@@ -1,4 +1,4 @@
-"""The look of every figure and the wording of every number."""
+"""Style of figures, and wording of names and numbers."""
 
 import re
 import warnings
@@ -37,7 +37,7 @@ def colours(names: Sequence[str]) -> dict[str, tuple]:
 
 
 def in_order(names: pd.Series) -> list:
-    """The distinct values in order, numbers inside of names by their size.
+    """The distinct values, sorted; numbers in names count by their size.
 
     Example:
         >>> in_order(pd.Series(["resnet101", "resnet18"]))

@@ -1,5 +1,6 @@
-"""A sweep over parameters compared: a row for each combination, and small pictures."""
+"""Comparison of the combinations of a sweep: a table, and small pictures."""
 
+import math
 import os
 import re
 from html import escape
@@ -28,7 +29,8 @@ from helpers.report.notebook import results_file
 
 _SIZE = (3.6, 2.6)  # of a picture on a page, in inches
 _DPI = 90
-_WIDE = 20.0  # ratio of a parameter's values from which they stand on a log axis
+# Ratio of the largest to the smallest value of a parameter that asks for a log axis.
+_LOG_RATIO = 20.0
 
 
 def sweeps_of(report: Path) -> list[Path]:
@@ -39,7 +41,7 @@ def sweeps_of(report: Path) -> list[Path]:
 def sweep_results(
     study: str, notebook: str, reports_dir: str = "reports"
 ) -> pd.DataFrame:
-    """The combinations of a study's sweep with the results that its notebooks name.
+    """Combinations of a study's sweep, with the named results of its notebooks.
 
     Args:
         study: name of the study.
@@ -47,10 +49,10 @@ def sweep_results(
         reports_dir: where reports are published.
 
     Returns:
-        A row for each combination: its values, each result, the ends of its interval in
-        columns ``<result>_low`` and ``<result>_high`` where it has one, the error of
-        one that failed ("" else), and the folder of its executed notebook. Results of
-        another notebook of the chain are ``<notebook>.<result>``; an undefined one is
+        A row for each combination: its values; each result, with the ends of its
+        interval in columns ``<result>_low`` and ``<result>_high`` if it has one;
+        failed, its error or ""; and folder, that of its executed notebook. Results of
+        another notebook of the chain are ``<notebook>.<result>``; undefined ones are
         NaN. ``attrs`` has ``parameters`` (swept), ``results`` and ``units``.
 
     Raises:
@@ -100,12 +102,12 @@ def results_of(folder: Path) -> pd.DataFrame:
 
 
 def _as_cell(value: Any) -> Any:
-    """A value of a parameter that stands in a table: a list or a block as a text."""
+    """A value of a parameter for a table; lists and mappings become texts."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _results(place: Path, stem: str, swept: str, units: dict[str, str]) -> dict:
-    """Named results of an executed notebook by column; their units are added."""
+    """Named results of an executed notebook by column; fills in ``units``."""
     path = place / results_file(stem)
     if not path.is_file():
         return {}
@@ -156,7 +158,7 @@ def draw(
     """Draw a result against a parameter, with intervals, coloured by a second one.
 
     Args:
-        ax: what is drawn into.
+        ax: to draw on.
         frame: of ``sweep_results``.
         result: name of the result, on the vertical axis.
         parameter: name of the parameter, on the horizontal axis.
@@ -165,21 +167,24 @@ def draw(
     defined = frame.dropna(subset=result)
     levels = style.in_order(frame[parameter])
     numeric = all(type(level) in (int, float) for level in frame[parameter].tolist())
-    place = {level: level if numeric else at for at, level in enumerate(levels)}
+    place = {level: number for number, level in enumerate(levels)}  # on the axis
+    if numeric:
+        place = {level: level for level in levels}
     groups = {"": defined} if not second else dict(tuple(defined.groupby(second)))
     palette = colours(frame, second)
     is_log = _is_log(levels, numeric)
     span = max(place.values()) - min(place.values())
     for number, (group, rows) in enumerate(groups.items()):
-        # beside one another, so that equal values and intervals are all seen
-        beside = 0.015 * span * (number - (len(groups) - 1) / 2)
+        # Groups are shifted, so that equal values and intervals stay visible.
+        shift = 0.015 * span * (number - (len(groups) - 1) / 2)
         x = rows[parameter].map(place).astype(float)
         rows = rows.assign(x=x).sort_values("x", kind="stable")
-        line = "-" if rows["x"].is_unique else ""  # a third parameter: points alone
+        # With a third parameter a place has several values, and no line joins them.
+        line = "-" if rows["x"].is_unique else ""
         if is_log:
-            rows["x"] *= (1 + beside / span) ** 3
+            rows["x"] *= (1 + shift / span) ** 3
         else:
-            rows["x"] += beside
+            rows["x"] += shift
         ends = _ends(rows, result)
         look = {"color": palette.get(group, "C0"), "markersize": 5, "linewidth": 1.2}
         ax.errorbar(rows["x"], rows[result], ends, marker="o", linestyle=line, **look)
@@ -198,7 +203,7 @@ def draw(
 
 
 def _apart(levels: list, place: dict[Any, float], span: float) -> list:
-    """Values whose labels do not touch on an axis; the first one is among them."""
+    """Values whose labels fit side by side on an axis, the first one always."""
     shown: list = []
     for level in levels:
         if not shown or place[level] - place[shown[-1]] >= 0.12 * span:
@@ -208,7 +213,7 @@ def _apart(levels: list, place: dict[Any, float], span: float) -> list:
 
 def _is_log(levels: list, numeric: bool) -> bool:
     """Whether values of a parameter are so far apart that they need a log axis."""
-    return numeric and levels[0] > 0 and levels[-1] >= _WIDE * levels[0]
+    return numeric and levels[0] > 0 and levels[-1] >= _LOG_RATIO * levels[0]
 
 
 def _ends(rows: pd.DataFrame, result: str) -> np.ndarray | None:
@@ -222,7 +227,7 @@ def _ends(rows: pd.DataFrame, result: str) -> np.ndarray | None:
 
 
 def small_multiples(frame: pd.DataFrame, parameter: str, second: str = "") -> Figure:
-    """Each result of a sweep that differs against a parameter, a panel each.
+    """Draw each result that differs between combinations in a panel of its own.
 
     Args:
         frame: of ``sweep_results``.
@@ -233,7 +238,7 @@ def small_multiples(frame: pd.DataFrame, parameter: str, second: str = "") -> Fi
         The figure, three panels a row.
     """
     names = list(drawn_results(frame))
-    rows = max(1, -(-len(names) // 3))
+    rows = max(1, math.ceil(len(names) / 3))
     look = {"figsize": (10, 2.8 * rows), "squeeze": False, "layout": "constrained"}
     figure, axes = plt.subplots(rows, 3, **look)
     for ax, name in zip(axes.flat, names, strict=False):
@@ -297,8 +302,8 @@ def show(study: str, notebook: str, reports_dir: str = "reports") -> Any:
         reports_dir: where reports are published.
 
     Returns:
-        The table of combinations, below it a figure for each parameter; a sentence
-        where there is no sweep; None in an execution by a sweep, which reads no other.
+        The table of combinations, after a figure for each parameter; a sentence where
+        there is no sweep; None while a sweep executes the notebook.
     """
     if os.environ.get(STAGING):
         return None

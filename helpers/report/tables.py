@@ -1,6 +1,7 @@
-"""Tables as a reader has them, on a page and in JupyterLab alike.
+"""Tables for readers, the same on a page and in JupyterLab.
 
-The model comes first with a short name, numbers have two digits, and rows sort.
+The model comes first with a short name, numbers have two digits, and rows can be
+sorted.
 """
 
 import math
@@ -51,7 +52,7 @@ _HEADERS = {
     "weights_millions": "weights (millions)",
     "worst_points": "largest error (points)",
 }
-# What the end of a column's name adds to the header of the rest.
+# Words that the end of a column's name adds to the header.
 _ENDS = {
     "_twins": ", in every architecture",
     "_low": ": from",
@@ -64,9 +65,9 @@ _ENDS = {
     "_over_ssim": ", over noise",
     "_over_unseen_fraction": ", over added classes",
 }
-# Ends of columns that stand in the file alone.
-_UNREAD = ("_smallest", "_null", "_least_p")
-# The value that an interval belongs to, where the names of its ends are other ones.
+# Ends of the names of columns that stand in files and are not shown.
+_NOT_SHOWN = ("_smallest", "_null", "_least_p")
+# Column of the value of an interval, where the ends have another name than the value.
 _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}
 # Fractions that are read in percent, or as points.
 _PERCENT = {
@@ -78,7 +79,7 @@ _PERCENT = {
     "gap_least": " (points)",
     "gap_most": " (points)",
 }
-# Columns of names, which a reader has in words.
+# Columns of names, which are shown in words.
 _NAMES = (
     "measure",
     "kind",
@@ -90,6 +91,7 @@ _NAMES = (
     "slice",
     "axis",
 )
+# Columns that are shown last.
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
@@ -103,9 +105,9 @@ class Estimate(NamedTuple):
 
 @contextmanager
 def intact(path: Path) -> Iterator[None]:
-    """Make one ValueError that names a file of whatever is raised while it is read.
+    """Turn any error in reading a file into one ValueError that names the file.
 
-    Readers of damaged files raise nearly every kind.
+    Readers raise errors of nearly every class where a file is damaged.
     """
     try:
         yield
@@ -127,8 +129,8 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
         suffix: ".csv" or ".parquet".
 
     Returns:
-        The table, with or without rows; None where the report does not hold it, or
-        holds one without any column, which says as much.
+        The table, with or without rows; None if the report has no such file, or a file
+        without columns.
 
     Raises:
         ValueError: if the file is damaged; it names the file and what to do.
@@ -151,7 +153,7 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
 def model_names(
     catalogue: pd.DataFrame | None, measures: pd.DataFrame | None = None
 ) -> dict[str, str]:
-    """Names for a reader.
+    """Names of models and measures for readers.
 
     Args:
         catalogue: of the models.
@@ -184,10 +186,10 @@ def header(column: str) -> str:
 
 
 def two_digits(value: Any) -> str:
-    """One value for a reader.
+    """Text of a value for readers.
 
-    Two digits, one decimal from 10 on, whole numbers as they are, "–" for what is
-    undefined.
+    Two digits; one decimal from 10 on; whole numbers as they are; "–" for an undefined
+    value.
     """
     if isinstance(value, Estimate):
         text = two_digits(value.value)
@@ -208,9 +210,9 @@ def two_digits(value: Any) -> str:
 def in_units(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with accuracies, gaps and shares in percent or points.
 
-    Columns that are for the file alone are left out.
+    Columns that are not shown are left out.
     """
-    frame = frame.drop(columns=[name for name in frame if name.endswith(_UNREAD)])
+    frame = frame.drop(columns=[name for name in frame if name.endswith(_NOT_SHOWN)])
     for name in _PERCENT:
         if name in frame and pd.api.types.is_numeric_dtype(frame[name]):
             frame[name] = 100 * frame[name]
@@ -243,7 +245,7 @@ def arranged(
     names = names or {}
     keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
     if {"measure", "title"} <= {*frame}:
-        frame = frame.drop(columns="measure")  # which the title says in words
+        frame = frame.drop(columns="measure")  # the title names it in words
     columns = sorted(frame, key=lambda name: (name in _LAST, name not in keys))
     frame = frame[columns].copy()
     for name in _NAMES:
@@ -260,28 +262,28 @@ def arranged(
 
 
 def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
-    """The table as HTML, each text as text; pages.js makes long ones sort and search.
+    """The table as HTML, with texts escaped; pages.js adds sorting and searching.
 
-    What is the same in all rows stands below it.
+    Columns with the same value in all rows are listed below it.
 
     Args:
         frame: all rows; ``MOST_ROWS`` are shown.
         names: of models and measures, see ``model_names``.
     """
     frame = with_intervals(in_units(frame))
-    same = []
+    constant = []
     if len(frame) > 2:
-        same = [name for name in frame if frame[name].nunique(dropna=False) == 1]
-    if len(same) == frame.shape[1]:
-        same = []
-    shown = arranged(frame.drop(columns=same).head(MOST_ROWS), names)
+        constant = [name for name in frame if frame[name].nunique(dropna=False) == 1]
+    if len(constant) == frame.shape[1]:
+        constant = []
+    shown = arranged(frame.drop(columns=constant).head(MOST_ROWS), names)
     heads = "".join(f"<th>{escape(name)}</th>" for name in shown)
     body = "".join(
         f"<tr>{''.join(map(cell, row))}</tr>"
         for row in shown.itertuples(index=False, name=None)
     )
     facts = ", ".join(
-        f"{header(name)} {two_digits(frame[name].iloc[0])}" for name in same
+        f"{header(name)} {two_digits(frame[name].iloc[0])}" for name in constant
     )
     note = f"The same in all rows: {escape(facts)}." if facts else ""
     return (
@@ -292,7 +294,7 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
 
 
 def cell(value: Any) -> str:
-    """A cell, with its number for sorting where two digits are not all of it."""
+    """A cell as HTML, with the full number to sort by where the text is rounded."""
     text = escape(two_digits(value))
     value = value.value if isinstance(value, Estimate) else value
     is_number = isinstance(value, int | float | np.number)
@@ -305,9 +307,10 @@ def cell(value: Any) -> str:
 
 
 def interactive() -> bool:
-    """Whether somebody can touch what is shown.
+    """Whether the notebook is open in JupyterLab, so that widgets respond.
 
-    Jupyter names the notebook to the kernels that it starts, and a sweep marks its own.
+    Jupyter sets a variable with the notebook's name in its kernels; a sweep marks its
+    own kernels by another one.
     """
     return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
@@ -315,12 +318,12 @@ def interactive() -> bool:
 def sortable(
     frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20
 ) -> Any:
-    """What a notebook shows of a table.
+    """A table as a notebook shows it.
 
     Args:
         frame: all rows, which sort and can be searched in JupyterLab.
         names: of models and measures, see ``model_names``.
-        rows: number of the first rows, which a report shows as HTML.
+        rows: number of first rows that an executed report shows, as HTML.
     """
     if not interactive():
         return HTML(html(frame.head(rows), names))

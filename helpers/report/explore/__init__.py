@@ -1,6 +1,6 @@
 """Three explorers, in JupyterLab and on a page of the report.
 
-What predicts the gap, where networks look, how they trained.
+Of measures against the gap, of maps, and of training curves.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ TITLES = {
 
 
 def show(kind: str, *arguments: Any) -> Any:
-    """An explorer, or a line of text where no reader can touch it.
+    """An explorer; outside of JupyterLab a line of text.
 
     Args:
         kind: of ``TITLES``.
@@ -43,7 +43,7 @@ def published(folder: Path | str) -> Any:
         folder: reports/<study>.
 
     Returns:
-        They in a column; None where nobody can touch them.
+        The explorers in a column; None outside of JupyterLab.
     """
     folder = from_root(folder)
     if not interactive() or not (folder / "tables/catalogue.csv").is_file():

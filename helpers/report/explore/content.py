@@ -1,6 +1,6 @@
-"""What the explorers show, as values that explore.js draws.
+"""Content of the explorers, as values that explore.js draws.
 
-Networks with their gap, kind and card, and their measures, maps or curves.
+Networks with their gap, kind and facts, and their measures, maps or curves.
 """
 
 from base64 import b64encode
@@ -35,20 +35,22 @@ METRICS = {
 _SHARES = ("train_accuracy", "test_accuracy", "gap")
 _CARD = ("kind", *AXES, *_SHARES, "epoch", "stop_reason", "model_id")
 _PRIMARY = "of the primary analysis"
-_SHIFTED = "test_accuracy@"  # begins the column of an accuracy under a shift
-# Measures of a map that is cut at a threshold, and by which rule others cut it.
+_SHIFTED = "test_accuracy@"  # beginning of the columns of accuracies under a shift
+# Measures of a map that is cut at a threshold; and measures without a threshold, with
+# the rule by which they cut it.
 _AT_THRESHOLDS = ("iou_above_shuffled", "iou")
 _BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
 _WITH_CHANCE = ", chance not subtracted"
 _PICTURES = 12  # images in each row of the gallery
-# Maps that the explorer's overlaps are computed from, of all models together, and
-# images of each model at least: the first, in which classes take turns.
+# Number of maps of all models together that the explorer's overlaps are computed from,
+# and of images of each model that are taken at least; the first images are taken, in
+# which classes take turns.
 _MAPS = 120_000
 _FEWEST_IMAGES = 200
 
 
 def of_report(folder: Path) -> list[Content]:
-    """The content of each explorer of which the report holds what it shows."""
+    """The content of each explorer for which the report has the tables or maps."""
     catalogue = tables.read(folder, "catalogue")
     scores = tables.read(folder, "scores", ".parquet")
     histories = tables.read(folder, "histories", ".parquet")
@@ -75,7 +77,8 @@ def with_shifts(models: pd.DataFrame, folder: Path) -> pd.DataFrame:
         folder: of the report.
 
     Returns:
-        The models with columns test_accuracy@<shift>, fractions; NaN for one without.
+        The models with columns test_accuracy@<shift>, fractions; NaN where a model has
+        none.
     """
     targets = tables.read(folder, "targets")
     if targets is None:
@@ -109,8 +112,8 @@ def with_scores(
     columns = named[["measure", "variant", "column"]]
     long = scores.merge(columns, on=["measure", "variant"])
     wide = long.pivot_table("value", "model_id", "column")
-    scored = named["column"].isin(long.dropna(subset="value")["column"])
-    titles = named[scored].set_index("column")["title"].to_dict()
+    has_values = named["column"].isin(long.dropna(subset="value")["column"])
+    titles = named[has_values].set_index("column")["title"].to_dict()
     first = primary["measure"] if primary is not None else []
     order = [*(name for name in first if name in titles), *titles]
     models = models.merge(wide, "left", left_on="model_id", right_index=True)
@@ -118,7 +121,7 @@ def with_scores(
 
 
 def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
-    """Values of measures.
+    """Content of the explorer "measures".
 
     Args:
         models: rows of the catalogue with a column per measure.
@@ -139,16 +142,16 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
 
 
 def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
-    """Pictures with boxes, maps of each model on them, and its overlaps by each cut.
+    """Content of the explorer "maps": pictures, maps of each model, and overlaps.
 
     Args:
-        models: rows of the catalogue; a measure that no threshold decides is read from
-            its column, and computed from the maps where there is none.
+        models: rows of the catalogue. Measures without a threshold are read from their
+            columns, or computed from the maps if these are missing.
         published: see ``maps_kept.read_maps``.
 
     Returns:
-        Content of the explorer "maps". Its quantities are those of the report's text;
-        where there are more than 120,000 maps, those of the first images, 200 at least.
+        With overlaps by each cut. If there are more than 120,000 maps, overlaps are
+        means over the first images, at least 200.
     """
     places = {name: place for place, name in enumerate(published["model_ids"])}
     models = models[models["model_id"].isin(places)]
@@ -199,11 +202,16 @@ def _first_images(published: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def _quantities(
-    models: pd.DataFrame, of_models: NDArray[np.uint8], published: Mapping[str, Any]
+    models: pd.DataFrame,
+    maps_of_models: NDArray[np.uint8],
+    published: Mapping[str, Any],
 ) -> list[Content]:
-    """Measures of maps by how a map is cut, with values by threshold and model."""
+    """Measures of maps for each rule of cutting, by threshold and model."""
     table = localization.at_thresholds(
-        of_models, published["boxes"], int(published["image_size"]), cuts.THRESHOLDS
+        maps_of_models,
+        published["boxes"],
+        int(published["image_size"]),
+        cuts.THRESHOLDS,
     )
     listed = []
     for name in _AT_THRESHOLDS:
@@ -223,7 +231,7 @@ def _quantities(
         values = (
             models[name]
             if name in models
-            else _above_chance(of_models, published, name)
+            else _above_chance(maps_of_models, published, name)
         )
         title = MEASURES[name].title
         listed.append({"title": title, "rule": rule, "values": [_numbers(values)]})
@@ -231,12 +239,12 @@ def _quantities(
 
 
 def _above_chance(
-    of_models: NDArray[np.uint8], published: Mapping[str, Any], name: str
+    maps_of_models: NDArray[np.uint8], published: Mapping[str, Any], name: str
 ) -> list[float]:
-    """A measure of every model that no threshold decides, chance taken off."""
+    """A measure without a threshold, above chance, of every model."""
     boxes = torch.from_numpy(published["boxes"]).long()
     values = []
-    for maps_of_model in of_models:
+    for maps_of_model in maps_of_models:
         scores = chance.chance_scores(
             from_integers(maps_of_model), boxes, int(published["image_size"])
         )
@@ -245,7 +253,7 @@ def _above_chance(
 
 
 def _targets(models: pd.DataFrame) -> list[Content]:
-    """What values are drawn against, in percent; ``given`` is held fixed."""
+    """Vertical axes: values by model in percent; ``given`` is held fixed."""
     gap = _numbers(100 * models["gap"])
     training = _numbers(100 * models["train_accuracy"])
     test = _numbers(100 * models["test_accuracy"])
@@ -264,7 +272,7 @@ def _targets(models: pd.DataFrame) -> list[Content]:
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
-    """Loss and accuracies of each run by epoch.
+    """Content of the explorer "curves": loss and accuracies of each run by epoch.
 
     Args:
         models: rows of the catalogue.
@@ -290,7 +298,7 @@ def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
 
 
 def _shared(models: pd.DataFrame) -> Content:
-    """Cards of models, colours of kinds of training, hyperparameters to filter by."""
+    """Facts of models, colours of kinds of training, hyperparameters to filter by."""
     kinds = pd.Series([kind_words(row) for row in models.to_dict("records")])
     marks = [
         (kind, to_hex(colour)) for kind, colour in colours(in_order(kinds)).items()

@@ -59,6 +59,6 @@ class Explorer(anywidget.AnyWidget):
     content = traitlets.Unicode("{}").tag(sync=True)
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        """Show some content; plotly.js is sent when the page asks for it."""
+        """Take the content of an explorer; the page asks for plotly.js later."""
         super().__init__(content=json.dumps(content, allow_nan=False))
         self.on_msg(lambda *_: self.send({"library": plotly.offline.get_plotlyjs()}))
