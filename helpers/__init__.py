@@ -1,4 +1,4 @@
-"""What notebooks stand on: studies, reports, and one folder per subject.
+"""Modules of the notebooks: studies, reports, and one folder per subject.
 
 From the ground up: ``data``, ``networks``, ``statistics``, ``training``, ``cams``,
 ``measures``, ``scoring``, ``report``, ``study``; on them ``ablations``, ``kappa`` and

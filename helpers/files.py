@@ -57,17 +57,17 @@ CHECKSUM = "checksum"  # key in a file: the checksum of all else that it holds
 KEPT = "kept"  # in a folder of work and in records: values by part and model
 RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
 POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
-# Two files in a study's folder of work and in its records: which images notebook 01
-# chose, and all that is known of them except their pixels.
+# Two files in a study's folder of work and in its records: the choice of images by
+# notebook 01, and labels and boxes of these images.
 MANIFEST = "data.json"
 LABELS = "images.npz"
 
 
 def from_root(path: str | Path) -> Path:
-    """A path from the project's root, the same wherever a kernel starts.
+    """An absolute path, independent of the folder in which a kernel starts.
 
     Args:
-        path: absolute, from the root, or from "~".
+        path: absolute, relative to the project's root, or below "~".
     """
     return (PROJECT_ROOT / Path(path).expanduser()).resolve()
 
@@ -321,7 +321,7 @@ def read_header(path: Path) -> dict[str, str]:
 
 
 class DamagedFileError(ValueError):
-    """A file that cannot be read as what it is; ``cause`` says why."""
+    """A damaged file, with the reason in ``cause``."""
 
     def __init__(self, path: Path, cause: str) -> None:
         """Name the file and what to do."""
@@ -337,7 +337,7 @@ def _naming_damage(path: Path) -> Iterator[None]:
     """Turn any error that a reader raises into one error that names the file.
 
     Readers raise errors of nearly every class where a file is damaged. An OSError with
-    an error number is the disk's, and passes.
+    an error number is a fault of the disk and is raised as it is.
     """
     try:
         yield
@@ -362,7 +362,7 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     with _naming_damage(path), path.open("rb") as file:
         # NumPy takes any other file for a pickle, and advises to allow pickles.
         if file.read(2) != b"PK":
-            raise ValueError("it is no .npz")
+            raise ValueError("it is not an .npz")
         file.seek(0)
         try:
             with np.load(file, allow_pickle=False) as archive:
@@ -515,7 +515,7 @@ def commit() -> str:
         name = subprocess.run(
             ["git", "describe", "--always", "--exclude=*"], check=True, **options
         ).stdout.strip()
-        # git's filter strips outputs of notebooks first, so these are no change.
+        # git's filter strips outputs of notebooks first, so these are not changes.
         command = ["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)reports"]
         differs = subprocess.run(command, **options).returncode
     except (OSError, subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""The values of a notebook's parameters that a run uses, and where each is from."""
+"""Values of a notebook's parameters in a run, and the origin of each value."""
 
 import ast
 import os
@@ -25,9 +25,9 @@ def resolve_parameters(
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
     """Values of a notebook's parameters, whether papermill or a user runs it.
 
-    In this order: what papermill injected, what the user changed in the first cell, the
-    study's file. A value of the first cell counts as changed if it is not that of the
-    demo, which committed first cells have.
+    Values injected by papermill come first, then those that the user changed in the
+    first cell, then the study's file. A value of the first cell counts as changed if it
+    differs from the demo's, which committed first cells have.
 
     Args:
         notebook: its name without suffix.
@@ -77,9 +77,9 @@ def resolve_parameters(
 
 
 def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
-    """Blocks of the study file; none if a launcher runs a study without a file here.
+    """Blocks of the study file, which may be absent when a launcher runs the notebook.
 
-    The launcher injects all values, so that its file may lie in another folder.
+    Then the launcher injects all values, and its study file lies in another folder.
     """
     if os.environ.get(STAGING) and is_injected and not path.is_file():
         return {"common": {}, "notebooks": {}, "work_study": path.stem}
@@ -132,13 +132,13 @@ def _check_names(
                 for name in unknown
             )
         )
-    lost = [name for name in names if name not in values]
-    if lost:
+    missing = [name for name in names if name not in values]
+    if missing:
         raise StudyError(
-            f"the first cell has no {', '.join(lost)}; put the lines of these "
+            f"the first cell has no {', '.join(missing)}; put the lines of these "
             "parameters back"
         )
-    # here, since the name of the study becomes the name of a file
+    # Checked here, since the name of the study becomes the name of a file.
     fault = value_fault(names["study"], values["study"])
     if fault:
         raise StudyError(fault)

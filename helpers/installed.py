@@ -1,4 +1,4 @@
-"""A folder of studies for an installed wheel, which is no clone."""
+"""A folder of studies for an installed wheel, without a clone."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from helpers.files import PROJECT_ROOT, SHIPPED, complete_or_absent
 def unpack(root: Path = PROJECT_ROOT, shipped: Path = SHIPPED) -> list[Path]:
     """Copy notebooks, studies and the rules of a sweep out of an installed wheel.
 
-    What is there already stays as it is. A clone has them, and nothing is copied.
+    Existing files stay as they are. A clone has all of them, and nothing is copied.
 
     Args:
         root: folder of the user's studies, see ``files.PROJECT_ROOT``.

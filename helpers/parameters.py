@@ -1,7 +1,4 @@
-"""The parameters of a notebook.
-
-What its tagged cell declares, and which values they may have.
-"""
+"""The parameters of a notebook: their declarations, and the values they may have."""
 
 import ast
 import difflib
@@ -297,9 +294,9 @@ _COLOURS = ("pixel_mean", "pixel_std")
 
 
 def _duplicate_key(item: Any) -> Any:
-    """Key to find duplicates: floats that agree in six digits have one key.
+    """Key to find duplicates: floats that agree in six digits have the same key.
 
-    Names of runs and folders write six digits, so such floats would share them.
+    Names of runs and folders have six digits, so such floats would share a folder.
     """
     if isinstance(item, str):
         return unicodedata.normalize("NFC", item)
@@ -307,7 +304,7 @@ def _duplicate_key(item: Any) -> Any:
 
 
 def value_fault(parameter: Parameter, value: Any) -> str:
-    """Check a value of a parameter, alone.
+    """Check one value of a parameter, without regard to other parameters.
 
     Args:
         parameter: that has the value.

@@ -1,6 +1,6 @@
 """Checks of parameters against each other, also across notebooks.
 
-They run before a study starts; else a contradiction would show only after hours.
+They run before a study starts, so that contradictions do not appear after hours.
 """
 
 import math
@@ -78,7 +78,7 @@ def _pretrains_on_images(weights: str, levels: Sequence[bool]) -> bool:
 
 
 def _shard_exceeds_count(shard: str) -> bool:
-    """Whether the number of a share is above their count, as in 5/4; "" is no share."""
+    """Whether the number of a share exceeds the count, as in 5/4; "" is not a share."""
     if not shard:
         return False
     number, count = shard.split("/")
@@ -86,7 +86,7 @@ def _shard_exceeds_count(shard: str) -> bool:
 
 
 def _least_distance(levels: Sequence[float]) -> float:
-    """Between neighbouring levels; infinite for one level."""
+    """Smallest distance between two levels; infinite for one level."""
     ordered = sorted(levels)
     return min((high - low for low, high in pairwise(ordered)), default=math.inf)
 
@@ -209,14 +209,14 @@ RELATIONS = (
 
 
 def _pretraining_classes(values: Mapping[str, Any]) -> Iterator[str]:
-    """Classes to pretrain on are none of the study's."""
+    """A fault where classes to pretrain on are classes of the study."""
     if _pretrains_on_images(values["pretrained_weights"], values["pretrained_levels"]):
         source = (values["pretrain_data_source"], values["pretrain_data_path"])
         yield from _shared_classes("pretrain_class_ids", source, values)
 
 
 def _unseen_classes(values: Mapping[str, Any]) -> Iterator[str]:
-    """Unseen classes are none of the study's."""
+    """A fault where unseen classes are classes of the study."""
     if values["unseen_class_ids"]:
         path = values["unseen_path"] or values["data_path"]
         source = (values["data_source"], path)
@@ -226,7 +226,7 @@ def _unseen_classes(values: Mapping[str, Any]) -> Iterator[str]:
 def _shared_classes(
     name: str, source: tuple[str, str], values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """A sentence where a choice of classes has some of the study's.
+    """A fault where a choice of classes contains classes of the study.
 
     Args:
         name: the parameter that lists the chosen classes.
@@ -248,7 +248,7 @@ def _shared_classes(
 
 
 def _unseen_fractions(values: Mapping[str, Any]) -> Iterator[str]:
-    """Fractions of unseen classes are steps that the listed classes allow."""
+    """A fault where a fraction of unseen classes is impossible with these classes."""
     classes = len(values["class_ids"])
     if not classes:
         return
@@ -282,7 +282,7 @@ def _unseen_fractions(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _networks(values: Mapping[str, Any]) -> Iterator[str]:
-    """No network is listed twice, with its numbers written as w1 and as w1.0."""
+    """A fault for each network that is listed twice, such as with w1 and w1.0."""
     first_names: dict[str, str] = {}
     for name in values["kappa_families"]:
         network = re.sub(r" ([wd])([\d.]+)", _plain_number, name)
@@ -299,7 +299,7 @@ def _plain_number(match: re.Match) -> str:
 
 
 def _blocks(values: Mapping[str, Any]) -> Iterator[str]:
-    """Blocks name axes, and levels of the type that the study lists for them."""
+    """Faults of blocks: unknown axes, and levels of another type than the study's."""
     level_types = {"repeat": "int"}
     for axis, parameter in AXIS_PARAMETERS.items():
         level_types[axis] = type(values[parameter][0]).__name__

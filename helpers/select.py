@@ -1,4 +1,4 @@
-"""The earlier name of ``helpers.checkpoints``, for scripts that have it."""
+"""The earlier name of ``helpers.checkpoints``, for scripts that import it."""
 
 import importlib
 import runpy

@@ -230,7 +230,7 @@ class Study:
             settings: of the measures.
             scored_on: training images, see ``scoring_set``.
             models: rows of ``models``; those that are analysed by default.
-            shard: share of the networks to score, as "2/4"; "" scores all.
+            shard: share of the networks to score, such as "2/4"; "" scores all.
 
         Raises:
             NotInRecords: if values are neither stored nor computable here.
@@ -264,7 +264,7 @@ class Study:
     def accuracy_of_images(
         self, models: pd.DataFrame | None = None
     ) -> tuple[Mapping[str, NDArray[np.float32]], str]:
-        """Whether each test image is classified right, for intervals over images.
+        """Correctness of each network on each test image, for intervals over images.
 
         Args:
             models: rows of ``models``; those that are analysed by default.
@@ -289,10 +289,10 @@ class Study:
         seed: int,
         tell: Callable[[str], None] = print,
     ) -> Bootstrap:
-        """Draws of configurations, and with them of scored images and test images.
+        """Bootstrap of configurations, and of scored images and test images.
 
         Args:
-            measured: of the networks, all of one share.
+            measured: values of the networks that are drawn.
             draws: number of draws.
             seed: of the draws.
             tell: called with each warning that unrecorded values affect intervals.

@@ -32,7 +32,7 @@ _Yaml.add_implicit_resolver(
 _Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
 
-# Values in a study file; each alias counts as many as the node that it repeats.
+# Largest number of values in a study file; an alias counts as the node that it repeats.
 _MOST_VALUES = 100_000
 
 

@@ -173,7 +173,8 @@ def test_an_array_whose_entry_is_lost_is_missed(tmp_path):
 def test_what_is_no_npz_is_called_so_without_advice_to_unpickle_it(tmp_path, content):
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.npz is damaged \(it is no \.npz\); put"):
+    message = r"a\.npz is damaged \(it is not an \.npz\); put"
+    with pytest.raises(ValueError, match=message):
         files.read_arrays(path)
 
 

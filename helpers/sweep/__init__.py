@@ -1,4 +1,4 @@
-"""The front of Snakemake: a study file checked, its notebooks executed by papermill.
+"""Study files, checked, and their notebooks, executed by Snakemake and papermill.
 
-Only ``plan`` and ``new`` know of networks.
+Only ``plan`` and ``new`` build networks.
 """

@@ -5,7 +5,6 @@ import sys
 
 from helpers.sweep.cli import main
 
-signal.signal(
-    signal.SIGPIPE, signal.SIG_DFL
-)  # a reader that has enough, such as head, ends this like any command
+# A reader that stops early, such as head, ends this command without an error.
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 sys.exit(main())

@@ -37,11 +37,11 @@ from helpers.sweep.study import (
     record_of,
 )
 
-# What a job asks of a cluster where nothing else is said, as docs/slurm/config.yaml.
+# Cores that a job asks of a cluster by default, as in docs/slurm/config.yaml.
 _CORES_OF_A_JOB = 8
-# Options with which Snakemake hands jobs to other machines.
+# Options with which Snakemake runs jobs on other machines.
 _ON_A_CLUSTER = ("-e", "--executor", "--profile", "--workflow-profile")
-# Options with which Snakemake does a part of a study, or nothing.
+# Options with which Snakemake runs only a part of a study, or nothing.
 _IN_PART = ("--until", "-U", "--omit-from", "-O", "--dry-run", "-n", "--touch", "-t")
 
 
@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study, print its plan, or write the file of a new one.
 
     Args:
-        arguments: of the command line; what stands behind ``--`` is for Snakemake.
+        arguments: of the command line; those after ``--`` are passed to Snakemake.
 
     Returns:
-        0 when the study is complete, 1 when something failed, 2 when something is wrong
-        before the start, 130 when interrupted.
+        0 if the study is complete, 1 if an execution failed, 2 for a fault that is
+        found before the start, 130 if interrupted.
     """
     written = unpack()
     if written:
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options_of_new(parser: argparse.ArgumentParser) -> None:
-    """The options with which a study file is written for one's own images."""
+    """The options that write a study file for a user's own images."""
     parser.add_argument(
         "--new", metavar="NAME", help="write params/NAME.yaml for the images at --data"
     )
@@ -166,7 +166,7 @@ def _add_options_of_new(parser: argparse.ArgumentParser) -> None:
 
 
 def _dispatch(options: argparse.Namespace, for_snakemake: Sequence[str]) -> int:
-    """Do what the options ask for; what loads torch is imported where it is needed."""
+    """Do what the options ask for; modules that load torch are imported late."""
     if options.new:
         from helpers.sweep.new import write_new
 
@@ -184,12 +184,12 @@ def _dispatch(options: argparse.Namespace, for_snakemake: Sequence[str]) -> int:
 def _run(
     study: CheckedStudy, options: argparse.Namespace, for_snakemake: Sequence[str]
 ) -> int:
-    """Hand a study to Snakemake, or only look what would run and why.
+    """Run a study by Snakemake, or only print what would run and why.
 
     Args:
         study: as its file has it.
         options: of the command.
-        for_snakemake: words that it gets as they are.
+        for_snakemake: arguments that are passed on unchanged.
 
     Returns:
         The exit status of the command.
@@ -218,7 +218,7 @@ def _run(
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             _delete_halves(study)
             study.withdraw_failed()
-            # Before anything runs, so that it is known which came first.
+            # Before anything runs, so that claims are known to precede results.
             keep_claims(study.work, study.claims)
             with _temporary_folder(study) as folder:
                 status = _follow(command, study, remote, folder)
@@ -230,7 +230,7 @@ def _run(
 
 
 def _without_images(study: CheckedStudy) -> str:
-    """What runs of a study whose images are not here, in a sentence."""
+    """Sentence on what is run of a study whose images are not here."""
     path = study.as_published[0].parameters["data_path"]
     names = ", ".join(item.notebook for item in study.as_published)
     return (
@@ -241,7 +241,7 @@ def _without_images(study: CheckedStudy) -> str:
 
 
 def _command(options: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
-    """The words that start Snakemake for the options of the command."""
+    """The command line that starts Snakemake for the options of the command."""
     cores = options.cores
     threads = cores or _CORES_OF_A_JOB
     if not remote:
@@ -265,7 +265,7 @@ def _command(options: argparse.Namespace, gpus: int, remote: bool) -> list[str]:
 
 
 def _devices(study: CheckedStudy) -> set[str]:
-    """The devices that a study's parameters name, but for the CPU."""
+    """The devices that a study's parameters name, except the CPU."""
     return {item.parameters.get("device", "cpu") for item in study.executions} - {"cpu"}
 
 
@@ -275,13 +275,12 @@ def _cards_for(study: CheckedStudy) -> list[Card]:
 
 
 def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
-    """Count the GPUs that this machine has for a study.
+    """Count the GPUs of this machine that a study can use.
 
-    Where torch says something of them, such as that the driver is too old, it is
-    printed before anything starts.
+    Warnings by torch, such as of a driver that is too old, are printed.
 
     Returns:
-        Their number, and what keeps the study from those that it demands.
+        Their number, and a fault for each device that the study demands in vain.
     """
     demanded = sorted(_devices(study) - {"auto"})
     cards = _cards_for(study)
@@ -303,7 +302,7 @@ def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
 
 
 def _delete_halves(study: CheckedStudy) -> None:
-    """Delete what killed processes left half-written (see ``complete_or_absent``)."""
+    """Delete half-written files of killed processes, see ``complete_or_absent``."""
     for path in [*study.work.rglob(".*.partial"), *study.reports.rglob(".*.partial")]:
         process = path.name.split(".")[-2]
         if process.isdigit() and not psutil.pid_exists(int(process)):
@@ -311,7 +310,7 @@ def _delete_halves(study: CheckedStudy) -> None:
 
 
 def _look(command: Sequence[str], study: CheckedStudy) -> int:
-    """Print of each execution why it would run, and its last line in the log."""
+    """Print why each execution would run, and its last line in the log."""
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
@@ -334,7 +333,7 @@ def _look(command: Sequence[str], study: CheckedStudy) -> int:
 def _state(
     name: str, reasons: Mapping[str, str], failed: Mapping[str, str], log: str
 ) -> str:
-    """Why an execution would run, and its last line in the log unless it is done."""
+    """Reason why an execution would run, with its last line in the log."""
     if name in failed:
         return f"runs: failed: {' | '.join(map(str.strip, failed[name].splitlines()))}"
     if name not in reasons:
@@ -351,7 +350,7 @@ def _log_of(study: CheckedStudy) -> Path:
 
 
 def _reason(text: str) -> str:
-    """Snakemake's reason in the words of a study."""
+    """Snakemake's reason in words for users of a study."""
     reasons = []
     if "Missing output files" in text or "Incomplete output files" in text:
         reasons.append("has no complete results in work/")
@@ -376,9 +375,9 @@ def _changed(values: str) -> str:
 
 @contextmanager
 def _temporary_folder(study: CheckedStudy) -> Iterator[Path]:
-    """A folder for what Snakemake and executions write for a while, gone behind them.
+    """A folder for temporary files of Snakemake and executions, deleted afterwards.
 
-    What a sweep left that was killed goes at the start of the study's next one.
+    The folder of a sweep that was killed is deleted when the study's next one starts.
     """
     folder = temporary_folder_of(study.work)
     shutil.rmtree(folder, ignore_errors=True)
@@ -398,14 +397,14 @@ def _follow(
         command: that starts Snakemake.
         study: whose log is followed.
         remote: whether jobs run on a cluster.
-        temporary: folder for what is written for a while.
+        temporary: folder for temporary files.
 
     Returns:
         0, 1 where something failed, 130 where it was interrupted.
     """
     path = _log_of(study)
-    # TERM is what a cluster sends before it takes a machine away; INT is not heard by
-    # what a script starts in the background.
+    # A cluster sends TERM before it takes a machine away; a process that a script
+    # starts in the background ignores INT by default.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     with (
@@ -458,10 +457,10 @@ def _print_until_ended(process: subprocess.Popen, log: TextIO) -> None:
 
 
 def _concluded(study: CheckedStudy, for_snakemake: Sequence[str]) -> int:
-    """Print what there is once Snakemake did what it was asked for.
+    """Print the outcome after Snakemake has ended without an error.
 
     Returns:
-        0, or 1 where a combination of a sweep failed or the pages are missing.
+        0, or 1 if a combination of a sweep failed or the pages are missing.
     """
     index = study.reports / "index.html"
     failed = study.failed()

@@ -25,7 +25,7 @@ _SHARES = "write shard: N for N equal shares of a notebook that declares shard"
 
 @dataclass(frozen=True)
 class Sweep:
-    """What the ``sweep`` block of a study says of one notebook."""
+    """Values of one notebook's parameters whose combinations are executed."""
 
     notebook: str
     values: dict[str, list[Any]]  # of each swept parameter, in the notebook's order
@@ -52,7 +52,7 @@ def read_sweep(
     names: Mapping[str, Parameter],
     later: Sequence[str],
 ) -> tuple[Sweep, list[str]]:
-    """A notebook's part of a ``sweep`` block, and what is wrong with it.
+    """A notebook's part of a ``sweep`` block, and its faults.
 
     Args:
         notebook: name of the notebook.
@@ -61,7 +61,7 @@ def read_sweep(
         later: the study's notebooks that run after it.
 
     Returns:
-        The sweep without what is wrong, and the faults, one sentence each.
+        The sweep without faulty values, and the faults, one sentence each.
     """
     faults = [
         f"sweep: {notebook}: unknown name {name!r}{near_names(name, names)}"
@@ -81,7 +81,8 @@ def read_sweep(
         wrong = _faults_of_values(notebook, item, block[name])
         faults += wrong
         if not wrong:
-            values[name] = [check_type(item.annotation, one) for one in block[name]]
+            annotation = item.annotation
+            values[name] = [check_type(annotation, value) for value in block[name]]
     sweep = Sweep(notebook, values, through, shard)
     count = 1
     for items in values.values():
@@ -105,20 +106,21 @@ def _through(
 ) -> tuple[tuple[str, ...], list[str]]:
     """The notebooks that are executed for each combination, in their order."""
     stated = block.get("through") or []
-    if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
+    is_list = isinstance(stated, list)
+    if not is_list or not all(isinstance(name, str) for name in stated):
         sentence = f"through is {stated!r:.100}, and must be a list of notebooks"
         return (), [f"sweep: {notebook}: {sentence}"]
     faults = [
-        f"sweep: {notebook}: through has {one!r}, which is no notebook of the study "
-        f"that runs after it{near_names(one, later)}"
-        for one in stated
-        if one not in later
+        f"sweep: {notebook}: through has {name!r}, which is not a notebook of the "
+        f"study that runs after it{near_names(name, later)}"
+        for name in stated
+        if name not in later
     ]
-    return tuple(one for one in later if one in stated), faults
+    return tuple(name for name in later if name in stated), faults
 
 
 def _faults_of_values(notebook: str, item: Parameter, values: Any) -> list[str]:
-    """What is wrong with the values that a sweep gives one parameter."""
+    """Faults of the values that a sweep lists for one parameter."""
     where = f"sweep: {notebook}: {item.name}"
     if notebook[:2] in TRAINING:
         return [f"{where} {_as_trained(item)}"]
@@ -138,7 +140,7 @@ def _faults_of_values(notebook: str, item: Parameter, values: Any) -> list[str]:
 
 
 def _as_trained(item: Parameter) -> str:
-    """Why a parameter of 01 or 02 is not swept, and what to do."""
+    """Words on why a parameter of 01 or 02 cannot be swept, and what to do."""
     why = "decides what is trained, so each value would need other models"
     if item.annotation.startswith("list"):
         return f"{why}: write all levels into its own list below notebooks"
@@ -153,12 +155,12 @@ def vary(
     """Put the values of ``--vary notebook.name=value,value`` into a sweep block.
 
     Args:
-        texts: what stands behind each ``--vary``.
+        texts: the argument of each ``--vary``.
         blocks: the sweep block, by notebook; it is changed.
         schema: the parameters of each notebook of the study.
 
     Returns:
-        What is wrong, one sentence each.
+        Faults, one sentence each.
     """
     faults = []
     for text in texts:

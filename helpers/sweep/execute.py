@@ -42,14 +42,14 @@ from helpers.sweep.combinations import Sweep
 from helpers.sweep.gpus import device_in_words, lock_card
 from helpers.sweep.study import Execution, failure, file_digest, record_of
 
-# Tag of the cell with which a notebook begins to sum up; its shares leave that out.
+# Tag of the cell with which a notebook begins to sum up. Shares of its work end there.
 CLOSING = "closing"
 _KERNEL = {
     "PYTHONHASHSEED": "0",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    # glibc would give the memory of each forward pass back to the system: a fifth of
-    # the time of scoring.
+    # Else glibc returns the memory of each forward pass to the system, which takes a
+    # fifth of the time of scoring.
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
@@ -61,13 +61,13 @@ _EVERY = 30.0  # seconds between two lines on where a notebook is
 
 
 def die_with_parent() -> None:
-    """Be killed when the process that started this one is gone (Linux alone)."""
+    """Ask Linux to kill this process when the one that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def temporary_folder_of(place: Path) -> Path:
-    """The path of a place's own temporary folder, short as sockets need it."""
+    """Path of the temporary folder of a place, short enough for sockets."""
     name = str(place.absolute()).encode("utf-8", "surrogateescape")
     number = blake2b(name, digest_size=6).hexdigest()
     return Path(tempfile.gettempdir()) / f"workbook-{number}"
@@ -90,7 +90,7 @@ def log(work: Path, study: str, line: str) -> None:
 
 
 def _progress_bar(message: Mapping[str, Any]) -> str:
-    """The last progress bar of tqdm in a message of a kernel; "" where it has none.
+    """The last progress bar of tqdm in a message of a kernel; "" without one.
 
     Args:
         message: of Jupyter's protocol. In a notebook a bar is the state of a widget,
@@ -135,7 +135,7 @@ def run_papermill(
     from papermill.engines import NBClientEngine, papermill_engines
 
     class Client(PapermillNotebookClient):
-        last_line = -_EVERY  # when the last line was told
+        last_line = -_EVERY  # time of the last call of ``tell``
 
         def process_message(
             self, message: dict[str, Any], cell: Any, cell_index: int
@@ -173,10 +173,10 @@ def run_papermill(
 
 
 def publish(staging: Path, reports: Path, name: str) -> list[Path]:
-    """Copy what an execution left into the report.
+    """Copy the files of an execution into the report.
 
-    Each file is whole, and the executed notebook comes last. What the execution before
-    it made, and this one did not, is deleted.
+    Each file is whole, and the executed notebook comes last. Files of the previous
+    execution that this one did not write are deleted.
 
     Args:
         staging: folder that the execution wrote to.
@@ -184,7 +184,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
         name: of the notebook.
 
     Returns:
-        The files of the report that the execution made.
+        The files that the execution has in the report.
     """
     import nbformat
 
@@ -206,7 +206,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
     notebook = nbformat.read(staging / f"{name}.ipynb", as_version=4)
     for cell in notebook.cells:
         if "outputs" in cell:
-            # Progress bars show 0 % wherever no kernel runs.
+            # Without a kernel progress bars would show 0 %.
             cell.outputs = [
                 output
                 for output in cell.outputs
@@ -226,7 +226,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
 
 
 def _files_before(report: Path) -> list[str]:
-    """Files that the execution before made; none where its notebook is damaged."""
+    """Files of the previous execution; none where its notebook is damaged."""
     try:
         return list(read_json(report)["metadata"]["workbook"]["files"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -234,7 +234,7 @@ def _files_before(report: Path) -> list[str]:
 
 
 def _sentence(fault: Exception, staging: Path) -> str:
-    """How an execution failed: the cell and its error, and where all up to there is."""
+    """Message of a failed execution: the cell, its error, and the folder so far."""
     colours = r"\x1b\[[0-9;]*m"
     text = re.sub(colours, "", str(getattr(fault, "evalue", fault))).strip()[:2000]
     if not hasattr(fault, "ename"):
@@ -248,7 +248,7 @@ def _sentence(fault: Exception, staging: Path) -> str:
 
 
 def source_of(notebook: str, part: bool) -> Any:
-    """What papermill executes: the path of a notebook, or the cells of a share.
+    """Source for papermill: the path of a notebook, or the cells of a share.
 
     Args:
         notebook: its name.
@@ -258,7 +258,7 @@ def source_of(notebook: str, part: bool) -> Any:
 
     path = f"notebooks/{notebook}.ipynb"
     if not part:
-        return path  # which the executed notebook then names
+        return path  # papermill writes it into the executed notebook
     source = nbformat.read(path, as_version=4)
     source.cells = list(
         itertools.takewhile(
@@ -269,9 +269,9 @@ def source_of(notebook: str, part: bool) -> Any:
 
 
 def _environment(threads: int, visible: str) -> dict[str, str]:
-    """Variables of a kernel that has a part of the cores, and one GPU of several.
+    """Environment variables of a kernel that uses some of the cores, and one GPU.
 
-    Where it has all cores, torch chooses how many it uses; what the user set stays.
+    With all cores torch chooses the number of threads; values of the user stay.
     """
     variables = dict(_KERNEL)
     if threads < len(os.sched_getaffinity(0)):
@@ -288,9 +288,9 @@ def _take_device(
     """Take the device of an execution, tried by torch, until the stack closes.
 
     Args:
-        stack: what gives the card back.
+        stack: whose closing releases the card.
         device: the notebook's parameter; "" where it has none.
-        tell: is called with a sentence where all cards are in use.
+        tell: is called with a sentence if all cards are in use.
 
     Returns:
         The value for CUDA_VISIBLE_DEVICES, "" where there is no card; and the name of
@@ -314,15 +314,15 @@ def _take_device(
 
 
 def execute(job: Mapping[str, Any], threads: int) -> int:
-    """Execute and publish what a job names, and write its record last of all.
+    """Execute a job's notebook, publish it, and write its record last of all.
 
     Args:
         job: ``CheckedStudy.job`` of an execution.
         threads: cores that it may use.
 
     Returns:
-        0, or 1 where it failed, which is in the log. Of a sweep's combination a failure
-        is recorded, so that it costs no other, and 0 is returned.
+        0, or 1 if it failed, with the reason in the log. For a combination of a sweep a
+        failure is recorded and 0 is returned, so that the others run.
     """
     study = job["study"]
     name = job["name"]
@@ -357,7 +357,7 @@ def _is_combination(name: str) -> bool:
 def _executed(
     job: Mapping[str, Any], work: Path, environment: Mapping[str, str]
 ) -> int:
-    """``execute`` while nobody else does so, with the environment of its kernel."""
+    """Execute a job whose lock and device are taken, see ``execute``."""
     study = job["study"]
     notebook = job["notebook"]
     name = job["name"]
@@ -396,14 +396,14 @@ def _executed(
         write_json(record_of(work, study, name), {"made": {}, "failed": sentence})
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        # What combinations compute, the study's next execution publishes.
+        # Values that combinations compute are published by the next whole execution.
         if not _is_combination(name):
             _publish_records(work, study)
     return 0
 
 
 def _publish_records(work: Path, study: str) -> None:
-    """Publish what the study has so far, whether the execution ended well or not."""
+    """Publish the study's records so far, also after a failed execution."""
     if not (work / MANIFEST).is_file():
         return
     try:

@@ -91,7 +91,7 @@ def visible_cards() -> list[Card]:
 
 
 def _cards_of(name: str, gpus: list[list[Card]]) -> list[Card]:
-    """What one name of CUDA_VISIBLE_DEVICES means."""
+    """Cards that one name of CUDA_VISIBLE_DEVICES stands for."""
     if name.isdigit():
         return gpus[int(name)] if int(name) < len(gpus) else [_card(name)]
     same = [card for gpu in gpus for card in gpu if card.name.startswith(name)]
@@ -107,7 +107,7 @@ def lock_card(
     allocation's cards.
 
     Args:
-        stack: what gives the card back.
+        stack: whose closing releases the card.
         device: "auto" or "cuda" for any card, "cuda:1" for the second that is visible.
         tell: is called with a sentence where it has to wait.
 
@@ -133,7 +133,8 @@ def lock_card(
             if descriptor is not None:
                 stack.callback(os.close, descriptor)
                 # With a number all stay visible, or the number would mean another one.
-                return ",".join(one.name for one in (cards if number else [card]))
+                shown = cards if number else [card]
+                return ",".join(item.name for item in shown)
         if attempt == 0:
             names = ", ".join(card.name for card in wanted)
             tell(f"waits for a GPU: {names} in use")
@@ -142,7 +143,7 @@ def lock_card(
 
 
 def numbering_fault(device: str, cards: list[Card]) -> str:
-    """Why a device such as "cuda:1" names no visible card; "" where it names one."""
+    """Fault of a device such as "cuda:1" that names no visible card, else ""."""
     number = device.partition(":")[2]
     if not number or int(number) < len(cards):
         return ""
@@ -153,7 +154,7 @@ def numbering_fault(device: str, cards: list[Card]) -> str:
 
 
 def _folder_of_locks() -> Path:
-    """The folder of the locks; users make files in it, and remove theirs alone."""
+    """The folder of the locks, in which every user can make files of their own."""
     folder = Path(os.environ.get(LOCKS) or _SHARED_FOLDER)
     try:
         folder.mkdir(parents=True)
@@ -162,17 +163,17 @@ def _folder_of_locks() -> Path:
         pass
     if not stat.S_ISDIR(folder.lstat().st_mode):  # such as a link to another place
         raise NotADirectoryError(
-            f"{folder} is no folder, and locks of GPUs go there; remove it, or name "
-            f"another folder in {LOCKS}"
+            f"{folder} is not a folder, and locks of GPUs go there; remove it, or "
+            f"name another folder in {LOCKS}"
         )
     return folder
 
 
 def _try_lock(path: Path) -> int | None:
-    """Lock a file, made where there is none; None where another process has it.
+    """Lock a file, created if absent; None if another process has locked it.
 
-    A file that is there is opened to be read: it may be another user's, and in a folder
-    for all Linux refuses O_CREAT on such a one (``fs.protected_regular``).
+    An existing file is opened for reading only. It may be another user's, and in a
+    folder of all users Linux refuses O_CREAT on it (``fs.protected_regular``).
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -189,11 +190,11 @@ def _try_lock(path: Path) -> int | None:
 
 
 def ask_torch(visible: str | None, number: int | None = None) -> dict[str, Any]:
-    """Ask torch, in a process of its own, which GPUs it can use: ``usable_gpus``.
+    """Ask torch in another process which GPUs it can use, see ``usable_gpus``.
 
     Args:
         visible: value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
-        number: of a GPU that is to compute something.
+        number: of a GPU that computes something as a test.
     """
     command = [sys.executable, "-m", "helpers.networks.devices"]
     command += [] if number is None else [str(number)]

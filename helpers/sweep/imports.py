@@ -18,9 +18,8 @@ _DATA = ".csv"  # of files beside a module that decide its numbers
 class ProjectModules:
     """Modules of a project, each read once, and what they import.
 
-    Imports are read from the source, those inside of functions too; nothing is
-    imported. A name of a package is followed to the module that the package has it
-    from.
+    Imports are read from the source, also inside of functions; nothing is imported.
+    A name that a package imports is followed to the module that defines it.
 
     Args:
         root: of the project, with the package ``helpers``.
@@ -43,7 +42,7 @@ class ProjectModules:
             cells: sources of code cells.
 
         Returns:
-            Modules, and data in folders that are called as a module, sorted.
+            Modules, and data in folders that are named like a module, sorted.
         """
         todo = list(self._of_source("\n".join(map(_statements, cells))))
         modules: set[Path] = set()
@@ -66,7 +65,7 @@ class ProjectModules:
 
     @cached_property
     def _data(self) -> dict[Path, list[Path]]:
-        """Data in the folder beside a module that has its name."""
+        """Data by module, in the folder beside the module that has its name."""
         data: dict[Path, list[Path]] = {}
         for path in (self.root / PACKAGE).rglob(f"*{_DATA}"):
             for folder in path.relative_to(self.root).parents[:-1]:
@@ -89,12 +88,12 @@ class ProjectModules:
                 if path is not None:
                     yield path
                 elif end == len(parts):
-                    module = self._lazily(parts)
+                    module = self._lazy_module(parts)
                     if module:
                         yield from self._of_source(f"import {module}")
 
-    def _lazily(self, parts: Sequence[str]) -> str:
-        """The module from which a package takes a name when it is asked for, or ""."""
+    def _lazy_module(self, parts: Sequence[str]) -> str:
+        """The module that a package imports when a name is first used, or ""."""
         path = self._modules.get(".".join(parts[:-1]))
         if path is None or path.name != "__init__.py":
             return ""
@@ -126,7 +125,7 @@ def notebooks_with(path: Path, root: Path = PROJECT_ROOT) -> list[str]:
 
 
 def _statements(cell: str) -> str:
-    """A cell, or those lines of it that are Python by themselves: no magics."""
+    """A cell, or those of its lines that are Python by themselves, without magics."""
     if _is_python(cell):
         return cell
     return "\n".join(filter(_is_python, map(str.strip, cell.splitlines())))
@@ -155,7 +154,7 @@ def _imported(source: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _lazy_names(source: str) -> dict[str, str]:
-    """What a package's ``_MODULES`` says: a module by name."""
+    """Modules by name, as the variable ``_MODULES`` of a package lists them."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES":
             return ast.literal_eval(node.value)

@@ -33,11 +33,11 @@ from helpers.training.config import RunConfig
 
 _SIZES = (32, 48, 64, 96, 128, 160, 192, 224)  # sides offered, pixels
 _MOST_CLASSES = 20
-_SAMPLE_IMAGES = 200  # images that are decoded to look at them
+_SAMPLE_IMAGES = 200  # images that are decoded to check them
 _SAMPLE_SIDE = 64  # pixels to which these are scaled
 _MOST_TEST_IMAGES = 50  # of a class
 _MOST_TRAINING_IMAGES = 100  # of a class
-# With so many images of a class rule 3 always leaves enough of them to train on.
+# With this many images of a class, rule 3 always leaves enough of them to train on.
 _ALWAYS_ENOUGH_IMAGES = 40
 _TIME_FOR_TRAINING = 0.4  # share of the study's time
 _SHORT_STUDY_MINUTES = 30.0  # a study with less time leaves out costly notebooks
@@ -75,7 +75,7 @@ _GRID = {
 
 
 class Look(NamedTuple):
-    """What is in a folder or zip."""
+    """Content of a folder or zip of images."""
 
     layout: str
     boxes: bool  # whether some images have a usable box
@@ -86,7 +86,7 @@ class Look(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """How many of the images a study takes."""
+    """Classes and numbers of images that a study takes."""
 
     classes: list[str]
     good: list[str]  # all classes with enough images, the largest first
@@ -179,9 +179,9 @@ def _leave_out_untested(
 
 
 def fewest_fitted(images_per_class: int, classes: int) -> int:
-    """Images that runs are fitted to, of the class that has fewest of them.
+    """Number of images that runs are fitted to, of the class with the fewest.
 
-    Rule 3 holds out a tenth of all training images at random, of some classes more.
+    Rule 3 holds out a tenth of all training images at random, more of some classes.
 
     Args:
         images_per_class: training images of each class.
@@ -321,7 +321,7 @@ def probe(
 
 
 class _Plan(NamedTuple):
-    """What training on this machine has time for."""
+    """Runs and epochs for which this machine has time."""
 
     minutes: float  # of the whole study
     side_by_side: int  # runs at a time
@@ -355,7 +355,7 @@ def choose_values(
     side_by_side = 1 if device == "cuda" else len(os.sched_getaffinity(0))
     budget = minutes * 60 * _TIME_FOR_TRAINING * side_by_side  # seconds of runs
     recipe = _recipe(size)
-    # as many images as the fewest runs have time for
+    # as many images as the fewest runs can learn from in that time
     scale = _largest_scale(look, good)
     subset = _subset(look, place, size, scale, least)
     _, seconds_per_epoch = probe(subset, recipe, cache, device, 0.0)
@@ -418,7 +418,7 @@ def _configurations(grid: dict[str, Any]) -> int:
 
 
 def _reasons_for_runs(plan: _Plan) -> list[str]:
-    """How long runs are, and why there are that many."""
+    """Sentences on the length and number of runs."""
     return [
         f"max_epochs {plan.epochs}: a probing run reached {plan.accuracies[-1]:.0%} "
         f"training accuracy after {len(plan.accuracies)} epochs",
@@ -430,7 +430,7 @@ def _reasons_for_runs(plan: _Plan) -> list[str]:
 
 
 def _largest_scale(look: Look, good: Sequence[str]) -> Scale:
-    """As many of the images as a study takes at most."""
+    """The largest number of images that a study takes."""
     classes = sorted(good[:_MOST_CLASSES])
     fewest_test = min(look.test[name] for name in classes)
     fewest_training = min(look.training[name] for name in classes)
@@ -545,7 +545,7 @@ def _notebooks(
 def _reasons_for_images(
     look: Look, scale: Scale, size: int, minutes: float
 ) -> list[str]:
-    """What the folder or zip holds, and how many of its images are taken."""
+    """Sentences on the content of the folder or zip, and on the images taken."""
     fewest = min(look.training[name] for name in scale.classes)
     beside = " beside these" if look.test else ""
     taken = (
@@ -570,7 +570,7 @@ def _reasons_for_images(
 
 
 def _reasons_for_leaving_out(look: Look, runs: int, minutes: float) -> list[str]:
-    """What the study does not answer."""
+    """Sentences on questions that the study cannot answer."""
     reasons = []
     if not look.boxes:
         reasons.append(

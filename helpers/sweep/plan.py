@@ -1,4 +1,4 @@
-"""What a study costs: ``python -m helpers.sweep STUDY --plan``.
+"""Cost of a study: ``python -m helpers.sweep STUDY --plan``.
 
 Steps are timed where the study's device is here. Where it asks for a GPU and there is
 none, operations are counted and divided by published rates, which takes seconds.
@@ -24,17 +24,17 @@ from helpers.training.config import RunConfig
 
 # Operations per second of a training step, by card and precision. An A100 trains
 # ResNet-50 at 224 px at 938 images/s in TF32 and 2,470 in mixed precision (NVIDIA
-# DeepLearningExamples, PyTorch ResNet50 v1.5, one GPU of a DGX A100 80GB); a step is
-# taken as three forward passes of 8.2e9 operations. An H100, of which that table has
-# nothing, is taken to be 1.2 times as fast.
-_STEP = 3 * 8.2e9
+# DeepLearningExamples, PyTorch ResNet50 v1.5, one GPU of a DGX A100 80GB); a step
+# counts as three forward passes of 8.2e9 operations. An H100, which that table lacks,
+# is assumed to be 1.2 times as fast.
+_STEP = 3 * 8.2e9  # operations per image
 _RATES = {
     "A100": {"float32": 938 * _STEP, "bfloat16": 2470 * _STEP},
     "H100": {"float32": 1.2 * 938 * _STEP, "bfloat16": 1.2 * 2470 * _STEP},
 }
-# Scoring is in float32 without TF32: half of what NVIDIA states for the cards.
+# Operations per second of scoring, in float32 without TF32: half of NVIDIA's numbers.
 _EXACT = {"A100": 0.5 * 19.5e12, "H100": 0.5 * 67e12}
-# Images of a class in published data sets, for training and for testing.
+# Classes of published data sets, with training and test images per class.
 _SIZES = {"cifar-10": (10, 5000, 1000), "cifar-100": (100, 500, 100)}
 
 
@@ -42,7 +42,7 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
     """The runs of a study as its training notebook lists them.
 
     Args:
-        parameters: of the study's notebooks; its images are not looked at.
+        parameters: of the study's notebooks; images are not read.
     """
     fixed = {
         name: parameters[name] for name in config.HYPERPARAMETERS if name in parameters
@@ -114,7 +114,7 @@ def count_operations(of: RunConfig, classes: int, size: int) -> tuple[float, int
 
 @dataclass(frozen=True)
 class Images:
-    """How many images a study has, and how that is known."""
+    """Numbers of a study's images, and the source of these numbers."""
 
     train: int
     test: int
@@ -123,7 +123,7 @@ class Images:
 
 
 def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> Images:
-    """Images that 01 chose, or what the study's file says where it has not run yet."""
+    """Images that 01 chose; before it has run, numbers by the study's file."""
     path = study.work / "data.json"
     if path.is_file():
         counts = read_json(path)["images"]
@@ -164,8 +164,8 @@ def passes_of_scoring(parameters: Mapping[str, Any], train: int) -> float:
     """Images that pass forward through one model while 03 and 04 score it, roughly.
 
     A backward pass counts as two forward ones. Searches of flatness and sharpness are
-    taken to need all their magnitudes, so that this is an upper limit; other notebooks
-    are not counted.
+    assumed to try all their magnitudes, so this is an upper limit; other notebooks are
+    not counted.
     """
     scored = min(parameters.get("scored_images", 0) or train, train)
     families = parameters.get("families", ["localization"])
@@ -180,18 +180,17 @@ def passes_of_scoring(parameters: Mapping[str, Any], train: int) -> float:
         total += kinds * parameters["perturbation_points"] * share
     if "flatness" in families:
         halvings = parameters["flatness_halvings"]
-        noisy = (
-            min(parameters["flatness_images"], scored) * parameters["flatness_draws"]
-        )
+        with_noise = min(parameters["flatness_images"], scored)
+        with_noise *= parameters["flatness_draws"]
         ascents = min(parameters["sharpness_images"], scored)
         ascents *= 3 * parameters["sharpness_steps"]
-        total += 2 * halvings * (noisy + ascents)  # plain, and scaled by magnitude
+        total += 2 * halvings * (with_noise + ascents)  # plain, and magnitude-aware
     return total
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs of one architecture and batch size cost on one device."""
+    """Cost of the runs of one architecture and batch size on one device."""
 
     architecture: str
     batch_size: int
@@ -204,7 +203,7 @@ class Cost:
 
 
 def duration(hours: float) -> str:
-    """A time as it is said, of two digits or more.
+    """A time in words, with two digits or more.
 
     Example:
         >>> duration(0.0053), duration(0.5), duration(4.12), duration(1234.5)
@@ -218,7 +217,7 @@ def duration(hours: float) -> str:
 
 
 def gigabytes(number: float) -> str:
-    """Room on a disk, of two digits or more.
+    """Space on a disk in words, with two digits or more.
 
     Example:
         >>> gigabytes(0.0241), gigabytes(348.2)

@@ -1,4 +1,4 @@
-"""Shares of notebooks' work for several GPUs, where the study's file names none."""
+"""Shares of notebooks' work for several GPUs, if the study file has no shares."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
         count: number of GPUs; below 2 nothing is split.
 
     Returns:
-        The study with the shares of a notebook before the notebook itself, which finds
-        everything trained or scored.
+        The study with the shares of a notebook before the notebook itself, which joins
+        what they have trained or scored.
     """
     if count < 2:
         return study

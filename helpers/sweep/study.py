@@ -148,12 +148,12 @@ class CheckedStudy:
 
     @cached_property
     def work(self) -> Path:
-        """Where runs, scores and caches are."""
+        """Folder of runs, scores and caches."""
         return inside(self._folder("work_dir", "work"), self.work_study)
 
     @cached_property
     def reports(self) -> Path:
-        """Where notebooks, tables and figures are published."""
+        """Folder in which notebooks, tables and figures are published."""
         return inside(self._folder("reports_dir", "reports"), self.name)
 
     def _folder(self, name: str, default: str) -> Path:
@@ -164,13 +164,13 @@ class CheckedStudy:
         return os.path.relpath(path, self.root)
 
     def job(self, execution: Execution | None = None) -> str:
-        """All that ``execute`` needs of an execution, or of the pages, as JSON."""
+        """Job of an execution, or of the pages, as JSON for ``execute``."""
         job = self._job_of_pages() if execution is None else self._job_of(execution)
         job |= {"study": self.name, "work": self._from_root(self.work)}
         return json.dumps(job, sort_keys=True)
 
     def _job_of_pages(self) -> dict[str, Any]:
-        listed = [one for one in self.executions if one.is_whole]
+        whole = [item for item in self.executions if item.is_whole]
         sweeps = [
             {
                 "notebook": sweep.notebook,
@@ -184,8 +184,8 @@ class CheckedStudy:
         return {
             "reports": self._from_root(self.reports),
             "parameters": {
-                one.notebook: one.parameters
-                for one in sorted((*self.as_published, *listed), key=_order)
+                item.notebook: item.parameters
+                for item in sorted((*self.as_published, *whole), key=_order)
             },
             "findings": file_digest(self.reports / "FINDINGS.md"),
             "sweeps": sweeps,
@@ -206,11 +206,11 @@ class CheckedStudy:
         }
 
     def _of_same_combination(self, execution: Execution) -> list[str]:
-        """Earlier executions of its combination: if one fails, it cannot run."""
+        """Names of earlier executions of its combination, all of which it needs."""
         of_combination = {
-            one.name
-            for one in self.executions
-            if execution.combination and one.combination == execution.combination
+            item.name
+            for item in self.executions
+            if execution.combination and item.combination == execution.combination
         }
         return [name for name in execution.after if name in of_combination]
 
@@ -313,7 +313,7 @@ def record_of(work: Path, study: str, name: str) -> Path:
 
 
 def failure(work: Path, study: str, name: str) -> str:
-    """How an execution of a sweep failed; "" where it did not."""
+    """Message of a failed execution of a sweep; "" if it did not fail."""
     try:
         return str(read_json(record_of(work, study, name)).get("failed", ""))
     except (OSError, ValueError, AttributeError):
@@ -505,9 +505,9 @@ def _executions(
     for sweep in sweeps:
         for folder, values in sweep.combinations().items():
             chain = _chain(wholes, sweep, folder, values, root)
-            for one in chain:
-                shares = sweep.shard if one.notebook == sweep.notebook else 0
-                executions += in_shares(one, shares)
+            for execution in chain:
+                shares = sweep.shard if execution.notebook == sweep.notebook else 0
+                executions += in_shares(execution, shares)
     return executions
 
 

@@ -147,7 +147,10 @@ def test_a_changed_value_of_the_study_or_of_a_list_runs_again_what_has_it_alone(
         ({"study": ["a"]}, "study cannot be swept: it moves no result"),
         ({"through": ["04_d"]}, "through needs a parameter with its values"),
         ({"threshold": [1], "through": "04_d"}, "must be a list of notebooks"),
-        ({"threshold": [1], "through": ["02_b"]}, "'02_b', which is no notebook of"),
+        (
+            {"threshold": [1], "through": ["02_b"]},
+            "'02_b', which is not a notebook of the study",
+        ),
         ({"threshold": [1], "through": ["04_x"]}, "(did you mean '04_d'?)"),
         ({"threshold": [*range(2000)]}, "2,000 combinations, and 1,000 are possible"),
     ],
