@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -15,9 +16,11 @@ from helpers.report import figures, pages, studies, style, tables
 from helpers.statistics.baselines import across_studies
 from helpers.statistics.classes import equal_numbers
 from helpers.statistics.primary import KIND, SETTING
+from helpers.statistics.verdicts import CANNOT_TELL, word
 
 PAGE = "comparison"
-_ESTIMATES = ("r_gap", "r_gap_given_start", "error_with")
+_CORRELATIONS = ("r_gap", "r_gap_given_start")
+_ESTIMATES = (*_CORRELATIONS, "error_with")
 _TITLES = {
     "r_gap": "r with the gap",
     "r_gap_given_start": "r with the start held fixed",
@@ -36,7 +39,7 @@ def side_by_side(reports: Path, names: Sequence[str]) -> pd.DataFrame:
         Measures that all studies have, in the order of the first: study, measure,
         title, baseline, n, and of each estimate (r with the gap, the same with the
         start held fixed, error of a held-out kind in points) the value with ``_low``
-        and ``_high``.
+        and ``_high``; and of both correlations the ``_verdict``, see ``verdicts.word``.
 
     Raises:
         ValueError: for fewer than two studies, or where they share no measure.
@@ -57,7 +60,13 @@ def side_by_side(reports: Path, names: Sequence[str]) -> pd.DataFrame:
                 f"{reports / name}/tables holds no primary.csv as notebook 04 writes "
                 f"it now; execute 04 of {name} again, or leave it out"
             )
-        parts.append(primary[columns].assign(study=name))
+        rows = primary[columns].assign(study=name)
+        claims = tables.read(inside(reports, name), "claims")
+        for question in _CORRELATIONS:
+            rows[f"{question}_verdict"] = [
+                word(row, question, claims) for _, row in primary.iterrows()
+            ]
+        parts.append(rows)
     shared = set.intersection(*(set(part["measure"]) for part in parts))
     if not shared:
         raise ValueError(f"{', '.join(names)} have no primary measure in common")
@@ -149,8 +158,9 @@ def write(
 def agreement(rows: pd.DataFrame) -> str:
     """Sentences on the measures that correlate with the gap in all studies.
 
-    A correlation is clear if its interval excludes 0. The second sentence is on
-    correlations with the pretrained start held fixed, which it may explain.
+    A correlation is clear if the study's verdict is not "cannot tell". The second
+    sentence is on correlations with the pretrained start held fixed, which it may
+    explain.
 
     Args:
         rows: of ``side_by_side``.
@@ -166,12 +176,13 @@ def agreement(rows: pd.DataFrame) -> str:
 
 
 def _clear(rows: pd.DataFrame, estimate: str) -> list[str]:
-    """Titles of measures whose intervals in all studies lie on the same side of 0."""
-    is_above = (rows[f"{estimate}_low"] > 0).astype(int)
-    is_below = (rows[f"{estimate}_high"] < 0).astype(int)
-    side = is_above - is_below
-    sums = side.groupby(rows["title"], sort=False).sum()
-    return list(sums.index[sums.abs() == rows["study"].nunique()])
+    """Titles of the measures with one verdict in all studies, if there is a verdict."""
+    titles = []
+    for title, of_measure in rows.groupby("title", sort=False):
+        verdicts = set(of_measure[f"{estimate}_verdict"])
+        if len(verdicts) == 1 and CANNOT_TELL not in verdicts:
+            titles.append(title)
+    return titles
 
 
 def best_predictors(across: pd.DataFrame) -> list[str]:
@@ -200,10 +211,17 @@ def _wide(rows: pd.DataFrame) -> pd.DataFrame:
     for name in _ESTIMATES:
         for study, part in rows.groupby("study", sort=False):
             columns[f"{_TITLES[name]}: {study}"] = [
-                style.with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
-                for row in part.to_dict("records")
+                _with_interval(row, name) for row in part.to_dict("records")
             ]
     return pd.DataFrame(columns)
+
+
+def _with_interval(row: dict[str, Any], estimate: str) -> str:
+    """An estimate with its interval; "–" for a baseline that has none."""
+    if row["baseline"] and pd.isna(row[estimate]):
+        return "–"
+    ends = row[f"{estimate}_low"], row[f"{estimate}_high"]
+    return style.with_interval(row[estimate], *ends)
 
 
 def _forests(rows: pd.DataFrame) -> Figure:

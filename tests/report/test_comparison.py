@@ -57,25 +57,44 @@ def test_a_shift_of_all_gaps_is_the_error_of_the_best_prediction(reports):
     assert not table.duplicated(["measure", "trained_on", "judged_on"]).any()
 
 
-def test_measures_agree_where_all_intervals_lie_on_one_side():
+def test_measures_agree_where_all_studies_have_one_verdict():
     rows = pd.DataFrame(
         [
-            ("one", False, "a", -0.9, -0.5, -0.9, 0.1),
-            ("one", False, "b", -0.8, -0.4, -0.8, -0.1),
-            ("two", False, "a", 0.2, 0.5, 0.2, 0.4),
-            ("two", False, "b", -0.5, -0.2, 0.1, 0.2),
-            ("three", True, "a", 0.2, 0.5, 0.1, 0.2),
-            ("three", True, "b", 0.2, 0.5, 0.1, 0.2),
+            ("one", False, "a", "smaller", "smaller"),
+            ("one", False, "b", "smaller", "cannot tell"),
+            ("two", False, "a", "larger", "larger"),
+            ("two", False, "b", "smaller", "larger"),
+            ("three", False, "a", "cannot tell", "cannot tell"),
+            ("three", False, "b", "cannot tell", "cannot tell"),
+            ("four", True, "a", "larger", "larger"),
+            ("four", True, "b", "larger", "larger"),
         ],
         columns=[
-            *("title", "baseline", "study", "r_gap_low", "r_gap_high"),
-            *("r_gap_given_start_low", "r_gap_given_start_high"),
+            *("title", "baseline", "study"),
+            *("r_gap_verdict", "r_gap_given_start_verdict"),
         ],
     )
     assert comparison.agreement(rows) == (
         "Clearly correlated with the gap, and with the same sign in each study: one. "
         "With the pretrained start held fixed: two."
     )
+
+
+def test_a_verdict_beside_other_studies_is_that_of_the_studys_own_claims(tmp_path):
+    """An interval on one side of 0 is not enough: p among all claims decides."""
+    for name, p in (("first", 0.2), ("second", 0.001)):
+        made.write_report(tmp_path / name)
+        claim = {"measure": ["iou"], "question": ["r_gap"], "p_adjusted": [p]}
+        pd.DataFrame(claim).to_csv(tmp_path / name / "tables/claims.csv", index=False)
+    for name in ("first", "second"):
+        path = tmp_path / name / "tables/primary.csv"
+        primary = pd.read_csv(path)
+        is_iou = primary["measure"] == "iou"
+        primary.loc[is_iou, ["r_gap", "r_gap_low", "r_gap_high"]] = [-0.5, -0.7, -0.3]
+        primary.to_csv(path, index=False)
+    rows = comparison.side_by_side(tmp_path, ["first", "second"])
+    of_iou = rows[rows["measure"] == "iou"].set_index("study")["r_gap_verdict"]
+    assert of_iou.to_dict() == {"first": "cannot tell", "second": "smaller"}
 
 
 def test_one_study_alone_or_one_without_its_rows_is_refused(reports, capsys):
