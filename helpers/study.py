@@ -14,7 +14,7 @@ from helpers.data.images import StudyData, images_of_study
 from helpers.files import PROJECT_ROOT, RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings
 from helpers.parameters import near_names
-from helpers.report.notebook import Report, point_to_records, share
+from helpers.report.notebook import Report, point_to_records, select_shard
 from helpers.report.sweeps import sweep_results
 from helpers.scoring.classification import (
     AS_IF_INDEPENDENT,
@@ -49,7 +49,7 @@ class Measured:
     records: Records  # stored values of each network, by part
 
     @cached_property
-    def of_images(self) -> dict[str, NDArray[np.float32]]:
+    def image_values(self) -> dict[str, NDArray[np.float32]]:
         """Values of single images by column, (models, images), NaN where undefined."""
         rows = pd.Index(self.records.model_ids).get_indexer(self.models["model_id"])
         has_record = rows >= 0  # False for networks of another shard
@@ -67,7 +67,7 @@ class Measured:
         return of_images
 
     @property
-    def of_analysed(self) -> "Measured":
+    def analysed(self) -> "Measured":
         """The same, of the analysed networks only."""
         is_analysed = self.models["left_out"] == ""
         models = self.models[is_analysed].reset_index(drop=True)
@@ -77,7 +77,7 @@ class Measured:
     @property
     def no_interval(self) -> list[str]:
         """Measures without an interval, since they need unrecorded image values."""
-        return without_interval(self.models, self.of_images)
+        return without_interval(self.models, self.image_values)
 
     def undefined(self) -> pd.DataFrame:
         """The number of networks in which a measure is undefined, by reason."""
@@ -236,7 +236,7 @@ class Study:
             NotInRecords: if values are neither stored nor computable here.
         """
         rows = self.analysed if models is None else models
-        networks = share(self.networks(rows), shard)
+        networks = select_shard(self.networks(rows), shard)
         records = score(self.store, networks, families, settings, scored_on)
         table = score_table(records)
         return Measured(with_measures(rows, table), table, records)
@@ -287,7 +287,7 @@ class Study:
         *,
         draws: int,
         seed: int,
-        tell: Callable[[str], None] = print,
+        warn: Callable[[str], None] = print,
     ) -> Bootstrap:
         """Bootstrap of configurations, and of scored images and test images.
 
@@ -295,16 +295,16 @@ class Study:
             measured: values of the networks that are drawn.
             draws: number of draws.
             seed: of the draws.
-            tell: called with each warning that unrecorded values affect intervals.
+            warn: called with each warning that unrecorded values affect intervals.
         """
         test_accuracy, sentence = self.accuracy_of_images(measured.models)
         if sentence:
-            tell(sentence)
+            warn(sentence)
         if measured.no_interval:
-            tell(NO_INTERVAL)
+            warn(NO_INTERVAL)
         return Bootstrap(
             with_fit(measured.models),
-            measured.of_images | test_accuracy,
+            measured.image_values | test_accuracy,
             draws=draws,
             seed=seed,
             no_interval=measured.no_interval,

@@ -156,7 +156,7 @@ def ablations(study: Study) -> dict[str, Any]:
         scales=(0.5,),
         attributions=("saliency",),
     )
-    annotated = compute.Annotated(study.scored_on, {})
+    annotated = compute.Annotations(study.scored_on, {})
     work = partial(
         compute.ablations_of,
         settings=settings,

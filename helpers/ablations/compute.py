@@ -93,7 +93,7 @@ class AblationSettings:
         thresholds = tuple(sorted({*self.thresholds, self.threshold}))
         object.__setattr__(self, "thresholds", thresholds)
 
-    def parts(self, annotated: "Annotated") -> dict[str, dict[str, Any]]:
+    def parts(self, annotated: "Annotations") -> dict[str, dict[str, Any]]:
         """Everything that the values of each part depend on, except the network.
 
         A part lists its own settings only: a change of the noise keeps the values in
@@ -125,7 +125,7 @@ class AblationSettings:
         }
 
 
-class Annotated(NamedTuple):
+class Annotations(NamedTuple):
     """Images, and masks of their salient object that programs have made.
 
     Attributes:
@@ -183,7 +183,7 @@ def ablations_of(
     parts: Sequence[str],
     *,
     settings: AblationSettings,
-    annotated: Annotated,
+    annotated: Annotations,
     device: str,
 ) -> dict[str, dict[str, Any]]:
     """Compute parts of a model's ablations, as ``Store.each`` takes them.
@@ -199,7 +199,7 @@ def ablations_of(
     Returns:
         A record by part.
     """
-    images = annotated.scored_on.of(data)
+    images = annotated.scored_on.images_of(data)
     subject = Subject(model.load(device), images, model.normalise, device)
     sample = subject.first(settings.images)
     records = {}
@@ -645,7 +645,9 @@ def untrained_scores(
     Returns:
         A record by part, with a table "scores" of one row.
     """
-    subject = Subject(model.load(device), scored_on.of(data), model.normalise, device)
+    subject = Subject(
+        model.load(device), scored_on.images_of(data), model.normalise, device
+    )
     subject = subject.first(settings.images)
     train = subject.images
     order = np.random.default_rng(settings.seed).permutation(len(data.test))

@@ -57,7 +57,7 @@ def masks_of_images(
         (N, S, S) bool by provider; a provider is absent where neither pixels nor
         records are here.
     """
-    images = scored_on.of(store.shared())
+    images = scored_on.images_of(store.shared())
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
     folder = store.folder / f"{MASKS}-{json_digest(settings)}"
     records = Records({MASKS: folder}, (), store.published)
@@ -145,7 +145,7 @@ def stage_of(model: Model, size: int) -> str:
     return names[layer]
 
 
-def with_published(
+def fill_from_published(
     report: Path | None,
     name: str,
     ours: pd.DataFrame,

@@ -19,7 +19,7 @@ _NAMES = {
 }
 
 
-def way(method: str, formula: str = "") -> str:
+def method_title(method: str, formula: str = "") -> str:
     """Name of a CAM method or a provider of masks, as reports write it.
 
     Args:
@@ -27,14 +27,14 @@ def way(method: str, formula: str = "") -> str:
         formula: of the method; "" where there is only one.
 
     Example:
-        >>> way("grad_cam_plus_plus", "torchcam")
+        >>> method_title("grad_cam_plus_plus", "torchcam")
         'Grad-CAM++ by torchcam'
     """
     name = _NAMES.get(method, method.replace("_", " "))
     return f"{name} by torchcam" if formula == "torchcam" else name
 
 
-def lowest(table: pd.DataFrame) -> pd.DataFrame:
+def at_lowest_threshold(table: pd.DataFrame) -> pd.DataFrame:
     """The rows at the lowest training accuracy.
 
     Args:
@@ -44,7 +44,7 @@ def lowest(table: pd.DataFrame) -> pd.DataFrame:
     return table[is_lowest].reset_index(drop=True)
 
 
-def ways(table: pd.DataFrame) -> list[str]:
+def row_titles(table: pd.DataFrame) -> list[str]:
     """Label of each row of a table of choices.
 
     Args:
@@ -57,16 +57,16 @@ def ways(table: pd.DataFrame) -> list[str]:
         architecture = row.get("architecture", "")
         if architecture:
             words.append("all" if architecture == TOTAL else in_words(architecture))
-        words.append(way(row["method"], row["formula"]))
+        words.append(method_title(row["method"], row["formula"]))
         annotation = row.get("annotation", "boxes")
         if annotation != "boxes":
-            words.append(f"masks by {way(annotation)}")
+            words.append(f"masks by {method_title(annotation)}")
         words.append(f"{row['images']:,.0f} images")
         labels.append(", ".join(words))
     return labels
 
 
-def below(table: pd.DataFrame) -> str:
+def number_below_zero(table: pd.DataFrame) -> str:
     """Number of intervals below 0, such as "3 of 4".
 
     Args:

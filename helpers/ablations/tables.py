@@ -55,13 +55,13 @@ def scores_of(records: Records, name: str, threshold: float) -> pd.DataFrame:
         threshold: of the map, the paper's.
 
     Returns:
-        The table with its part, see ``marked``.
+        The table with its part, see ``mark_choice_of_paper``.
     """
     parts = [records.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)]
-    return marked(pd.concat(parts, ignore_index=True), threshold)
+    return mark_choice_of_paper(pd.concat(parts, ignore_index=True), threshold)
 
 
-def marked(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
+def mark_choice_of_paper(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
     """Mark the rows of the paper's choice in a column ``of_paper``.
 
     Args:
@@ -165,7 +165,7 @@ def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
     return scores[is_last & has_size & (scores["subset"] == ALL_IMAGES)]
 
 
-def of_grad_cam(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
+def rows_of_grad_cam(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
     """Scores by Grad-CAM.
 
     Args:
@@ -256,7 +256,7 @@ def cam_methods(
 
     Args:
         bootstrap: bootstrap of the models.
-        scores: see ``marked``.
+        scores: see ``mark_choice_of_paper``.
         threshold: of the map.
         accuracies: training accuracies that models exceed.
         single: see ``values_of_images``; intervals draw the scored images with it.
@@ -309,7 +309,7 @@ def annotations(
         See ``_by_architecture``; published_r of each mask is that of the paper's
         saliency masks.
     """
-    chosen = of_grad_cam(
+    chosen = rows_of_grad_cam(
         at_last_stage(scores), part=CLOSED, class_used=PREDICTED, threshold=threshold
     )
     methods = chosen["annotation"].replace(BOXES, "annotated_boxes")
@@ -497,7 +497,7 @@ def _of_architecture(bootstrap: Bootstrap, name: str) -> Bootstrap:
     """The models of an architecture, or all of them for ``TOTAL``."""
     if name == TOTAL:
         return bootstrap
-    return bootstrap.of(bootstrap.models["architecture"] == name)
+    return bootstrap.subset(bootstrap.models["architecture"] == name)
 
 
 def _published_validity() -> pd.DataFrame:
@@ -539,7 +539,7 @@ def shifts(
     models = bootstrap.models
     levels = sorted(models[column].dropna().unique())
     is_lowest = models[column].isin(levels[:1])
-    at_lowest = bootstrap.of(is_lowest).correlations(measures, tau=False)
+    at_lowest = bootstrap.subset(is_lowest).correlations(measures, tau=False)
     r = at_lowest[["pearson_r", "ci_low", "ci_high"]]
     r = r.set_axis(["r", "r_low", "r_high"], axis=1)
     values = models[list(measures)].astype(float)

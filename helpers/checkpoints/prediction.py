@@ -333,7 +333,7 @@ def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
     return float(np.mean(means) / max(np.mean(squares), 1e-12))
 
 
-def held(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
+def compared_with_truth(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
     """Predict models whose gap is known, to compare.
 
     Args:
@@ -361,15 +361,15 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
         candidates: columns of measures that may be chosen.
 
     Returns:
-        The table of ``held``; a kind is skipped if without it too few configurations
-        are left.
+        The table of ``compared_with_truth``; a kind is skipped if without it too few
+        configurations are left.
     """
     empty = pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])
     tables = []
     for _, inside in models.groupby("kind", sort=False):
         rest = models.drop(inside.index)
         if rest[CONFIGURATION].nunique() >= FEWEST_CONFIGURATIONS:
-            tables.append(held(inside, predictor(rest, candidates)))
+            tables.append(compared_with_truth(inside, predictor(rest, candidates)))
     return pd.concat(tables, ignore_index=True) if tables else empty
 
 
@@ -380,7 +380,7 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
     of a configuration err together.
 
     Args:
-        tried: of ``coverage`` or ``held``.
+        tried: of ``coverage`` or ``compared_with_truth``.
 
     Returns:
         models, and inside, the number whose interval contains the truth; error_points,

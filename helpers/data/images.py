@@ -376,7 +376,7 @@ _COUNTED = {
 }
 
 
-def left_out(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
+def sentences_of_faults(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
     """Sentences on what a source holds and a study leaves out.
 
     Args:

@@ -543,7 +543,7 @@ def _agreement(overlaps: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64
     return columns
 
 
-def of_fixed_map(
+def scores_of_fixed_map(
     boxes: Tensor, size: int, threshold: float = 0.1, rule: str = "maximum"
 ) -> dict[str, float]:
     """Localization measures of one central map for all images, ``central_map``.

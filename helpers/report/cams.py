@@ -31,7 +31,7 @@ NO_PIXELS = (
 )
 
 
-def a_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
+def row_of_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
     """Number of a correctly classified image that serves as an example.
 
     Args:

@@ -339,7 +339,7 @@ class Report:
         self.story.append({"kind": kind, **content})
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
-    def made_for_others(self, path: Path) -> None:
+    def record_work_file(self, path: Path) -> None:
         """Record that a file was written to ``work/<study>`` for other notebooks.
 
         If it is changed later, the sweep runs this notebook again.
@@ -469,7 +469,7 @@ def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:
             return
 
 
-def share(items: Any, shard: str) -> Any:
+def select_shard(items: Any, shard: str) -> Any:
     """Select the items that one of several processes works on.
 
     Args:
@@ -480,7 +480,7 @@ def share(items: Any, shard: str) -> Any:
         ValueError: if the first number is not between 1 and the second.
 
     Example:
-        >>> share(["a", "b", "c"], "1/2")
+        >>> select_shard(["a", "b", "c"], "1/2")
         ['a', 'c']
     """
     number, count = map(int, (shard or "1/1").split("/"))

@@ -29,7 +29,7 @@ from helpers.measures import localization
 from helpers.report import cams, style, tables
 from helpers.report.markup import kind_words
 from helpers.report.studies import published_models
-from helpers.scoring.maps_kept import read_maps
+from helpers.scoring.published_maps import read_maps
 from helpers.statistics.baselines import START
 
 WIDE = "figures/opening.png"
@@ -118,7 +118,7 @@ def scene_of(report: Path) -> Scene | None:
         look.maps = look.maps[chosen]
     primary = tables.read(report, "primary")
     start = primary[primary["measure"].eq(START)] if primary is not None else ()
-    fixed = localization.of_fixed_map(
+    fixed = localization.scores_of_fixed_map(
         torch.as_tensor(published["boxes"]).long(), size, _THRESHOLD
     )
     return Scene(

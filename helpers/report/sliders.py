@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from helpers.report.tables import interactive
 
 
-def by_hand(
+def scatter_with_menus(
     networks: pd.DataFrame,
     columns: Mapping[str, str],
     colours: Mapping[str, str],
@@ -35,7 +35,7 @@ def by_hand(
 
     Example:
         >>> numbers = {"gap": "gap", "iou": "IoU"}
-        >>> by_hand(analysed, numbers, {"kind": "kind"}, x="iou")
+        >>> scatter_with_menus(analysed, numbers, {"kind": "kind"}, x="iou")
         ... # doctest: +SKIP
     """
     columns = {name: label for name, label in columns.items() if name in networks}

@@ -47,7 +47,7 @@ def primary_networks(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFr
     return with_measures(rows, scores.assign(variant=scores["variant"].fillna("")))
 
 
-def across(
+def errors_across_studies(
     models: pd.DataFrame,
     study: str,
     others: Sequence[str],

@@ -219,7 +219,7 @@ def _measure_model(
     """Records of the missing parts of a model, computed from its network."""
     inputs = {
         "network": model.load(device),
-        "images": task.scored_on.of(shared),
+        "images": task.scored_on.images_of(shared),
         "normalise": model.normalise,
         "device": device,
     }
@@ -265,7 +265,7 @@ def _localize_from_maps(
         ]
         if not possible:
             continue
-        inputs["images"] = task.scored_on.of(store.shared())
+        inputs["images"] = task.scored_on.images_of(store.shared())
         for part, values in task.records(possible, inputs).items():
             write_json(folders[part] / SETTINGS, parts[part])
             target.write(part, model_id, values)

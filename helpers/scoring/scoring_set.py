@@ -33,7 +33,7 @@ class ScoringSet:
     name: str
     shared: int
 
-    def of(self, data: StudyData) -> ImageSet:
+    def images_of(self, data: StudyData) -> ImageSet:
         """The images, with the labels of the data set.
 
         Args:

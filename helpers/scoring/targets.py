@@ -312,14 +312,14 @@ def invariance_table(
     return pd.DataFrame(rows)
 
 
-# Columns of ``worth_table``.
-WORTH = (
+# Columns of ``prediction_errors``.
+ERROR_COLUMNS = (
     *("target", "measure", "title", "n", "r", "r_low", "r_high"),
     *("error_points", "bias_points"),
 )
 
 
-def worth_table(
+def prediction_errors(
     scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int
 ) -> pd.DataFrame:
     """Correlation and error of measures of unlabelled images, on each target.
@@ -336,7 +336,7 @@ def worth_table(
         measures that estimate this accuracy, NaN for others. No row without scores.
     """
     if scores.empty:
-        return pd.DataFrame(columns=WORTH)
+        return pd.DataFrame(columns=ERROR_COLUMNS)
     tables = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]

@@ -100,7 +100,7 @@ class Bootstrap:
         """How often each model is in each draw: (draws, n)."""
         return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
-    def of(self, rows: ArrayLike) -> "Bootstrap":
+    def subset(self, rows: ArrayLike) -> "Bootstrap":
         """Bootstrap of some of the models, with the same draws of images.
 
         Args:

@@ -247,7 +247,7 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
     return _latest(versions)
 
 
-def kept_claims(work: Path) -> KeptClaims:
+def claims_of_study(work: Path) -> KeptClaims:
     """The latest version of a study's claims; without claims if there are none.
 
     Args:

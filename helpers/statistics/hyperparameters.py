@@ -229,7 +229,7 @@ def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.Da
     codes = level_codes(bootstrap.models[column])
     tables = []
     for number in range(codes.max(initial=-1) + 1):
-        part = bootstrap.of(codes == number)
+        part = bootstrap.subset(codes == number)
         table = part.correlations(measures, tau=False)
         table["column"] = column
         table["level"] = str(part.models[column].iloc[0])

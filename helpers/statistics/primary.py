@@ -99,7 +99,7 @@ def primary_table(
     """
     check_primary(measures)
     # Sorted, so that settings with the same kinds have them in the same order.
-    bootstrap = bootstrap.of(np.argsort(bootstrap.models["kind"], kind="stable"))
+    bootstrap = bootstrap.subset(np.argsort(bootstrap.models["kind"], kind="stable"))
     bootstrap = bootstrap.assign(**_groups(bootstrap.models))
     level = 1 - (1 - LEVEL) / looks
     models = bootstrap.models

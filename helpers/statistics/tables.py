@@ -67,7 +67,7 @@ def correlation_table(
     """
     tables = []
     for where, rows in _subsets(bootstrap.models, thresholds):
-        table = bootstrap.of(rows).correlations(measures, tau=tau)
+        table = bootstrap.subset(rows).correlations(measures, tau=tau)
         tables.append(pd.DataFrame(where, index=table.index).join(table))
     return pd.concat(tables, ignore_index=True)
 
@@ -94,7 +94,7 @@ def selection_table(
     direction = np.array(list(measures.values()), dtype=float)
     tables = []
     for where, rows in _subsets(bootstrap.models, thresholds):
-        part = bootstrap.of(rows)
+        part = bootstrap.subset(rows)
         estimate = part.estimate(names, statistic=gamma)
         accuracy = (1 - direction * estimate.value) / 2
         ends = np.stack([estimate.low, estimate.high])

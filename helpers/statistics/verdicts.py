@@ -110,7 +110,7 @@ class OverlapFacts:
     above_central_map: Mapping[str, float] = field(default_factory=dict)
 
 
-def gate_table(
+def condition_table(
     models: pd.DataFrame,
     trained: pd.DataFrame,
     *,
@@ -242,7 +242,7 @@ def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> s
     Args:
         row: of the primary table.
         question: a correlation of that table, such as "r_gap_given_start".
-        claims: the judged claims of the study, see ``judged``; if one asks this
+        claims: the judged claims of the study, see ``verdict_table``; if one asks this
             question of the measure, the p adjusted for the claims is used.
 
     Returns:
@@ -258,7 +258,7 @@ def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> s
     return direction(*ends, p, 1 - row["level"])
 
 
-def judged(
+def verdict_table(
     claims: Sequence[Mapping[str, Any]],
     primary: pd.DataFrame,
     ranking: pd.DataFrame,
@@ -275,7 +275,7 @@ def judged(
         primary: the primary table, whose numbers are taken before those of the
             ranking.
         ranking: see ``ranking_table``.
-        gates: see ``gate_table``.
+        gates: see ``condition_table``.
     """
     of_models = [claim for claim in claims if claim["question"] != PAIRED]
     of_models.sort(key=lambda claim: not claim.get("primary", False))
@@ -316,7 +316,7 @@ def _answer(
 
 
 def _of_claim(row: Any) -> str:
-    """Verdict on a row of ``judged``."""
+    """Verdict on a row of ``verdict_table``."""
     of_statistic = verdict(
         SIDES[row.side],
         row.ours_low,

@@ -129,7 +129,7 @@ def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Loo
     test = Counter(item.class_id for item in listing.records if item.split == "test")
     _leave_out_untested(counts, test, listing)
     listing.faults.extend(reaching_out(readable))
-    sentences = images.left_out(listing.faults)
+    sentences = images.sentences_of_faults(listing.faults)
     remarks += [f"left out: {sentence}" for sentence in sentences]
     sides = [min(image.width, image.height) for image in readable]
     side = int(statistics.median(sides))
@@ -491,7 +491,9 @@ def _check_images(
         for fault in data.faults.itertuples()
         if fault.class_id in set(subset["class_ids"]) - set(classes)
     ]
-    remarks = [f"left out: {sentence}" for sentence in images.left_out(faults)]
+    remarks = [
+        f"left out: {sentence}" for sentence in images.sentences_of_faults(faults)
+    ]
     if len(classes) < 2 or counts.min() < FEWEST_PER_CLASS:
         name = classes[int(counts.argmin())]
         raise ValueError(

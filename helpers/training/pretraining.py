@@ -22,7 +22,9 @@ class Weights(NamedTuple):
     identity: str  # of the weights wherever they lie: a part of the ids of runs
 
 
-def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, Weights]:
+def weights_by_name(
+    pretrained_weights: str, architectures: Sequence[str]
+) -> dict[str, Weights]:
     """Weights that are there, read once, so that a missing file stops the study early.
 
     Args:
@@ -86,7 +88,7 @@ def recipes(
     return [RunConfig(**(recipe | {"architecture": name})) for name in architectures]
 
 
-def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
+def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     """Weights that pretraining runs left.
 
     Their identity is the recipe, so that several machines fill one model set.
@@ -113,7 +115,7 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     return weights
 
 
-def recorded(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
+def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     """Weights made elsewhere that no run needs any more, as its records name them.
 
     Args:
@@ -138,7 +140,7 @@ def recorded(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     return {} if catalogue.missing(work, started) else starts
 
 
-def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
+def save_starts(weights: Mapping[str, Weights], work: Path) -> None:
     """Copy the weights that runs start from into the study, once.
 
     Some measures need the distance from the start.

@@ -321,12 +321,12 @@ def kept(work, given, settings=SETTINGS, masks=None):
     found = partial(
         compute.ablations_of,
         settings=settings,
-        annotated=compute.Annotated(EVERY, masks),
+        annotated=compute.Annotations(EVERY, masks),
         device="cpu",
     )
     store = Store(work, lambda: Data(given.images), jobs=1)
     return store.each(
-        models, settings.parts(compute.Annotated(EVERY, masks)), found
+        models, settings.parts(compute.Annotations(EVERY, masks)), found
     ), loaded
 
 

@@ -77,22 +77,22 @@ def test_rows_that_cannot_be_computed_stand_as_they_were_published(tmp_path):
     pd.DataFrame(published).to_csv(tmp_path / "tables/choices.csv", index=False)
     ours = pd.DataFrame({"method": ["b", "c"], "formula": ["", ""], "r": [0.3, 0.4]})
     keys = ["method", "formula"]
-    table = recorded.with_published(tmp_path, "choices", ours, keys)
+    table = recorded.fill_from_published(tmp_path, "choices", ours, keys)
     assert table["method"].tolist() == ["a", "b", "c"]
     assert table["r"].tolist() == [0.1, 0.3, 0.4]
     # By the same parameters the published row is the better one: of unrounded maps.
-    stands = recorded.with_published(tmp_path, "choices", ours, keys, stand=True)
+    stands = recorded.fill_from_published(tmp_path, "choices", ours, keys, stand=True)
     assert stands["r"].tolist() == [0.1, 0.2, 0.4]
     networks, maps = recorded.OF_NETWORKS, recorded.OF_MAPS
     assert table[recorded.SOURCE].tolist() == [networks, maps, maps]
     # Published again, what was computed from maps is computed anew, or goes.
     table.to_csv(tmp_path / "tables/choices.csv", index=False)
-    again = recorded.with_published(tmp_path, "choices", ours[:1], keys)
+    again = recorded.fill_from_published(tmp_path, "choices", ours[:1], keys)
     assert again["method"].tolist() == ["a", "b"]
-    alone = recorded.with_published(tmp_path, "choices", pd.DataFrame())
+    alone = recorded.fill_from_published(tmp_path, "choices", pd.DataFrame())
     assert alone["method"].tolist() == ["a"]
-    assert recorded.with_published(None, "choices", ours, keys) is ours
-    nothing = recorded.with_published(tmp_path, "other", ours, keys)
+    assert recorded.fill_from_published(None, "choices", ours, keys) is ours
+    nothing = recorded.fill_from_published(tmp_path, "other", ours, keys)
     assert nothing["r"].tolist() == [0.3, 0.4]
 
 

@@ -207,7 +207,7 @@ def test_table6_compares_on_the_same_images_beside_the_paper(models, draws, scor
             if known
             else np.isnan(row.published_r)
         )
-    last = report.lowest(table).iloc[-len(ways) :]
+    last = report.at_lowest_threshold(table).iloc[-len(ways) :]
     assert set(last["architecture"]) == {"Total"}
     row = last[(last["method"] == "grad_cam") & (last["images"] == 100)].iloc[0]
     assert row["pearson_r"] == pytest.approx(
@@ -265,7 +265,7 @@ def test_table7_stands_beside_the_paper(models, draws, scores):
 
 def test_every_threshold_of_every_way_stands_once(draws, scores):
     by_threshold = tables.by_threshold(draws, scores, 0.8, 0.1)
-    by_threshold["way"] = report.ways(by_threshold)
+    by_threshold["way"] = report.row_titles(by_threshold)
     many = [
         "Grad-CAM, 100 images",
         "Grad-CAM, masks by fine grained, 90 images",
@@ -425,5 +425,5 @@ def test_shifts_of_pairs_that_differ_in_labels_alone():
 def test_choices_without_intervals_are_not_counted_as_intervals():
     ends = [(-0.7, -0.3), (-0.2, 0.1), (np.nan, np.nan)]
     table = pd.DataFrame(ends, columns=["ci_low", "ci_high"])
-    assert report.below(table) == "1 of 2"
-    assert report.below(table.iloc[2:]) == "0 of 0"
+    assert report.number_below_zero(table) == "1 of 2"
+    assert report.number_below_zero(table.iloc[2:]) == "0 of 0"

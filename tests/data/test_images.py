@@ -216,7 +216,7 @@ def test_training_and_test_images_are_of_the_same_classes(load):
     assert data.classes["class_id"].tolist() == ["cat", "dog"]
     assert data.train.labels.unique().tolist() == [0, 1]
     assert data.test.labels.unique().tolist() == [0, 1]
-    assert images.left_out(data.faults.itertuples()) == [
+    assert images.sentences_of_faults(data.faults.itertuples()) == [
         "unknown class, left out of training and test: "
         "emu (6 images, and none for training)",
         "class without test images, left out of training and test: "
@@ -235,7 +235,7 @@ def test_many_faults_are_few_sentences():
         images.sources.Fault(f"{number}.json", "not_understood", "no COCO")
         for number in range(9)
     ]
-    assert images.left_out(faults, most=3) == [
+    assert images.sentences_of_faults(faults, most=3) == [
         "0.json: no COCO",
         "1.json: no COCO",
         "7 further kinds of files are not read",

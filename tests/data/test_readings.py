@@ -158,7 +158,7 @@ def test_labels_that_differ_in_capitals_alone_are_named(tmp_path):
     }
     listing = layouts.scan(Source(written(tmp_path, files)), "auto")
     assert listing.classes == ["Cat", "cat"]
-    (sentence,) = images.left_out(listing.faults)
+    (sentence,) = images.sentences_of_faults(listing.faults)
     assert "the labels 'Cat' and 'cat' differ in capitals alone" in sentence
 
 
@@ -348,7 +348,10 @@ def test_boxes_in_shares_of_a_coco_file_are_shares_and_it_is_said(load):
         files[name] = json.dumps(table).encode()
     shares, pixels = load(files), load(coco_source(), place="pixels")
     assert shares.fingerprint == pixels.fingerprint
-    assert "no number exceeds 1" in images.left_out(shares.faults.itertuples())[0]
+    assert (
+        "no number exceeds 1"
+        in images.sentences_of_faults(shares.faults.itertuples())[0]
+    )
 
 
 def test_yolo_in_pixels_is_refused_with_the_reason(load):
@@ -389,7 +392,7 @@ def test_deep_grey_images_are_told_of_in_the_first_lines(load):
     Image.fromarray(np.full((9, 9), 4000, np.uint16)).save(deep, "PNG")
     shallow = folders_of("train/")
     data = load(shallow | {"train/cat/deep.png": deep.getvalue()})
-    (sentence,) = images.left_out(data.faults.itertuples())
+    (sentence,) = images.sentences_of_faults(data.faults.itertuples())
     assert sentence.startswith("1 image cannot be read, such as train/cat/deep.png: ")
     assert "not of 8 bits; save them as an image of 8 bits" in sentence
     with pytest.raises(ValueError, match="not of 8 bits; save them"):
@@ -459,7 +462,7 @@ def test_an_example_of_an_answer_has_no_labels(load):
 def test_a_class_of_test_images_that_is_spelt_otherwise_is_named(load):
     files = folders_of("train/", classes=("Cat", "hot-dog"))
     files |= folders_of("val/", count=3, classes=("cat", "hot_dog"))
-    sentences = images.left_out(load(files).faults.itertuples())
+    sentences = images.sentences_of_faults(load(files).faults.itertuples())
     assert any(
         "cat (3 images, and none for training; it differs from 'Cat' in" in sentence
         and "it differs from 'hot-dog' in" in sentence
@@ -473,7 +476,9 @@ def test_boxes_that_reach_out_of_many_images_are_named_in_the_first_lines(load):
     names = [(f"{image}.jpg", 20, 16) for image in range(12)]
     files = {name: jpeg(image) for image, (name, _, _) in enumerate(names)}
     wrong = coco(names, ["cat", "dog"], marked)
-    sentences = images.left_out(load(files | {"a.json": wrong}).faults.itertuples())
+    sentences = images.sentences_of_faults(
+        load(files | {"a.json": wrong}).faults.itertuples()
+    )
     assert any(
         "of 12 images with boxes 12 have some that reach out, such as 0.jpg "
         "(9.0, 7.0, 27.0, 21.0)" in sentence

@@ -75,9 +75,9 @@ for number in range(4):
 CLAIMED = """from helpers import Report
 report = Report.begin("04_baselines", globals())
 import pandas as pd
-from helpers.statistics.claims import kept_claims
+from helpers.statistics.claims import claims_of_study
 catalogue = pd.read_parquet(report.work / "catalogue.parquet")
-rows = [claim | {"models": len(catalogue)} for claim in kept_claims(report.work).claims]
+rows = [claim | {"models": len(catalogue)} for claim in claims_of_study(report.work).claims]
 report.table(pd.DataFrame(rows), "claims")"""
 
 

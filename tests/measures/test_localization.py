@@ -243,7 +243,7 @@ def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_every_measure_that_
     boxes = torch.tensor(
         [[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]]
     )
-    fixed = localization.of_fixed_map(boxes, 16)
+    fixed = localization.scores_of_fixed_map(boxes, 16)
     ranked = {item.name for item in LISTED if item.direction}
     ranked -= {"box_average_precision"}  # which asks for classes
     assert set(fixed) >= ranked

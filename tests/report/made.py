@@ -13,11 +13,11 @@ import pandas as pd
 from PIL import Image
 
 from helpers.files import write_json
-from helpers.scoring.maps_kept import publish
+from helpers.scoring.published_maps import publish
 from helpers.statistics import baselines
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
-from helpers.statistics.verdicts import OverlapFacts, gate_table, judged
+from helpers.statistics.verdicts import OverlapFacts, condition_table, verdict_table
 from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 
 SIZE, SIDE = 16, 4
@@ -132,7 +132,7 @@ def tables() -> dict[str, pd.DataFrame]:
     primary = primary_table(Bootstrap(rows, draws=200), list(TITLES), permutations=199)
     titles = TITLES | baselines.TITLES
     primary.insert(1, "title", [titles[name] for name in primary["measure"]])
-    gates = gate_table(
+    gates = condition_table(
         rows,
         rows,
         classes=4,
@@ -148,7 +148,7 @@ def tables() -> dict[str, pd.DataFrame]:
         "kinds": kinds_table(rows),
         "gates": gates,
     }
-    return known | {"claims": judged(CLAIMS, primary, primary, gates)}
+    return known | {"claims": verdict_table(CLAIMS, primary, primary, gates)}
 
 
 def kept_maps() -> dict[str, Any]:

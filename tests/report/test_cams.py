@@ -57,8 +57,8 @@ def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
         np.array([0.9, 0.1, 0.5, 0.4, 0.2, 0.3]),
         np.array([0, 1, 1, 1, 1, 1]),
     )  # the largest overlap is of a wrong one
-    assert cams.a_right_prediction(iou, right) == 5  # of .1 .2 .3 .4 .5
-    assert cams.a_right_prediction(iou, 0 * right) == 0
+    assert cams.row_of_right_prediction(iou, right) == 5  # of .1 .2 .3 .4 .5
+    assert cams.row_of_right_prediction(iou, 0 * right) == 0
 
 
 def test_steps_show_what_they_are_given(scenes, maps):

@@ -50,11 +50,11 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
         )
         kinds = primary.kinds_table(rows)
         field, _ = ranking.ranking_table(every, measures, AXES, permutations=9)
-        gates = verdicts.gate_table(
+        gates = verdicts.condition_table(
             rows, models, classes=4, overlaps=verdicts.OverlapFacts(0.2)
         )
         for claims in ([], made.CLAIMS):
-            verdicts.judged(claims, stated, field, gates)
+            verdicts.verdict_table(claims, stated, field, gates)
         prediction.known_in_advance(every, AXES)
         tables.correlation_table(every, measures, [0.9, 0.8])
         tables.selection_table(every, directions, [0.9, 0.8])

@@ -276,10 +276,10 @@ def test_names_stay_inside_the_report(report, tmp_path):
         opened.save_table(pd.DataFrame(), "../../outside")
     with pytest.raises(ValueError, match="leaves the folder"):
         notebook.open_report(study="../outside", notebook="01_data_subset")
-    opened.made_for_others(tmp_path / "work/my/catalogue.parquet")
+    opened.record_work_file(tmp_path / "work/my/catalogue.parquet")
     assert opened.story[-1] == {"kind": "work_file", "path": "catalogue.parquet"}
     with pytest.raises(ValueError, match="leaves the folder"):
-        opened.made_for_others(tmp_path / "other.parquet")
+        opened.record_work_file(tmp_path / "other.parquet")
 
 
 def test_the_story_is_complete_up_to_where_a_notebook_fails_and_starts_anew(report):
@@ -365,15 +365,19 @@ def test_values_that_do_not_go_together_are_refused_where_a_notebook_begins():
 
 
 def test_shares_are_disjoint_and_together_all():
-    parts = [notebook.share(list(range(10)), f"{number}/4") for number in (1, 2, 3, 4)]
+    parts = [
+        notebook.select_shard(list(range(10)), f"{number}/4") for number in (1, 2, 3, 4)
+    ]
     assert (
         sorted(item for part in parts for item in part)
         == list(range(10))
-        == notebook.share(list(range(10)), "")
+        == notebook.select_shard(list(range(10)), "")
     )
-    assert notebook.share(pd.DataFrame({"a": range(5)}), "2/2")["a"].tolist() == [1, 3]
+    assert notebook.select_shard(pd.DataFrame({"a": range(5)}), "2/2")[
+        "a"
+    ].tolist() == [1, 3]
     with pytest.raises(ValueError, match="'5/4'"):
-        notebook.share([], "5/4")
+        notebook.select_shard([], "5/4")
 
 
 NASTY = [

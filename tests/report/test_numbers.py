@@ -7,7 +7,7 @@ import pytest
 from helpers.report import findings
 from helpers.report.conclusions import no_verdicts, not_learnt, nothing_concluded
 from helpers.report.numbers import Numbers, StaleSentence, holding
-from helpers.statistics.verdicts import OverlapFacts, gate_table
+from helpers.statistics.verdicts import OverlapFacts, condition_table
 from tests.report import made
 
 
@@ -223,7 +223,7 @@ def test_a_value_of_a_condition_is_that_of_its_measure():
     models = pd.DataFrame(
         {"gap": [0.1, 0.1], "test_accuracy": 0.1, "cell": "a", "stop_reason": "cap"}
     )
-    gates = gate_table(
+    gates = condition_table(
         models, models, classes=4, overlaps=OverlapFacts(0.7, {"iou": [0.9]})
     )
     assert of({"gates": gates}).condition("the mask can miss", "iou") == 0.9

@@ -28,7 +28,7 @@ def controls(monkeypatch):
         return plt.figure()
 
     monkeypatch.setattr(sliders, "scatter", note)
-    box = sliders.by_hand(NETWORKS, COLUMNS, {"kind": "kind"}, x="iou")
+    box = sliders.scatter_with_menus(NETWORKS, COLUMNS, {"kind": "kind"}, x="iou")
     return box.children[0].children, drawn
 
 
@@ -46,7 +46,7 @@ def test_dropdowns_choose_what_is_drawn_and_the_slider_leaves_networks_out(contr
 
 
 def test_a_report_holds_a_line_in_place_of_a_widget_that_nobody_can_touch():
-    shown = sliders.by_hand(NETWORKS, COLUMNS, {"kind": "kind"}, x="iou")
+    shown = sliders.scatter_with_menus(NETWORKS, COLUMNS, {"kind": "kind"}, x="iou")
     assert "in JupyterLab" in shown.data
 
 

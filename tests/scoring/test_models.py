@@ -171,7 +171,7 @@ def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are
 ):
     rows = study.table[study.table["snapshot"] != "none"].to_dict("records")
     both = [set(images_of_run(study.data, config_from(row))[0].names) for row in rows]
-    images = scored_on.of(study.data)
+    images = scored_on.images_of(study.data)
     assert set(images.names) == both[0] & both[1]
     assert scored_on.shared == len(both[0] & both[1])
     for count in range(len(scored_on.rows) // 3):
@@ -241,7 +241,7 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
         {"stem": "strided", "width": 0.125, "max_epochs": 1},
     )
     with pytest.raises(RuntimeError, match="left no weights"):
-        pretraining.made(recipes, tmp_path)
+        pretraining.weights_of_runs(recipes, tmp_path)
     assert (
         len(
             list(
@@ -252,8 +252,8 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
         )
         == 1
     )
-    weights = pretraining.made(recipes, tmp_path)["resnet18"]
-    pretraining.keep_starts({"resnet18": weights}, tmp_path)
+    weights = pretraining.weights_of_runs(recipes, tmp_path)["resnet18"]
+    pretraining.save_starts({"resnet18": weights}, tmp_path)
     state = safetensors.torch.load_file(weights.source)
     rows = study.table[study.table["snapshot"] != "none"].assign(
         pretrained=True, weights=weights.identity

@@ -44,7 +44,7 @@ def study(request, tmp_path_factory):
     families = ["localization", "norms", "reliance"]
     measured = opened.measure(families, MeasureSettings(), opened.scoring_set())
     sentences = []
-    drawn = opened.bootstrap(measured, draws=0, seed=0, tell=sentences.append)
+    drawn = opened.bootstrap(measured, draws=0, seed=0, warn=sentences.append)
     return Published(report, table, measured.models, drawn, sentences)
 
 

@@ -12,9 +12,9 @@ from helpers.files import read_json, records_of, write_json
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import (
     classification,
-    maps_kept,
     measuring,
     models,
+    published_maps,
     records,
     scoring_set,
 )
@@ -104,7 +104,7 @@ def test_of_many_images_the_first_have_maps_and_all_have_values(
         np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
         np.testing.assert_array_equal(lean["iou"], record["iou"])
     scored_on = scoring_set.scoring_set(table, data, 20)
-    content = maps_kept.of_models(again, table, data, scored_on)
+    content = published_maps.maps_of_models(again, table, data, scored_on)
     assert content["boxes"].shape[0] == content["maps"].shape[1] == 10
     other = MeasureSettings(cam_threshold=0.3)
     store = Store(work, lambda: data, jobs=1)

@@ -118,7 +118,7 @@ def test_every_target_has_the_models_and_the_measures(study, found):
         "matrix_norm_of_logits": "MaNo",
         "absent": "absent",
     }
-    worth = targets.worth_table(scores, titles, draws=0, seed=0).set_index(
+    worth = targets.prediction_errors(scores, titles, draws=0, seed=0).set_index(
         ["target", "measure"]
     )
     assert len(worth) == 4

@@ -232,7 +232,7 @@ def test_measures_test_accuracy_and_gap_are_drawn_with_their_images_and_nothing_
         blurred.resampled("test_accuracy@blur") == draws.resampled("test_accuracy")
     ).all() and blurred.resampled("gap") is None
     some, anew = (
-        draws.of(kept),
+        draws.subset(kept),
         Bootstrap(
             models[kept],
             {name: values[kept] for name, values in images.items()},
@@ -243,7 +243,7 @@ def test_measures_test_accuracy_and_gap_are_drawn_with_their_images_and_nothing_
     for name in ("iou", "gap"):
         assert some.resampled(name) == pytest.approx(anew.resampled(name), abs=1e-6)
         assert (
-            some.of([2, 5]).resampled(name) == draws.resampled(name)[:, [2, 6]]
+            some.subset([2, 5]).resampled(name) == draws.resampled(name)[:, [2, 6]]
         ).all()
 
 
@@ -369,7 +369,7 @@ def test_a_measure_whose_images_are_not_known_has_a_value_and_no_interval():
     for draws in (
         drawn,
         drawn.assign(),
-        drawn.of(models.index),
+        drawn.subset(models.index),
         drawn.resampling("cell"),
     ):
         ours = draws.correlations(["iou", "reliance"]).set_index("measure")

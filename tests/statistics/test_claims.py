@@ -10,8 +10,8 @@ from helpers.statistics.claims import (
     check_claims,
     check_primary,
     claims_digest,
+    claims_of_study,
     keep_claims,
-    kept_claims,
 )
 
 CLAIM = {
@@ -24,7 +24,7 @@ CLAIM = {
 
 
 def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path):
-    assert kept_claims(tmp_path) == ([], "", "", 0)
+    assert claims_of_study(tmp_path) == ([], "", "", 0)
     assert keep_claims(tmp_path, []) == ([], "", "", 0)
     assert not (tmp_path / "claims.json").exists()
     first = keep_claims(tmp_path, [CLAIM])
@@ -34,7 +34,7 @@ def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path
         0,
     )
     (tmp_path / "runs/one").mkdir(parents=True)
-    assert keep_claims(tmp_path, [CLAIM]) == first == kept_claims(tmp_path)
+    assert keep_claims(tmp_path, [CLAIM]) == first == claims_of_study(tmp_path)
     changed = keep_claims(tmp_path, [CLAIM | {"side": "above"}])
     assert (changed.runs, changed.digest != first.digest) == (1, True)
     assert [
@@ -99,7 +99,7 @@ def test_a_primary_analysis_has_eight_measures_at_most():
 def test_damaged_claims_are_named_with_what_to_do(tmp_path, damage):
     keep_claims(tmp_path, [CLAIM])
     (tmp_path / "claims.json").write_text(damage)
-    for read in (kept_claims, lambda work: keep_claims(work, [CLAIM])):
+    for read in (claims_of_study, lambda work: keep_claims(work, [CLAIM])):
         with pytest.raises(
             ValueError, match=r"claims\.json is damaged .* put back a copy"
         ):

@@ -26,7 +26,7 @@ from helpers.statistics.primary import (
     primary_table,
 )
 from helpers.statistics.ranking import Question, answers
-from helpers.statistics.verdicts import judged
+from helpers.statistics.verdicts import verdict_table
 
 MEASURES = ["between", "within", "noise"]
 FACTS = ["measure", "baseline", "n", "kinds", "level", "twins", "best_baseline"]
@@ -91,7 +91,7 @@ def test_a_claim_may_ask_every_question_of_the_primary_table():
         {"claim": question, "measure": "within", "question": question, "side": "below"}
         for question in OF_KINDS
     ]
-    verdicts = judged(claims, table, pd.DataFrame({"measure": []}), gates)
+    verdicts = verdict_table(claims, table, pd.DataFrame({"measure": []}), gates)
     row = table.set_index("measure").loc["within"]
     for verdict, question in zip(verdicts.itertuples(), OF_KINDS, strict=True):
         assert verdict.ours == row[question]
@@ -356,7 +356,7 @@ def test_kinds_and_the_variance_between_them():
 def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same_heads():
     models = with_fit(study())
     none = measures_table(
-        Bootstrap(models, draws=20).of(np.zeros(len(models), bool)),
+        Bootstrap(models, draws=20).subset(np.zeros(len(models), bool)),
         MEASURES,
         permutations=19,
     )

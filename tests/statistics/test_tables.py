@@ -81,13 +81,13 @@ def test_a_threshold_is_exceeded_and_subsets_without_models_stay_as_nan_rows():
             regex="pearson_r|ci_|kendall|accuracy"
         ).isna().all(axis=None)
     # The total is left out where it is that of one architecture.
-    assert tables.correlation_table(draws.of(np.arange(30)), ["good"], (0.9,))[
+    assert tables.correlation_table(draws.subset(np.arange(30)), ["good"], (0.9,))[
         "architecture"
     ].tolist() == ["resnet34"]
     assert (
-        tables.correlation_table(draws.of(np.full(60, False)), ["good"], (0.9, 0.8))[
-            "architecture"
-        ].tolist()
+        tables.correlation_table(
+            draws.subset(np.full(60, False)), ["good"], (0.9, 0.8)
+        )["architecture"].tolist()
         == ["Total"] * 2
     )
 

@@ -6,10 +6,10 @@ from helpers.statistics.verdicts import (
     GATES,
     OverlapFacts,
     closed,
-    gate_table,
-    judged,
+    condition_table,
     share_above_chance,
     verdict,
+    verdict_table,
 )
 
 CLAIM = {
@@ -68,7 +68,7 @@ def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
 
 def gates_of(models, trained, *, classes, reliabilities, **overlaps):
     """The table of conditions of facts, those on overlap among them."""
-    return gate_table(
+    return condition_table(
         models,
         trained,
         classes=classes,
@@ -99,14 +99,14 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
         CLAIM | {"measure": "norm"},
         CLAIM | {"question": "tau_gap", "published": -0.5},
     ]
-    found = judged(claims, *tables())
+    found = verdict_table(claims, *tables())
     assert found["n"].tolist() == [60, 150, 150] and found["ours"].tolist() == [
         -0.6,
         0.5,
         0.5,
     ]
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
-    absent = judged(
+    absent = verdict_table(
         [
             CLAIM | {"measure": "mixup", "question": "tau_gap"},
             CLAIM | {"measure": "gi", "primary": True},
@@ -118,13 +118,15 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
         ["mixup", 0, "cannot tell"],
     ]
     assert absent[["ours", "ours_low", "p", "p_adjusted"]].isna().all(axis=None)
-    assert len(judged([], *tables())) == 0
+    assert len(verdict_table([], *tables())) == 0
 
 
 def test_gates_stand_beside_a_verdict_and_change_none():
     primary, ranking, gates = tables()
     gates["passes"] &= ~gates["gate"].isin(["the mask can miss", "gaps differ"])
-    found = judged([CLAIM, CLAIM | {"measure": "mixup"}], primary, ranking, gates)
+    found = verdict_table(
+        [CLAIM, CLAIM | {"measure": "mixup"}], primary, ranking, gates
+    )
     assert found["closed"].tolist() == ["the mask can miss, gaps differ", "gaps differ"]
     assert found["verdict"].tolist() == ["supported"] * 2
 
@@ -145,7 +147,7 @@ def test_an_error_of_so_many_points_at_most_is_part_of_the_claim(low, high, expe
         "side": "above",
         "errs_at_most": 5,
     }
-    assert judged([claim], *tables(error_with_low=low, error_with_high=high))[
+    assert verdict_table([claim], *tables(error_with_low=low, error_with_high=high))[
         "verdict"
     ].tolist() == [expected]
 
@@ -157,7 +159,7 @@ def test_holm_counts_primary_claims_as_one_family_and_the_others_as_another():
     ).assign(tau_gap_p=[0.02, 0.01, 0.03, 0.03, 0.04])
     base = {"claim": "x", "question": "tau_gap", "side": "above"}
     claims = [base | {"measure": name, "primary": name in "cb"} for name in "abcde"]
-    found = judged(claims, primary, ranking, gates)
+    found = verdict_table(claims, primary, ranking, gates)
     assert found["measure"].tolist() == list("bcade")
     assert found["p_adjusted"].tolist() == pytest.approx([0.02, 0.03, 0.06, 0.06, 0.06])
     assert found["verdict"].tolist() == ["supported", "supported", *["cannot tell"] * 3]
@@ -165,7 +167,7 @@ def test_holm_counts_primary_claims_as_one_family_and_the_others_as_another():
 
 def test_more_looks_need_a_lower_p():
     for level, expected in ((0.95, "supported"), (1 - 0.05 / 3, "cannot tell")):
-        assert judged([CLAIM], *tables(level=level, r_gap_p=0.02))[
+        assert verdict_table([CLAIM], *tables(level=level, r_gap_p=0.02))[
             "verdict"
         ].tolist() == [expected]
 

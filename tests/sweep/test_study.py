@@ -725,7 +725,7 @@ def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
             index
             for index, cell in enumerate(cells)
             if cell["cell_type"] == "code"
-            and re.search(r"(train_missing|share)\(", "".join(cell["source"]))
+            and re.search(r"(train_missing|select_shard)\(", "".join(cell["source"]))
         ]
         assert ("shard" in names) == bool(closing) and all(
             index < closing[0] for index in uses

@@ -40,13 +40,13 @@ def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
         result = {"run_id": run_id(run), "snapshots": [], "status": "diverged"}
         result |= {"stop_reason": "diverged", "epochs": 1, "seconds": 1, "device": ""}
         write_json(folder / "result.json", result)
-    starts = pretraining.recorded([pretrained, scratch], work)
+    starts = pretraining.weights_of_records([pretrained, scratch], work)
     assert starts == {"resnet18": pretraining.Weights("", start)}
-    pretraining.keep_starts(starts, work)
+    pretraining.save_starts(starts, work)
     assert not catalogue.start_path(work, start).exists()
     missing_run = replace(pretrained, repeat=1)
-    assert pretraining.recorded([pretrained, missing_run], work) == {}
+    assert pretraining.weights_of_records([pretrained, missing_run], work) == {}
     other_architecture = replace(pretrained, architecture="resnet34")
-    assert pretraining.recorded([other_architecture], work) == {}
+    assert pretraining.weights_of_records([other_architecture], work) == {}
     (work / pretraining.FOLDER / "runs").mkdir(parents=True)
-    assert pretraining.recorded([pretrained], work) == {}
+    assert pretraining.weights_of_records([pretrained], work) == {}

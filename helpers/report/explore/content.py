@@ -21,7 +21,7 @@ from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
 from helpers.report.style import colours, in_order, percent, short_name
-from helpers.scoring.maps_kept import read_maps
+from helpers.scoring.published_maps import read_maps
 from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES
 
@@ -147,7 +147,7 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
     Args:
         models: rows of the catalogue. Measures without a threshold are read from their
             columns, or computed from the maps if these are missing.
-        published: see ``maps_kept.read_maps``.
+        published: see ``published_maps.read_maps``.
 
     Returns:
         With overlaps by each cut. If there are more than 120,000 maps, overlaps are

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.data.images import load_study_data
-from helpers.scoring import maps_kept
+from helpers.scoring import published_maps
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records
 from tests.conftest import TINY_SCENES
@@ -25,11 +25,11 @@ def published(tmp_path, with_maps=True):
             | ({"maps": maps + number} if with_maps else {}),
         )
     table = pd.DataFrame({"model_id": ["a@stop", "b@stop"]})
-    content = maps_kept.of_models(kept, table, data, scored_on)
+    content = published_maps.maps_of_models(kept, table, data, scored_on)
     if content is not None:
         assert (content["study"], content["part"]) == ("records", "localization-0")
         content["study"] = "study"  # of a folder of work it is its name
-    path = maps_kept.publish(tmp_path / "report", content)
+    path = published_maps.publish(tmp_path / "report", content)
     return data, scored_on, maps, path
 
 
@@ -37,12 +37,12 @@ def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_
     tmp_path,
 ):
     data, scored_on, maps, path = published(tmp_path)
-    found = maps_kept.read_maps(tmp_path / "report")
+    found = published_maps.read_maps(tmp_path / "report")
     assert path == tmp_path / "report/tables/scored_images.npz"
     assert found["model_ids"].tolist() == ["a@stop", "b@stop"]
     np.testing.assert_array_equal(found["maps"], [maps, maps + 1])
     np.testing.assert_array_equal(found["right"], [[True, False, True]] * 2)
-    images = scored_on.of(data)
+    images = scored_on.images_of(data)
     np.testing.assert_array_equal(found["boxes"], images.boxes)
     np.testing.assert_array_equal(found["labels"], images.labels)
     assert found["image_size"] == 16
@@ -55,36 +55,36 @@ def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_
 def test_of_more_models_than_fit_the_maps_of_the_first_images_are_published(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(maps_kept, "_FEWEST_IMAGES", 1)
+    monkeypatch.setattr(published_maps, "_FEWEST_IMAGES", 1)
     for bytes_at_most, count in ((2 * 2 * 16, 2), (5, 1), (10_000, 3)):
-        monkeypatch.setattr(maps_kept, "_BYTES", bytes_at_most)
+        monkeypatch.setattr(published_maps, "_BYTES", bytes_at_most)
         data, scored_on, maps, _ = published(tmp_path)
-        content = maps_kept.read_maps(tmp_path / "report")
+        content = published_maps.read_maps(tmp_path / "report")
         np.testing.assert_array_equal(content["maps"], [maps[:count], maps[:count] + 1])
         assert content["right"].shape == (2, count)
         assert len(content["thumbnails"]) == len(content["boxes"]) == count
-        boxes = scored_on.of(data).boxes[:count]
+        boxes = scored_on.images_of(data).boxes[:count]
         np.testing.assert_array_equal(content["boxes"], boxes)
 
 
 def test_small_pictures_are_those_of_the_report_where_pixels_are_not_here(tmp_path):
     data, scored_on, *_ = published(tmp_path)
-    before = maps_kept.read_maps(tmp_path / "report")["thumbnails"]
+    before = published_maps.read_maps(tmp_path / "report")["thumbnails"]
     there = replace(data.train, images=data.train.images.to("meta"))
     kept = Records({"localization": tmp_path / "study/records/kept/localization-0"}, [])
     kept.model_ids = ["a@stop"]
     given = kept, pd.DataFrame({"model_id": ["a@stop"]}), replace(data, train=there)
-    again = maps_kept.of_models(*given, scored_on, tmp_path / "report")
+    again = published_maps.maps_of_models(*given, scored_on, tmp_path / "report")
     assert again["thumbnails"] == before and len(before) == 3
-    assert maps_kept.of_models(*given, scored_on)["thumbnails"] == []
+    assert published_maps.maps_of_models(*given, scored_on)["thumbnails"] == []
 
 
 def test_a_report_whose_records_lack_a_network_has_no_maps(tmp_path):
     published(tmp_path)
     (tmp_path / "study/records/kept/localization-0/b@stop.npz").unlink()
-    assert maps_kept.read_maps(tmp_path / "report") is None
+    assert published_maps.read_maps(tmp_path / "report") is None
 
 
 def test_images_without_maps_publish_nothing(tmp_path):
     assert published(tmp_path, with_maps=False)[3] is None
-    assert maps_kept.read_maps(tmp_path / "report") is None
+    assert published_maps.read_maps(tmp_path / "report") is None

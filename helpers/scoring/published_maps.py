@@ -27,7 +27,7 @@ _THUMBNAILS = 48  # number of images shown as small pictures
 _SIDE = 96  # longer side of a small picture, pixels
 
 
-def of_models(
+def maps_of_models(
     records: Records,
     models: pd.DataFrame,
     data: StudyData,
@@ -69,7 +69,7 @@ def of_models(
     if not maps:
         return None
     count = min(map(len, maps.values()))
-    images = scored_on.of(data).subset(np.arange(count))
+    images = scored_on.images_of(data).subset(np.arange(count))
     place = records.folders["localization"]
     return {
         "model_ids": np.array(list(maps)),
@@ -90,7 +90,7 @@ def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
 
     Args:
         folder: of the report.
-        maps: of ``of_models``; None writes nothing.
+        maps: of ``maps_of_models``; None writes nothing.
 
     Returns:
         The file.
@@ -132,7 +132,7 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
         folder: of the report.
 
     Returns:
-        See ``of_models``; None where the report has none, or a model has no record.
+        See ``maps_of_models``; None where the report or a model has none.
     """
     shared = _shared(folder)
     if shared is None:
