@@ -20,7 +20,7 @@ def scatter_with_menus(
     *,
     x: str,
 ) -> Any:
-    """Two dropdowns for the axes, one for the colour, and a slider that leaves out.
+    """Scatter plot with menus for axes and colour, and a slider that leaves out.
 
     Args:
         networks: a row per network, with gap and train_accuracy; the slider leaves out
@@ -41,8 +41,8 @@ def scatter_with_menus(
     columns = {name: label for name, label in columns.items() if name in networks}
     if not interactive() or not len(networks):
         return Markdown(
-            "*By hand:* in JupyterLab (`make lab`) dropdowns and a slider stand here, "
-            "for any two numbers of the networks."
+            "*Opened in JupyterLab (`make lab`), this cell plots any two numbers of "
+            "the networks against each other, by menus and a slider.*"
         )
     from ipywidgets import Dropdown, FloatSlider, HBox, VBox, interactive_output
 
