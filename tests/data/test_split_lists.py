@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.data.images import left_out
+from helpers.data.images import sentences_of_faults
 from tests.data.conftest import (
     class_folders,
     csv_source,
@@ -42,7 +42,7 @@ def test_voc_has_its_own_test_images_and_lists_of_a_class_are_none(load):
     }
     data = load(files, test_images_per_class=0)
     assert splits(data) == {"train": numbers(0, 8), "test": numbers(8, 12)}
-    sentences = left_out(data.faults.itertuples())
+    sentences = sentences_of_faults(data.faults.itertuples())
     assert any(
         "ImageSets/Main/train.txt: 4 images are in no list there, such as" in sentence
         for sentence in sentences
