@@ -16,7 +16,7 @@ from helpers.measures.evidence import provides
 from helpers.measures.layers import Layer
 from helpers.measures.norms import log_bound, log_product, log_sum, ratios
 from helpers.measures.registry import measure
-from helpers.networks.operator_norm import Pair, operator_norm, operator_norms
+from helpers.networks.operator_norm import Pair, operator_norm
 from helpers.statistics.correlations import Array
 
 
@@ -57,12 +57,11 @@ def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
     reshaped = layer_norm(layer, "reshaped", size)
     if layer.weight.shape[2:] in ((), (1, 1)) and layer.groups == 1:
         return dict.fromkeys(NORM_VARIANTS, reshaped)
-    if layer.stride == layer.dilation == (1, 1):
-        sizes = [layer.input_size, size]
-        norms = operator_norms(layer.weight, sizes, groups=layer.groups)
-    else:
-        norms = [layer_norm(layer, name, size) for name in ("operator", "fft")]
-    return {"operator": norms[0], "reshaped": reshaped, "fft": norms[1]}
+    return {
+        "operator": layer_norm(layer, "operator", size),
+        "reshaped": reshaped,
+        "fft": layer_norm(layer, "fft", size),
+    }
 
 
 @provides

@@ -4,11 +4,17 @@ Below, ``W(t)`` is the Fourier transform of a kernel at the frequency t, a matri
 (output, input) channels, and ``^H`` the conjugate transpose.
 """
 
+import heapq
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 Pair = tuple[int, int]
@@ -21,19 +27,13 @@ _ROUGH = 1e-4
 # with larger squares hardly any could be dropped.
 _LARGEST_EXCESS = 0.35
 _EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
-# Relative errors of the eigenvalues of a matrix with more rows: of the first ones, of
-# those at peaks, and of the neighbours of the highest.
+# Relative errors of eigenvalues of a matrix with more rows: of the first ones, and of
+# all that follow.
 _START_TOLERANCE = 0.02
-_PEAK_TOLERANCE = 0.001
-_NEIGHBOUR_TOLERANCE = _ROUGH / 2
-# First frequencies along an axis: all where there are few, else so many for each pixel
-# of the kernel after the first.
-_ALL_FREQUENCIES_UP_TO = 16
-_FREQUENCIES_PER_PIXEL = 7
+_TOLERANCE = 1e-8
+_NOISE = 0.1  # length of what is added to a start of length 1
+_FREQUENCIES_PER_PIXEL = 5  # first ones along an axis, for each pixel after the first
 _CANDIDATES_PER_CLIMB = (16, 8, 8, 8, 8)  # highest eigenvalues, climb after climb
-_LANCZOS_STEPS = 64  # at most
-_LANCZOS_BATCH = 128  # frequencies iterated at a time
-_RECHECKED = 8  # highest frequencies, at most, that are computed again in double
 
 
 def operator_norm(
@@ -64,47 +64,22 @@ def operator_norm(
         >>> operator_norm(torch.full((1, 1, 1, 1), 3.0), (4, 4))
         3.0
     """
-    return operator_norms(weight, [input_size], stride, dilation, groups)[0]
-
-
-def operator_norms(
-    weight: Tensor,
-    input_sizes: Sequence[Pair],
-    stride: Pair = (1, 1),
-    dilation: Pair = (1, 1),
-    groups: int = 1,
-) -> list[float]:
-    """``operator_norm`` at several input sizes, which share computations.
-
-    Args:
-        weight: (c_out, c_in / groups, kh, kw).
-        input_sizes: see ``operator_norm``.
-        stride: along both axes.
-        dilation: along both axes.
-        groups: of channels.
-
-    Returns:
-        A norm per size.
-    """
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))
     scale = float(kernels.abs().max())
     if not math.isfinite(scale):
-        return [math.nan] * len(input_sizes)
+        return math.nan
     # The scale is taken out so that squares fit into single precision.
     kernels = _without_stride(kernels / (scale or 1), stride, dilation)
     if kernels.shape[1] > kernels.shape[2]:
         kernels = kernels.transpose(1, 2)  # so that W(t) W(t)^H is small
-    grids = [_grid(weight.shape[2:], size, stride, dilation) for size in input_sizes]
+    grid = _grid(weight.shape[2:], input_size, stride, dilation)
     if kernels.shape[1] <= _EXACT:
-        squares = [_largest(kernels, grid) for grid in grids]
+        square = _largest(kernels, grid)
     elif kernels.shape[3:] == (1, 1):
-        matrices = kernels[..., 0, 0]
-        eigenvalues = torch.linalg.eigvalsh(matrices @ matrices.mT)
-        squares = [float(eigenvalues.max())] * len(grids)
+        square = float(torch.linalg.matrix_norm(kernels[..., 0, 0], 2).max()) ** 2
     else:
-        # (groups, grids) -> (grids,)
-        squares = np.max([_by_iteration(group, grids) for group in kernels], axis=0)
-    return [scale * math.sqrt(max(0.0, square)) for square in squares]
+        square = max(_climbed(group, grid) for group in kernels)
+    return scale * math.sqrt(max(0.0, square))
 
 
 def _grid(
@@ -233,54 +208,74 @@ def _first_squares(
     return torch.cartesian_prod(rows, columns), side
 
 
-def _by_iteration(kernels: Tensor, grids: Sequence[Sequence[int]]) -> list[float]:
-    """``_largest`` of one group with many rows, over several grids.
+def _climbed(kernels: Tensor, grid: Sequence[int]) -> float:
+    """``_largest`` of one group with many rows, by climbing from some frequencies.
 
-    Eigenvalues are computed by Lanczos iterations, first roughly and at frequencies far
-    apart. For the fixed eigenvector x of a high one, ``x^H W(t) W(t)^H x`` is a
-    trigonometric polynomial in t: at its peak the largest eigenvalue is at least as
-    high, and the next iteration starts there from x. A grid whose frequencies all
-    belong to the finest grid shares the eigenvalues of that one.
+    For the eigenvector x of a high eigenvalue, ``x^H W(t) W(t)^H x`` is a trigonometric
+    polynomial in t. At its peak the largest eigenvalue is at least as high.
 
     Args:
         kernels: (n, c, kh, kw).
-        grids: frequencies along both axes, of each grid.
+        grid: frequencies along both axes.
 
     Returns:
-        The largest eigenvalue of each grid, in double precision, at a frequency that
-        has none higher beside it.
+        The largest eigenvalue at a frequency that has none higher beside it.
     """
     if not kernels.any():
-        return [0.0] * len(grids)
-    finest = max(grids, key=math.prod)
-    shared = _LanczosSearch(kernels, finest)
-    by_grid: dict[tuple[int, ...], float] = {}
-    for grid in sorted({tuple(grid) for grid in grids}, key=math.prod):
-        is_part = all(size % part == 0 for size, part in zip(finest, grid, strict=True))
-        search = shared if is_part else _LanczosSearch(kernels, grid)
-        search.restrict_to(grid)
-        by_grid[grid] = _climbed(search)
-    return [by_grid[tuple(grid)] for grid in grids]
+        return 0.0
+    search = _Search(kernels, grid)
+    first = _first_frequencies(kernels.shape[2:], grid)
+    pairs = [search.eigenpair(place, tolerance=_START_TOLERANCE) for place in first]
+    exact: dict[Pair, _Eigenpair] = {}
+    for count in _CANDIDATES_PER_CLIMB:
+        for pair in heapq.nlargest(count, pairs, key=attrgetter("value")):
+            peak = search.peak(pair.vector)
+            if peak not in exact:
+                exact[peak] = search.eigenpair(peak, pair.vector)
+        pairs = list(exact.values())
+    best = None
+    while best != max(exact, key=lambda place: exact[place].value):
+        best = max(exact, key=lambda place: exact[place].value)
+        for place in _neighbours(best, grid):
+            if place not in exact:
+                exact[place] = search.eigenpair(place, exact[best].vector)
+    return exact[best].value
 
 
-def _climbed(search: "_LanczosSearch") -> float:
-    """The highest eigenvalue that climbing leads to."""
-    search.start()
-    best = -math.inf
-    for candidates in _CANDIDATES_PER_CLIMB:
-        if search.highest_single() < best * (1 + _ROUGH):
-            break
-        best = search.highest_single()
-        search.climb(candidates)
-    best = -math.inf
-    while search.highest_single() > best:
-        best = search.highest_single()
-        search.refine_neighbours()
-    return search.highest_double()
+def _first_frequencies(
+    kernel_size: Sequence[int], grid: Sequence[int]
+) -> Iterator[Pair]:
+    """Evenly spaced frequencies, by their numbers along both axes.
+
+    W(t) and W(-t) are conjugate, so half the frequencies are enough.
+    """
+    axes = []
+    for size, pixels in zip(grid, kernel_size, strict=True):
+        count = min(size, _FREQUENCIES_PER_PIXEL * (pixels - 1)) or 1
+        axes.append([number * size // count for number in range(count)])
+    rows, columns = axes
+    half = [column for column in columns if column <= grid[1] // 2]
+    return itertools.product(rows, half)
 
 
-class _LanczosSearch:
-    """Largest eigenvalues of ``W(t) W(t)^H`` by frequency, and their eigenvectors."""
+def _neighbours(place: Pair, grid: Sequence[int]) -> list[Pair]:
+    """The frequencies around one, and itself."""
+    row, column = place
+    return [
+        ((row + down) % grid[0], (column + right) % grid[1])
+        for down, right in itertools.product((-1, 0, 1), repeat=2)
+    ]
+
+
+class _Eigenpair(NamedTuple):
+    """The largest eigenvalue at a frequency, and its eigenvector."""
+
+    value: float
+    vector: NDArray[np.complex128]  # (n,)
+
+
+class _Search:
+    """Eigenvalues of ``W(t) W(t)^H`` at single frequencies, for many rows."""
 
     def __init__(self, kernels: Tensor, grid: Sequence[int]) -> None:
         """Prepare; nothing is computed yet.
@@ -289,213 +284,52 @@ class _LanczosSearch:
             kernels: (n, c, kh, kw).
             grid: frequencies along both axes.
         """
-        self._values = torch.full(tuple(grid), -torch.inf)  # where none is computed
-        self._tolerances = torch.full(tuple(grid), torch.inf)
-        self._vectors: dict[tuple[int, ...], Tensor] = {}
-        self._rows = kernels.shape[0]
-        # (pixels of the kernel x n, c): W(t) is the sum of its blocks, each times a
-        # wave.
-        matrix = kernels.permute(2, 3, 0, 1).flatten(0, 2).contiguous()
-        self._matrices = {torch.complex64: matrix.float(), torch.complex128: matrix}
-        self._kernel_size = kernels.shape[2:]
-        self._pixels = _pixels(self._kernel_size)
-        self._grid = torch.tensor(grid)
-        self._unit = 2 * math.pi / self._grid.double()
-        self._random = torch.Generator().manual_seed(0)
-        self.restrict_to(grid)
+        self._kernels = kernels.flatten(2).numpy()  # (n, c, pixels)
+        self._pixels = _pixels(kernels.shape[2:]).numpy()
+        self._grid = tuple(grid)
+        self._random = np.random.default_rng(0)
 
-    def restrict_to(self, grid: Sequence[int]) -> None:
-        """Search among the frequencies of a coarser grid only.
+    def eigenpair(
+        self, place: Pair, start: ArrayLike = 0.0, tolerance: float = _TOLERANCE
+    ) -> _Eigenpair:
+        """The largest eigenvalue at a frequency, by ARPACK.
 
         Args:
-            grid: frequencies along both axes, divisors of those of this one.
+            place: numbers of the frequency along both axes.
+            start: (n,) vector near the eigenvector; 0 where none is known.
+            tolerance: relative error of the eigenvalue.
         """
-        self._step = self._grid // torch.tensor(grid)
+        angles = self._pixels @ (2 * np.pi * np.divide(place, self._grid))
+        rows, columns, _ = self._kernels.shape
+        transform = np.empty((rows, columns), dtype=complex)
+        transform.real = self._kernels @ np.cos(angles)
+        transform.imag = self._kernels @ -np.sin(angles)
+        square = LinearOperator(
+            (rows, rows),
+            matvec=lambda vector: transform @ (transform.conj().T @ vector),
+            dtype=complex,
+        )
+        # The start itself may be orthogonal to the eigenvector.
+        noise = _NOISE * self._random.standard_normal(rows) / math.sqrt(rows)
+        values, vectors = eigsh(square, k=1, v0=start + noise, tol=tolerance)
+        return _Eigenpair(float(values[0]), vectors[:, 0])
 
-    def start(self) -> None:
-        """Compute rough eigenvalues at evenly spaced frequencies.
-
-        Blocks of t and -t are conjugate, so half the frequencies are enough.
-        """
-        axes = []
-        for size, pixels in zip(
-            self._restricted_values.shape, self._kernel_size, strict=True
-        ):
-            count = max(_ALL_FREQUENCIES_UP_TO, _FREQUENCIES_PER_PIXEL * (pixels - 1))
-            count = min(size, count) if pixels > 1 else 1
-            axes.append(torch.arange(count) * size // count)
-        rows, columns = axes
-        half = columns[columns <= self._restricted_values.shape[1] // 2]
-        places = torch.cartesian_prod(rows, half) * self._step
-        self._compute(places, self._noise(len(places)), _START_TOLERANCE)
-
-    def climb(self, candidates: int) -> None:
-        """Go on at the peaks to which the vectors of the highest eigenvalues lead.
-
-        Args:
-            candidates: highest eigenvalues to go on from.
-        """
-        places = self._highest_places(candidates)
-        vectors = self._vectors_of(places)
-        self._compute(self._peaks(vectors), vectors, _PEAK_TOLERANCE)
-
-    def refine_neighbours(self) -> None:
-        """Compute the eigenvalues of the highest frequency and of its 8 neighbours."""
-        top = self._highest_places(1)
-        steps = torch.cartesian_prod(torch.arange(-1, 2), torch.arange(-1, 2))
-        steps = steps * self._step
-        start = self._vectors_of(top).expand(len(steps), -1)
-        self._compute((top + steps) % self._grid, start, _NEIGHBOUR_TOLERANCE)
-
-    @property
-    def _restricted_values(self) -> Tensor:
-        """Eigenvalues of the grid that the search is restricted to."""
-        return self._values[:: self._step[0], :: self._step[1]]
-
-    def highest_single(self) -> float:
-        """The largest eigenvalue so far, in single precision."""
-        return float(self._restricted_values.max())
-
-    def highest_double(self) -> float:
-        """The largest eigenvalue, in double precision, of the frequencies near it."""
-        places = self._highest_places(_RECHECKED)
-        rows, columns = places.T
-        smallest = self.highest_single() * (1 - 5 * _ROUGH)
-        is_close = self._values[rows, columns] >= smallest
-        start = self._vectors_of(places[is_close]).to(torch.complex128)
-        values, _ = self._lanczos(places[is_close], start, 1e-9)
-        return float(values.max())
-
-    def _compute(self, places: Tensor, start: Tensor, tolerance: float) -> None:
-        """Compute the eigenvalues that are missing or less exact.
-
-        Args:
-            places: (P, 2) integers, the frequency's number along each axis, the most
-                promising first; of one that appears twice the first start is taken.
-            start: (P, n) vectors to begin with.
-            tolerance: relative error at most, as far as the iteration shows it.
-        """
-        first_row: dict[tuple[int, ...], int] = {}
-        for row, place in enumerate(places.tolist()):
-            first_row.setdefault(tuple(place), row)
-        distinct = torch.tensor(list(first_row.values()))
-        rows, columns = places[distinct].T
-        distinct = distinct[self._tolerances[rows, columns] > tolerance]
-        for batch in distinct.split(_LANCZOS_BATCH):
-            noise = 0.1 * self._noise(len(batch)).to(start.dtype)
-            values, vectors = self._lanczos(
-                places[batch], start[batch] + noise, tolerance
-            )
-            rows, columns = places[batch].T
-            self._tolerances[rows, columns] = tolerance
-            # A Lanczos value is a lower bound, so the higher of two is the better one.
-            is_higher = values > self._values[rows, columns]
-            higher = places[batch][is_higher]
-            rows, columns = higher.T
-            self._values[rows, columns] = values[is_higher].float()
-            for place, vector in zip(higher.tolist(), vectors[is_higher], strict=True):
-                self._vectors[tuple(place)] = vector
-
-    def _noise(self, count: int) -> Tensor:
-        """Random vectors (count, n) of about length 1."""
-        size = (count, self._rows)
-        noise = torch.randn(size, dtype=torch.complex64, generator=self._random)
-        return noise / math.sqrt(self._rows)
-
-    def _highest_places(self, count: int) -> Tensor:
-        """Frequencies of the highest eigenvalues: (count, 2) or fewer."""
-        values = self._restricted_values
-        count = min(count, int(values.isfinite().sum()))
-        return self._places(values.flatten().topk(count).indices)
-
-    def _places(self, numbers: Tensor) -> Tensor:
-        """Frequencies by number in the restricted grid, (P,) -> (P, 2)."""
-        columns = self._restricted_values.shape[1]
-        return torch.stack([numbers // columns, numbers % columns], 1) * self._step
-
-    def _vectors_of(self, places: Tensor) -> Tensor:
-        """Vectors (P, n) of frequencies (P, 2)."""
-        return torch.stack([self._vectors[tuple(place)] for place in places.tolist()])
-
-    def _peaks(self, vectors: Tensor) -> Tensor:
-        """Frequencies (P, 2) at which ``|W(t)^H x|`` is largest, of vectors (P, n).
+    def peak(self, vector: NDArray[np.complex128]) -> Pair:
+        """The frequency at which ``|W(t)^H x|`` is largest, of a vector x.
 
         Its square is the sum over pairs of kernel pixels a and b of ``exp(i t (b - a))
         (W_a^H x)^H (W_b^H x)``. Pairs of the same difference ``b - a`` share a wave, so
         it is the Fourier transform of their sums.
         """
-        matrix = self._matrices[torch.complex64].unflatten(0, (-1, self._rows))
-        images = torch.einsum("pn,tnc->ptc", vectors, matrix.to(torch.complex64))
-        products = images.conj() @ images.mT  # (P, a, b)
-        pixels = self._pixels.long()
+        images = np.tensordot(vector.conj(), self._kernels, 1).conj().T  # (pixels, c)
+        products = images.conj() @ images.T  # (pixels a, pixels b)
+        pixels = self._pixels.astype(int)
         differences = (pixels - pixels[:, None]) % self._grid  # (a, b, 2)
-        rows, columns = differences.unbind(2)
-        numbers = (rows * self._values.shape[1] + columns).flatten()
-        sums = images.new_zeros(len(vectors), self._values.numel())
-        sums.index_add_(1, numbers, products.flatten(1))
-        heights = torch.fft.ifft2(sums.unflatten(1, self._values.shape)).real
-        heights = heights[:, :: self._step[0], :: self._step[1]]
-        return self._places(heights.flatten(1).argmax(1))
-
-    def _lanczos(
-        self, places: Tensor, start: Tensor, tolerance: float
-    ) -> tuple[Tensor, Tensor]:
-        """Largest Ritz values and their vectors.
-
-        Args:
-            places: (P, 2) frequencies.
-            start: (P, n) vectors to begin with.
-            tolerance: relative growth of a value in four steps at which it ends.
-
-        Returns:
-            (P,) and (P, n).
-        """
-        angles = places * self._unit @ self._pixels.T
-        waves = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
-        waves = waves[..., None]
-        count = min(_LANCZOS_STEPS, self._rows)
-        basis = start.new_zeros(len(start), count + 1, self._rows)
-        projected = start.new_zeros(len(start), count, count)
-        basis[:, 0] = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
-        rounding = 100 * torch.finfo(start.dtype).eps
-        values = torch.full((len(start),), -torch.inf, dtype=torch.float64)
-        vectors = start
-        for step in range(count):
-            image = self._product(basis[:, step], waves)
-            size = torch.linalg.vector_norm(image, dim=1)
-            so_far = basis[:, : step + 1]
-            image, overlaps = _orthogonal(image, so_far)
-            projected[:, : step + 1, step] = overlaps
-            image, _ = _orthogonal(image, so_far)  # once more for what rounding leaves
-            length = torch.linalg.vector_norm(image, dim=1)
-            # Once the basis spans all eigenvectors of the start, only rounding is left.
-            length[length < rounding * size] = 0
-            divisor = torch.where(length > 0, length, torch.inf)
-            basis[:, step + 1] = image / divisor[:, None]
-            if step % 4 == 3 or step + 1 == count:
-                block = projected[:, : step + 1, : step + 1]
-                # Only the upper triangle is filled: the block is Hermitian.
-                ritz_values, combinations = torch.linalg.eigh(block, UPLO="U")
-                before = values
-                values = ritz_values[:, -1].double()
-                vectors = torch.bmm(so_far.mT, combinations[..., -1:])[..., 0]
-                if (values - before < tolerance * values).all():
-                    break
-        return values, vectors
-
-    def _product(self, vectors: Tensor, waves: Tensor) -> Tensor:
-        """``W(t) W(t)^H x`` of vectors (P, n), by two products of real matrices."""
-        spread = (waves * vectors[:, None]).flatten(1)  # (P, pixels n)
-        matrix = self._matrices[vectors.dtype]
-        middle = torch.cat([spread.real, spread.imag]) @ matrix
-        real, imaginary = (middle @ matrix.T).unflatten(1, (-1, self._rows)).chunk(2)
-        return (torch.complex(real, imaginary) * waves.conj()).sum(1)
-
-
-def _orthogonal(vectors: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Remainder and coefficients: (P, n) and basis (P, k, n) -> (P, n) and (P, k)."""
-    overlaps = torch.bmm(basis.conj(), vectors[..., None])
-    return vectors - torch.bmm(basis.mT, overlaps)[..., 0], overlaps[..., 0]
+        sums = np.zeros(self._grid, dtype=complex)
+        np.add.at(sums, (differences[..., 0], differences[..., 1]), products)
+        heights = np.fft.ifft2(sums).real
+        row, column = np.unravel_index(heights.argmax(), self._grid)
+        return int(row), int(column)
 
 
 def _pixels(kernel_size: Sequence[int]) -> Tensor:

@@ -133,20 +133,8 @@ def test_iterated_norms_of_many_frequencies_are_those_of_all_squares(monkeypatch
     assert fft(weight, (224, 224)) == pytest.approx(every_square, rel=1e-6)
 
 
-def test_of_two_starts_at_one_frequency_the_more_promising_is_taken():
-    kernel = random_kernel(60, 60, 1, 1)
-    left, values, _ = torch.linalg.svd(kernel[..., 0, 0])
-    search = numerics._LanczosSearch(kernel, (1, 1))
-    start = left.T[[0, -1]].to(torch.complex64)  # the best vector, then the worst
-    search._compute(torch.zeros(2, 2, dtype=torch.long), start, tolerance=0.1)
-    largest = float(values[0] ** 2)
-    assert search.highest_single() == pytest.approx(largest, rel=1e-3)
-
-
 @pytest.mark.parametrize("input_size", [(14, 7), (12, 12), (56, 56)])
-def test_grids_that_are_looked_at_together_have_the_norms_of_each(
-    monkeypatch, input_size
-):
+def test_a_layer_of_many_rows_has_the_norms_of_all_frequencies(monkeypatch, input_size):
     layer = Layer(random_kernel(12, 16, 3, 3), input_size=input_size)
     norms = spectral.spectral_norms([layer], torch.zeros(1, 3, 56, 56))
     monkeypatch.setattr(numerics, "_EXACT", 8)
