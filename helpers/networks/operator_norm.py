@@ -311,7 +311,10 @@ class _Search:
         )
         # The start itself may be orthogonal to the eigenvector.
         noise = _NOISE * self._random.standard_normal(rows) / math.sqrt(rows)
-        values, vectors = eigsh(square, k=1, v0=start + noise, tol=tolerance)
+        start = start + noise
+        if not transform.any():  # which ARPACK refuses
+            return _Eigenpair(0.0, start)
+        values, vectors = eigsh(square, k=1, v0=start, tol=tolerance)
         return _Eigenpair(float(values[0]), vectors[:, 0])
 
     def peak(self, vector: NDArray[np.complex128]) -> Pair:

@@ -143,6 +143,13 @@ def test_a_layer_of_many_rows_has_the_norms_of_all_frequencies(monkeypatch, inpu
         assert together[variant] == pytest.approx(norms[variant], rel=1e-6)
 
 
+def test_a_transform_may_be_zero_at_a_frequency():
+    """x_j - x_(j+1) of many channels is 0 for equal pixels, 2 for alternating ones."""
+    weight = torch.zeros(70, 80, 1, 2)
+    weight[range(70), range(70)] = torch.tensor([[1.0, -1.0]])
+    assert operator_norm(weight, (1, 8)) == pytest.approx(2, rel=1e-12)
+
+
 def test_matrices_of_many_rows_in_groups_of_one_pixel(monkeypatch):
     monkeypatch.setattr(numerics, "_EXACT", 2)
     weight = random_kernel(8, 5, 1, 1)
