@@ -16,9 +16,9 @@ from helpers.kappa.networks import CLIP, MODEL_SET, without_head
 # states for an H100.
 GPU_SPEED = 20e12
 _TIMED = "resnet18 w0.25"  # the network whose passes are timed on a processor
-# Searches for the magnitude of a change of the weights, at most, each with noise and
-# with ascent, see ``measures.flatness``.
-_SEARCHES = 4
+# Searches for the magnitude of a change of the weights: plain, and magnitude-aware.
+# Each is made with noise and with ascent, see ``measures.flatness``.
+_SEARCHES = 2
 
 
 class Backbone(NamedTuple):

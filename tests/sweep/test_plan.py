@@ -6,6 +6,8 @@ import re
 import pytest
 import torch
 
+from helpers.kappa import cost
+from helpers.measures import evidence, flatness, registry
 from helpers.sweep import plan
 from helpers.sweep.study import load_study
 
@@ -141,6 +143,17 @@ def test_more_families_are_more_passes_and_fewer_images_fewer():
     more = few | {"families": ["localization", "prediction", "reliance"]}
     assert plan.passes_of_scoring(more, 5000) == 7000
     assert plan.passes_of_scoring(more, 100) == 700
+
+
+def test_networks_of_notebook_06_are_planned_with_the_searches_that_measures_make():
+    searches = [
+        registry.needs(function)
+        for function in evidence.PROVIDERS.values()
+        if function.__module__ == flatness.__name__
+        and "flatness_halvings" in registry.needs(function)
+    ]
+    for drop in ("noise_drop", "ascent_drop"):
+        assert sum(drop in needs for needs in searches) == cost._SEARCHES
 
 
 def test_a_study_of_families_is_planned_from_counted_operations(capsys, tmp_path):
