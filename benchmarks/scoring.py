@@ -184,10 +184,10 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
 
 def of_one_pass() -> list[registry.Measure]:
     """Measures that one pass over the images is enough for."""
-    own = registry.of_families(["localization", "prediction"])
+    own = registry.measures_of_families(["localization", "prediction"])
     target = [
         item
-        for item in registry.of_families(["unlabelled"])
+        for item in registry.measures_of_families(["unlabelled"])
         if set(item.needs) <= {"target", "temperature"}
     ]
     return [
@@ -216,7 +216,7 @@ def score_families(*given: Any) -> Any:
     """Ours, as notebooks call it: every measure of the families localization and prediction, Effective Invariance among them."""
     ours = Ours(*given)
     return evidence.score(
-        registry.of_families(["localization", "prediction"]),
+        registry.measures_of_families(["localization", "prediction"]),
         given_of(ours),
         settings_of(ours),
     )[0]

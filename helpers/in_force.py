@@ -48,7 +48,7 @@ def resolve_parameters(
     _check_names(names, injected, values)
     path = root / f"params/{values['study']}.yaml"
     content = _content_of(path, "study" in injected)
-    of_study = _of_notebook(content, notebook)
+    of_study = _values_of_notebook(content, notebook)
     committed = _committed(names, notebook, root)
     parameters = {}
     origins = {}
@@ -69,7 +69,7 @@ def resolve_parameters(
     content["changed"] = _changed(names, parameters, of_study)
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
-        extended = _defaults(names) | _of_notebook(base, notebook)
+        extended = _defaults(names) | _values_of_notebook(base, notebook)
         content["extended"] = {
             name: extended[name] for name in names if name != "study"
         }
@@ -109,7 +109,7 @@ def _committed(
     committed = _defaults(names) | {"study": "demo"}
     demo = root / "params/demo.yaml"
     if demo.is_file():
-        committed |= _of_notebook(read_blocks(demo), notebook)
+        committed |= _values_of_notebook(read_blocks(demo), notebook)
     return committed
 
 
@@ -161,7 +161,7 @@ def _changed(
     return changed
 
 
-def _of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
+def _values_of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
     """Values that a study file has for a notebook, common ones included."""
     return content["common"] | content["notebooks"].get(notebook, {})
 

@@ -18,8 +18,8 @@ from helpers.report.notebook import Report, point_to_records, select_shard
 from helpers.report.sweeps import sweep_results
 from helpers.scoring.classification import (
     AS_IF_INDEPENDENT,
-    of_test_images,
     test_logits,
+    values_of_test_images,
 )
 from helpers.scoring.measuring import (
     NO_INTERVAL,
@@ -32,7 +32,7 @@ from helpers.scoring.models import Model, models_of
 from helpers.scoring.scoring_set import ScoringSet, scoring_set
 from helpers.scoring.store import Records, Store
 from helpers.statistics.bootstrap import Bootstrap
-from helpers.statistics.prediction import with_fit
+from helpers.statistics.prediction import with_log_train_loss
 from helpers.study_files import read_blocks
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
@@ -272,14 +272,14 @@ class Study:
         Returns:
             ``test_accuracy`` (models, test images), and a warning if single predictions
             are not recorded and are simulated as independent draws, else ""; see
-            ``of_test_images``.
+            ``values_of_test_images``.
         """
         rows = self.analysed if models is None else models
         logits = test_logits(self.store, self.networks(rows), self.images)
         accuracies = rows.set_index("model_id")["test_accuracy"].to_dict()
         labels = self.images.test.labels
         sentence = AS_IF_INDEPENDENT if logits.left_out else ""
-        return of_test_images(logits, labels, accuracies), sentence
+        return values_of_test_images(logits, labels, accuracies), sentence
 
     def bootstrap(
         self,
@@ -303,7 +303,7 @@ class Study:
         if measured.no_interval:
             warn(NO_INTERVAL)
         return Bootstrap(
-            with_fit(measured.models),
+            with_log_train_loss(measured.models),
             measured.image_values | test_accuracy,
             draws=draws,
             seed=seed,

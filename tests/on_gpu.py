@@ -125,7 +125,9 @@ class Study:
 
 def every_family(study: Study) -> dict[str, Any]:
     """Score all measures, and list those that have no value with their reasons."""
-    families = [name for name in registry.FAMILIES if registry.of_families([name])]
+    families = [
+        name for name in registry.FAMILIES if registry.measures_of_families([name])
+    ]
     families.remove("unlabelled")
     kept = measuring.score(
         study.store(), study.models, families, SMALL, study.scored_on

@@ -107,7 +107,7 @@ def measures_by_choice(
         Bootstrap of the models with a column per choice; and per choice the column
         (measure), the keys, images (median over the models) and mean.
     """
-    images = _of_test_images(bootstrap)
+    images = _values_of_test_images(bootstrap)
     columns = {}
     rows = []
     groups = scores.groupby(list(keys), sort=False, dropna=False)
@@ -126,7 +126,7 @@ def measures_by_choice(
     ), choices
 
 
-def _of_test_images(bootstrap: Bootstrap) -> dict[str, ArrayLike]:
+def _values_of_test_images(bootstrap: Bootstrap) -> dict[str, ArrayLike]:
     """Values of single test images, where there are any."""
     name = "test_accuracy"
     return {name: bootstrap.images[name]} if name in bootstrap.images else {}
@@ -381,12 +381,12 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     means = {name: finite_mean(single.T) for name, single in values.items()}
     of_attributions = Bootstrap(
         bootstrap.models.assign(**means),
-        _of_test_images(bootstrap) | values,
+        _values_of_test_images(bootstrap) | values,
         draws=bootstrap.draws,
         seed=bootstrap.seed,
     )
     tables = [
-        _of_attributed_measure(of_attributions, values, measure, methods)
+        _attribution_rows(of_attributions, values, measure, methods)
         for measure in chance.LESS_CHANCE
     ]
     by_method = costs.groupby("method")
@@ -396,7 +396,7 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     return table.merge(per_method, left_on="method", right_index=True)
 
 
-def _of_attributed_measure(
+def _attribution_rows(
     bootstrap: Bootstrap,
     values: Mapping[str, NDArray[np.float32]],
     measure: str,
@@ -472,8 +472,8 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
     untrained = untrained.resampling("model_id")
     rows = []
     for name in [*networks["architecture"].unique(), TOTAL]:
-        random_networks = _of_architecture(untrained, name)
-        trained_networks = _of_architecture(trained, name)
+        random_networks = _select_architecture(untrained, name)
+        trained_networks = _select_architecture(trained, name)
         row = {
             "architecture": name,
             "images": random_networks.models["train_images"].mean(),
@@ -493,7 +493,7 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
     return pd.DataFrame(rows).merge(published, how="left", on="architecture")
 
 
-def _of_architecture(bootstrap: Bootstrap, name: str) -> Bootstrap:
+def _select_architecture(bootstrap: Bootstrap, name: str) -> Bootstrap:
     """The models of an architecture, or all of them for ``TOTAL``."""
     if name == TOTAL:
         return bootstrap

@@ -13,7 +13,7 @@ from helpers.files import inside, read_json, read_table
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.bootstrap import CONFIGURATION
-from helpers.statistics.prediction import with_fit
+from helpers.statistics.prediction import with_log_train_loss
 
 # That calibrate where none is named; their names in one text are joined by "+".
 DEFAULT_STUDIES = "kinds20+filled20"
@@ -134,7 +134,7 @@ def _read_one(folder: Path) -> Calibration:
     )
     catalogue = catalogue.fillna(dict.fromkeys(texts, ""))
     scores = read_table(folder / "tables/scores.parquet")
-    models = with_fit(with_candidates(catalogue, scores))
+    models = with_log_train_loss(with_candidates(catalogue, scores))
     models[LOG_CLASS_IMAGES] = np.log(class_images(models, folder))
     right_labels = models["label_noise"].eq(0)
     models = models[

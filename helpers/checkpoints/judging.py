@@ -32,7 +32,7 @@ from helpers.scoring.measuring import score, score_table
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 from helpers.statistics.correlations import Array
-from helpers.statistics.prediction import FIT, with_fit
+from helpers.statistics.prediction import FIT, with_log_train_loss
 
 # Verdicts: a predicted accuracy, one mainly counted on labelled images, or none.
 PREDICTED = "predicted"
@@ -115,7 +115,7 @@ def scored(
     )
     scores = score_table(records)
     table = pd.DataFrame({"model_id": [model.model_id for model in models]})
-    table = with_fit(with_candidates(table, scores).rename(columns=fit))
+    table = with_log_train_loss(with_candidates(table, scores).rename(columns=fit))
     numbers = table["model_id"].map(class_images or {}).astype(float)
     table[LOG_CLASS_IMAGES] = np.log(numbers)
     columns = ["model_id", *FIT, LOG_CLASS_IMAGES, *by.chosen]

@@ -101,15 +101,17 @@ def bootstrap_statistics(
         classes = draws.classes[count]
         for level, predictions in enumerate(predicted[step][:, is_tested]):
             errors, losses = error_and_loss(labels, predictions, count, weights)
-            both_drawn = _of_drawn_classes(errors, losses, classes)
+            both_drawn = _statistics_of_drawn_classes(errors, losses, classes)
             errors, losses = error_and_loss(labels, predictions, count)  # of all images
-            classes_drawn = _of_drawn_classes(errors, losses, classes)
+            classes_drawn = _statistics_of_drawn_classes(errors, losses, classes)
             shift = both_drawn.mean(0) - classes_drawn.mean(0)
             statistics[step, level] = both_drawn - shift
     return statistics
 
 
-def _of_drawn_classes(error: Array, loss: Array, classes: NDArray[np.int64]) -> Array:
+def _statistics_of_drawn_classes(
+    error: Array, loss: Array, classes: NDArray[np.int64]
+) -> Array:
     """Six statistics over drawn classes (B, K): (K, B) or (K, 1) errors -> (B, 6)."""
     shape = (len(classes), len(error))
     drawn_error = np.take_along_axis(np.broadcast_to(error.T, shape), classes, axis=1)

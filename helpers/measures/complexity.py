@@ -49,7 +49,7 @@ def complexity(
                 return reported(float(raw(**values)), training_images, is_logarithm)
             return {
                 variant: reported(
-                    float(raw(**_of_variant(values, variant))),
+                    float(raw(**_select_variant(values, variant))),
                     training_images,
                     is_logarithm,
                 )
@@ -74,7 +74,7 @@ def complexity(
     return decorate
 
 
-def _of_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
+def _select_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
     """Arguments of a complexity, with the spectral norms of one variant."""
     return {
         name: value[variant] if name in _BY_VARIANT else value

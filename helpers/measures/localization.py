@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from helpers.cams import chance, cuts, detection
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import MeasureSettings, provides, score
-from helpers.measures.registry import MEASURES, measure, of_families
+from helpers.measures.registry import MEASURES, measure, measures_of_families
 
 # Names of arrays in a record of a model.
 MAPS = "maps_16"
@@ -420,13 +420,13 @@ def of_kept_maps(
         boxes=torch.as_tensor(boxes).long(),
         labels=torch.as_tensor(labels).long(),
     )
-    inputs = of_record(record) | {"images": images}
+    inputs = inputs_from_record(record) | {"images": images}
     settings = MeasureSettings(cam_threshold=threshold)
-    scores, _ = score(of_families(["localization"]), inputs, settings)
+    scores, _ = score(measures_of_families(["localization"]), inputs, settings)
     return scores.drop(columns="seconds")
 
 
-def of_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Inputs of localization measures of a model, from its record.
 
     Args:
@@ -565,7 +565,7 @@ def scores_of_fixed_map(
         "rightly_classified": np.ones(len(boxes), dtype=bool),
     }
     scores = {}
-    for item in of_families(["localization"]):
+    for item in measures_of_families(["localization"]):
         if item.direction and set(item.needs) <= set(inputs):
             value = item.function(**{need: inputs[need] for need in item.needs})
             if isinstance(value, Mapping):

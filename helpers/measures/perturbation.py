@@ -16,7 +16,7 @@ from helpers.measures.passes import Classifier, Pass, Sample
 from helpers.measures.registry import Value, measure
 from helpers.measures.transforms import (
     TRANSFORMS,
-    drawn_accuracies,
+    accuracies_at_random_magnitudes,
     transformed_hits,
     transforms_of,
 )
@@ -389,7 +389,7 @@ def accuracy_under_augmentation(
         batch_size: images of a pass.
     """
     pixels = perturbed_sample.pixels
-    return drawn_accuracies(
+    return accuracies_at_random_magnitudes(
         Classifier(fused_network, normalise, pixels.device, batch_size),
         pixels,
         perturbed_sample.labels,

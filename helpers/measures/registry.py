@@ -181,7 +181,7 @@ def measure(
     return decorate
 
 
-def of_families(families: Sequence[str]) -> list[Measure]:
+def measures_of_families(families: Sequence[str]) -> list[Measure]:
     """The measures of some families, in their order.
 
     Args:

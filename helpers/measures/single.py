@@ -51,7 +51,7 @@ def score_network(
         "holdout_labels": None,
     }
     table, _ = evidence.score(
-        registry.of_families(families),
+        registry.measures_of_families(families),
         what_is_there,
         evidence.MeasureSettings(**settings),
     )

@@ -156,7 +156,7 @@ def transformed_hits(
     return hits(classifier.network, batches(), labels)
 
 
-def drawn_accuracies(
+def accuracies_at_random_magnitudes(
     classifier: Classifier,
     pixels: Tensor,
     labels: Tensor,

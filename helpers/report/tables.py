@@ -207,7 +207,7 @@ def two_digits(value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
 
 
-def in_units(frame: pd.DataFrame) -> pd.DataFrame:
+def in_shown_units(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with accuracies, gaps and shares in percent or points.
 
     Columns that are not shown are left out.
@@ -239,7 +239,7 @@ def arranged(
     """A table with its model first, and headers and names in words.
 
     Args:
-        frame: ``in_units``.
+        frame: ``in_shown_units``.
         names: of models and measures, see ``model_names``.
     """
     names = names or {}
@@ -270,7 +270,7 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
         frame: all rows; ``MOST_ROWS`` are shown.
         names: of models and measures, see ``model_names``.
     """
-    frame = with_intervals(in_units(frame))
+    frame = with_intervals(in_shown_units(frame))
     constant = []
     if len(frame) > 2:
         constant = [name for name in frame if frame[name].nunique(dropna=False) == 1]
@@ -329,7 +329,7 @@ def sortable(
         return HTML(html(frame.head(rows), names))
     from itables.widget import ITable
 
-    shown = arranged(in_units(frame), names)
+    shown = arranged(in_shown_units(frame), names)
     return ITable(
         shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4),
         maxBytes=0,

@@ -285,7 +285,7 @@ def correct(records: Records, labels: Tensor) -> NDArray[np.float32]:
     return right
 
 
-def of_test_images(
+def values_of_test_images(
     records: Records, labels: Tensor, accuracies: Mapping[str, float] | None = None
 ) -> dict[str, NDArray[np.float32]]:
     """Values of single test images for ``Bootstrap``.

@@ -107,7 +107,7 @@ def measures_by_part(
     for family in families:
         parts[family] = _measures(family, only or registry.STORED_TOGETHER)
         if not only:
-            for item in registry.of_families([family]):
+            for item in registry.measures_of_families([family]):
                 if item.name not in registry.STORED_TOGETHER:
                     parts[f"{family}.{item.name}"] = [item]
     return parts
@@ -115,7 +115,9 @@ def measures_by_part(
 
 def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
     return [
-        item for item in registry.of_families([family]) if not only or item.name in only
+        item
+        for item in registry.measures_of_families([family])
+        if not only or item.name in only
     ]
 
 
@@ -257,7 +259,7 @@ def _localize_from_maps(
     todo = [model for model in models if missing[model.model_id]]
     maps = _maps_of_models(store, todo, parts["localization"], task.scored_on)
     for model_id, record in maps:
-        inputs = localization.of_record(record)
+        inputs = localization.inputs_from_record(record)
         possible = [
             part
             for part in missing[model_id]

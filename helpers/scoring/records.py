@@ -249,10 +249,10 @@ def _arrays_to_publish(path: Path, weights: str) -> dict[str, NDArray[Any]] | No
     if "maps" in arrays:
         arrays["maps"] = arrays["maps"][:IMAGES_WITH_MAPS]
     logits = arrays.pop("logits", None)
-    return arrays if logits is None else arrays | of_logits(logits)
+    return arrays if logits is None else arrays | predictions_of_logits(logits)
 
 
-def of_logits(logits: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
+def predictions_of_logits(logits: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
     """Predicted class of each image and its probability.
 
     Args:

@@ -65,7 +65,7 @@ def on_targets(
         (``rule3_split``). Models that neither can be loaded here nor have records are
         left out.
     """
-    measures = registry.of_families(["unlabelled"])
+    measures = registry.measures_of_families(["unlabelled"])
     targets = _Targets(
         folder=store.folder.parent / "targets",
         settings=settings,
@@ -244,7 +244,7 @@ def _under_transforms(
     classifier = Classifier(
         model.load(device), resnet.normalise_images, device, batch_size=64
     )
-    accuracies = transforms.drawn_accuracies(
+    accuracies = transforms.accuracies_at_random_magnitudes(
         classifier,
         data.test.images.to(device),
         data.test.labels.to(device),

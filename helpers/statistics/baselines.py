@@ -13,7 +13,7 @@ from helpers.statistics.prediction import (
     FIT,
     left_out_errors,
     predicted,
-    with_fit,
+    with_log_train_loss,
 )
 
 START = "pretrained"
@@ -61,7 +61,7 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
     Returns:
         The four baselines of ``TITLES``, without the start where all have the same.
     """
-    models = with_fit(models)
+    models = with_log_train_loss(models)
     columns = {
         HYPERPARAMETERS: design(models, axes),
         BOTH: design(models, axes, FIT),
@@ -126,8 +126,8 @@ def across_studies(
     for trained_on in studies:
         if trained_on == judged_on:
             continue
-        old = with_fit(studies[trained_on])
-        new = with_fit(studies[judged_on])
+        old = with_log_train_loss(studies[trained_on])
+        new = with_log_train_loss(studies[judged_on])
         shared = [name for name in axes if name in old and name in new]
         models = pd.concat([old, new], ignore_index=True)
         is_new = np.arange(len(models)) >= len(old)

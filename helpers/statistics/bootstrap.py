@@ -190,7 +190,7 @@ class Bootstrap:
                 column = self.resampled(name)
                 if column is not None:
                     resampled[number] = column
-            in_each_draw = in_draws(
+            in_each_draw = statistic_in_draws(
                 statistic, x, y, self.weights, resampled, self.resampled(target)
             )
             has_no_interval = [name in self.no_interval for name in names]
@@ -336,10 +336,10 @@ class ImageDraws:
         Returns:
             (draws, n); None for a column without values of single images.
         """
-        column = self._of_all_models(name)
+        column = self._column_of_all_models(name)
         return None if column is None else column[:, self._rows]
 
-    def _of_all_models(self, name: str) -> Array | None:
+    def _column_of_all_models(self, name: str) -> Array | None:
         if name not in self._columns:
             self._columns[name] = self._compute(name)
         return self._columns[name]
@@ -349,7 +349,7 @@ class ImageDraws:
         if name == "gap" and _TEST_ACCURACY in self._images:
             # The training accuracy stays as it is.
             train_accuracy = self._models["gap"] + self._models[_TEST_ACCURACY]
-            test_accuracy = self._of_all_models(_TEST_ACCURACY)
+            test_accuracy = self._column_of_all_models(_TEST_ACCURACY)
             return train_accuracy.to_numpy(dtype=float) - test_accuracy
         if name not in self._images:
             return None
@@ -437,7 +437,7 @@ def resampled_mean(
     return means
 
 
-def in_draws(
+def statistic_in_draws(
     statistic: Statistic,
     x: Array,
     y: Array,

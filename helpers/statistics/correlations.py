@@ -129,14 +129,14 @@ def partial_correlation(
             measures_of_draws = measures if x.ndim == 2 else measures[draws]
             result[draws, columns] = _weighted(
                 residuals(measures_of_draws, basis),
-                _of_draws(target_residuals, draws),
+                _select_draws(target_residuals, draws),
                 basis,
-                _of_draws(weight, draws)[:, is_finite],
+                _select_draws(weight, draws)[:, is_finite],
             )
     return result[0] if weights is None and np.ndim(y) == 1 else result
 
 
-def _of_draws(values: Array, draws: slice) -> Array:
+def _select_draws(values: Array, draws: slice) -> Array:
     """Rows of some draws; a single row holds the values of all draws."""
     return values if len(values) == 1 else values[draws]
 
@@ -337,7 +337,7 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
     counts = np.full((4, max(len(weight), len(targets)), x.shape[-1]), np.nan)
     if x.ndim == 3:
         for draws in slices(len(x), x.shape[2] * x.shape[1] ** 2):
-            target = _of_draws(targets, draws)
+            target = _select_draws(targets, draws)
             counts[:, draws] = _counted_in_draws(x[draws], target, weight[draws])
     elif len(x) > 2:
         for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
@@ -390,9 +390,9 @@ def _counted(x: Array, y: Array, weights: Array) -> Array:
         order_x = _order(x[np.ix_(is_finite, columns)], first, second)
         differ_x = np.abs(order_x)  # (pairs, M)
         for draws in slices(counts.shape[1], len(first)):
-            weight = _of_draws(weights.astype(np.float32), draws)[:, is_finite]
+            weight = _select_draws(weights.astype(np.float32), draws)[:, is_finite]
             pairs = weight[:, first] * weight[:, second]  # (draws, pairs)
-            target = _of_draws(y, draws)[:, is_finite]
+            target = _select_draws(y, draws)[:, is_finite]
             order_y = pairs * _order(target.T, first, second).T
             differ_y = np.abs(order_y)
             counts[0][draws, columns] = order_y @ order_x

@@ -22,7 +22,7 @@ FEWEST_FOLDS = 3
 PENALTIES = np.logspace(-2, 4, 13)
 
 
-def with_fit(models: pd.DataFrame) -> pd.DataFrame:
+def with_log_train_loss(models: pd.DataFrame) -> pd.DataFrame:
     """Add ``log_train_loss``, the natural logarithm of a loss of at least 1e-12.
 
     Args:
@@ -226,7 +226,7 @@ def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
         A row each for the mean gap alone, the fit (training accuracy and loss),
         hyperparameters, and both: known, error_points with low and high, n and cells.
     """
-    models = with_fit(bootstrap.models)
+    models = with_log_train_loss(bootstrap.models)
     predictors = {
         "mean": design(models),
         "fit": design(models, (), FIT),

@@ -31,7 +31,7 @@ from helpers.statistics.prediction import (
     folds_of,
     left_out_errors,
     saved_errors,
-    with_fit,
+    with_log_train_loss,
 )
 from helpers.statistics.ranking import Question, answers
 
@@ -107,8 +107,8 @@ def primary_table(
     baselines = baselines_of(models, axes)
     table = pd.concat(
         [
-            _of_baselines(bootstrap, baselines, permutations, level),
-            _of_measures(bootstrap, list(measures), baselines, permutations, level),
+            _baseline_rows(bootstrap, baselines, permutations, level),
+            _measure_rows(bootstrap, list(measures), baselines, permutations, level),
         ],
         ignore_index=True,
     )
@@ -164,7 +164,7 @@ def _correlations(
     return table
 
 
-def _of_baselines(
+def _baseline_rows(
     bootstrap: Bootstrap, baselines: Sequence[Baseline], permutations: int, level: float
 ) -> pd.DataFrame:
     """Rows of the baselines: errors of each, and r of the start."""
@@ -195,7 +195,7 @@ def _errors(baselines: Sequence[Baseline], gap: Array, folds: Array) -> Array:
     )
 
 
-def _of_measures(
+def _measure_rows(
     bootstrap: Bootstrap,
     names: list[str],
     baselines: Sequence[Baseline],
@@ -203,7 +203,7 @@ def _of_measures(
     level: float,
 ) -> pd.DataFrame:
     """Rows of the measures."""
-    models = with_fit(bootstrap.models)
+    models = with_log_train_loss(bootstrap.models)
     gap = models["gap"].to_numpy(dtype=float)
     fit = design(models, (), FIT)
     table = _correlations(bootstrap, names, permutations, level)
@@ -231,7 +231,7 @@ def _within_kinds(
     """r within kinds given training accuracy and loss, and the smallest possible p."""
     by_setting = bootstrap.resampling("setting")
     rows = by_setting.permutations(permutations, "kinds")
-    given = design(with_fit(bootstrap.models), ["kind"], FIT)
+    given = design(with_log_train_loss(bootstrap.models), ["kind"], FIT)
     question = Question("r_gap_within_kinds", given=given)
     columns, _ = answers(by_setting, names, question, rows, level)
     is_defined = np.isfinite(columns["r_gap_within_kinds"])
@@ -250,7 +250,7 @@ def _within_settings(
     ones for so many columns. The smallest r that has 80 % power is by Fisher's
     transformation, for the degrees of freedom that are left.
     """
-    models = with_fit(bootstrap.models)
+    models = with_log_train_loss(bootstrap.models)
     given = design(models, ["kind", "by_start"], FIT)
     question = Question(WITHIN_SETTINGS, given=given)
     rows = bootstrap.permutations(permutations, "kind")

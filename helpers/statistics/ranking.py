@@ -19,7 +19,12 @@ from helpers.statistics.correlations import (
     kendall,
     partial_correlation,
 )
-from helpers.statistics.prediction import FIT, Rivalry, saved_errors, with_fit
+from helpers.statistics.prediction import (
+    FIT,
+    Rivalry,
+    saved_errors,
+    with_log_train_loss,
+)
 from helpers.statistics.reliability import reliability
 
 
@@ -105,7 +110,7 @@ def ranking_table(
         columns are the points of error that a measure saves when it is added to
         hyperparameters, training accuracy and loss, and its split-half reliability.
     """
-    models = with_fit(bootstrap.models)
+    models = with_log_train_loss(bootstrap.models)
     names = list(measures)
     given_all = design(models, axes, FIT)
     questions = [

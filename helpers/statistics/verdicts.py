@@ -289,7 +289,7 @@ def verdict_table(
     columns = [*_STATED, *_answer({"measure": "", "question": ""}, []), "closed"]
     table = pd.DataFrame(rows, columns=columns)
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
-    return table.assign(verdict=[_of_claim(row) for row in table.itertuples()])
+    return table.assign(verdict=[_verdict_on_claim(row) for row in table.itertuples()])
 
 
 def _answer(
@@ -315,7 +315,7 @@ def _answer(
     }
 
 
-def _of_claim(row: Any) -> str:
+def _verdict_on_claim(row: Any) -> str:
     """Verdict on a row of ``verdict_table``."""
     of_statistic = verdict(
         SIDES[row.side],

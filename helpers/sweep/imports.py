@@ -44,13 +44,13 @@ class ProjectModules:
         Returns:
             Modules, and data in folders that are named like a module, sorted.
         """
-        todo = list(self._of_source("\n".join(map(_statements, cells))))
+        todo = list(self._imports_of_source("\n".join(map(_statements, cells))))
         modules: set[Path] = set()
         while todo:
             path = todo.pop()
             if path not in modules:
                 modules.add(path)
-                todo += self._of_module(path)
+                todo += self._imports_of_module(path)
         data = [file for path in modules for file in self._data.get(path, ())]
         return sorted([*modules, *data])
 
@@ -73,13 +73,13 @@ class ProjectModules:
                 data.setdefault(module, []).append(path)
         return data
 
-    def _of_module(self, path: Path) -> list[Path]:
+    def _imports_of_module(self, path: Path) -> list[Path]:
         if path not in self._imports:
             source = path.read_text(encoding="utf-8")
-            self._imports[path] = list(self._of_source(source))
+            self._imports[path] = list(self._imports_of_source(source))
         return self._imports[path]
 
-    def _of_source(self, source: str) -> Iterator[Path]:
+    def _imports_of_source(self, source: str) -> Iterator[Path]:
         """Files that a source imports, with the packages in which they lie."""
         for name in _imported(source):
             parts = name.split(".")
@@ -90,7 +90,7 @@ class ProjectModules:
                 elif end == len(parts):
                     module = self._lazy_module(parts)
                     if module:
-                        yield from self._of_source(f"import {module}")
+                        yield from self._imports_of_source(f"import {module}")
 
     def _lazy_module(self, parts: Sequence[str]) -> str:
         """The module that a package imports when a name is first used, or ""."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from helpers.sweep.study import CheckedStudy, Execution, in_shares
+from helpers.sweep.study import CheckedStudy, Execution, split_into_shares
 
 
 def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
@@ -24,7 +24,7 @@ def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
         whole = item.name == item.notebook and item.notebook not in split
         on_gpu = item.parameters.get("device", "cpu") != "cpu"
         if whole and on_gpu and item.parameters.get("shard") == "":
-            executions += in_shares(item, count)
+            executions += split_into_shares(item, count)
         else:
             executions.append(item)
     return replace(study, executions=executions)

@@ -202,10 +202,10 @@ class CheckedStudy:
             "part": execution.part,
             "parameters": execution.parameters,
             "claims": self.claims,
-            "needs": self._of_same_combination(execution),
+            "needs": self._earlier_of_combination(execution),
         }
 
-    def _of_same_combination(self, execution: Execution) -> list[str]:
+    def _earlier_of_combination(self, execution: Execution) -> list[str]:
         """Names of earlier executions of its combination, all of which it needs."""
         of_combination = {
             item.name
@@ -501,13 +501,13 @@ def _executions(
     shards = {sweep.notebook: sweep.shard for sweep in sweeps}
     executions = []
     for stem, whole in wholes.items():
-        executions += in_shares(whole, shards.get(stem, 0))
+        executions += split_into_shares(whole, shards.get(stem, 0))
     for sweep in sweeps:
         for folder, values in sweep.combinations().items():
             chain = _chain(wholes, sweep, folder, values, root)
             for execution in chain:
                 shares = sweep.shard if execution.notebook == sweep.notebook else 0
-                executions += in_shares(execution, shares)
+                executions += split_into_shares(execution, shares)
     return executions
 
 
@@ -647,7 +647,7 @@ def _changed_training_values(base: CheckedStudy, study: CheckedStudy) -> Iterato
                 )
 
 
-def in_shares(whole: Execution, count: int) -> list[Execution]:
+def split_into_shares(whole: Execution, count: int) -> list[Execution]:
     """Split a notebook's work into equal shares that run side by side.
 
     Args:

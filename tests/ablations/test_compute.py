@@ -158,7 +158,9 @@ def test_every_closed_form_is_scored_as_one_by_one(
 def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
     names = ["iou", *chance.CORRECTED]
     items = [
-        item for item in registry.of_families(["localization"]) if item.name in names
+        item
+        for item in registry.measures_of_families(["localization"])
+        if item.name in names
     ]
     of_network = given._asdict() | {"initial_network": None}
     expected = evidence.score(items, of_network, evidence.MeasureSettings())[

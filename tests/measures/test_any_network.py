@@ -102,7 +102,7 @@ UNFIT = {
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_given):
     scores, _ = evidence.score(
-        registry.of_families(["localization", "prediction"]),
+        registry.measures_of_families(["localization", "prediction"]),
         tiny_module_given | {"network": UNFIT[name]()},
         SMALL,
     )
@@ -132,7 +132,7 @@ def test_a_failure_of_the_machine_is_no_property_of_a_network(
 ):
     with pytest.raises(type(fault)):
         evidence.score(
-            registry.of_families([family]),
+            registry.measures_of_families([family]),
             tiny_module_given | {"network": Fails(fault)},
             SMALL,
         )

@@ -13,11 +13,13 @@ from helpers.cams import chance, overlap
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures import localization, registry
 from helpers.measures.evidence import MeasureSettings, score
-from helpers.measures.registry import MEASURES, STORED_TOGETHER, of_families
+from helpers.measures.registry import MEASURES, STORED_TOGETHER, measures_of_families
 
 # Measures that are added later need no change of a test.
 LISTED = [
-    item for item in of_families(["localization"]) if item.name in STORED_TOGETHER
+    item
+    for item in measures_of_families(["localization"])
+    if item.name in STORED_TOGETHER
 ]
 
 
@@ -125,7 +127,7 @@ def made_record(seed):
 
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
     """Also at a threshold that it was never scored at, without the network."""
-    asked = of_families(["localization"])
+    asked = measures_of_families(["localization"])
     names = ["localization_values", "predictions_of_images"]
     settings = MeasureSettings(cam_threshold=0.1)
     _, single = score(asked, tiny_given, settings, names)

@@ -15,7 +15,7 @@ from helpers.data.images import load_study_data
 from helpers.measures import perturbation, response
 from helpers.measures.evidence import Evidence, MeasureSettings, score
 from helpers.measures.passes import Pass, Sample
-from helpers.measures.registry import STORED_TOGETHER, of_families
+from helpers.measures.registry import STORED_TOGETHER, measures_of_families
 from helpers.networks import resnet
 from tests.conftest import TINY_SCENES
 
@@ -24,7 +24,7 @@ SETTINGS = MeasureSettings(
 )
 FAMILY = [
     item
-    for item in of_families(["perturbation"])
+    for item in measures_of_families(["perturbation"])
     if item.name in STORED_TOGETHER and item.direction
 ]
 FIRST_LAYER = [

@@ -12,7 +12,7 @@ from helpers.cams.chance import derangements
 from helpers.measures import reliance
 from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.passes import Classifier
-from helpers.measures.registry import of_families
+from helpers.measures.registry import measures_of_families
 
 
 class Reader(nn.Module):
@@ -75,9 +75,9 @@ def scored(network, images):
         "fused_network": network,
     }
     given |= {"initial_network": None, "logits": network(images.images.float())}
-    return score(of_families(["reliance"]), given, MeasureSettings(batch_size=4))[
-        0
-    ].set_index("measure")
+    return score(
+        measures_of_families(["reliance"]), given, MeasureSettings(batch_size=4)
+    )[0].set_index("measure")
 
 
 def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(

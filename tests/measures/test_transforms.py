@@ -119,9 +119,9 @@ def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
             )
         }
         classifier = Classifier(Sides(), torch.Tensor.float, "cpu", 400)
-        assert transforms.drawn_accuracies(classifier, images, labels, own, seed) == {
-            "one": 1.0
-        }
+        assert transforms.accuracies_at_random_magnitudes(
+            classifier, images, labels, own, seed
+        ) == {"one": 1.0}
         assert (
             low <= min(seen[-1]) and max(seen[-1]) < high and len(set(seen[-1])) > 300
         )

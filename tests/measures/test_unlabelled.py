@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 from torch import nn
 
 from helpers.measures import evidence, unlabelled
-from helpers.measures.registry import MEASURES, of_families
+from helpers.measures.registry import MEASURES, measures_of_families
 
 T1 = 1.0
 
@@ -204,7 +204,7 @@ def scored(target=TARGET, holdout=LOGITS, labels=LABELS):
         "holdout_labels": labels,
     }
     table, _ = evidence.score(
-        of_families(["unlabelled"]), given, evidence.MeasureSettings()
+        measures_of_families(["unlabelled"]), given, evidence.MeasureSettings()
     )
     table.index = [
         MEASURES[row.measure].column(row.variant) for row in table.itertuples()

@@ -25,7 +25,7 @@ from tests.report import made
 
 AXES = ["pretrained", "learning_rate"]
 MEASURES = list(made.TITLES)
-MODELS = prediction.with_fit(made.measures(made.catalogue()).iloc[::3])
+MODELS = prediction.with_log_train_loss(made.measures(made.catalogue()).iloc[::3])
 CASES = {
     "all gaps are equal": (MODELS.assign(gap=0.0), MEASURES),
     "no network": (MODELS.iloc[:0], MEASURES),

@@ -232,13 +232,13 @@ def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
 ):
     """Of a published study there are neither pixels nor weights."""
     read = []
-    of_record = localization.of_record
+    inputs_from_record = localization.inputs_from_record
 
     def noted(record):
         read.append(record)
-        return of_record(record)
+        return inputs_from_record(record)
 
-    monkeypatch.setattr(localization, "of_record", noted)
+    monkeypatch.setattr(localization, "inputs_from_record", noted)
 
     @registry.measure("localization", 1, "this test")
     def mean_of_maps(maps):

@@ -256,11 +256,11 @@ def test_test_images_of_unrecorded_networks_make_no_interval_narrower(tmp_path):
     kept.model_ids = names
     labels = torch.zeros(300)
     accuracies = dict(zip(names, test_accuracy, strict=True))
-    drawn = classification.of_test_images(kept, labels, accuracies)
-    again = classification.of_test_images(kept, labels, accuracies)
+    drawn = classification.values_of_test_images(kept, labels, accuracies)
+    again = classification.values_of_test_images(kept, labels, accuracies)
     np.testing.assert_array_equal(drawn["test_accuracy"], again["test_accuracy"])
     np.testing.assert_allclose(drawn["test_accuracy"].mean(1), test_accuracy)
-    assert classification.of_test_images(kept, labels) == {}
+    assert classification.values_of_test_images(kept, labels) == {}
     single = ({}, {"test_accuracy": right.astype(np.float32)}, drawn)
     widths = []
     for one in single:

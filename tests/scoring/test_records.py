@@ -123,10 +123,12 @@ def test_records_of_other_images_are_left_alone(published, tmp_path):
 
 def test_logits_become_a_class_and_its_probability():
     logits = np.array([[0, np.log(3), np.log(3)], [800, 0, 0], [np.nan, 0, 0]])
-    found = records.of_logits(logits.astype(np.float32))
+    found = records.predictions_of_logits(logits.astype(np.float32))
     np.testing.assert_array_equal(found["predicted"][:2], [1, 0])
     np.testing.assert_allclose(found["confidence"], [3 / 7, 1, np.nan], rtol=1e-3)
-    assert records.of_logits(np.eye(300))["predicted"].tolist() == list(range(300))
+    assert records.predictions_of_logits(np.eye(300))["predicted"].tolist() == list(
+        range(300)
+    )
 
 
 def test_a_clone_cuts_maps_at_another_threshold_than_was_published(published):
@@ -214,7 +216,7 @@ def test_what_records_lack_and_would_need_weights_is_said_in_a_sentence(
     shutil.rmtree(next(folder.glob("kept/test_logits-*")))
     kept = classification.test_logits(Store(work, lambda: data, jobs=1), chosen, data)
     assert kept.left_out.startswith("The records of study lack test_logits of 2 of 2")
-    assert classification.of_test_images(kept, data.test.labels) == {}
+    assert classification.values_of_test_images(kept, data.test.labels) == {}
 
 
 def test_a_damaged_record_is_named_and_one_of_other_weights_too(published, tmp_path):

@@ -10,10 +10,10 @@ from helpers.statistics.bootstrap import (
     TEST_IMAGES,
     Bootstrap,
     configuration_weights,
-    in_draws,
     percentile_interval,
     resampled_mean,
     smallest_detectable,
+    statistic_in_draws,
 )
 from helpers.statistics.correlations import gamma, kendall, partial_correlation
 from helpers.statistics.permutation import (
@@ -284,7 +284,7 @@ def test_draws_of_1_tell_no_shift():
         np.array([1.0, 0.5, 0.5, 0.5])[:, None],
         np.array([0.8, 0.4, 0.4, 0.4])[:, None],
     )
-    found = in_draws(
+    found = statistic_in_draws(
         lambda x, y, weights: fixed if y.ndim == 1 else moved,
         np.empty((9, 1)),
         np.empty(9),

@@ -17,7 +17,7 @@ from helpers.statistics.prediction import (
     known_in_advance,
     left_out_errors,
     saved_errors,
-    with_fit,
+    with_log_train_loss,
 )
 
 KINDS = np.repeat(np.arange(5), 12)
@@ -48,7 +48,7 @@ def models(seed=0):
             "noise": noise,
         }
     )
-    return with_fit(
+    return with_log_train_loss(
         table.assign(
             train_accuracy=accuracy, train_loss=np.exp(-random.uniform(0, 3, 60))
         )
@@ -201,7 +201,7 @@ def test_what_is_known_in_advance_is_weighed_by_the_same_errors():
         found["error_points"] < found["high"]
     ).all()
     assert found[["n", "cells"]].drop_duplicates().to_numpy().tolist() == [[60, 30]]
-    assert with_fit(pd.DataFrame({"train_loss": [0.0, 1.0]}))[
+    assert with_log_train_loss(pd.DataFrame({"train_loss": [0.0, 1.0]}))[
         "log_train_loss"
     ].tolist() == pytest.approx([np.log(1e-12), 0])
 

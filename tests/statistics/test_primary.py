@@ -17,7 +17,7 @@ from helpers.statistics.prediction import (
     Rivalry,
     left_out_errors,
     saved_errors,
-    with_fit,
+    with_log_train_loss,
 )
 from helpers.statistics.primary import (
     ended_by_a_rule,
@@ -100,7 +100,7 @@ def test_a_claim_may_ask_every_question_of_the_primary_table():
 
 
 def test_the_three_questions_are_answered_as_they_say():
-    models = with_fit(study())
+    models = with_log_train_loss(study())
     draws = Bootstrap(models, draws=300, seed=2)
     table = measures_table(draws, MEASURES, permutations=199).set_index("measure")
     x, gap = models[MEASURES].to_numpy(), models["gap"].to_numpy()
@@ -174,7 +174,9 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         row.loc["noise", "r_gap_within_kinds_p"] > 0.05
         and row.loc["noise", "r_gap_within_settings_p"] == 1 / 200
     )
-    given = design(with_fit(models).assign(setting=own), ["kind", "setting"], FIT)
+    given = design(
+        with_log_train_loss(models).assign(setting=own), ["kind", "setting"], FIT
+    )
     expected = partial_correlation(
         models[["within", "noise"]].to_numpy(), models["gap"], given
     )
@@ -227,7 +229,7 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
 
 
 def test_twins_turn_together_in_the_p_of_what_a_measure_saves():
-    models = with_fit(study(kinds=8))
+    models = with_log_train_loss(study(kinds=8))
     number = models["kind"].str[5:].astype(int)
     models = models.assign(
         architecture=number.mod(2).map("net{}".format),
@@ -242,7 +244,7 @@ def test_twins_turn_together_in_the_p_of_what_a_measure_saves():
 
 
 def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
-    models = with_fit(study(kinds=6))
+    models = with_log_train_loss(study(kinds=6))
     number = models["kind"].str[5:].astype(int)
     models = models.assign(
         architecture=number.mod(2).map("net{}".format),
@@ -354,7 +356,7 @@ def test_kinds_and_the_variance_between_them():
 
 
 def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same_heads():
-    models = with_fit(study())
+    models = with_log_train_loss(study())
     none = measures_table(
         Bootstrap(models, draws=20).subset(np.zeros(len(models), bool)),
         MEASURES,

@@ -5,7 +5,12 @@ import pytest
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.correlations import design, partial_correlation
 from helpers.statistics.permutation import null_partial_correlation
-from helpers.statistics.prediction import FIT, Rivalry, saved_errors, with_fit
+from helpers.statistics.prediction import (
+    FIT,
+    Rivalry,
+    saved_errors,
+    with_log_train_loss,
+)
 from helpers.statistics.ranking import Question, answers, ranking_table
 from helpers.statistics.reliability import reliability
 
@@ -50,7 +55,7 @@ def test_every_question_is_answered_with_its_own_target_and_what_it_holds_fixed(
         draws, ["iou", "noise", "train_accuracy"], AXES, permutations=199
     )
     table = table.set_index("measure")
-    fitted, x = with_fit(models), models[["iou", "noise"]].to_numpy()
+    fitted, x = with_log_train_loss(models), models[["iou", "noise"]].to_numpy()
     for question, held in {
         "r_gap": ((), ()),
         "r_gap_given_fit": ((), FIT),
