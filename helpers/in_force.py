@@ -44,12 +44,12 @@ def resolve_parameters(
         StudyError: if a name or a value is wrong, or the study does not exist.
     """
     names = declared(root / "notebooks" / f"{notebook}.ipynb")
-    injected = _injected(values.get("In", []))
+    injected = _injected_names(values.get("In", []))
     _check_names(names, injected, values)
     path = root / f"params/{values['study']}.yaml"
     content = _content_of(path, "study" in injected)
     of_study = _values_of_notebook(content, notebook)
-    committed = _committed(names, notebook, root)
+    committed = _committed_values(names, notebook, root)
     parameters = {}
     origins = {}
     for name in names:
@@ -65,8 +65,8 @@ def resolve_parameters(
         else:
             origins[name] = "first cell" if is_changed else "default"
         parameters[name] = value
-    parameters = _checked(names, parameters)
-    content["changed"] = _changed(names, parameters, of_study)
+    parameters = _typed_values(names, parameters)
+    content["changed"] = _changed_values(names, parameters, of_study)
     if "extends" in content:
         base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
         extended = _defaults(names) | _values_of_notebook(base, notebook)
@@ -86,7 +86,7 @@ def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
     return read_blocks(path)
 
 
-def _checked(
+def _typed_values(
     names: Mapping[str, Parameter], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Values of the annotated types; an error that lists all faults of values."""
@@ -102,7 +102,7 @@ def _defaults(names: Mapping[str, Parameter]) -> dict[str, Any]:
     return {name: item.default for name, item in names.items()}
 
 
-def _committed(
+def _committed_values(
     names: Mapping[str, Parameter], notebook: str, root: Path
 ) -> dict[str, Any]:
     """Values that a notebook's first cell has as committed: those of the demo."""
@@ -144,7 +144,7 @@ def _check_names(
         raise StudyError(fault)
 
 
-def _changed(
+def _changed_values(
     names: Mapping[str, Parameter],
     parameters: Mapping[str, Any],
     of_study: Mapping[str, Any],
@@ -170,7 +170,7 @@ def _values_of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, 
 _FIRST_CELL = re.compile(r"^\s*study\b[^=\n]*=", re.M)
 
 
-def _injected(cells: Sequence[str]) -> set[str]:
+def _injected_names(cells: Sequence[str]) -> set[str]:
     """Names that papermill's cell assigned; none if the first cell ran again after it.
 
     Args:

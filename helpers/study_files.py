@@ -100,7 +100,7 @@ def read_blocks(path: Path) -> dict[str, Any]:
     _check_blocks(path, content)
     notebooks = content["notebooks"]
     content["notebooks"] = {stem: notebooks[stem] or {} for stem in notebooks}
-    return _extended(path, content) if "extends" in content else content
+    return _merge_with_base(path, content) if "extends" in content else content
 
 
 def _check_blocks(path: Path, content: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ def _no_blocks(path: Path) -> StudyError:
     )
 
 
-def _extended(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+def _merge_with_base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     """Blocks of a study merged over those of the study that it extends."""
     name = content["extends"]
     if not LIMITS["study"].allows(str(name)) or "claims" in content:

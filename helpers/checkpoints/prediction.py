@@ -21,8 +21,8 @@ from helpers.statistics.prediction import (
     FEWEST_FOLDS,
     FIT,
     PENALTIES,
-    dealt_folds,
-    left_out_errors,
+    held_out_errors,
+    random_folds,
 )
 
 LEVEL = 0.8  # of prediction intervals
@@ -166,7 +166,7 @@ def _folds(
     if models["kind"].nunique() >= fewest_kinds:
         kinds, _ = pd.factorize(models["kind"])
         return kinds[None]  # (1, n)
-    return dealt_folds(models[CONFIGURATION], deals)
+    return random_folds(models[CONFIGURATION], deals)
 
 
 def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
@@ -183,14 +183,14 @@ def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
     gap = models["gap"].to_numpy(dtype=float)
     fitted = fitted_columns(models)
     chosen: list[str] = []
-    error = left_out_errors(models[list(fitted)], gap, folds).mean()
+    error = held_out_errors(models[list(fitted)], gap, folds).mean()
     while len(chosen) < MOST:
         rest = [name for name in candidates if name not in chosen]
         if not rest:
             break
         columns = [[*fitted, *chosen, name] for name in rest]
         sets = np.stack([models[names].to_numpy(dtype=float) for names in columns])
-        errors = left_out_errors(sets, gap, folds).mean(1)
+        errors = held_out_errors(sets, gap, folds).mean(1)
         if not errors.min() < (1 - _LEAST_GAIN) * error:
             break
         chosen.append(rest[int(errors.argmin())])

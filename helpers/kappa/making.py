@@ -202,7 +202,7 @@ def made_models(
     models = []
     for name in filter(family_made, names):
         config = run_of(name, data, recipe)
-        stopped = _stopped(name, config, work, data)
+        stopped = _models_at_stop(name, config, work, data)
         if not stopped:
             raise ValueError(
                 f"{name} diverged when it was made (run {config}); leave it out, or "
@@ -218,7 +218,9 @@ def made_models(
     return models
 
 
-def _stopped(name: str, config: RunConfig, work: Path, data: StudyData) -> list[Model]:
+def _models_at_stop(
+    name: str, config: RunConfig, work: Path, data: StudyData
+) -> list[Model]:
     """A made network at its stop; none where it diverged."""
     if family_made(name) == "resnet":
         rows = catalogue.read_catalogue(work / FOLDER, [config])

@@ -21,8 +21,9 @@ def complexity(
 ) -> Callable[..., Any]:
     """Enter a complexity into the list of measures; larger promises a larger gap.
 
-    The decorated function returns ``v`` or ``ln v``; the measure is ``reported`` of it.
-    A function that takes spectral norms is called once for each of ``NORM_VARIANTS``.
+    The decorated function returns ``v`` or ``ln v``; the measure is its
+    ``scaled_complexity``. A function that takes spectral norms is called once for each
+    of ``NORM_VARIANTS``.
 
     Args:
         family: of ``registry.FAMILIES``.
@@ -46,9 +47,11 @@ def complexity(
             if "training_images" in needs(raw):
                 values["training_images"] = training_images
             if not variants:
-                return reported(float(raw(**values)), training_images, is_logarithm)
+                return scaled_complexity(
+                    float(raw(**values)), training_images, is_logarithm
+                )
             return {
-                variant: reported(
+                variant: scaled_complexity(
                     float(raw(**_select_variant(values, variant))),
                     training_images,
                     is_logarithm,
@@ -82,7 +85,7 @@ def _select_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
     }
 
 
-def reported(value: float, images: int, is_logarithm: bool = False) -> float:
+def scaled_complexity(value: float, images: int, is_logarithm: bool = False) -> float:
     """Scale a complexity as Dziugaite et al. 2020 (code) report it.
 
     Args:
@@ -94,7 +97,7 @@ def reported(value: float, images: int, is_logarithm: bool = False) -> float:
         ``sqrt(v / m)``, NaN for a negative v; of a logarithm ``ln sqrt(v / m)``.
 
     Example:
-        >>> reported(400.0, 100)
+        >>> scaled_complexity(400.0, 100)
         2.0
     """
     if is_logarithm:

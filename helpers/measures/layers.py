@@ -116,7 +116,7 @@ class _Trace(TorchFunctionMode):
 
 
 @torch.no_grad()
-def _traced(network: nn.Module, example: Tensor) -> tuple[list[_Use], Tensor]:
+def _trace_uses(network: nn.Module, example: Tensor) -> tuple[list[_Use], Tensor]:
     """Uses of weights in the order of their first calls, and the logits."""
     with _Trace(network) as trace:
         logits = observe(network, example, trace.see_module)
@@ -136,7 +136,7 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     Raises:
         ValueError: where the network has none.
     """
-    uses, _ = _traced(network, example)
+    uses, _ = _trace_uses(network, example)
     if not uses:
         raise ValueError(
             "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose "
@@ -206,7 +206,7 @@ def folded_copy(
         ValueError: where a logit changes by more.
     """
     copied = copy.deepcopy(network).eval()
-    uses, expected = _traced(copied, example)
+    uses, expected = _trace_uses(copied, example)
     convolutions = {
         use.norm: use.convolution
         for use in uses

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from helpers.measures.complexity import complexity, reported
+from helpers.measures.complexity import complexity, scaled_complexity
 from helpers.measures.evidence import provides
 from helpers.measures.layers import Layer, folded_copy
 from helpers.measures.registry import measure
@@ -309,8 +309,8 @@ def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
     """
     logarithm = float(log(path_product))
     return {
-        "root": reported(path_product, training_images),
-        "log": reported(logarithm, training_images, is_logarithm=True),
+        "root": scaled_complexity(path_product, training_images),
+        "log": scaled_complexity(logarithm, training_images, is_logarithm=True),
     }
 
 

@@ -47,7 +47,7 @@ def as_file(figure: Figure, **look: Any) -> bytes:
     return _small_png(Image.open(file, formats=["PNG"]))
 
 
-def resized(picture: bytes, share: float) -> bytes:
+def resize(picture: bytes, share: float) -> bytes:
     """A PNG at a share of its width and height, with 256 colours.
 
     Args:

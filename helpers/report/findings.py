@@ -134,7 +134,7 @@ def of_report(folder: Path) -> Findings:
         StaleSentence: if a hand-written verdict no longer holds.
     """
     tables = read(folder)
-    question, subject = asked(folder.name)
+    question, subject = question_and_subject(folder.name)
     numbers = Numbers(tables, folder)
     is_written = _template_of(folder.name).is_file()
     texts = []
@@ -307,7 +307,7 @@ def _text(row: pd.Series, column: str) -> str:
     return two_digits(100 * value if column in _FRACTIONS else value)
 
 
-def asked(study: str) -> tuple[str, str]:
+def question_and_subject(study: str) -> tuple[str, str]:
     """Question and subject of a study, as the fields of its file have them.
 
     Args:

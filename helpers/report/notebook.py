@@ -34,7 +34,7 @@ from helpers.in_force import resolve_parameters
 from helpers.parameters import StudyError, declared, name_of_values
 from helpers.relations import relation_faults
 from helpers.report import style, tables
-from helpers.report.figure_files import as_file, is_photographs, resized
+from helpers.report.figure_files import as_file, is_photographs, resize
 from helpers.report.markup import figure_title, inert
 from helpers.report.published_figures import is_of_parameters, published_figure
 from helpers.statistics.claims import check_claims, keep_claims
@@ -166,7 +166,7 @@ class Report:
             for published in (origin.path, origin.path.with_suffix(".svg"))
             if published.is_file()
         }
-        shown = resized(contents[path], _DPI_SHOWN / _DPI)
+        shown = resize(contents[path], _DPI_SHOWN / _DPI)
         caption = (
             f"{origin.caption} *This figure is of the execution of {origin.finished} "
             f"(UTC), as published. {reason}*"

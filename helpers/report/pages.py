@@ -510,7 +510,7 @@ def in_reading_order(folders: Sequence[Path]) -> list[Path]:
     order = sorted(folders, key=lambda path: (-len(executed_notebooks(path)), path))
     for folder in list(order):
         # move each study behind the last study that its question names
-        question, _ = findings.asked(folder.name)
+        question, _ = findings.question_and_subject(folder.name)
         position = order.index(folder)
         words = set(re.findall(r"\w+", question))
         named = [place for place, other in enumerate(order) if other.name in words]
@@ -529,7 +529,7 @@ def _write_studies(reports: Path) -> Path:
             of_study = findings.of_report(folder)
             figure = next(iter(_figures(folder, of_study)), {})
         except (OSError, ValueError, AttributeError, KeyError, TypeError) as fault:
-            question, subject = findings.asked(folder.name)
+            question, subject = findings.question_and_subject(folder.name)
             warning = f"Its tables cannot be read ({fault!r}); run it again."
             of_study = Findings(
                 question=question,

@@ -191,7 +191,7 @@ def draw(
     if is_log:
         ax.set_xscale("log")
     if not numeric or len(levels) <= 6:
-        shown = _apart(levels, place, span)
+        shown = _labels_that_fit(levels, place, span)
         ax.set_xticks([place[level] for level in shown], [f"{x}" for x in shown])
         ax.minorticks_off()
     if not numeric:
@@ -202,7 +202,7 @@ def draw(
     ax.set_xlabel(parameter)
 
 
-def _apart(levels: list, place: dict[Any, float], span: float) -> list:
+def _labels_that_fit(levels: list, place: dict[Any, float], span: float) -> list:
     """Values whose labels fit side by side on an axis, the first one always."""
     shown: list = []
     for level in levels:

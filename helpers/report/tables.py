@@ -233,7 +233,7 @@ def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def arranged(
+def arrange(
     frame: pd.DataFrame, names: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """A table with its model first, and headers and names in words.
@@ -276,7 +276,7 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
         constant = [name for name in frame if frame[name].nunique(dropna=False) == 1]
     if len(constant) == frame.shape[1]:
         constant = []
-    shown = arranged(frame.drop(columns=constant).head(MOST_ROWS), names)
+    shown = arrange(frame.drop(columns=constant).head(MOST_ROWS), names)
     heads = "".join(f"<th>{escape(name)}</th>" for name in shown)
     body = "".join(
         f"<tr>{''.join(map(cell, row))}</tr>"
@@ -329,7 +329,7 @@ def sortable(
         return HTML(html(frame.head(rows), names))
     from itables.widget import ITable
 
-    shown = arranged(in_shown_units(frame), names)
+    shown = arrange(in_shown_units(frame), names)
     return ITable(
         shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4),
         maxBytes=0,

@@ -11,8 +11,8 @@ from helpers.statistics.bootstrap import LEVEL, Bootstrap
 from helpers.statistics.correlations import Array, design, finite_mean
 from helpers.statistics.prediction import (
     FIT,
-    left_out_errors,
-    predicted,
+    held_out_errors,
+    predict_gaps,
     with_log_train_loss,
 )
 
@@ -80,7 +80,7 @@ def best_rival(
     Args:
         baselines: of n networks, see ``baselines_of``.
         gap: (n,) fractions.
-        folds: (D, n) fold of each network in D divisions, see ``left_out_errors``.
+        folds: (D, n) fold of each network in D divisions, see ``held_out_errors``.
 
     Returns:
         The first one with the least mean error; the first of all where no error is
@@ -88,7 +88,7 @@ def best_rival(
     """
     rivals = [item for item in baselines if item.name in RIVALS]
     errors = [
-        float(finite_mean(left_out_errors(item.columns, gap, folds))) for item in rivals
+        float(finite_mean(held_out_errors(item.columns, gap, folds))) for item in rivals
     ]
     least = np.nan_to_num(errors, nan=np.inf).argmin()
     return rivals[int(least)]
@@ -171,7 +171,7 @@ def _errors_on_new(columns: Array, gap: Array, is_new: NDArray[np.bool_]) -> Arr
     """Absolute errors of the new networks in points, NaN where a value is missing."""
     if not np.isfinite(columns).all() or is_new.all() or not is_new.any():
         return np.full(int(is_new.sum()), np.nan)
-    new = predicted(columns[~is_new], gap[~is_new], columns[is_new])
+    new = predict_gaps(columns[~is_new], gap[~is_new], columns[is_new])
     return 100 * np.abs(gap[is_new] - new)
 
 

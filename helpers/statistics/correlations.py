@@ -115,7 +115,7 @@ def partial_correlation(
         (B, M), or (M,) of one target without weights, in [-1, 1]; NaN without a degree
         of freedom or without a residual.
     """
-    x, targets, weight = checked(x, y, weights)
+    x, targets, weight = full_shapes(x, y, weights)
     result = np.full((max(len(weight), len(targets)), x.shape[-1]), np.nan)
     for is_finite, columns in finite_groups(x, targets):
         basis = orthonormal(given, is_finite)
@@ -158,7 +158,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     return float(partial_correlation(x, y)[0])
 
 
-def checked(
+def full_shapes(
     x: ArrayLike, y: ArrayLike, weights: Array | None
 ) -> tuple[Array, Array, Array]:
     """Measures, target and weights in their full shapes.
@@ -331,21 +331,21 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
         pairs, pairs unequal in x, in y, and in both. NaN where a measure is finite for
         fewer than three models.
     """
-    x, targets, weight = checked(x, y, weights)
+    x, targets, weight = full_shapes(x, y, weights)
     # A model whose target is undefined in any draw is left out of all draws.
     x = np.where(np.isfinite(targets).all(0)[:, None], x, np.nan)
     counts = np.full((4, max(len(weight), len(targets)), x.shape[-1]), np.nan)
     if x.ndim == 3:
         for draws in slices(len(x), x.shape[2] * x.shape[1] ** 2):
             target = _select_draws(targets, draws)
-            counts[:, draws] = _counted_in_draws(x[draws], target, weight[draws])
+            counts[:, draws] = _count_pairs_in_draws(x[draws], target, weight[draws])
     elif len(x) > 2:
         for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
-            counts[:, :, columns] = _counted(x[:, columns], targets, weight)
+            counts[:, :, columns] = _count_pairs(x[:, columns], targets, weight)
     return counts[:, 0] if weights is None and np.ndim(y) == 1 else counts
 
 
-def _counted_in_draws(x: Array, y: Array, weights: Array) -> Array:
+def _count_pairs_in_draws(x: Array, y: Array, weights: Array) -> Array:
     """The four counts of measures that differ between draws, 0 below 3 models.
 
     Args:
@@ -376,7 +376,7 @@ def _counted_in_draws(x: Array, y: Array, weights: Array) -> Array:
     return counts
 
 
-def _counted(x: Array, y: Array, weights: Array) -> Array:
+def _count_pairs(x: Array, y: Array, weights: Array) -> Array:
     """The four counts of measures (n, M), 0 below 3 models.
 
     Sums of products of whole weights are exact in float32 up to 16.7 million.

@@ -32,7 +32,7 @@ def with_log_train_loss(models: pd.DataFrame) -> pd.DataFrame:
     return models.assign(log_train_loss=np.log(loss))
 
 
-def left_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
+def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
     """Absolute errors of the gaps of held-out networks, by ridge regressions.
 
     Hoerl and Kennard 1970. Each fold is predicted by a regression on the others, which
@@ -58,12 +58,12 @@ def left_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
             return np.full(predictors.shape[:-1], np.nan)
         for number in numbers:
             outside = deal == number
-            new = predicted(columns[:, ~outside], gap[~outside], columns[:, outside])
+            new = predict_gaps(columns[:, ~outside], gap[~outside], columns[:, outside])
             errors[:, outside] += 100 * np.abs(gap[outside] - new) / len(folds)
     return errors if predictors.ndim == 3 else errors[0]
 
 
-def predicted(predictors: Array, gap: Array, new: Array) -> Array:
+def predict_gaps(predictors: Array, gap: Array, new: Array) -> Array:
     """Gaps of new networks, predicted by ridge regressions with the best penalty.
 
     Args:
@@ -75,7 +75,7 @@ def predicted(predictors: Array, gap: Array, new: Array) -> Array:
         (m,) or (M, m) in [-1, 1].
     """
     if predictors.ndim == 2:
-        return predicted(predictors[None], gap, new[None])[0]
+        return predict_gaps(predictors[None], gap, new[None])[0]
     return np.clip(_ridge(predictors, gap, new), -1, 1)
 
 
@@ -110,7 +110,7 @@ def _ridge(x: Array, y: Array, new: Array) -> Array:
     return y.mean() + (new @ coefficients)[..., 0]
 
 
-def dealt_folds(
+def random_folds(
     groups: ArrayLike, deals: int = DEALS, seed: int = 0
 ) -> NDArray[np.int64]:
     """Deal whole groups at random into ``FOLDS`` folds, or fewer if there are fewer.
@@ -139,7 +139,7 @@ def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
     """
     groups = bootstrap.models[left_out]
     if left_out == CONFIGURATION:
-        return dealt_folds(groups, seed=bootstrap.seed)
+        return random_folds(groups, seed=bootstrap.seed)
     return pd.factorize(groups)[0][None]
 
 
@@ -183,7 +183,7 @@ def saved_errors(
     folds = folds_of(bootstrap, rivalry.left_out)
     rival = rivalry.predictors if rivalry.rival is None else rivalry.rival
     for rows, columns in finite_groups(x, gap[None]):
-        of_rival = left_out_errors(rival[rows], gap[rows], folds[:, rows])
+        of_rival = held_out_errors(rival[rows], gap[rows], folds[:, rows])
         errors_without[np.ix_(rows, columns)] = of_rival[:, None]
         with_measure = np.stack(
             [
@@ -191,7 +191,7 @@ def saved_errors(
                 for column in columns
             ]
         )  # (measures, n, k + 1)
-        of_measures = left_out_errors(with_measure, gap[rows], folds[:, rows])
+        of_measures = held_out_errors(with_measure, gap[rows], folds[:, rows])
         errors_with[np.ix_(rows, columns)] = of_measures.T
     saved = errors_without - errors_with
     with_mean, with_low, with_high = bootstrap.mean(errors_with, level)
@@ -236,7 +236,7 @@ def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
     gap = models["gap"].to_numpy(dtype=float)
     folds = folds_of(bootstrap, CONFIGURATION)
     errors = np.column_stack(
-        [left_out_errors(columns, gap, folds) for columns in predictors.values()]
+        [held_out_errors(columns, gap, folds) for columns in predictors.values()]
     )
     mean, low, high = bootstrap.mean(errors)
     table = pd.DataFrame({"known": list(predictors)})

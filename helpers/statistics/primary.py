@@ -29,7 +29,7 @@ from helpers.statistics.prediction import (
     FIT,
     Rivalry,
     folds_of,
-    left_out_errors,
+    held_out_errors,
     saved_errors,
     with_log_train_loss,
 )
@@ -191,7 +191,7 @@ def _baseline_rows(
 def _errors(baselines: Sequence[Baseline], gap: Array, folds: Array) -> Array:
     """Errors of the gap by each baseline, (n, baselines), in points."""
     return np.column_stack(
-        [left_out_errors(item.columns, gap, folds) for item in baselines]
+        [held_out_errors(item.columns, gap, folds) for item in baselines]
     )
 
 

@@ -144,7 +144,7 @@ def conditional_table(
     """
     models = bootstrap.models
     names = list(measures)
-    gaps = _permuted(bootstrap, permutations)
+    gaps = _permuted_gaps(bootstrap, permutations)
     granulated = granulated_kendall(models, names, axes)
     of_all = granulated["hyperparameter"] == ALL
     table = granulated.loc[of_all, ["measure", "psi"]]
@@ -169,7 +169,7 @@ def conditional_table(
     return table.reset_index(drop=True), reason
 
 
-def _permuted(bootstrap: Bootstrap, count: int) -> Array:
+def _permuted_gaps(bootstrap: Bootstrap, count: int) -> Array:
     """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
     gap = bootstrap.models["gap"].to_numpy(dtype=float)
     # Always random ones: their number must be the same in all tasks that are averaged.
@@ -212,7 +212,7 @@ def task_table(
         varied = varied_axes(models, [axis for axis in axes if axis != task])
         # Another seed, so that the permutations of tasks are independent.
         of_task = Bootstrap(models, draws=0, seed=bootstrap.seed + number)
-        gaps = _permuted(of_task, permutations)
+        gaps = _permuted_gaps(of_task, permutations)
         information = conditional_information(of_task.models, names, varied, gaps)
         if len(varied) <= 1:
             information = np.full(information.shape, np.nan)

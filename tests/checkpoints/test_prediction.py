@@ -257,7 +257,7 @@ def test_a_value_is_beyond_a_study_from_a_tenth_of_its_range():
 def test_a_measure_takes_a_tenth_of_the_error_away(monkeypatch, error, chosen):
     monkeypatch.setattr(
         prediction,
-        "left_out_errors",
+        "held_out_errors",
         lambda columns, gap, folds: (
             np.ones(3) if columns.ndim == 2 else np.full((len(columns), 3), error)
         ),

@@ -204,8 +204,8 @@ def test_by_hand_for_diagonal_matrices():
         5,
     ]
     assert (
-        complexity.reported(9.0, 4),
-        complexity.reported(math.log(9), 4, is_logarithm=True),
+        complexity.scaled_complexity(9.0, 4),
+        complexity.scaled_complexity(math.log(9), 4, is_logarithm=True),
     ) == pytest.approx((1.5, math.log(1.5)))
 
 

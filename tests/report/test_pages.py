@@ -221,15 +221,16 @@ def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_pat
 
 def test_the_question_of_a_study_is_that_of_its_file():
     for path in (PROJECT_ROOT / "params").glob("*.yaml"):
-        question, subject = findings.asked(path.stem)
+        question, subject = findings.question_and_subject(path.stem)
         assert (
             question.endswith("?")
             and subject.endswith(".")
             and "#" not in question + subject
         ), path
     assert (
-        findings.asked("demo")[0] != findings.asked("none")[0]
-        and findings.asked("none")[1] == ""
+        findings.question_and_subject("demo")[0]
+        != findings.question_and_subject("none")[0]
+        and findings.question_and_subject("none")[1] == ""
     )
 
 
@@ -262,6 +263,10 @@ def test_a_study_that_asks_about_another_one_comes_after_it(monkeypatch):
     monkeypatch.setattr(
         pages, "executed_notebooks", lambda folder: [""] * notebooks[folder.name]
     )
-    monkeypatch.setattr(findings, "asked", lambda name: (questions.get(name, ""), ""))
+    monkeypatch.setattr(
+        findings,
+        "question_and_subject",
+        lambda name: (questions.get(name, ""), ""),
+    )
     order = pages.in_reading_order([PROJECT_ROOT / name for name in "cabd"])
     assert [folder.name for folder in order] == ["b", "a", "d", "c"]

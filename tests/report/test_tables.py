@@ -42,7 +42,7 @@ def test_two_digits(value, text):
 def test_the_model_stands_first_by_its_short_name_and_long_names_last():
     models = made.catalogue()
     names = tables.model_names(models)
-    shown = tables.arranged(models[["cell", "gap", "model_id"]], names)
+    shown = tables.arrange(models[["cell", "gap", "model_id"]], names)
     assert list(shown) == ["model", "gap (points)", "cell"]
     row = models.iloc[0]
     assert (
@@ -51,7 +51,7 @@ def test_the_model_stands_first_by_its_short_name_and_long_names_last():
     )
     assert len(set(names.values())) == len(models)
     assert (
-        tables.arranged(pd.DataFrame({"model_id": ["unknown"]}), names)["model"][0]
+        tables.arrange(pd.DataFrame({"model_id": ["unknown"]}), names)["model"][0]
         == "unknown"
     )
     estimate = {

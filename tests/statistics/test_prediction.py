@@ -12,10 +12,10 @@ from helpers.statistics.permutation import sign_flip_p
 from helpers.statistics.prediction import (
     FIT,
     Rivalry,
-    dealt_folds,
     folds_of,
+    held_out_errors,
     known_in_advance,
-    left_out_errors,
+    random_folds,
     saved_errors,
     with_log_train_loss,
 )
@@ -66,18 +66,18 @@ def test_errors_are_those_of_scikit_learns_ridge_for_one_and_many_columns_and_de
     table = models()
     known, gap = design(table, ["rate"], FIT), table["gap"].to_numpy()
     known[:, 0] *= 1e9  # units do not matter
-    assert left_out_errors(known, gap, KINDS) == pytest.approx(
+    assert held_out_errors(known, gap, KINDS) == pytest.approx(
         by_scikit_learn(known, gap, KINDS), rel=1e-9
     )
     many = np.stack(
         [np.column_stack([known, table[name]]) for name in ("adds", "noise")]
     )
-    folds = dealt_folds(table["cell"], 4, seed=1)
+    folds = random_folds(table["cell"], 4, seed=1)
     expected = [
         np.mean([by_scikit_learn(columns, gap, dealt) for dealt in folds], axis=0)
         for columns in many
     ]
-    assert left_out_errors(many, gap, folds) == pytest.approx(
+    assert held_out_errors(many, gap, folds) == pytest.approx(
         np.array(expected), rel=1e-9
     )
 
@@ -86,7 +86,7 @@ def test_a_column_that_varies_only_where_it_is_left_out_predicts_nothing():
     """Left out, a kind has levels that no other has: their columns are constant among the models fitted to, at 0 or at 1."""
     table = models()
     known = np.column_stack([design(table, ["kind"]), KINDS != 2, table["adds"]])
-    assert left_out_errors(known, table["gap"], KINDS) == pytest.approx(
+    assert held_out_errors(known, table["gap"], KINDS) == pytest.approx(
         by_scikit_learn(known, table["gap"], KINDS), rel=1e-6
     )
 
@@ -94,11 +94,11 @@ def test_a_column_that_varies_only_where_it_is_left_out_predicts_nothing():
 def test_no_column_predicts_the_mean_of_the_others_and_the_gap_itself_errs_by_nothing():
     gap = models()["gap"].to_numpy()
     means = np.array([gap[kind != KINDS].mean() for kind in range(5)])
-    assert left_out_errors(np.empty((60, 0)), gap, KINDS) == pytest.approx(
+    assert held_out_errors(np.empty((60, 0)), gap, KINDS) == pytest.approx(
         100 * np.abs(gap - means[KINDS])
     )
     assert (
-        left_out_errors(np.column_stack([gap, np.full(60, 7.0)]), gap, KINDS).max()
+        held_out_errors(np.column_stack([gap, np.full(60, 7.0)]), gap, KINDS).max()
         < 0.1
     )  # beside a constant
 
@@ -107,10 +107,10 @@ def test_a_prediction_is_no_farther_off_than_a_gap_can_be_and_of_two_folds_undef
     table = models().assign(
         norm=lambda t: np.where(t["kind"] == 2, 1e200, t["gap"] * 1e160)
     )
-    errors = left_out_errors(table[["norm"]].to_numpy(), table["gap"], KINDS)
+    errors = held_out_errors(table[["norm"]].to_numpy(), table["gap"], KINDS)
     assert np.isfinite(errors).all() and errors.max() <= 200
     assert np.isnan(
-        left_out_errors(np.ones((4, 60, 1)), table["gap"], KINDS // 3)
+        held_out_errors(np.ones((4, 60, 1)), table["gap"], KINDS // 3)
     ).all()  # two folds
 
 
@@ -125,10 +125,10 @@ def test_kinds_are_left_out_once_each_and_configurations_dealt_whole_and_evenly_
         and (dealt[:, ::2] == dealt[:, 1::2]).all()
     )
     assert {
-        count for part in dealt_folds(np.arange(23), 9) for count in np.bincount(part)
+        count for part in random_folds(np.arange(23), 9) for count in np.bincount(part)
     } == {2, 3}
     assert (dealt != folds_of(Bootstrap(models(), draws=0, seed=4), "cell")).any()
-    assert set(dealt_folds(["a", "b", "b"], 2).ravel()) == {0, 1}
+    assert set(random_folds(["a", "b", "b"], 2).ravel()) == {0, 1}
 
 
 @pytest.mark.parametrize("left_out", ["kind", "cell"])
@@ -149,8 +149,8 @@ def test_saved_errors_are_paired_differences_whose_p_flips_what_was_left_out(lef
         ("adds", np.full(60, True)),
         ("some", table["some"].notna().to_numpy()),
     ):
-        before = left_out_errors(known[kept], gap[kept], folds[:, kept])
-        beside = left_out_errors(
+        before = held_out_errors(known[kept], gap[kept], folds[:, kept])
+        beside = held_out_errors(
             np.column_stack([known, table[name]])[kept], gap[kept], folds[:, kept]
         )
         row = found.loc[name]
@@ -180,10 +180,10 @@ def test_what_is_known_in_advance_is_weighed_by_the_same_errors():
     draws = Bootstrap(models(), draws=200)
     found = known_in_advance(draws, ["rate"]).set_index("known")
     folds = folds_of(draws, CONFIGURATION)
-    mean = left_out_errors(np.empty((60, 0)), draws.models["gap"], folds)
-    fit = left_out_errors(design(draws.models, (), FIT), draws.models["gap"], folds)
+    mean = held_out_errors(np.empty((60, 0)), draws.models["gap"], folds)
+    fit = held_out_errors(design(draws.models, (), FIT), draws.models["gap"], folds)
     axes, both = (
-        left_out_errors(
+        held_out_errors(
             design(draws.models, ["rate"], linear), draws.models["gap"], folds
         )
         for linear in ((), FIT)
@@ -210,5 +210,5 @@ def test_columns_that_predict_nothing_are_shrunk_as_far_as_the_largest_penalty()
     """Where the best penalty is far above 1: twenty columns of noise."""
     random = np.random.default_rng(0)
     noise, gap = random.normal(size=(60, 20)), random.normal(0.4, 0.1, 60).clip(0, 1)
-    errors = left_out_errors(noise, gap, KINDS)
+    errors = held_out_errors(noise, gap, KINDS)
     assert errors == pytest.approx(by_scikit_learn(noise, gap, KINDS))

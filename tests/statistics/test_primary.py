@@ -15,7 +15,7 @@ from helpers.statistics.permutation import (
 from helpers.statistics.prediction import (
     FIT,
     Rivalry,
-    left_out_errors,
+    held_out_errors,
     saved_errors,
     with_log_train_loss,
 )
@@ -253,7 +253,7 @@ def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
     row = measures_table(Bootstrap(models, draws=9), ["between"], permutations=9).iloc[
         0
     ]
-    errors = left_out_errors(
+    errors = held_out_errors(
         models[[*FIT, "between"]].to_numpy(), models["gap"], number // 2
     )
     assert (row["kinds"], row["twins"], row["error_with_twins"]) == (
