@@ -42,7 +42,7 @@ _NORMAL_95 = 1.96  # half-width of a 95 % interval in standard errors
 
 
 def _matches(table: pd.DataFrame, fixed: Mapping[str, object]) -> pd.Series:
-    """Whether each row has the fixed values in their columns."""
+    """Mask of the rows that have the fixed values in their columns."""
     return (table[list(fixed)] == pd.Series(fixed)).all(axis=1)
 
 
@@ -286,7 +286,7 @@ def cam_methods(
 def _has_method(
     scores: pd.DataFrame, methods: Collection[tuple[str, str]]
 ) -> NDArray[np.bool_]:
-    """Whether the method and formula of each row are among some pairs."""
+    """Mask of the rows whose method and formula are among some pairs."""
     rows = zip(scores["method"], scores["formula"], strict=True)
     return np.array([row in methods for row in rows], dtype=bool)
 

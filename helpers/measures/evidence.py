@@ -284,7 +284,7 @@ def _values_by_variant(item: Measure, evidence: Evidence) -> dict[str, float | s
 
 
 def _reason(value: float | str) -> str:
-    """Why a value is no number, "" where it is one."""
+    """Reason why a value is not a finite number; "" if it is one."""
     if isinstance(value, str):
         return value or "undefined"
     if np.isnan(value):

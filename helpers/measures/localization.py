@@ -90,7 +90,7 @@ def confidence(logits: Tensor) -> Tensor:
 
 @provides
 def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.bool_]:
-    """Whether each image is classified as labelled, (N,).
+    """Mask of the images that are classified as labelled, (N,).
 
     Args:
         predicted_classes: (N,) of the images.

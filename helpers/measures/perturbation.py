@@ -79,7 +79,7 @@ def places(
 
 @provides
 def clean_hits(perturbed_sample: Sample, logits: Tensor) -> Tensor:
-    """Whether each image of the sample is classified correctly as it is, (n,) bool.
+    """Mask of the unchanged images that are classified correctly, (n,) bool.
 
     Args:
         perturbed_sample: n training images.

@@ -246,7 +246,7 @@ def first_layer(
 
 @torch.no_grad()
 def hits(network: nn.Module, batches: Iterable[Tensor], labels: Tensor) -> Tensor:
-    """Whether a network classifies each image correctly.
+    """Mask of the images that a network classifies correctly.
 
     Args:
         network: in evaluation mode.
@@ -270,7 +270,7 @@ def mixed_hits(
     batch_size: int,
     alpha: float,
 ) -> Tensor:
-    """Whether mixtures ``(1 - alpha) h_i + alpha h_j`` are classified as image i.
+    """Mask of the mixtures ``(1 - alpha) h_i + alpha h_j`` classified as image i.
 
     Args:
         network: in evaluation mode.

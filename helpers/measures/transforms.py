@@ -128,7 +128,7 @@ def transformed_hits(
     transform: Transform,
     magnitudes: ArrayLike,
 ) -> Tensor:
-    """Whether each transformed image is classified correctly.
+    """Mask of the transformed images that are classified correctly.
 
     Args:
         classifier: the network, and how it takes images.

@@ -1,4 +1,4 @@
-"""Why a study concludes nothing, or gives no verdicts, and what its owner can do."""
+"""Reasons why a study concludes nothing or gives no verdicts, with remedies."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ MOST_UNLEARNT = 0.6
 
 
 def nothing_concluded(tables: Tables) -> str:
-    """Why a study with networks concludes nothing; "" where it does.
+    """Reason why a study with networks concludes nothing; "" if it concludes.
 
     Args:
         tables: of its report, by name.
@@ -39,7 +39,7 @@ def nothing_concluded(tables: Tables) -> str:
 
 
 def no_verdicts(tables: Tables) -> str:
-    """Why a study that has a primary analysis gives no verdicts; "" where it does."""
+    """Reason why a primary analysis gives no verdicts; "" if it does."""
     primary = tables["primary"]
     measures = primary[~primary["baseline"].astype(bool)]
     if not np.isfinite(measures["r_gap_low"]).any():
@@ -86,7 +86,7 @@ def not_learnt(catalogue: pd.DataFrame | None) -> str:
 
 
 def _nothing_analysed(catalogue: pd.DataFrame) -> str:
-    """Why a primary analysis has no measure, and the remedy."""
+    """Reason why a primary analysis has no measure, and the remedy."""
     if not len(catalogue) or primary_rows(catalogue).any():
         return (
             "None of the measures of the primary analysis has a value here, so nothing "

@@ -70,7 +70,7 @@ class Published:
         return sum(path.stat().st_size for path in self.folder.rglob("*.*"))
 
     def __str__(self) -> str:
-        """How many runs and models have records, and how much room they take."""
+        """Sentence on the numbers of runs, models and files, and their size."""
         return (
             f"{self.folder}: {len(self.runs)} runs, {len(self.models)} of their models "
             f"scored, {self.size / 1e6:.1f} MB; {len(self.written)} files are new or "

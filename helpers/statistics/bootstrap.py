@@ -97,7 +97,7 @@ class Bootstrap:
 
     @cached_property
     def weights(self) -> Array:
-        """How often each model is in each draw: (draws, n)."""
+        """Count of each model in each draw: (draws, n)."""
         return configuration_weights(self.models[self.unit], self.draws, self.seed)
 
     def subset(self, rows: ArrayLike) -> "Bootstrap":
@@ -378,7 +378,7 @@ def _check_means(name: str, values: Array, column: Array, mean: Array) -> None:
 
 
 def configuration_weights(configurations: ArrayLike, draws: int, seed: int) -> Array:
-    """How often each model is in each draw of whole configurations.
+    """Counts of each model in draws of whole configurations.
 
     Args:
         configurations: (n,) names.
@@ -394,7 +394,7 @@ def configuration_weights(configurations: ArrayLike, draws: int, seed: int) -> A
 
 
 def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
-    """How often each unit is in each draw with replacement: (draws, units)."""
+    """Counts of each unit in draws with replacement: (draws, units)."""
     numbers = np.zeros((draws, 0), dtype=np.int64)
     if units:
         numbers = random.integers(units, size=(draws, units))

@@ -259,7 +259,7 @@ def paired_verdict(row: Mapping[str, Any]) -> str:
 
 
 def _was_changed(check: pd.Series) -> str:
-    """Whether the networks of an arm look elsewhere than those of its control."""
+    """Text on whether an arm looks elsewhere than its control: yes, no, not known."""
     if check["pairs"] < FEWEST_PAIRS:
         return "not known"
     return "yes" if excludes_zero(check) else "no"
