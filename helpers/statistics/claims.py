@@ -4,8 +4,6 @@ A claim names a measure, a question and a side. Claims are written to the study'
 of work with the number of runs that had been trained by then.
 """
 
-import hashlib
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -60,7 +58,6 @@ class KeptClaims(NamedTuple):
     """The claims of a study, and when they were written down."""
 
     claims: list[dict[str, Any]]
-    digest: str  # see ``claims_digest``; "" where nothing was claimed
     first_seen: str  # UTC
     # Number of runs that had been started by then; 0 for claims stated in advance.
     runs: int
@@ -183,32 +180,21 @@ def _check_paired(where: str, claim: Mapping[str, Any]) -> None:
         )
 
 
-def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
-    """First 12 hexadecimal digits of the SHA-256 of the claims.
-
-    Args:
-        claims: of a study file.
-
-    Returns:
-        The same whatever the order of a claim's items; "" for no claims.
-    """
-    if not claims:
-        return ""
-    text = json.dumps(list(claims), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def _versions(work: Path) -> list[KeptClaims]:
     """All versions of the claims that were written down, the oldest first."""
     path = work / _FILE
     if not path.is_file():
         return []
     try:
-        versions = [KeptClaims(**item) for item in read_json(path)]
+        # Files of earlier versions of this module hold a digest too.
+        versions = [
+            KeptClaims(item["claims"], item["first_seen"], item["runs"])
+            for item in read_json(path)
+        ]
         if not all(map(_is_whole, versions)):
             raise ValueError("a value has another type than it was written with")
         return versions
-    except (ValueError, TypeError, OSError) as fault:
+    except (ValueError, TypeError, LookupError, OSError) as fault:
         raise ValueError(
             f"{path} is damaged ({fault}); put back a copy of it, or delete it: the "
             f"claims of the study file then count as first seen today, after the runs "
@@ -218,10 +204,10 @@ def _versions(work: Path) -> list[KeptClaims]:
 
 def _is_whole(version: KeptClaims) -> bool:
     """Whether each value of a version has the type that it was written with."""
-    texts = isinstance(version.digest, str) and isinstance(version.first_seen, str)
     claims = isinstance(version.claims, list)
     claims = claims and all(isinstance(claim, dict) for claim in version.claims)
-    return texts and claims and isinstance(version.runs, int)
+    is_time = isinstance(version.first_seen, str)
+    return claims and is_time and isinstance(version.runs, int)
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
@@ -237,12 +223,10 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
         ValueError: if the file of claims is damaged.
     """
     versions = _versions(work)
-    digest = claims_digest(claims)
-    before = versions[-1].digest if versions else ""
-    if digest != before:
+    if list(claims) != _latest(versions).claims:
         runs = len([path for path in (work / "runs").glob("*") if path.is_dir()])
         now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-        versions.append(KeptClaims(list(claims), digest, now, runs))
+        versions.append(KeptClaims(list(claims), now, runs))
         write_json(work / _FILE, [version._asdict() for version in versions])
     return _latest(versions)
 
@@ -257,4 +241,4 @@ def claims_of_study(work: Path) -> KeptClaims:
 
 
 def _latest(versions: Sequence[KeptClaims]) -> KeptClaims:
-    return versions[-1] if versions else KeptClaims([], "", "", 0)
+    return versions[-1] if versions else KeptClaims([], "", 0)

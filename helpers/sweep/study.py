@@ -35,7 +35,7 @@ from helpers.parameters import (
     value_fault,
 )
 from helpers.relations import relation_faults
-from helpers.statistics.claims import PAIRED, check_claims, check_primary, claims_digest
+from helpers.statistics.claims import PAIRED, check_claims, check_primary
 from helpers.study_files import parse_yaml, read_blocks
 from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
@@ -717,7 +717,7 @@ def _depends(
     for path in modules.behind(code_of(cells)):
         lines.append(f"{path.relative_to(modules.root)} {file_digest(path)[:8]}")
     if int(stem[:2]) >= _FIRST_TO_READ_CLAIMS:
-        lines.append(f"claims {claims_digest(claims)}")
+        lines.append(f"claims {json_digest(claims)}")
     return tuple(lines)
 
 

@@ -9,7 +9,6 @@ from helpers.statistics.claims import (
     OF_KINDS,
     check_claims,
     check_primary,
-    claims_digest,
     claims_of_study,
     keep_claims,
 )
@@ -24,23 +23,20 @@ CLAIM = {
 
 
 def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path):
-    assert claims_of_study(tmp_path) == ([], "", "", 0)
-    assert keep_claims(tmp_path, []) == ([], "", "", 0)
+    assert claims_of_study(tmp_path) == ([], "", 0)
+    assert keep_claims(tmp_path, []) == ([], "", 0)
     assert not (tmp_path / "claims.json").exists()
     first = keep_claims(tmp_path, [CLAIM])
-    assert (first.claims, first.digest, first.runs) == (
-        [CLAIM],
-        claims_digest([CLAIM]),
-        0,
-    )
+    assert (first.claims, first.runs) == ([CLAIM], 0)
     (tmp_path / "runs/one").mkdir(parents=True)
     assert keep_claims(tmp_path, [CLAIM]) == first == claims_of_study(tmp_path)
     changed = keep_claims(tmp_path, [CLAIM | {"side": "above"}])
-    assert (changed.runs, changed.digest != first.digest) == (1, True)
-    assert [
-        record["digest"]
-        for record in json.loads((tmp_path / "claims.json").read_text())
-    ] == [first.digest, changed.digest]
+    assert (changed.claims[0]["side"], changed.runs) == ("above", 1)
+    written = json.loads((tmp_path / "claims.json").read_text())
+    assert [version["runs"] for version in written] == [0, 1]
+    of_earlier = [version | {"digest": "0123456789ab"} for version in written]
+    (tmp_path / "claims.json").write_text(json.dumps(of_earlier))
+    assert claims_of_study(tmp_path) == changed
     assert keep_claims(tmp_path, []).claims == []  # taken back, and seen to be
 
 
@@ -94,7 +90,8 @@ def test_a_primary_analysis_has_eight_measures_at_most():
 
 
 @pytest.mark.parametrize(
-    "damage", ["{", "[1]", '[{"claims": []}]', '[{"claims": 1, "digest": "", "x": 2}]']
+    "damage",
+    ["{", "[1]", '[{"claims": []}]', '[{"claims": 1, "first_seen": "", "runs": 2}]'],
 )
 def test_damaged_claims_are_named_with_what_to_do(tmp_path, damage):
     keep_claims(tmp_path, [CLAIM])
