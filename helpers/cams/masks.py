@@ -274,7 +274,7 @@ def _read_mask(file: Path, size: int) -> NDArray[np.bool_]:
             pixels = np.asarray(image)
     except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(
-            f"the mask {file} is no readable image ({type(fault).__name__}: {fault})"
+            f"the mask {file} is not a readable image ({type(fault).__name__}: {fault})"
         ) from fault
     if pixels.ndim == 3:
         pixels = pixels[..., :3].any(2)

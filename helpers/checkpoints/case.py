@@ -167,7 +167,7 @@ def _judged(
 
 
 def _header(path: Path) -> Mapping[str, str]:
-    """Texts in a file's header; none where it has none, or is no regular file."""
+    """Texts in a file's header; none where it has none, or is not a regular file."""
     return header_of(path) if path.is_file() else {}
 
 

@@ -310,7 +310,7 @@ def labelled_images(
     if again > _COPIES * len(labelled):
         raise ValueError(
             f"{again} of {len(labelled)} images in {path} are training images, whose "
-            "accuracy is no test accuracy; give held-out ones"
+            "accuracy is not a test accuracy; give held-out ones"
         )
     return labelled
 

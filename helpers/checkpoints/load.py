@@ -442,7 +442,7 @@ def guess(state: Mapping[str, Tensor], part: str = "") -> str:
                 "it: --architecture module:function"
             )
     raise ValueError(
-        "it is none of torchvision's ResNets; name its --architecture: "
+        "it is not one of torchvision's ResNets; name its --architecture: "
         "torchvision's name, timm:NAME or module:function"
     )
 

@@ -47,29 +47,29 @@ AnnotationOrFault = Annotation | str  # the fault in words
 
 
 class _NoBoxError(ValueError):
-    """Numbers that are no box."""
+    """Numbers are not a box."""
 
 
 def _box(numbers: Sequence[Any]) -> Box:
-    """Box of four numbers, unchanged; an error unless they are four and finite."""
+    """Check that numbers are four and finite, and return them as a box."""
     try:
         values = [float(number) for number in numbers]
     except (TypeError, ValueError):
         values = []
     if len(values) != 4 or not all(map(math.isfinite, values)):
-        raise _NoBoxError(f"{numbers!r:.200} is no box of 4 finite numbers")
+        raise _NoBoxError(f"{numbers!r:.200} is not a box of 4 finite numbers")
     x0, y0, x1, y1 = values
     return x0, y0, x1, y1
 
 
 def _box_of_corner(numbers: Sequence[Any]) -> Box:
-    """Box of its upper left corner, width and height."""
+    """Box from its upper left corner, width and height."""
     x, y, width, height = _box(numbers)
     return x, y, x + width, y + height
 
 
 def _box_of_centre(numbers: Sequence[Any]) -> Box:
-    """Box of its centre, width and height."""
+    """Box from its centre, width and height."""
     x, y, width, height = _box(numbers)
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
@@ -83,7 +83,7 @@ def _box_of_points(numbers: Sequence[Any]) -> Box:
     columns = values[0::2]
     rows = values[1::2]
     if len(columns) != len(rows) or len(rows) < 2:
-        raise _NoBoxError(f"{numbers!r:.200} is no outline of points x, y")
+        raise _NoBoxError(f"{numbers!r:.200} is not an outline of points x, y")
     return _box([min(columns), min(rows), max(columns), max(rows)])
 
 
@@ -109,7 +109,7 @@ def text_of(content: bytes) -> str:
     try:
         return content.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as fault:
-        raise ValueError("its text is no UTF-8; save it as UTF-8") from fault
+        raise ValueError("its text is not UTF-8; save it as UTF-8") from fault
 
 
 def _nonblank(text: str) -> list[str]:
@@ -131,7 +131,7 @@ def _from_json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as fault:
-        raise ValueError(f"it is no JSON ({fault})") from fault
+        raise ValueError(f"it is not JSON ({fault})") from fault
 
 
 # --- Pascal VOC ---
@@ -294,26 +294,26 @@ def parse_csv(content: bytes) -> dict[str, AnnotationOrFault]:
         head, *rows = (next(csv.reader([line], delimiter=delimiter)) for line in lines)
     except csv.Error as fault:
         raise ValueError(str(fault)) from fault
-    columns = _places_of_columns([name.strip().lower() for name in head])
+    columns = _indices_of_columns([name.strip().lower() for name in head])
     if not {"path", "label"} <= set(columns):
         raise ValueError("its first line names no columns path and label")
     return _annotations(_csv_row(row, columns, delimiter) for row in rows)
 
 
-def _places_of_columns(head: Sequence[str]) -> dict[str, int]:
-    """Index of each column, which may have our name or one that other tools use."""
-    places = {}
-    for column, others in _COLUMNS.items():
-        names = [name for name in (column, *others.split()) if name in head]
+def _indices_of_columns(head: Sequence[str]) -> dict[str, int]:
+    """Index of each column, by the name that this module or other tools give it."""
+    indices = {}
+    for column, other_names in _COLUMNS.items():
+        names = [name for name in (column, *other_names.split()) if name in head]
         if names:
-            places[column] = head.index(names[0])
-    return places
+            indices[column] = head.index(names[0])
+    return indices
 
 
 def _csv_row(row: Sequence[str], columns: Mapping[str, int], delimiter: str) -> _Row:
     cells = {
-        column: row[place].strip() if place < len(row) else ""
-        for column, place in columns.items()
+        column: row[index].strip() if index < len(row) else ""
+        for column, index in columns.items()
     }
     path = cells.pop("path")
     label = cells.pop("label")
@@ -329,7 +329,8 @@ def _csv_box(
 ) -> tuple[Sequence[Any], tuple[int, int] | None]:
     """Corners of the box in a line of a table, and the stated size of the image.
 
-    Cells that are no box come back as they are: ``_annotations`` names their fault.
+    The corners are empty if the line has no box. Cells that are not a box are returned
+    unchanged, and ``_annotations`` reports their fault.
     """
     size = _size(cells.get("width"), cells.get("height"))
     if "x0" in cells or "x" not in cells:
@@ -360,8 +361,8 @@ def parse_coco(content: bytes) -> dict[str, AnnotationOrFault]:
         Annotations by ``file_name``; the fault of an image that has a faulty box.
 
     Raises:
-        ValueError: if it is no such file, if no object belongs to a listed image, or if
-            an id is that of two images or of two categories.
+        ValueError: if it is not such a file, if no object belongs to a listed image, or
+            if an id is that of two images or of two categories.
     """
     table = _from_json(content)
     try:
@@ -470,7 +471,7 @@ def parse_yolo(
             box = _yolo_box(numbers[:4] if keypoints else numbers)
             number = _class_number(label)
             if number.startswith("-"):
-                return f"{number} is no number of a class"
+                return f"{number} is not the number of a class"
             objects.append((names.get(number, number), box))
     except (_NoBoxError, ValueError) as fault:
         return str(fault)
@@ -493,7 +494,7 @@ def _yolo_box(numbers: Sequence[str]) -> Box:
     box = _box_of_points(numbers) if is_outline else _box_of_centre(numbers)
     if max(map(abs, box)) > _LARGEST_SHARE:
         raise _NoBoxError(
-            f"{' '.join(numbers)[:100]} are no shares of the image, which YOLO's boxes "
+            f"{' '.join(numbers)[:100]} are not shares of the image, as YOLO's boxes "
             "are; divide pixels by its width and height"
         )
     return box

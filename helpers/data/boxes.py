@@ -1,4 +1,4 @@
-"""Boxes of objects, as masks of pixels and as shares of the places of a map."""
+"""Boxes of objects as masks of pixels, and as shares of the cells of a map."""
 
 import torch
 from torch import Tensor
@@ -9,8 +9,9 @@ def box_masks(boxes: Tensor, size: int) -> Tensor:
     """Mark the pixels inside any box of an image; Du et al. 2024, equation (5).
 
     Args:
-        boxes: (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open; rows of zeros
-            fill up images with fewer boxes; what lies outside of the image is cut off.
+        boxes: (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open, for B images of
+            up to M boxes; rows of zeros fill up images with fewer. The part of a box
+            outside of the image is ignored.
         size: side S of the images, in pixels.
 
     Returns:
@@ -22,23 +23,24 @@ def box_masks(boxes: Tensor, size: int) -> Tensor:
                  [1, 1]]], dtype=torch.int32)
     """
     masks = []
-    place = torch.arange(size, device=boxes.device)
-    for part in boxes.long().unsqueeze(-1).split(1024):
-        x0, y0, x1, y1 = part.unbind(-2)
-        rows = (place >= y0) & (place < y1)  # (B, M, S)
-        columns = (place >= x0) & (place < x1)
-        # A product of matrices: (B, M, S, S) would not fit in memory where one image
-        # has many boxes.
-        overlapping = torch.einsum("bmy,bmx->byx", rows.float(), columns.float())
-        masks.append(overlapping > 0)
+    pixel = torch.arange(size, device=boxes.device)
+    for batch in boxes.long().unsqueeze(-1).split(1024):
+        x0, y0, x1, y1 = batch.unbind(-2)  # (B, M, 1) each
+        rows = (pixel >= y0) & (pixel < y1)  # (B, M, S)
+        columns = (pixel >= x0) & (pixel < x1)
+        # The number of boxes that hold each pixel, as a product of matrices. It
+        # replaces (rows[..., None] & columns[:, :, None]).sum(1), whose (B, M, S, S)
+        # would not fit into memory if one image has many boxes.
+        boxes_at_pixel = torch.einsum("bmy,bmx->byx", rows.float(), columns.float())
+        masks.append(boxes_at_pixel > 0)
     return torch.cat(masks)
 
 
 def box_shares(masks: Tensor, height: int, width: int) -> Tensor:
-    """Share of each place of a map that lies inside the boxes.
+    """Share of each cell of a map that lies inside the boxes.
 
     Args:
-        masks: (B, S, S) bool, as ``box_masks`` gives them.
+        masks: (B, S, S) bool, the result of ``box_masks``.
         height: rows of the map.
         width: columns of the map.
 

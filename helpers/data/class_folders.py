@@ -1,10 +1,12 @@
-"""Folders that are named as classes, below folders of splits or at the top.
+"""Layouts in which the folder of an image names its class.
 
-Three things look like folders of classes and are none: splits (``seg_train``), masks
-beside images (``segmentations``), and domains or views that hold the same classes. What
-names and places do not decide is a ``Question``.
+Folders of classes lie at the top of a source or in folders of splits. Three kinds of
+folders only look like classes: splits (``seg_train``), masks of images
+(``segmentations``), and domains or views that all hold the same classes. Where names
+and places leave two readings, a ``Question`` is raised.
 """
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +16,18 @@ from typing import NamedTuple
 from helpers.data.annotations import Annotation, AnnotationOrFault, parse_voc
 from helpers.data.places import Places
 from helpers.data.records import Record
-from helpers.data.sources import Source, composed
+from helpers.data.sources import Source, to_nfc
 
-_SPLIT = re.compile(
+# A word in a name that stands for a split, such as "train" in "seg_train".
+_SPLIT_WORD = re.compile(
     r"(?<![a-z])(train|val|test)(?:id|idation|ing)?(?:_?(?:set|data|dataset|images?))?"
     r"(?![a-z])"
 )
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")  # between the words of "TrainData"
-_PLAIN = re.compile(r"(train|val|test)(id|idation|ing)?", re.IGNORECASE)
+_CAMEL_CASE_BOUNDARY = re.compile(
+    r"(?<=[a-z])(?=[A-Z])"
+)  # between the words of "TrainData"
+# A name that is nothing but a split, such as "Training".
+_SPLIT_NAME = re.compile(r"(train|val|test)(id|idation|ing)?", re.IGNORECASE)
 _MASK_FOLDER = re.compile(
     r"(gt_?|object_?|image_?)?(masks?|segmentations?|seg|segmentation(class|object)|"
     r"trimaps?|ground_?truths?|gt|labels?|annotations?)",
@@ -37,12 +43,16 @@ _MASK_FILE = re.compile(
     re.IGNORECASE,
 )
 _ANNOTATION_FOLDERS = {"annotation", "annotations", "xml", "xmls"}
-_SAME_CLASSES = 0.5  # of the smaller of two folders, from which both hold one thing
-_ONE_LABEL = 0.8  # of the images of a folder, from which its label is that
+# Two folders hold the same classes if they share this fraction of the subfolders of
+# the one with fewer.
+_SAME_CLASSES = 0.5
+# Labels agree with folders if this fraction of the images has the most frequent label
+# of its folder.
+_ONE_LABEL = 0.8
 
 
 class Question(ValueError):
-    """Two readings of a source that are both possible; it names them."""
+    """A source can be read in two ways; the message names both."""
 
 
 class ClassFolder(NamedTuple):
@@ -54,7 +64,11 @@ class ClassFolder(NamedTuple):
 
 
 class Tree:
-    """The folders that hold images, themselves or below them."""
+    """The folders that hold images, directly or in their subfolders.
+
+    Attributes:
+        with_images: paths of the folders that hold images directly.
+    """
 
     def __init__(self, images: Sequence[str]) -> None:
         """Collect the folders of some images.
@@ -62,35 +76,37 @@ class Tree:
         Args:
             images: their paths.
         """
-        self.with_images = {name.rpartition("/")[0] for name in images}
-        inner: dict[str, set[str]] = defaultdict(set)
+        self.with_images = {path.rpartition("/")[0] for path in images}
+        subfolders: dict[str, set[str]] = defaultdict(set)
         for folder in self.with_images:
             while folder:
                 parent, _, name = folder.rpartition("/")
-                inner[parent].add(name)
+                subfolders[parent].add(name)
                 folder = parent
-        self._inner = {folder: sorted(names) for folder, names in inner.items()}
+        self._subfolders = {
+            folder: sorted(names) for folder, names in subfolders.items()
+        }
 
     @property
     def folders(self) -> list[str]:
-        """All folders that hold folders with images; "" is the top."""
-        return sorted(self._inner)
+        """All folders that have subfolders with images; "" is the top."""
+        return sorted(self._subfolders)
 
-    def inner(self, folder: str) -> list[str]:
-        """Names of the folders in a folder that hold images.
+    def subfolders(self, folder: str) -> list[str]:
+        """Names of the folders directly in a folder that hold images, sorted.
 
         Args:
-            folder: its path; "" for the top.
+            folder: path of the folder; "" for the top.
         """
-        return self._inner.get(folder, [])
+        return self._subfolders.get(folder, [])
 
 
 def join(folder: str, name: str) -> str:
-    """Path of something in a folder.
+    """Join the path of a folder and the name of a file or folder in it.
 
     Args:
-        folder: its path; "" for the top.
-        name: of the file or folder in it.
+        folder: path of the folder; "" for the top.
+        name: name of the file or folder in it.
 
     Example:
         >>> join("", "cat"), join("train", "cat")
@@ -100,82 +116,95 @@ def join(folder: str, name: str) -> str:
 
 
 def split_of(name: str) -> str:
-    """The split that a path names last.
+    """Find the split that a name stands for, by its last word that is a split.
 
     Args:
-        name: of a file or folder.
+        name: name or path of a file or folder.
 
     Returns:
-        "train", or "test" for validation and test; "" where it names none.
+        "train", or "test" for both validation and test; "" if no word is a split.
 
     Example:
         >>> split_of("instances_val2017"), split_of("TrainData"), split_of("trainer")
         ('test', 'train', '')
     """
-    words = _SPLIT.findall(_words(name))
+    words = _SPLIT_WORD.findall(_words(name))
     if not words:
         return ""
     return "train" if words[-1] == "train" else "test"
 
 
 def _words(name: str) -> str:
-    """A name in small letters, its words apart: "TrainData" is "train_data"."""
-    return _HUMP.sub("_", name).lower()
+    """A name in small letters with its words separated: "TrainData" -> "train_data"."""
+    return _CAMEL_CASE_BOUNDARY.sub("_", name).lower()
 
 
 # --- masks ---
 
 
-def masks(images: Sequence[str]) -> set[str]:
-    """Images that are masks of others.
+def find_masks(images: Sequence[str]) -> set[str]:
+    """Find the images that are masks of other images.
 
-    They lie in a folder that is named so, beside one of images or of the same classes;
-    or beside the image, with a word more in their name.
+    A mask lies either in a folder of masks (``segmentations``) beside a folder of
+    images or beside folders of the same classes, or beside its image under the name of
+    the image and a further word (``a_mask.png`` beside ``a.jpg``).
 
     Args:
         images: paths of all images of a source.
 
     Returns:
-        Paths of those that are masks.
+        Paths of the masks.
 
     Example:
-        >>> masks(["a.jpg", "a_mask.png", "mask.jpg"])
+        >>> find_masks(["a.jpg", "a_mask.png", "mask.jpg"])
         {'a_mask.png'}
     """
     tree = Tree(images)
-    folders = {
+    mask_folders = {
         join(parent, name)
         for parent in tree.folders
-        for name in tree.inner(parent)
+        for name in tree.subfolders(parent)
         if _MASK_FOLDER.fullmatch(name) and _has_image_folder(tree, parent, name)
     }
-    stems = {name.rpartition(".")[0] for name in images}
-    below = {folder for folder in tree.with_images if folders & set(_lineage(folder))}
+    inside_mask_folders = {
+        folder
+        for folder in tree.with_images
+        if not mask_folders.isdisjoint(_with_parents(folder))
+    }
+    stems = {path.rpartition(".")[0] for path in images}
     return {
-        name
-        for name in images
-        if name.rpartition("/")[0] in below or _is_mask_file(name, stems)
+        path
+        for path in images
+        if path.rpartition("/")[0] in inside_mask_folders or _is_mask_file(path, stems)
     }
 
 
-def _lineage(folder: str) -> list[str]:
-    """A folder and those above it, the nearest first."""
+def _with_parents(folder: str) -> list[str]:
+    """A folder and its parents, the nearest first: a/b/c -> a/b/c, a/b, a."""
     names = folder.split("/")
     return ["/".join(names[:end]) for end in range(len(names), 0, -1)]
 
 
 def _has_image_folder(tree: Tree, parent: str, name: str) -> bool:
-    """Whether beside a folder of masks there is one of what they mask."""
-    beside = [other for other in tree.inner(parent) if other != name]
-    if any(_IMAGE_FOLDER.fullmatch(other) for other in beside):
+    """Whether a folder of masks lies beside the images that they mask.
+
+    These are in a folder of images, or in folders with the names of its subfolders.
+    """
+    siblings = [other for other in tree.subfolders(parent) if other != name]
+    if any(_IMAGE_FOLDER.fullmatch(sibling) for sibling in siblings):
         return True
-    inner = set(tree.inner(join(parent, name)))
-    return bool(inner) and inner <= set(beside)
+    subfolders = set(tree.subfolders(join(parent, name)))
+    return bool(subfolders) and subfolders <= set(siblings)
 
 
-def _is_mask_file(name: str, stems: set[str]) -> bool:
-    """Whether beside ``a_mask.png`` there is an image ``a``."""
-    folder, _, file = name.rpartition("/")
+def _is_mask_file(path: str, stems: set[str]) -> bool:
+    """Whether a file such as ``a_mask.png`` lies beside an image ``a``.
+
+    Args:
+        path: path of the file.
+        stems: paths of all images without their endings.
+    """
+    folder, _, file = path.rpartition("/")
     match = _MASK_FILE.fullmatch(file.rpartition(".")[0])
     return bool(match) and join(folder, match[1]) in stems
 
@@ -184,160 +213,182 @@ def _is_mask_file(name: str, stems: set[str]) -> bool:
 
 
 def class_folders_of(tree: Tree) -> list[ClassFolder]:
-    """Folders of classes, of a split where folders name splits.
+    """Find the folders of classes, with the split that a folder above them names.
 
     Args:
         tree: the folders that hold images.
 
     Raises:
-        Question: where folders may be classes, or hold the same ones.
+        Question: if folders may be classes or something else, such as domains.
     """
     folder, split = _below_single_folders(tree, "", "train")
-    splits = _splits_in(tree, folder)
-    if not splits:
+    split_folders = _splits_in(tree, folder)
+    if not split_folders:
         return _classes_in(tree, folder, split)
     classes = []
-    for name, kind in splits.items():
-        inner, _ = _below_single_folders(tree, join(folder, name), kind)
-        classes += _classes_in(tree, inner, kind)
+    for name, split in split_folders.items():
+        class_parent, _ = _below_single_folders(tree, join(folder, name), split)
+        classes += _classes_in(tree, class_parent, split)
     return classes
 
 
 def top_class_folders(tree: Tree) -> list[ClassFolder]:
-    """Every folder at the top is a class, whatever its name.
+    """Take every folder at the top as a class, whatever its name.
 
     Args:
         tree: the folders that hold images.
     """
     folder, _ = _below_single_folders(tree, "", "train")
-    return _all_in(tree, folder, "train")
+    return _all_as_classes(tree, folder, "train")
 
 
-def _all_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
+def _all_as_classes(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
     return [
-        ClassFolder(join(folder, name), composed(name), split)
-        for name in tree.inner(folder)
+        ClassFolder(join(folder, name), to_nfc(name), split)
+        for name in tree.subfolders(folder)
     ]
 
 
 def _below_single_folders(tree: Tree, folder: str, split: str) -> tuple[str, str]:
-    """The folder below leading ones that stand alone, and the split they name.
+    """Descend as long as a folder holds nothing but one subfolder.
 
-    The last of them may be the only class, and is not entered.
+    A subfolder that holds images is not entered: it may be the only class.
+
+    Returns:
+        The folder at which the descent ends, and the split that the last folder named
+        as a split stands for, else ``split``.
     """
-    while folder not in tree.with_images and len(tree.inner(folder)) == 1:
-        (name,) = tree.inner(folder)
-        inner = join(folder, name)
-        if inner in tree.with_images:
+    while folder not in tree.with_images and len(tree.subfolders(folder)) == 1:
+        (name,) = tree.subfolders(folder)
+        subfolder = join(folder, name)
+        if subfolder in tree.with_images:
             break
-        if _PLAIN.fullmatch(name):
+        if _SPLIT_NAME.fullmatch(name):
             split = split_of(name)
-        folder = inner
+        folder = subfolder
     return folder, split
 
 
 def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
-    """Folders that name splits and hold folders of classes; none where there are none.
+    """Subfolders that are splits and hold folders of classes, with their splits.
 
-    Folders beside them, such as ``seg_pred``, are then not read.
+    A group of names (``_split_groups``) counts as splits if a folder for training has
+    subfolders, and there is also a folder for test, or a second one for training, or
+    the one for training is called just "train" and shares no classes with others.
+    Otherwise the folders of all groups count if training and test share classes.
+
+    Folders beside the splits, such as ``seg_pred``, are not read.
+
+    Returns:
+        "train" or "test" by name; empty if no subfolder is a split.
     """
     groups = _split_groups(tree, folder)
-    for kinds in groups:
-        deep = {name for name in kinds if tree.inner(join(folder, name))}
-        training = {name for name in deep if kinds[name] == "train"}
-        tested = "test" in kinds.values()
-        plain = any(_PLAIN.fullmatch(name) for name in training)
-        alone = plain and not training & set(_alike(tree, folder))
-        if training and (tested or len(training) > 1 or alone):
-            return {name: kinds[name] for name in sorted(deep)}
-    splits = {name: kind for kinds in groups for name, kind in kinds.items()}
-    return splits if _share_classes(tree, folder, splits) else {}
+    if not groups:
+        return {}
+    with_same_classes = set(_with_same_subfolders(tree, folder))
+    for splits in groups:
+        holding = {name for name in splits if tree.subfolders(join(folder, name))}
+        training = {name for name in holding if splits[name] == "train"}
+        has_test = "test" in splits.values()
+        is_called_train = any(_SPLIT_NAME.fullmatch(name) for name in training)
+        is_alone = is_called_train and training.isdisjoint(with_same_classes)
+        if training and (has_test or len(training) > 1 or is_alone):
+            return {name: splits[name] for name in sorted(holding)}
+    all_splits: dict[str, str] = {}
+    for splits in groups:
+        all_splits |= splits
+    return all_splits if _share_classes(tree, folder, all_splits) else {}
 
 
 def _split_groups(tree: Tree, folder: str) -> list[dict[str, str]]:
-    """Folders that name splits, by what else is in their names.
+    """Group the subfolders named after splits by the other letters in their names.
 
-    ``seg_train`` and ``seg_test`` belong together, as do ``train.X1`` and ``val.X``,
-    and ``bullet_train`` and ``test_tube`` do not. The shortest rest stands first.
+    ``seg_train`` and ``seg_test`` are one group, as are ``train.X1`` and ``val.X``;
+    ``bullet_train`` and ``test_tube`` are two.
+
+    Returns:
+        For each group "train" or "test" by name; first the group with the fewest other
+        letters.
     """
     groups: dict[str, dict[str, str]] = defaultdict(dict)
-    for name in tree.inner(folder):
-        kind = split_of(name)
-        if kind:
-            rest = re.sub(r"[\W\d_]", "", _SPLIT.sub("", _words(name)))
-            groups[rest][name] = kind
-    return [groups[rest] for rest in sorted(groups, key=len)]
+    for name in tree.subfolders(folder):
+        split = split_of(name)
+        if split:
+            rest = _SPLIT_WORD.sub("", _words(name))
+            other_letters = re.sub(r"[\W\d_]", "", rest)
+            groups[other_letters][name] = split
+    return [groups[letters] for letters in sorted(groups, key=len)]
 
 
-def _share_classes(tree: Tree, folder: str, kinds: Mapping[str, str]) -> bool:
-    """Whether folders that name training and test hold some of the same classes."""
+def _share_classes(tree: Tree, folder: str, splits: Mapping[str, str]) -> bool:
+    """Whether the training folders and the test folders have a class in common."""
     classes: dict[str, set[str]] = {"train": set(), "test": set()}
-    for name, kind in kinds.items():
-        place, _ = _below_single_folders(tree, join(folder, name), "")
-        classes[kind] |= {composed(inner) for inner in tree.inner(place)}
+    for name, split in splits.items():
+        class_parent, _ = _below_single_folders(tree, join(folder, name), "")
+        classes[split] |= set(map(to_nfc, tree.subfolders(class_parent)))
     return bool(classes["train"] & classes["test"])
 
 
 def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
-    """Folders of classes in a folder.
+    """Subfolders as classes.
 
     Raises:
-        Question: where they may be splits, domains or views.
+        Question: if they may be splits, domains or views instead.
     """
-    names = tree.inner(folder)
-    for kinds in _split_groups(tree, folder):
-        if set(kinds.values()) != {"train", "test"}:
+    names = tree.subfolders(folder)
+    for splits in _split_groups(tree, folder):
+        if set(splits.values()) != {"train", "test"}:
             continue
-        if len(kinds) == len(names) and all(map(_PLAIN.fullmatch, names)):
-            return []  # images of each split in one folder
+        if len(splits) == len(names) and all(map(_SPLIT_NAME.fullmatch, names)):
+            return []  # each split has its images in one folder, without classes
         raise Question(
-            f"{_few(sorted(kinds))} name splits, and hold no folders of the same "
-            "classes: their annotations are missing, or they are the classes "
+            f"{first_three(sorted(splits))} name splits, and hold no folders of the "
+            "same classes: their annotations are missing, or they are the classes "
             "(--layout top_folders)"
         )
-    by_split = _splits_in_classes(tree, folder)
-    if by_split:
-        return by_split
-    for name in tree.inner(folder):
+    with_splits_inside = _splits_in_classes(tree, folder)
+    if with_splits_inside:
+        return with_splits_inside
+    for name in names:
         repeated = _repeats(tree, folder, name)
         if repeated:
             raise Question(
                 f"{name} holds folders with the names of those beside it, such as "
-                f"{_few(repeated)}: take {name} away where it repeats them, or "
+                f"{first_three(repeated)}: take {name} away where it repeats them, or "
                 f"--layout top_folders where {name} is a class"
             )
-    alike = _alike(tree, folder)
+    alike = _with_same_subfolders(tree, folder)
     if alike:
-        inner = tree.inner(join(folder, alike[0]))
+        subfolders = tree.subfolders(join(folder, alike[0]))
         raise Question(
-            f"{_few(alike)} hold folders of the same names, such as {_few(inner)}: "
+            f"{first_three(alike)} hold folders of the same names, such as "
+            f"{first_three(subfolders)}: "
             "give one of them as the path where these names are the classes, or "
-            f"--layout top_folders where {_few(alike)} are"
+            f"--layout top_folders where {first_three(alike)} are"
         )
-    groups = tree.inner(folder)
-    if len(groups) > 1 and all(_is_group(tree, join(folder, name)) for name in groups):
-        inner = tree.inner(join(folder, groups[0]))
+    if len(names) > 1 and all(_is_group(tree, join(folder, name)) for name in names):
+        subfolders = tree.subfolders(join(folder, names[0]))
         raise Question(
-            f"{_few(groups)} hold no images but several folders each, such as "
-            f"{_few(inner)}: name these in class_ids where they are the classes, or "
-            f"--layout top_folders where {_few(groups)} are"
+            f"{first_three(names)} hold no images but several folders each, such as "
+            f"{first_three(subfolders)}: name these in class_ids where they are the "
+            f"classes, or --layout top_folders where {first_three(names)} are"
         )
-    return _all_in(tree, folder, split)
+    return _all_as_classes(tree, folder, split)
 
 
 def _repeats(tree: Tree, folder: str, name: str) -> list[str]:
-    """Folders in a folder that are all called as folders beside it, else none."""
-    place = join(folder, name)
-    names = tree.inner(place)
-    beside = [other for other in tree.inner(folder) if other != name]
-    if place in tree.with_images or not set(names) <= set(beside):
+    """Subfolders of ``name`` if each has the name of a folder beside ``name``."""
+    path = join(folder, name)
+    subfolders = tree.subfolders(path)
+    siblings = [other for other in tree.subfolders(folder) if other != name]
+    if path in tree.with_images or not set(subfolders) <= set(siblings):
         return []
-    return names
+    return subfolders
 
 
 def _is_group(tree: Tree, folder: str) -> bool:
-    """Whether a folder holds no images and several folders that do."""
-    names = tree.inner(folder)
+    """Whether a folder holds no images itself, and several folders that do."""
+    names = tree.subfolders(folder)
     return (
         folder not in tree.with_images
         and len(names) > 1
@@ -346,37 +397,50 @@ def _is_group(tree: Tree, folder: str) -> bool:
 
 
 def _splits_in_classes(tree: Tree, folder: str) -> list[ClassFolder]:
-    """Folders of splits in folders of classes: cat/train, cat/test, dog/train, ..."""
+    """Folders of splits in folders of classes: cat/train, cat/test, dog/train, ...
+
+    Empty unless every class has folders for both training and test.
+    """
     classes = []
-    for name in tree.inner(folder):
-        place = join(folder, name)
-        splits = tree.inner(place)
-        kinds = {split_of(split) for split in splits if _PLAIN.fullmatch(split)}
-        if not {"train", "test"} <= kinds or place in tree.with_images:
+    for name in tree.subfolders(folder):
+        path = join(folder, name)
+        split_folders = list(filter(_SPLIT_NAME.fullmatch, tree.subfolders(path)))
+        splits = set(map(split_of, split_folders))
+        if not {"train", "test"} <= splits or path in tree.with_images:
             return []
         classes += [
-            ClassFolder(join(place, split), composed(name), split_of(split))
-            for split in splits
-            if _PLAIN.fullmatch(split)
+            ClassFolder(join(path, split_folder), to_nfc(name), split_of(split_folder))
+            for split_folder in split_folders
         ]
     return classes
 
 
-def _alike(tree: Tree, folder: str) -> list[str]:
-    """Two folders or more that hold two folders or more of the same names."""
-    inner = {name: set(tree.inner(join(folder, name))) for name in tree.inner(folder)}
+def _with_same_subfolders(tree: Tree, folder: str) -> list[str]:
+    """Names of folders that have two or more subfolders with the same names."""
+    subfolders = {
+        name: set(tree.subfolders(join(folder, name)))
+        for name in tree.subfolders(folder)
+    }
     alike = set()
-    for name, names in inner.items():
-        for other, others in inner.items():
-            shared = len(names & others)
-            least = max(2, _SAME_CLASSES * min(len(names), len(others)))
-            if name != other and shared >= least:
-                alike |= {name, other}
+    for (first, first_names), (second, second_names) in itertools.combinations(
+        subfolders.items(), 2
+    ):
+        fewer = min(len(first_names), len(second_names))
+        if len(first_names & second_names) >= max(2, _SAME_CLASSES * fewer):
+            alike |= {first, second}
     return sorted(alike)
 
 
-def _few(names: Sequence[str]) -> str:
-    """The first three of some names."""
+def first_three(names: Sequence[str]) -> str:
+    """The first three of some names, and the number of the others.
+
+    Args:
+        names: of folders, files or classes.
+
+    Example:
+        >>> first_three(["a", "b", "c", "d"])
+        'a, b, c and 1 more'
+    """
     text = ", ".join(names[:3])
     return f"{text} and {len(names) - 3} more" if len(names) > 3 else text
 
@@ -385,55 +449,57 @@ def _few(names: Sequence[str]) -> str:
 
 
 def read_class_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]:
-    """A folder per class, below folders of splits or at the top; no boxes.
+    """Read a folder per class, in folders of splits or at the top; without boxes.
 
     Args:
         source: the files.
-        classes: ids asked for; none are all.
+        classes: ids of the classes to read; empty for all.
 
     Raises:
-        Question: where two readings are possible.
+        Question: if two readings are possible.
     """
-    images = _unmasked(source)
-    yield from _records(images, _folders(images, classes))
+    images = _without_masks(source)
+    yield from _records(images, _folders_of_classes(images, classes))
 
 
 def read_top_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]:
-    """Every folder at the top is a class, whatever its name; no boxes.
+    """Read every folder at the top as a class, whatever its name; without boxes.
 
     Args:
         source: the files.
-        classes: not looked at; other readers take them.
+        classes: ignored; the readers of class folders share one signature.
     """
     yield from _records(source.images, top_class_folders(Tree(source.images)))
 
 
 def read_annotated_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]:
-    """A folder per class, and a Pascal VOC XML of each image.
+    """Read a folder per class, and the Pascal VOC XML file of each image.
 
-    It lies beside the image, or in a tree of annotations, where it may have no ending.
+    The XML file lies beside the image, or in a tree of annotations, where it may have
+    no ending.
 
     Args:
         source: the files.
-        classes: ids asked for; none are all.
+        classes: ids of the classes to read; empty for all.
 
     Raises:
-        Question: where two readings are possible.
+        Question: if two readings are possible.
     """
-    images = _unmasked(source)
-    marks = Places(name for name in source.names if is_voc(name))
-    for record in _records(images, _folders(images, classes)):
-        yield record._replace(annotation=_voc_of(source, record.name, marks))
+    images = _without_masks(source)
+    voc_files = Places(path for path in source.names if is_voc(path))
+    for record in _records(images, _folders_of_classes(images, classes)):
+        annotation = _annotation_of(source, record.name, voc_files)
+        yield record._replace(annotation=annotation)
 
 
-def _unmasked(source: Source) -> list[str]:
-    """Images of a source that are no masks of others."""
-    masked = masks(source.images)
-    return [name for name in source.images if name not in masked]
+def _without_masks(source: Source) -> list[str]:
+    """Images of a source that are not masks of other images."""
+    masks = find_masks(source.images)
+    return [path for path in source.images if path not in masks]
 
 
 def is_voc(name: str) -> bool:
-    """Whether a file may be a Pascal VOC XML, by its ending or by its folder.
+    """Tell by its ending or its folder whether a file may be a Pascal VOC XML file.
 
     Args:
         name: path of the file.
@@ -449,8 +515,14 @@ def is_voc(name: str) -> bool:
     return not folders.isdisjoint(_ANNOTATION_FOLDERS)
 
 
-def _folders(images: Sequence[str], classes: Sequence[str]) -> list[ClassFolder]:
-    """Folders of classes; where some are asked for, folders of these names anywhere."""
+def _folders_of_classes(
+    images: Sequence[str], classes: Sequence[str]
+) -> list[ClassFolder]:
+    """Folders of the classes that are asked for, or of all classes.
+
+    If none of the classes asked for is where classes usually are, folders with their
+    names are taken at the top, and else anywhere.
+    """
     tree = Tree(images)
     if not classes:
         return class_folders_of(tree)
@@ -463,36 +535,41 @@ def _folders(images: Sequence[str], classes: Sequence[str]) -> list[ClassFolder]
     top = top_class_folders(tree)
     if set(classes) & {folder.class_id for folder in top}:
         return top
-    return _anywhere(tree, "", classes)
+    return _named_as_classes(tree, "", classes)
 
 
-def _anywhere(tree: Tree, folder: str, classes: Sequence[str]) -> list[ClassFolder]:
-    """The outermost folders that are named as classes."""
+def _named_as_classes(
+    tree: Tree, folder: str, classes: Sequence[str]
+) -> list[ClassFolder]:
+    """The outermost folders, at any depth, that are named as classes."""
     folders = []
-    for name in tree.inner(folder):
-        place = join(folder, name)
-        if composed(name) in classes:
-            folders.append(ClassFolder(place, composed(name), "train"))
+    for name in tree.subfolders(folder):
+        path = join(folder, name)
+        if to_nfc(name) in classes:
+            folders.append(ClassFolder(path, to_nfc(name), "train"))
         else:
-            folders += _anywhere(tree, place, classes)
+            folders += _named_as_classes(tree, path, classes)
     return folders
 
 
 def _records(images: Sequence[str], folders: Sequence[ClassFolder]) -> Iterator[Record]:
-    """Images in folders of classes, however deep."""
+    """Images in folders of classes, at any depth."""
     by_path = {folder.path: folder for folder in folders}
-    for name in images:
-        for parent in _lineage(name.rpartition("/")[0]):
+    for image in images:
+        for parent in _with_parents(image.rpartition("/")[0]):
             folder = by_path.get(parent)
             if folder:
-                yield Record(name, folder.class_id, folder.split)
+                yield Record(image, folder.class_id, folder.split)
                 break
 
 
-def _voc_of(source: Source, image: str, marks: Places) -> AnnotationOrFault | None:
-    """What the XML of an image says; None where there is none."""
+def _annotation_of(
+    source: Source, image: str, voc_files: Places
+) -> AnnotationOrFault | None:
+    """The annotation in the XML file of an image; None if it has no such file."""
     stem = PurePosixPath(image).with_suffix("")
-    path = source.spelt(f"{stem}.xml") or marks.nearest(image, stem.name)
+    path = source.find_ignoring_case(f"{stem}.xml")
+    path = path or voc_files.nearest(image, stem.name)
     if not path:
         return None
     try:
@@ -502,29 +579,33 @@ def _voc_of(source: Source, image: str, marks: Places) -> AnnotationOrFault | No
 
 
 def disagreement(records: Sequence[Record]) -> str:
-    """What folders and labels of objects say where they are different classes; else "".
+    """Say that folders and labels of objects are different classes; "" if they agree.
 
-    They agree where each folder has a label of its own, or all have one label, which
-    then names no class.
+    They agree if most images of a folder have one label and no two folders have the
+    same. They also agree if all images have one label, which then is not a class.
 
     Args:
         records: images in folders of classes, with annotations.
     """
-    labels: dict[str, list[str]] = defaultdict(list)
+    labels: dict[str, list[str]] = defaultdict(list)  # of the first objects, by folder
     for record in records:
         if isinstance(record.annotation, Annotation) and record.annotation.objects:
             labels[record.class_id].append(record.annotation.objects[0][0])
-    usual = {
-        name: Counter(items).most_common(1)[0][0] for name, items in labels.items()
-    }
-    distinct = {label for items in labels.values() for label in items}
-    matches = [
-        label == usual[name] for name, items in labels.items() for label in items
-    ]
-    all_differ = len(set(usual.values())) == len(usual)
-    if len(distinct) < 2 or (all_differ and sum(matches) >= _ONE_LABEL * len(matches)):
+    distinct = set().union(*labels.values())
+    if len(distinct) < 2:
+        return ""
+    images = 0
+    with_usual_label = 0
+    usual_labels = set()
+    for labels_of_folder in labels.values():
+        ((usual, count),) = Counter(labels_of_folder).most_common(1)
+        usual_labels.add(usual)
+        images += len(labels_of_folder)
+        with_usual_label += count
+    all_differ = len(usual_labels) == len(labels)
+    if all_differ and with_usual_label >= _ONE_LABEL * images:
         return ""
     return (
-        f"folders say {_few(sorted(labels))}, and objects in their XML "
-        f"{_few(sorted(distinct))}"
+        f"folders say {first_three(sorted(labels))}, and objects in their XML "
+        f"{first_three(sorted(distinct))}"
     )

@@ -1,6 +1,6 @@
-"""One file and its annotation to one square 8-bit image and its boxes.
+"""Decode the file of an image to a square of 8-bit RGB, and scale its boxes to it.
 
-Everything that had to be mended is counted.
+Files and boxes that cannot be used as they are become faults.
 """
 
 import io
@@ -19,15 +19,18 @@ from helpers.data.annotations import IN_SHARES, Annotation, Box
 from helpers.data.records import Record
 from helpers.data.sources import Fault, Source
 
-# By Pillow's names; of others, such as PostScript, some run programs when opened.
+# Pillow's names of the formats that are opened; to open some others, such as
+# PostScript, Pillow would run programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
-_OUTSIDE = 0.1  # of a box, from which its numbers may mean something else
-_MANY_OUTSIDE = 0.2  # of the images with boxes
-SquareBox = tuple[int, int, int, int]
+# If this share of a box, in this share of the images with boxes, lies outside of the
+# image, the numbers of boxes probably have another meaning.
+_LARGE_SHARE_OUTSIDE = 0.1
+_MANY_IMAGES = 0.2
+SquareBox = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels of the square
 Problem = tuple[str, str]  # kind and detail of a fault
 
-# What a viewer does with each value of the EXIF tag; 1 is as stored.
-_TO_SHOWN = {
+# How a viewer turns an image by the value of its EXIF orientation; 1 leaves it.
+_TRANSPOSE_OF_ORIENTATION = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -53,31 +56,32 @@ class Decoded(NamedTuple):
     boxes: list[SquareBox]  # half-open x0, y0, x1, y1 in pixels of the square
     width: int  # as stored, pixels
     height: int
-    digest: str  # of the file's bytes, and of whether it was turned
+    digest: str  # of the file's bytes, and of whether the image was turned
     faults: list[Problem]
-    reaches_out: bool = False  # whether a tenth of a box or more is outside
+    reaches_out: bool = False  # whether a tenth of a box or more lies outside
 
 
 def decode_image(
-    source: Source, record: Record, size: int | Crop, shown: bool = False
+    source: Source, record: Record, size: int | Crop, always_upright: bool = False
 ) -> Decoded:
-    """Read one image, convert it to RGB and squash it, or cut it without its boxes.
+    """Read one image, convert it to RGB, and squash or cut it to a square.
 
-    Boxes are drawn on the picture as a viewer shows it, so that one with boxes is
-    turned by its EXIF tag, unless they state the size of the picture as stored.
+    Boxes usually refer to the image as a viewer shows it. So an image with boxes is
+    turned by its EXIF orientation, unless its annotation states the size of the image
+    as stored. The boxes of an image that is cut are left out.
 
     Args:
         source: the files.
         record: the image and its annotation.
-        size: side of the square, pixels, or how it is cut.
-        shown: whether an image without boxes is turned too.
+        size: side of the square in pixels, or how the square is cut.
+        always_upright: whether an image without boxes is turned as well.
 
     Returns:
-        The image; what is wrong with a bad file is in its faults.
+        The image; if the file cannot be used, its faults say why.
 
     Raises:
-        OSError: where the disk cannot be read.
-        MemoryError: where memory runs out.
+        OSError: if the disk cannot be read.
+        MemoryError: if memory runs out.
     """
     digest = ""
     annotation = Annotation(())
@@ -85,21 +89,22 @@ def decode_image(
         annotation = record.annotation
     try:
         content = record.content or source.read(record.name)
-        digest = _digest(content)
+        digest = _content_digest(content)
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         image.load()
         _check_depth(image)
-        upright, faults = _as_annotated(image, annotation, shown)
-        turned_before = annotation.size == upright.size != image.size
-        if upright is not image and not turned_before:
-            # Earlier commits turned only where the stated size alone said so.
-            digest = _digest(content + b"as shown")
-        pixels = np.asarray(_square(_to_rgb(upright), size)).transpose(2, 0, 1)
+        oriented, faults = _as_annotated(image, annotation, always_upright)
+        # Earlier versions turned an image only if its stated size was that of the
+        # turned image. Its digest stays; that of other turned images is new.
+        was_turned_before = annotation.size == oriented.size != image.size
+        if oriented is not image and not was_turned_before:
+            digest = _content_digest(content + b"as shown")
+        pixels = np.asarray(_square(_to_rgb(oriented), size)).transpose(2, 0, 1)
     except Exception as fault:
-        # Decoders of damaged files raise nearly every kind; one with a number is of the
-        # disk.
-        on_disk = isinstance(fault, OSError) and fault.errno
-        if on_disk or isinstance(fault, MemoryError):
+        # Damaged files raise exceptions of nearly every kind; an OSError with a number
+        # is a fault of the disk.
+        is_of_disk = isinstance(fault, OSError) and fault.errno
+        if is_of_disk or isinstance(fault, MemoryError):
             raise
         problem = ("unreadable_image", _without_address(fault))
         return Decoded(record, None, [], 0, 0, digest, [problem])
@@ -107,8 +112,8 @@ def decode_image(
     problems: list[Problem] = []
     reaches_out = False
     if not isinstance(size, Crop):
-        boxes, problems = square_boxes(annotation, upright.size, size)
-        reaches_out = _reaches_out(annotation, upright.size)
+        boxes, problems = square_boxes(annotation, oriented.size, size)
+        reaches_out = _reaches_out(annotation, oriented.size)
     faults += problems
     return Decoded(record, pixels, boxes, *image.size, digest, faults, reaches_out)
 
@@ -116,20 +121,20 @@ def decode_image(
 def decode_all(
     source: Source, records: Sequence[Record], size: int | Crop
 ) -> list[Decoded]:
-    """Decode images, in their order, on all cores.
+    """Decode images on all cores, in the given order.
 
-    Where some have boxes, all are turned as a viewer shows them.
+    If any of them has boxes, all are turned by their EXIF orientation.
 
     Args:
         source: the files.
         records: the images.
-        size: side of the squares, pixels, or how they are cut.
+        size: side of the squares in pixels, or how the squares are cut.
     """
-    shown = any(record.boxes for record in records)
-    # Decoding releases the interpreter's lock.
+    always_upright = any(record.boxes for record in records)
+    # Threads suffice, since decoding releases the interpreter's lock.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
         results = executor.map(
-            lambda record: decode_image(source, record, size, shown), records
+            lambda record: decode_image(source, record, size, always_upright), records
         )
         progress = tqdm(
             results, total=len(records), desc="decoding", unit="image", leave=False
@@ -137,20 +142,20 @@ def decode_all(
         return list(progress)
 
 
-def _digest(content: bytes) -> str:
+def _content_digest(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
 def _without_address(fault: Exception) -> str:
-    """The words of a fault without an address in memory."""
+    """The message of a fault without addresses in memory, which differ at each run."""
     if isinstance(fault, UnidentifiedImageError):
-        return f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        return f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
     text = f"{type(fault).__name__}: {fault}"
     return re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", text)
 
 
 def _check_depth(image: Image.Image) -> None:
-    """Refuse grey values whose range is not known, which would come out blank."""
+    """Refuse grey values of unknown range: converted to 8 bits they would be white."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         raise ValueError(
             f"grey values of mode {image.mode} are not of 8 bits; save them as an "
@@ -159,38 +164,43 @@ def _check_depth(image: Image.Image) -> None:
 
 
 def _as_annotated(
-    image: Image.Image, annotation: Annotation, shown: bool
+    image: Image.Image, annotation: Annotation, always_upright: bool
 ) -> tuple[Image.Image, list[Problem]]:
-    """The image as its boxes refer to it, and what contradicts them."""
-    stated = annotation.size
-    if not annotation.boxes and not shown:
+    """Turn an image as its boxes refer to it; a problem if the stated size is another.
+
+    Args:
+        image: as stored.
+        annotation: with boxes and perhaps the size of the image that they refer to.
+        always_upright: whether an image without boxes is turned as well.
+    """
+    if not annotation.boxes and not always_upright:
         return image, []
-    upright = _as_shown(image)
-    if stated in (None, IN_SHARES, upright.size):
+    upright = _turned_upright(image)
+    if annotation.size in (None, IN_SHARES, upright.size):
         return upright, []
-    if stated == image.size:
+    if annotation.size == image.size:
         return image, []
-    stored = f"stored {image.width}x{image.height}"
-    detail = f"{stored}, annotated {stated[0]}x{stated[1]}"
+    width, height = annotation.size
+    detail = f"stored {image.width}x{image.height}, annotated {width}x{height}"
     return upright, [("size_differs_from_annotation", detail)]
 
 
-def _as_shown(image: Image.Image) -> Image.Image:
-    """The image turned by its EXIF tag; as it is where that is absent or unreadable."""
+def _turned_upright(image: Image.Image) -> Image.Image:
+    """The image turned by its EXIF orientation; unchanged without a readable one."""
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation)
-    except Exception:  # of damaged tags nearly every kind
+    except Exception:  # damaged tags raise exceptions of nearly every kind
         return image
-    if orientation not in _TO_SHOWN:
+    if orientation not in _TRANSPOSE_OF_ORIENTATION:
         return image
-    return image.transpose(_TO_SHOWN[orientation])
+    return image.transpose(_TRANSPOSE_OF_ORIENTATION[orientation])
 
 
 def _square(image: Image.Image, size: int | Crop) -> Image.Image:
-    """Squash an image to a square of ``size`` pixels, or cut one from its middle."""
+    """Squash an image to a square, or cut a square from its middle."""
     if not isinstance(size, Crop):
         return image.resize((size, size), Image.Resampling.BILINEAR)
-    # Here: the import takes two seconds.
+    # Imported here, since this import takes two seconds.
     from torchvision.transforms import functional
 
     resized = functional.resize(image, size.resize)
@@ -198,28 +208,27 @@ def _square(image: Image.Image, size: int | Crop) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any mode to RGB; what is transparent is on white, as in a viewer."""
-    if image.has_transparency_data:
-        clear = image.convert("RGBA")
-        return Image.alpha_composite(
-            Image.new("RGBA", clear.size, "white"), clear
-        ).convert("RGB")
-    return image.convert("RGB")
+    """Convert an image of any mode to RGB, with white behind what is transparent."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    foreground = image.convert("RGBA")
+    background = Image.new("RGBA", foreground.size, "white")
+    return Image.alpha_composite(background, foreground).convert("RGB")
 
 
 def square_boxes(
     annotation: Annotation, image_size: tuple[int, int], size: int
 ) -> tuple[list[SquareBox], list[Problem]]:
-    """Scale boxes to the square image: clip, scale, truncate; half-open.
+    """Clip boxes to the image, scale them to the square, and truncate to integers.
 
     Args:
-        annotation: the boxes, in pixels of the stated size, or of the image's.
+        annotation: the boxes, in pixels of the size that it states, else of the image.
         image_size: width and height of the image, pixels.
         size: side of the square, pixels.
 
     Returns:
-        The usable boxes, and a problem for each that is clipped, outside, or without
-        area before or after scaling.
+        The usable boxes, half-open; and a problem for each box that is clipped, lies
+        outside of the image, or has no area before or after scaling.
     """
     width, height = annotation.size or image_size
     usable = []
@@ -247,7 +256,7 @@ def _reaches_out(annotation: Annotation, image_size: tuple[int, int]) -> bool:
     width, height = annotation.size or image_size
     for box in filter(_has_area, annotation.boxes):
         clipped = _clipped(box, width, height)
-        if _area(clipped) < (1 - _OUTSIDE) * _area(box):
+        if _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(box):
             return True
     return False
 
@@ -257,22 +266,26 @@ def _area(box: Box) -> float:
     return (x1 - x0) * (y1 - y0)
 
 
-def reaching_out(decoded: Sequence[Decoded]) -> list[Fault]:
-    """A fault where boxes of many images reach out of them: numbers of another meaning.
+def boxes_reaching_out(decoded: Sequence[Decoded]) -> list[Fault]:
+    """Make a fault if the boxes of many images lie partly outside of the image.
 
-    Corners that are read as width and height do so, and boxes of pictures that were
-    made smaller since.
+    That happens if corners are read as width and height, or if boxes are of images
+    that were made smaller since.
 
     Args:
         decoded: images, with boxes or without.
+
+    Returns:
+        The fault in a list; empty if there is none.
     """
-    boxed = [image for image in decoded if image.record.boxes]
-    outside = [image for image in boxed if image.reaches_out]
-    if len(outside) < max(2, _MANY_OUTSIDE * len(boxed)):
+    with_boxes = [image for image in decoded if image.record.boxes]
+    outside = [image for image in with_boxes if image.reaches_out]
+    if len(outside) < max(2, _MANY_IMAGES * len(with_boxes)):
         return []
+    first = outside[0].record
     detail = (
-        f"of {len(boxed):,} images with boxes {len(outside):,} have some that reach "
-        f"out, such as {outside[0].record.name} {outside[0].record.boxes[0]}: are they "
+        f"of {len(with_boxes):,} images with boxes {len(outside):,} have some that "
+        f"reach out, such as {first.name} {first.boxes[0]}: are they "
         "of pictures of another size, or corners in place of width and height?"
     )
     return [Fault("", "boxes_reach_out", detail)]

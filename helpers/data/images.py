@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from helpers.data import layouts, sources, synthetic
-from helpers.data.decode import Decoded, decode_all, reaching_out
+from helpers.data.decode import Decoded, boxes_reaching_out, decode_all
 from helpers.data.layouts import Listing, Record
 from helpers.data.selection import NO_TEST_IMAGES, Choice, pixel_digest, select
 from helpers.files import (
@@ -290,7 +290,7 @@ def _study_data(
     needs_boxes = listing.layout in layouts.WITH_BOXES or any(
         image.boxes for image in decoded if image.record.split == "train"
     )
-    listing.faults.extend(reaching_out(decoded))
+    listing.faults.extend(boxes_reaching_out(decoded))
     # select appends the images that it leaves out to these faults
     chosen = select(listing.classes, decoded, needs_boxes, listing.faults, choice)
     faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
@@ -493,7 +493,7 @@ def _to_tensors(data: StudyData) -> dict[str, Tensor]:
 
 
 def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
-    """The data from which ``_to_tensors`` made tensors."""
+    """The inverse of ``_to_tensors``."""
     contents = {
         name: tensors[name].numpy().tobytes()
         for name in (*_TABLES, *_TEXTS)

@@ -1,7 +1,7 @@
 """The layouts in which data sets are published, and which of them a source has.
 
-A source is read as the first layout that fits. Everything that lies there and is not
-read is named, and two readings that are both possible are a ``Question``.
+A source is read as the first layout that fits. Files that are not read are reported as
+faults. If two readings are possible, a ``Question`` is raised.
 """
 
 import re
@@ -12,30 +12,31 @@ from typing import NamedTuple
 
 from helpers.data import class_folders, object_layouts, published_layouts
 from helpers.data.annotations import parse_coco, parse_csv, parse_names
-from helpers.data.class_folders import Question
+from helpers.data.class_folders import Question, first_three
 from helpers.data.object_layouts import NOT_UNDERSTOOD
 from helpers.data.records import Record
-from helpers.data.sources import Fault, Source, composed
+from helpers.data.sources import Fault, Source, to_nfc
 from helpers.data.split_lists import with_splits
 
 __all__ = ["LAYOUTS", "Listing", "Question", "Record", "scan"]
 
-RECOGNISED = "auto"  # the data source that is recognised
-NOT_READ = "not_read"  # a fault: files that are no part of what was read
-_NAMES = ("words.txt", "loc_synset_mapping.txt")  # tables of readable names
-# Faults of images for which a source with annotations may not be read as such.
-_OF_ANNOTATIONS = ("malformed_annotation", "no_object_in_annotation")
-_FEW_IMAGES = 0.5  # of a source, below which annotations may be of something else
+RECOGNISED = "auto"  # in place of a layout: the first that fits
+NOT_READ = "not_read"  # the kind of a fault: files that were not read
+_TABLES_OF_NAMES = ("words.txt", "loc_synset_mapping.txt")  # readable class names
+# Faults of images that explain why a source was not read by its annotations.
+_FAULTS_OF_ANNOTATIONS = ("malformed_annotation", "no_object_in_annotation")
+# Annotations of less than this share of the images may not name the classes.
+_FEW_IMAGES = 0.5
 
 
 class Layout(NamedTuple):
-    """How a source is listed, and what is looked for."""
+    """A layout of files, and its reader."""
 
     read: Callable[..., Iterator[Record | Fault]]
-    looks_like: str
-    by_folder: bool = False  # only the folders of classes asked for are looked into
-    with_boxes: bool = False  # a training image without a box is one that lacks it
-    takes_classes: bool = False  # the reader is told which classes are asked for
+    looks_like: str  # pattern of the paths, for messages
+    by_folder: bool = False  # only the folders of the classes asked for are entered
+    with_boxes: bool = False  # every training image should have a box
+    takes_classes: bool = False  # the reader has an argument for the classes asked for
 
 
 _COCO = partial(object_layouts.read_tables, ending=".json", parse=parse_coco)
@@ -91,8 +92,8 @@ LAYOUTS: dict[str, Layout] = {
         takes_classes=True,
     ),
 }
-_ONLY_BY_NAME = ("top_folders",)  # never recognised
-# Where files such as train.txt may say which images are for training.
+_ONLY_BY_NAME = ("top_folders",)  # layouts that are never recognised by themselves
+# Layouts in which files such as train.txt may list the images of a split.
 _SPLIT_BY_LISTS = (
     "coco",
     "csv",
@@ -107,14 +108,14 @@ BY_FOLDER = tuple(name for name, layout in LAYOUTS.items() if layout.by_folder)
 
 
 class Listing(NamedTuple):
-    """What a source holds of the classes asked for."""
+    """The images of a source that are of the classes asked for."""
 
-    layout: str
-    classes: list[str]  # those that are there, in the order of their labels
-    names: Mapping[str, str]  # class id to readable name
+    layout: str  # as which the source was read
+    classes: list[str]  # ids of those with training images, in the order of labels
+    names: Mapping[str, str]  # readable names by class id
     records: list[Record]
     faults: list[Fault]
-    boxes_from: str = ""  # which files say where the boxes are
+    boxes_from: str = ""  # the files of annotations in words; "" without boxes
 
 
 def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
@@ -123,75 +124,83 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     Args:
         source: the files.
         layout: a name of ``LAYOUTS``, or ``RECOGNISED`` for the first that fits.
-        classes: ids of the classes asked for; none are all.
+        classes: ids of the classes asked for; empty for all.
 
     Returns:
-        Images with their classes, splits and boxes; faults name what cannot be used and
-        every kind of file that is not read.
+        Images with their classes, splits and boxes. Its faults name images that cannot
+        be used, and every kind of file that was not read.
 
     Raises:
-        ValueError: where no image is of a class, with what was looked for and what lies
-            there.
-        Question: where two readings are possible; the message names both.
+        ValueError: if the source has no image of a class; the message says what was
+            expected and what is there.
+        Question: if two readings are possible; the message names both.
     """
-    classes = [composed(name) for name in classes]
-    recognised = layout == RECOGNISED
-    names = [name for name in LAYOUTS if name not in _ONLY_BY_NAME]
-    causes: dict[str, str] = {}  # by file, why another layout does not read it
-    understood: set[str] = set()  # files that another layout can read
-    problems: dict[str, list[Fault]] = {}  # by layout, images that it cannot read
-    for name in names if recognised else [layout]:
+    classes = [to_nfc(name) for name in classes]
+    is_auto = layout == RECOGNISED
+    candidates = [layout]
+    if is_auto:
+        candidates = [name for name in LAYOUTS if name not in _ONLY_BY_NAME]
+    causes: dict[str, str] = {}  # by file, why an earlier candidate did not read it
+    readable: set[str] = set()  # files that an earlier candidate read
+    problems: dict[str, list[Fault]] = {}  # by earlier candidate, faults of images
+    for name in candidates:
         source.opened.clear()
-        items = _items(source, name, classes)
-        by_lists, lists = with_splits(source, items, name in _SPLIT_BY_LISTS)
-        listing = _listing(name, source, classes, by_lists)
-        if _fits(listing, classes) if recognised else listing.records:
-            if recognised and not classes:
+        items = _read(source, name, classes)
+        split_items, lists = with_splits(source, items, name in _SPLIT_BY_LISTS)
+        listing = _listing(name, source, classes, split_items)
+        fits = _fits(listing, classes) if is_auto else bool(listing.records)
+        if fits:
+            if is_auto and not classes:
                 _check_readings(source, listing)
             source.opened.update(lists)
             listing.faults.extend(source.faults)
-            listing.faults.extend(_grouped(problems))
-            listing.faults.extend(_unread(source, items, causes, bool(classes)))
+            listing.faults.extend(_faults_of_layouts(problems))
+            listing.faults.extend(
+                _faults_of_unread_files(source, items, causes, bool(classes))
+            )
             return listing
         for fault in listing.faults:
-            if fault.fault == NOT_UNDERSTOOD and fault.name not in understood:
+            if fault.fault == NOT_UNDERSTOOD and fault.name not in readable:
                 causes.setdefault(fault.name, fault.detail)
-            elif not recognised or fault.fault in _OF_ANNOTATIONS:
+            elif not is_auto or fault.fault in _FAULTS_OF_ANNOTATIONS:
                 problems.setdefault(name, []).append(fault)
-        understood |= source.opened - causes.keys()
+        readable |= source.opened - causes.keys()
     source.opened.clear()
-    there = [*source.faults, *_grouped(problems), *_unread(source, [], causes)]
-    raise ValueError(_refusal(source, layout, names, there))
-
-
-def _items(source: Source, name: str, classes: Sequence[str]) -> list[Record | Fault]:
-    """What a layout reads, the classes in one form of their letters."""
-    layout = LAYOUTS[name]
-    items = (
-        layout.read(source, classes) if layout.takes_classes else layout.read(source)
-    )
-    return [
-        item._replace(class_id=composed(item.class_id))
-        if isinstance(item, Record)
-        else item
-        for item in items
+    faults = [
+        *source.faults,
+        *_faults_of_layouts(problems),
+        *_faults_of_unread_files(source, [], causes),
     ]
+    raise ValueError(_refusal(source, layout, candidates, faults))
+
+
+def _read(source: Source, name: str, classes: Sequence[str]) -> list[Record | Fault]:
+    """Records and faults of a layout, with class ids in Unicode's form NFC."""
+    layout = LAYOUTS[name]
+    arguments = [source, classes] if layout.takes_classes else [source]
+    items = []
+    for item in layout.read(*arguments):
+        if isinstance(item, Record):
+            item = item._replace(class_id=to_nfc(item.class_id))
+        items.append(item)
+    return items
 
 
 def _fits(listing: Listing, classes: Sequence[str]) -> bool:
     """Whether a source is of a layout.
 
-    A folder of images with XML beside them is no class, and where nothing has a box,
-    another layout may say more.
+    A layout in which images should have boxes does not fit if none has, since another
+    layout may have more to read. Unless classes are asked for, it also needs two: a
+    single folder of images with XML files is a data set, not a class.
     """
     if listing.layout not in WITH_BOXES:
         return bool(listing.records)
-    boxed = any(record.boxes for record in listing.records)
-    return boxed and (bool(classes) or len(listing.classes) > 1)
+    has_boxes = any(record.boxes for record in listing.records)
+    return has_boxes and (bool(classes) or len(listing.classes) > 1)
 
 
 def _check_readings(source: Source, listing: Listing) -> None:
-    """Raise a Question where folders and annotations name different classes."""
+    """Raise a Question if folders and annotations name different classes."""
     if listing.layout == "voc_folder":
         difference = class_folders.disagreement(listing.records)
         if difference:
@@ -208,12 +217,13 @@ def _check_readings(source: Source, listing: Listing) -> None:
             raise Question(
                 f"annotations ({listing.layout}) are of {count} of "
                 f"{len(source.images)} images, and folders may be the classes "
-                f"({_few(folders)}): --layout {listing.layout} or "
+                f"({first_three(folders)}): --layout {listing.layout} or "
                 "--layout class_folders"
             )
 
 
 def _classes_of_folders(source: Source) -> list[str]:
+    """Classes of a source read by its folders; empty if they leave a question."""
     try:
         records = list(class_folders.read_class_folders(source, ()))
     except Question:
@@ -221,7 +231,7 @@ def _classes_of_folders(source: Source) -> list[str]:
     return sorted({record.class_id for record in records})
 
 
-# --- what is there of the classes ---
+# --- images of the classes asked for ---
 
 
 def _listing(
@@ -230,11 +240,11 @@ def _listing(
     asked: Sequence[str],
     items: Sequence[Record | Fault],
 ) -> Listing:
-    """The images of the classes asked for, or of all that have training images."""
+    """List the images of the classes asked for, or of all with training images."""
     faults = [item for item in items if isinstance(item, Fault)]
     records = [item for item in items if isinstance(item, Record)]
     if not any(record.split == "train" for record in records):
-        # The source itself is named as a split.
+        # Images are for test because the source itself has the name of a test split.
         records = [record._replace(split="train") for record in records]
     counts = Counter(
         (record.class_id, record.split) for record in records if record.class_id
@@ -247,14 +257,14 @@ def _listing(
             detail = f"{count} images, and none for training"
             if not count:
                 detail = "it is not in the source"
-            detail += _spelt_otherwise(class_id, counts)
+            detail += _other_spelling(class_id, counts)
             faults.append(Fault("", "unknown_class", detail, class_id))
     wanted = {*classes, ""}
     records = [record for record in records if record.class_id in wanted]
     faults += _annotation_faults(layout, records)
     boxes_from = ""
     if any(record.boxes for record in records):
-        boxes_from = _described(source.opened, source.names)
+        boxes_from = _files_in_words(source.opened, source.names)
     return Listing(
         layout,
         classes,
@@ -265,56 +275,61 @@ def _listing(
     )
 
 
-def _spelt_otherwise(class_id: str, counts: Mapping[tuple[str, str], int]) -> str:
-    """Which class of the training images has the same letters, in words; or ""."""
+def _other_spelling(class_id: str, counts: Mapping[tuple[str, str], int]) -> str:
+    """Name the class with training images that is only spelt otherwise; "" for none."""
     for other, split in counts:
-        same = _letters(other) == _letters(class_id)
-        if split == "train" and other != class_id and same:
+        is_same = _without_spelling(other) == _without_spelling(class_id)
+        if split == "train" and other != class_id and is_same:
             return f"; it differs from {other!r} in capitals, blanks or hyphens alone"
     return ""
 
 
-def _letters(name: str) -> str:
-    """A name in small letters, without blanks and hyphens."""
+def _without_spelling(name: str) -> str:
+    """A name in small letters, without blanks, hyphens and underscores."""
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def _annotation_faults(layout: str, records: Sequence[Record]) -> Iterator[Fault]:
-    """Images that lack a box, in a split where images have boxes."""
-    boxed = {
-        record.split for record in records if record.boxes and record.split == "train"
-    }
+    """Report faulty annotations, and images that should have a box and have none.
+
+    Training images should have boxes if any of them has; in layouts with boxes all
+    images should.
+    """
+    splits_with_boxes = set()
+    if any(record.boxes for record in records if record.split == "train"):
+        splits_with_boxes = {"train"}
     if layout in WITH_BOXES:
-        boxed = {"train", "test"}
+        splits_with_boxes = {"train", "test"}
     for record in records:
+        needs_box = record.split in splits_with_boxes
         if isinstance(record.annotation, str):
             yield record.fault("malformed_annotation", record.annotation)
-        elif record.split in boxed and record.annotation is None:
+        elif needs_box and record.annotation is None:
             yield record.fault("missing_annotation", "no annotation for this image")
-        elif record.split in boxed and not record.boxes:
+        elif needs_box and not record.boxes:
             yield record.fault("no_object_in_annotation", "")
 
 
 def _readable_names(source: Source) -> dict[str, str]:
-    """Names of classes by id, of the tables that ImageNet's relatives have."""
+    """Names of classes by id, from the tables that come with ImageNet."""
     names: dict[str, str] = {}
     for path in source.names:
-        if path.rpartition("/")[2].lower() in _NAMES:
+        if path.rpartition("/")[2].lower() in _TABLES_OF_NAMES:
             names |= parse_names(source.read(path))
     return names
 
 
-# --- what is there and not read ---
+# --- files that are not read ---
 
-# Documents, and tables that repeat what folders say.
+# Documents, and tables that repeat the names of folders: not reported as unread.
 _HARMLESS = re.compile(
     r"(.*/)?((read_?me|licen[cs]e|copying|citation|change_?log)[^/]*|wnids\.txt|"
     r"batches\.meta\.txt|(fine|coarse)_label_names\.txt|(desktop|thumbs)\.(ini|db)|"
     r"[^/]+\.(md|rst|pdf|html?|py|ipynb|sh|bib|log|cache))",
     re.IGNORECASE,
 )
-# Why files of an ending are never read.
-_REASONS = {
+# Endings of files that are never read, by the reason.
+_ENDINGS_NOT_READ = {
     "archives, arrays and pickles are not opened": (
         "parquet tfrecord tfrecords tar tgz gz zip 7z rar pkl pickle npy npz mat h5 "
         "hdf5 mdb"
@@ -324,66 +339,71 @@ _REASONS = {
         "nii"
     ),
 }
-_REASON_OF = {
+_REASON_OF_ENDING = {
     f".{ending}": reason
-    for reason, endings in _REASONS.items()
+    for reason, endings in _ENDINGS_NOT_READ.items()
     for ending in endings.split()
 }
-_MOST_GROUPS = 12
-_FEW_GROUPS = 3
+_MOST_FAULTS = 12  # one for each folder and ending of files that are not read
+_MOST_GROUPS_IN_WORDS = 3
 
 
-def _unread(
+def _faults_of_unread_files(
     source: Source,
     items: Iterable[Record | Fault],
     causes: Mapping[str, str],
-    chosen: bool = False,
+    has_chosen_classes: bool = False,
 ) -> list[Fault]:
-    """A fault for the files of each folder and ending that are not read.
+    """Make a fault for the unread files of each folder and ending.
 
     Args:
-        source: the files, of which those opened were read.
-        items: what was listed.
-        causes: by file, why another layout does not read it.
-        chosen: whether some classes are asked for; annotations of others are not named.
+        source: the files.
+        items: records and faults of the layout that was read.
+        causes: by file, why another layout did not read it.
+        has_chosen_classes: whether only some classes were asked for. Then files beside
+            those that were opened are not reported: they annotate the other classes.
     """
     used = {item.name for item in items} | source.opened
-    masked = class_folders.masks(source.images)
-    top = _shared_top(source.names)
-    read = {_group_of(name, top) for name in source.opened} if chosen else set()
+    masks = class_folders.find_masks(source.images)
+    prefix = _common_prefix(source.names)
+    opened_groups = set()
+    if has_chosen_classes:
+        opened_groups = {_folder_and_ending(name, prefix) for name in source.opened}
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for name in source.names:
-        group = _group_of(name, top)
-        if name in used or group in read or _HARMLESS.fullmatch(name):
+        folder, ending = _folder_and_ending(name, prefix)
+        is_expected = (folder, ending) in opened_groups or _HARMLESS.fullmatch(name)
+        if name in used or is_expected:
             continue
-        groups[*group, "masks of images" if name in masked else ""].append(name)
+        reason = "masks of images" if name in masks else ""
+        groups[folder, ending, reason].append(name)
     faults = []
-    for (folder, ending, reason), names in sorted(
-        groups.items(), key=lambda item: -len(item[1])
-    ):
+    largest_first = sorted(groups.items(), key=lambda item: -len(item[1]))
+    for (folder, ending, reason), names in largest_first:
         cause = next((causes[name] for name in names if name in causes), "")
-        reason = reason or _REASON_OF.get(ending) or cause
-        place = f"{top}{folder}".strip("/")
-        detail = _of_files(len(names), ending, place, reason)
+        reason = reason or _REASON_OF_ENDING.get(ending) or cause
+        path = f"{prefix}{folder}".strip("/")
+        detail = _unread_in_words(len(names), ending, path, reason)
         faults.append(Fault(names[0], NOT_READ, detail))
-    if len(faults) > _MOST_GROUPS:
-        rest = faults[_MOST_GROUPS - 1 :]
+    if len(faults) > _MOST_FAULTS:
+        rest = faults[_MOST_FAULTS - 1 :]
         detail = f"{len(rest)} further kinds of files are not read"
-        faults[_MOST_GROUPS - 1 :] = [Fault(rest[0].name, NOT_READ, detail)]
+        faults[_MOST_FAULTS - 1 :] = [Fault(rest[0].name, NOT_READ, detail)]
     return faults
 
 
-def _of_files(count: int, ending: str, folder: str, reason: str) -> str:
-    """What is said of files that are not read; of a single one the reason alone."""
+def _unread_in_words(count: int, ending: str, folder: str, reason: str) -> str:
+    """Number, ending and folder of unread files; of a single file the reason alone."""
     if count == 1:
         return reason or "is not read"
-    what = ending or "without an ending"
-    where = f" in {folder}" if folder else ""
-    return f"{count} {what}{where} are not read{f': {reason}' if reason else ''}"
+    files = f"{count} {ending or 'without an ending'}"
+    if folder:
+        files += f" in {folder}"
+    return f"{files} are not read: {reason}" if reason else f"{files} are not read"
 
 
-def _shared_top(names: Sequence[str]) -> str:
-    """The leading folders that all files share, with a slash; "" for none."""
+def _common_prefix(names: Sequence[str]) -> str:
+    """The folders at the top that all files share, with a slash; "" for none."""
     if not names:
         return ""
     first = min(names).split("/")[:-1]
@@ -396,10 +416,10 @@ def _shared_top(names: Sequence[str]) -> str:
     return "".join(shared)
 
 
-def _group_of(name: str, top: str) -> tuple[str, str]:
-    """The first folder of a file below the leading ones, and its ending."""
-    folder = name.removeprefix(top).rpartition("/")[0].partition("/")[0]
-    return folder, _ending(name)
+def _folder_and_ending(name: str, prefix: str) -> tuple[str, str]:
+    """The first folder of a file below the common prefix, and its ending."""
+    parent = name.removeprefix(prefix).rpartition("/")[0]
+    return parent.partition("/")[0], _ending(name)
 
 
 def _ending(name: str) -> str:
@@ -408,29 +428,33 @@ def _ending(name: str) -> str:
     return f".{ending.lower()}" if dot and stem else ""
 
 
-def _described(opened: Iterable[str], names: Sequence[str]) -> str:
-    """Files that were read, in words: "24 .xml in Annotations"."""
-    top = _shared_top(names)
-    # In the order of names: of as many files the first folder stands first.
+def _files_in_words(opened: Iterable[str], names: Sequence[str]) -> str:
+    """Numbers of opened files by ending and folder: "24 .xml in Annotations".
+
+    If there are many folders, by ending alone.
+    """
+    prefix = _common_prefix(names)
+    # Sorted, since most_common keeps this order among groups of equal size.
     groups = Counter(
-        _group_of(name, top)
+        _folder_and_ending(name, prefix)
         for name in sorted(opened)
-        if name.rpartition("/")[2] not in _NAMES
+        if name.rpartition("/")[2] not in _TABLES_OF_NAMES
     )
-    if len(groups) > _FEW_GROUPS:
-        of_ending: Counter[tuple[str, str]] = Counter()
+    if len(groups) > _MOST_GROUPS_IN_WORDS:
+        by_ending: Counter[tuple[str, str]] = Counter()
         for (_, ending), count in groups.items():
-            of_ending["", ending] += count
-        groups = of_ending
-    return ", ".join(
-        f"{count} {ending or 'files'}{f' in {folder}' if folder else ''}"
-        for (folder, ending), count in groups.most_common(_FEW_GROUPS)
-    )
+            by_ending["", ending] += count
+        groups = by_ending
+    words = []
+    for (folder, ending), count in groups.most_common(_MOST_GROUPS_IN_WORDS):
+        files = f"{count} {ending or 'files'}"
+        words.append(f"{files} in {folder}" if folder else files)
+    return ", ".join(words)
 
 
-def _grouped(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
-    """One fault for all of a kind that another layout met."""
-    faults = []
+def _faults_of_layouts(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
+    """Make one fault of all faults of a kind that a rejected layout had."""
+    faults: list[Fault] = []
     for layout, items in problems.items():
         for kind, count in Counter(fault.fault for fault in items).items():
             first = next(fault for fault in items if fault.fault == kind)
@@ -443,23 +467,16 @@ def _grouped(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
 
 
 def _refusal(
-    source: Source, layout: str, names: Sequence[str], there: Sequence[Fault]
+    source: Source, layout: str, candidates: Sequence[str], faults: Sequence[Fault]
 ) -> str:
-    """Why a source cannot be read."""
-    tried = names if layout == RECOGNISED else [layout]
-    wanted = " or ".join(LAYOUTS[name].looks_like for name in tried)
+    """Say why a source cannot be read: what was expected, and what is there."""
+    expected = " or ".join(LAYOUTS[name].looks_like for name in candidates)
     lines = [
         f"{fault.name or fault.class_id}: {fault.detail}".strip(": ")
-        for fault in there[:8]
+        for fault in faults[:8]
     ]
-    held = f"found {'; '.join(lines)}" if lines else "nothing like it is there"
+    content = f"found {'; '.join(lines)}" if lines else "nothing like it is there"
     return (
-        f"no class was found in {source.root} for data_source {layout!r}: {held}; "
-        f"looked for {wanted}; check data_path and data_source"
+        f"no class was found in {source.root} for data_source {layout!r}: {content}; "
+        f"looked for {expected}; check data_path and data_source"
     )
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first three of some names."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"

@@ -1,6 +1,6 @@
 """Layouts in which annotations name the classes: COCO, CSV, YOLO, Pascal VOC, labelme.
 
-An image is of the class of its largest box, and keeps the boxes of that class.
+An image is of the class of its largest box; its boxes of other classes are left out.
 """
 
 import re
@@ -30,46 +30,48 @@ from helpers.data.annotations import (
     text_of,
     voc_image,
 )
-from helpers.data.class_folders import Question, is_voc, masks, split_of
+from helpers.data.class_folders import Question, find_masks, is_voc, split_of
 from helpers.data.places import Places
 from helpers.data.records import Record
 from helpers.data.sources import Fault, Source
 
-NOT_UNDERSTOOD = (
-    "not_understood"  # a fault: a file that looks like data of another kind
-)
-_EXAMPLE = re.compile("submission", re.IGNORECASE)  # of an answer, no labels
-# What the id of a class cannot hold: parts of a path, and what no table can.
-_NOT_IN_IDS = re.compile(r"[/\\\x00-\x1f\x7f\ud800-\udfff]")
+# The kind of a fault: a file that has the ending of annotations and holds none.
+NOT_UNDERSTOOD = "not_understood"
+# In the name of a competition's example of an answer, which does not hold true labels.
+_EXAMPLE = re.compile("submission", re.IGNORECASE)
+# Characters that the id of a class must not have: separators in paths, and characters
+# that tables cannot hold.
+_FORBIDDEN_IN_IDS = re.compile(r"[/\\\x00-\x1f\x7f\ud800-\udfff]")
 _LONGEST_ID = 200  # characters
-Listed = Iterator[Record | Fault]
+RecordsOrFaults = Iterator[Record | Fault]
 
 
-class Marked(NamedTuple):
-    """An image that an annotation names, and what is said of it."""
+class AnnotatedImage(NamedTuple):
+    """An image that a file of annotations names."""
 
-    name: str  # as it is named
-    place: str  # where it lies; "" for nowhere
-    reading: AnnotationOrFault
+    name: str  # as the file of annotations names it
+    path: str  # of the image in the source; "" if the source does not have it
+    annotation: AnnotationOrFault
 
 
 def read_tables(
     source: Source, ending: str, parse: Callable[[bytes], dict[str, AnnotationOrFault]]
-) -> Listed:
-    """Images that tables name, such as COCO's JSON or a CSV.
+) -> RecordsOrFaults:
+    """Read images from tables that name them, such as COCO's JSON or a CSV.
 
-    What is called "instances" is taken before COCO's keypoints and captions, and an
-    example of an answer to a competition ("submission") is not.
+    If there are tables called "instances", as COCO's are, all others (its keypoints
+    and captions) are ignored. An example of a competition's answer ("submission") is
+    not read.
 
     Args:
         source: the files.
-        ending: of tables, in small letters.
+        ending: of the tables' names, in small letters.
         parse: turns the bytes of a table into annotations by the names of images.
 
     Raises:
-        Question: where two tables say different things of an image.
+        Question: if two tables contradict each other about an image.
     """
-    places = Places(source.images, masks(source.images))
+    places = Places(source.images, find_masks(source.images))
     tables = [name for name in source.names if name.lower().endswith(ending)]
     instances = [
         name
@@ -81,213 +83,242 @@ def read_tables(
         try:
             if _EXAMPLE.search(table.rpartition("/")[2]):
                 raise ValueError("an example of an answer, whose labels are not true")
-            readings = parse(source.read(table))
+            annotations = parse(source.read(table))
         except ValueError as fault:
             yield Fault(table, NOT_UNDERSTOOD, str(fault))
             continue
         by_table[table] = [
-            Marked(name, places.named(table, name), reading)
-            for name, reading in readings.items()
+            AnnotatedImage(name, places.named(table, name), annotation)
+            for name, annotation in annotations.items()
         ]
-    for table, marked in _each_image_once(by_table).items():
-        yield from by_largest_box(table, marked, split_of(table))
+    for table, annotated_images in _each_image_once(by_table).items():
+        yield from by_largest_box(table, annotated_images, split_of(table))
 
 
 def _each_image_once(
-    by_table: Mapping[str, Sequence[Marked]],
-) -> dict[str, list[Marked]]:
-    """The images of each table, without those that another table says more of.
+    by_table: Mapping[str, Sequence[AnnotatedImage]],
+) -> dict[str, list[AnnotatedImage]]:
+    """Leave out an image from a table if another table says as much of it or more.
 
     Raises:
-        Question: where two tables say different things of an image.
+        Question: if two tables contradict each other about an image.
     """
-    readings: dict[str, dict[str, AnnotationOrFault]] = defaultdict(dict)
-    for table, marked in by_table.items():
-        for item in marked:
-            readings[item.place][table] = item.reading
-    tables_of = {
-        place: _tables_of_image(place, of_tables)
-        for place, of_tables in readings.items()
-        if place
+    annotations: dict[str, dict[str, AnnotationOrFault]] = defaultdict(dict)
+    for table, annotated_images in by_table.items():
+        for image in annotated_images:
+            annotations[image.path][table] = image.annotation
+    tables_of_path = {
+        path: _tables_of_image(path, annotation_of_table)
+        for path, annotation_of_table in annotations.items()
+        if path
     }
     return {
-        table: [item for item in marked if table in tables_of.get(item.place, [table])]
-        for table, marked in by_table.items()
+        table: [
+            image
+            for image in annotated_images
+            # An image without a path stays in all tables, so that it is reported.
+            if table in tables_of_path.get(image.path, [table])
+        ]
+        for table, annotated_images in by_table.items()
     }
 
 
 def _tables_of_image(
-    place: str, readings: Mapping[str, AnnotationOrFault]
+    path: str, annotations: Mapping[str, AnnotationOrFault]
 ) -> list[str]:
-    """Which of the tables that name an image are taken for it.
+    """Choose which of the tables that name an image are read for it, one per split.
 
-    One whose name tells no split, such as "all.json", yields to one that does; of the
-    others the first, since they say the same.
+    Tables with boxes come before tables with labels alone. A table whose name does not
+    tell a split, such as "all.json", is read only if no other does. Of several tables
+    of one split the first is read, since they agree.
+
+    Args:
+        path: of the image.
+        annotations: of the image, by table.
 
     Raises:
-        Question: where they do not.
+        Question: if two tables do not agree.
     """
-    boxed = [table for table, reading in readings.items() if _objects(reading, True)]
-    labelled = [table for table, reading in readings.items() if _objects(reading)]
-    best = boxed or labelled or list(readings)
-    for table in labelled:
-        with_boxes = table in boxed
-        first = _objects(readings[best[0]], with_boxes)
-        if _objects(readings[table], with_boxes) != first:
+    with_labels = [table for table in annotations if _labels_of(annotations[table])]
+    with_boxes = [table for table in annotations if _boxes_of(annotations[table])]
+    tables = with_boxes or with_labels or list(annotations)
+    for table in with_labels:
+        compared = _boxes_of if table in with_boxes else _labels_of
+        if compared(annotations[table]) != compared(annotations[tables[0]]):
             raise Question(
-                f"{best[0]} and {table} disagree about {place}: leave one of them there"
+                f"{tables[0]} and {table} disagree about {path}: leave one of them "
+                "there"
             )
-    of_split = {split_of(table): table for table in reversed(best)}
-    no_split = of_split.pop("", "")
-    return list(of_split.values()) or [no_split]
+    # Reversed, so that the first table of each split stays.
+    table_of_split = {split_of(table): table for table in reversed(tables)}
+    without_split = table_of_split.pop("", "")
+    return list(table_of_split.values()) or [without_split]
 
 
-def _objects(reading: AnnotationOrFault, with_boxes: bool = False) -> set:
-    """Objects that have a box, or the labels of all objects."""
-    if not isinstance(reading, Annotation):
+def _labels_of(annotation: AnnotationOrFault) -> set[str]:
+    return annotation.labels if isinstance(annotation, Annotation) else set()
+
+
+def _boxes_of(annotation: AnnotationOrFault) -> set[tuple[str, Box]]:
+    """Label and box of each object that has a box."""
+    if not isinstance(annotation, Annotation):
         return set()
-    if not with_boxes:
-        return reading.labels
-    return {item for item in reading.objects if item[1] is not None}
+    return {(label, box) for label, box in annotation.objects if box is not None}
 
 
-def read_voc(source: Source) -> Listed:
-    """Pascal VOC XML, each of the image of its name beside it, or nearest to it.
+def read_voc(source: Source) -> RecordsOrFaults:
+    """Read Pascal VOC XML files, one per image.
+
+    The image has the name of the XML file and the most similar path, or is the one
+    that the XML file names.
 
     Args:
         source: the files.
     """
-    places = Places(source.images, masks(source.images))
-    marked = []
+    places = Places(source.images, find_masks(source.images))
+    annotated_images = []
     for name in filter(is_voc, source.names):
-        place = places.nearest(name, PurePosixPath(name).stem)
+        path = places.nearest(name, PurePosixPath(name).stem)
         try:
             content = source.read(name)
-            reading = parse_voc(content)
-            place = place or places.named(name, voc_image(content))
+            annotation = parse_voc(content)
+            path = path or places.named(name, voc_image(content))
         except ValueError as fault:
-            reading = str(fault)
-        marked.append(Marked(name, place, reading))
-    yield from by_largest_box("*.xml", marked)
+            annotation = str(fault)
+        annotated_images.append(AnnotatedImage(name, path, annotation))
+    yield from by_largest_box("*.xml", annotated_images)
 
 
-def read_labelme(source: Source) -> Listed:
-    """labelme's JSON, each of the image of its name beside it, or nearest to it.
+def read_labelme(source: Source) -> RecordsOrFaults:
+    """Read labelme's JSON files, one per image.
+
+    The image has the name of the JSON file and the most similar path, or is the one
+    that the JSON file names.
 
     Args:
         source: the files.
     """
-    places = Places(source.images, masks(source.images))
-    marked = []
-    for name in [name for name in source.names if name.lower().endswith(".json")]:
+    places = Places(source.images, find_masks(source.images))
+    annotated_images = []
+    for name in source.names:
+        if not name.lower().endswith(".json"):
+            continue
         content = source.read(name)
         try:
-            reading = parse_labelme(content)
+            annotation = parse_labelme(content)
         except ValueError as fault:
             yield Fault(name, NOT_UNDERSTOOD, str(fault))
             continue
-        place = places.nearest(name, PurePosixPath(name).stem)
-        place = place or places.named(name, labelme_image(content))
-        marked.append(Marked(name, place, reading))
-    yield from by_largest_box("*.json", marked)
+        path = places.nearest(name, PurePosixPath(name).stem)
+        path = path or places.named(name, labelme_image(content))
+        annotated_images.append(AnnotatedImage(name, path, annotation))
+    yield from by_largest_box("*.json", annotated_images)
 
 
 # --- YOLO ---
 
-_LINES_OF_NAMES = ("classes.txt", "obj.names", "names.txt", "_darknet.labels")
+# Files with the name of a class on each line.
+_FILES_OF_CLASS_NAMES = ("classes.txt", "obj.names", "names.txt", "_darknet.labels")
 
 
-class _Names(NamedTuple):
-    """Names of YOLO's classes by number, of a file."""
+class _ClassNames(NamedTuple):
+    """Names of YOLO's classes, as one file gives them."""
 
     path: str
-    names: dict[str, str]
-    keypoints: bool = False
+    names: dict[str, str]  # by the number of the class, as text
+    keypoints: bool = False  # whether keypoints follow each box
 
 
-def read_yolo(source: Source) -> Listed:
-    """Images with a text file of lines "class x y width height", in shares.
+def read_yolo(source: Source) -> RecordsOrFaults:
+    """Read a text file per image with lines "class x y width height".
 
-    It lies below "labels" where the image lies below "images", or beside the image.
+    Numbers are shares of the image's sides. The text file lies in "labels" as the
+    image does in "images", or beside the image.
 
     Args:
         source: the files.
 
     Raises:
-        Question: where several files name the classes differently.
+        Question: if several files name the classes differently.
     """
-    readings = {}
-    labels = _label_files(source)
-    if not labels:
+    label_files = _label_files(source)
+    if not label_files:
         return
-    table = yield from _yolo_names(source)
-    for name, path in labels.items():
+    class_names = yield from _yolo_names(source)
+    annotated_images = []
+    numbers_without_name = set()
+    for image, path in label_files.items():
+        annotation: AnnotationOrFault
         try:
-            readings[name] = parse_yolo(source.read(path), table.names, table.keypoints)
+            annotation = parse_yolo(
+                source.read(path), class_names.names, class_names.keypoints
+            )
         except ValueError as fault:
-            readings[name] = str(fault)
-    marked = [Marked(name, name, reading) for name, reading in readings.items()]
-    numbers = {
-        label
-        for reading in readings.values()
-        if isinstance(reading, Annotation)
-        for label, _ in reading.objects
-        if label.isdigit() and label not in table.names.values()
-    }
-    if numbers:
-        subject = "1 class has" if len(numbers) == 1 else f"{len(numbers)} classes have"
+            annotation = str(fault)
+        annotated_images.append(AnnotatedImage(image, image, annotation))
+        # The parser uses the number of a class without a name as its label.
+        without_name = _labels_of(annotation) - set(class_names.names.values())
+        numbers_without_name |= set(filter(str.isdigit, without_name))
+    if numbers_without_name:
+        count = len(numbers_without_name)
+        subject = "1 class has" if count == 1 else f"{count} classes have"
         detail = (
             f"{subject} a number and no name, which data.yaml or classes.txt would give"
         )
-        yield Fault(table.path, "class_without_name", detail)
-    yield from by_largest_box("labels", marked)
+        yield Fault(class_names.path, "class_without_name", detail)
+    yield from by_largest_box("labels", annotated_images)
 
 
 def _label_files(source: Source) -> dict[str, str]:
-    """The text file of each image that has one."""
+    """Path of the text file of each image that has one, by the path of the image."""
     files = {}
-    for name in source.images:
-        stem = f"{PurePosixPath(name).with_suffix('.txt')}"
-        before, folder, rest = f"/{stem.lower()}".rpartition("/images/")
-        below_labels = source.spelt(f"{before}/labels/{rest}"[1:])
-        beside = source.spelt(stem)
-        if folder and below_labels:
-            files[name] = below_labels
+    for image in source.images:
+        path = str(PurePosixPath(image).with_suffix(".txt"))
+        # a/images/b/1.txt -> a/labels/b/1.txt
+        before, images_folder, rest = f"/{path.lower()}".rpartition("/images/")
+        in_labels = source.find_ignoring_case(f"{before}/labels/{rest}"[1:])
+        beside = source.find_ignoring_case(path)
+        if images_folder and in_labels:
+            files[image] = in_labels
         elif beside and _is_yolo(source, beside):
-            files[name] = beside
+            files[image] = beside
     return files
 
 
 def _is_yolo(source: Source, path: str) -> bool:
-    """Whether a text file beside an image holds lines of numbers, or nothing."""
+    """Whether a text file beside an image is empty or begins with 5 or more numbers."""
     text = source.read(path)[:1000].decode("utf-8", "replace")
-    first = text.partition("\n")[0].split()
+    first_line = text.partition("\n")[0].split()
     try:
-        numbers = [float(word) for word in first]
+        numbers = [float(word) for word in first_line]
     except ValueError:
         return False
     return not text or len(numbers) >= 5
 
 
-class _Texts(yaml.SafeLoader):
-    """YAML whose plain values are texts: a class may be called no, 7 or null."""
+class _TextLoader(yaml.SafeLoader):
+    """A YAML loader that reads all values as text: a class may be named no or null."""
 
     yaml_implicit_resolvers: ClassVar[dict] = {}
 
 
-def _yolo_names(source: Source) -> Generator[Fault, None, _Names]:
-    """Names of classes: of a YAML file, else of one with a name a line.
+def _yolo_names(source: Source) -> Generator[Fault, None, _ClassNames]:
+    """Read the names of classes from a YAML file, else from a file with a name a line.
 
-    ``data.yaml`` is taken before others.
+    ``data.yaml`` comes before other YAML files.
+
+    Yields:
+        A fault for each file that is not read.
 
     Raises:
-        Question: where other YAML files name the classes differently.
+        Question: if two files of equal rank name the classes differently.
     """
-    tables = []
-    endings = (".yaml", ".yml")
-    for path in [name for name in source.names if name.lower().endswith(endings)]:
+    of_yaml = []
+    for path in source.names:
+        if not path.lower().endswith((".yaml", ".yml")):
+            continue
         try:
-            tables.append(_names_of_yaml(path, source.read(path)))
+            of_yaml.append(_names_of_yaml(path, source.read(path)))
         except (
             yaml.YAMLError,
             LookupError,
@@ -297,62 +328,65 @@ def _yolo_names(source: Source) -> Generator[Fault, None, _Names]:
         ) as fault:
             detail = f"it has no names of classes ({type(fault).__name__})"
             yield Fault(path, NOT_UNDERSTOOD, detail)
-    data = [
-        table for table in tables if PurePosixPath(table.path.lower()).stem == "data"
+    of_data_yaml = [
+        file for file in of_yaml if PurePosixPath(file.path.lower()).stem == "data"
     ]
-    chosen = data or tables
-    if not chosen:
+    candidates = of_data_yaml or of_yaml
+    if not candidates:
         try:
-            chosen = list(_names_of_lines(source))
+            candidates = list(_names_of_lines(source))
         except ValueError as fault:
             yield Fault("classes.txt", NOT_UNDERSTOOD, str(fault))
-    if not chosen:
-        return _Names("", {})
-    others = [table for table in chosen if table.names != chosen[0].names]
-    if others:
+    if not candidates:
+        return _ClassNames("", {})
+    first = candidates[0]
+    differing = [file for file in candidates if file.names != first.names]
+    if differing:
         raise Question(
-            f"{chosen[0].path} and {others[0].path} name the classes differently: "
+            f"{first.path} and {differing[0].path} name the classes differently: "
             "leave one of them there"
         )
-    for table in tables:
-        if table.path != chosen[0].path and table.names != chosen[0].names:
-            detail = f"{chosen[0].path} names the classes, and this file others"
-            yield Fault(table.path, NOT_UNDERSTOOD, detail)
-    return chosen[0]
+    for file in of_yaml:
+        if file.names != first.names:
+            detail = f"{first.path} names the classes, and this file others"
+            yield Fault(file.path, NOT_UNDERSTOOD, detail)
+    return first
 
 
-def _names_of_yaml(path: str, content: bytes) -> _Names:
-    """The block ``names`` of a YAML file, a list or by number."""
-    values = yaml.load(content, _Texts)
+def _names_of_yaml(path: str, content: bytes) -> _ClassNames:
+    """Read the block ``names`` of a YAML file: a list, or names by number."""
+    values = yaml.load(content, _TextLoader)
     names = values["names"]
     if isinstance(names, str):
         raise ValueError("names is one text")
     pairs = names.items() if isinstance(names, dict) else enumerate(names)
     texts = {f"{number}": name for number, name in pairs if isinstance(name, str)}
-    return _Names(path, texts, "kpt_shape" in values)
+    return _ClassNames(path, texts, "kpt_shape" in values)
 
 
-def _names_of_lines(source: Source) -> Iterator[_Names]:
-    """Files with the name of a class on each line."""
+def _names_of_lines(source: Source) -> Iterator[_ClassNames]:
+    """Read the files with the name of a class on each line."""
     for path in source.names:
-        if path.rpartition("/")[2].lower() in _LINES_OF_NAMES:
-            lines = text_of(source.read(path)).split("\n")
-            names = [line.strip() for line in lines]
-            yield _Names(
-                path, {f"{number}": name for number, name in enumerate(names) if name}
-            )
+        if path.rpartition("/")[2].lower() in _FILES_OF_CLASS_NAMES:
+            names = {}
+            for number, line in enumerate(text_of(source.read(path)).split("\n")):
+                if line.strip():
+                    names[str(number)] = line.strip()
+            yield _ClassNames(path, names)
 
 
 # --- one class an image ---
 
 
-def absent(table: str, names: Sequence[str], all_of_them: bool = False) -> Fault:
-    """Images that a table names and the source does not have.
+def missing_images(
+    table: str, names: Sequence[str], all_of_them: bool = False
+) -> Fault:
+    """Make a fault for images that a table names and the source does not have.
 
     Args:
         table: path of the table.
-        names: that it has.
-        all_of_them: whether the source has no other image of the table.
+        names: of the missing images, as the table has them.
+        all_of_them: whether the source has no image of the table at all.
     """
     if all_of_them:
         detail = f"its images do not lie here, such as {min(names)[:100]}"
@@ -361,89 +395,99 @@ def absent(table: str, names: Sequence[str], all_of_them: bool = False) -> Fault
     return Fault(table, "missing_image", detail)
 
 
-def by_largest_box(table: str, marked: Sequence[Marked], split: str = "") -> Listed:
-    """Images with the boxes of one class each, and what is wrong with them.
+def by_largest_box(
+    table: str, annotated_images: Sequence[AnnotatedImage], split: str = ""
+) -> RecordsOrFaults:
+    """Give each image the class of its largest box, and report what is wrong.
 
     Args:
-        table: what names the images.
-        marked: the images; of two entries for one image the last counts.
-        split: of all of them; "" where the path of each says it.
+        table: the file or files that name the images, for messages.
+        annotated_images: the images; of two entries for one image the last counts.
+        split: of all images, "train" or "test"; "" if the annotation or the path of
+            each image tells it.
     """
-    missing = [item.name for item in marked if not item.place]
-    readings = {item.place: item.reading for item in marked if item.place}
+    missing = []
+    annotations = {}
+    for image in annotated_images:
+        if image.path:
+            annotations[image.path] = image.annotation
+        else:
+            missing.append(image.name)
     if missing:
-        yield absent(table, missing, not readings)
-    readings, in_shares = _shares_as_such(readings)
+        yield missing_images(table, missing, all_of_them=not annotations)
+    annotations, in_shares = _as_shares(annotations)
     if in_shares:
         detail = f"{in_shares} images: no number exceeds 1, so they are read as shares"
         yield Fault(table, "boxes_in_shares", detail, split=split)
-    for name, reading in readings.items():
-        where = split or split_of(name.rpartition("/")[0]) or "train"
-        if isinstance(reading, Annotation):
-            where = split_of(reading.split) or where
-        yield from _of_one_class(name, reading, where)
-    labels = [
-        reading.labels
-        for reading in readings.values()
-        if isinstance(reading, Annotation)
-    ]
-    _check_distinct(set().union(*labels))
-    yield from _alike_but_for_capitals(set().union(*labels), table)
-    several = sum(len(names) > 1 for names in labels)
-    if several:
+    for path, annotation in annotations.items():
+        split_of_image = split or split_of(path.rpartition("/")[0]) or "train"
+        if isinstance(annotation, Annotation):
+            split_of_image = split_of(annotation.split) or split_of_image
+        yield from _record_by_largest_box(path, annotation, split_of_image)
+    labels_of_images = [_labels_of(annotation) for annotation in annotations.values()]
+    all_labels = set().union(*labels_of_images)
+    _check_distinct(all_labels)
+    yield from _differing_in_capitals(all_labels, table)
+    with_several = sum(len(labels) > 1 for labels in labels_of_images)
+    if with_several:
         detail = (
-            f"{several} images hold objects of several classes; each counts as its "
-            "largest box"
+            f"{with_several} images hold objects of several classes; each counts as "
+            "its largest box"
         )
         yield Fault("", "several_classes", detail, split=split)
 
 
-def _of_one_class(name: str, reading: AnnotationOrFault, split: str) -> Listed:
-    """An image with the boxes of the class of its largest one."""
-    if isinstance(reading, str):
-        yield Fault(name, "malformed_annotation", reading, split=split)
-    elif not all(label for label, _ in reading.objects):
+def _record_by_largest_box(
+    path: str, annotation: AnnotationOrFault, split: str
+) -> RecordsOrFaults:
+    """An image with the class of its largest box, and the boxes of that class."""
+    if isinstance(annotation, str):
+        yield Fault(path, "malformed_annotation", annotation, split=split)
+    elif not all(label for label, _ in annotation.objects):
         detail = "an object has no class"
-        yield Fault(name, "malformed_annotation", detail, split=split)
-    elif not reading.objects:
-        yield Fault(name, "no_object_in_annotation", "", split=split)
+        yield Fault(path, "malformed_annotation", detail, split=split)
+    elif not annotation.objects:
+        yield Fault(path, "no_object_in_annotation", "", split=split)
     else:
-        label, _ = max(reading.objects, key=lambda item: _area(item[1]))
-        objects = tuple(item for item in reading.objects if item[0] == label)
-        yield Record(name, class_of(label), split, reading._replace(objects=objects))
+        largest, _ = max(annotation.objects, key=lambda item: _area(item[1]))
+        objects = tuple(
+            (label, box) for label, box in annotation.objects if label == largest
+        )
+        of_class = annotation._replace(objects=objects)
+        yield Record(path, class_id_of(largest), split, of_class)
 
 
-def class_of(label: str) -> str:
-    """A label as the id of a class, which stands in one line and is no path.
+def class_id_of(label: str) -> str:
+    """Turn a label into the id of a class, which has one line and is not a path.
 
     Args:
         label: as an annotation has it.
 
     Example:
-        >>> class_of("bus/tram")
+        >>> class_id_of("bus/tram")
         'bus-tram'
     """
-    return _NOT_IN_IDS.sub("-", " ".join(label.split()))[:_LONGEST_ID]
+    return _FORBIDDEN_IN_IDS.sub("-", " ".join(label.split()))[:_LONGEST_ID]
 
 
 def _check_distinct(labels: Iterable[str]) -> None:
-    """Raise a Question where two labels would be one class."""
+    """Raise a Question if two labels would have the same id of a class."""
     label_of: dict[str, str] = {}
     for label in sorted(set(labels)):
-        other = label_of.setdefault(class_of(label), label)
+        other = label_of.setdefault(class_id_of(label), label)
         if other.split() != label.split():
             raise Question(
                 f"the labels {other!r:.100} and {label!r:.100} would both be the class "
-                f"{class_of(label)!r:.100}: rename one of them"
+                f"{class_id_of(label)!r:.100}: rename one of them"
             )
 
 
-def _alike_but_for_capitals(labels: Iterable[str], table: str) -> Iterator[Fault]:
-    """Labels that are classes of their own and may be meant as one."""
-    spellings: dict[str, str] = {}
+def _differing_in_capitals(labels: Iterable[str], table: str) -> Iterator[Fault]:
+    """Report labels that differ in capitals alone and may be meant as one class."""
+    first_spelling: dict[str, str] = {}
     for label in sorted(set(labels)):
-        other = spellings.setdefault(class_of(label).casefold(), label)
-        if class_of(other) != class_of(label):
+        other = first_spelling.setdefault(class_id_of(label).casefold(), label)
+        if class_id_of(other) != class_id_of(label):
             detail = (
                 f"the labels {other!r:.100} and {label!r:.100} differ in capitals "
                 "alone, and are two classes"
@@ -455,31 +499,31 @@ def _area(box: Box | None) -> float:
     return (box[2] - box[0]) * (box[3] - box[1]) if box else 0.0
 
 
-def _shares_as_such(
-    readings: Mapping[str, AnnotationOrFault],
+def _as_shares(
+    annotations: Mapping[str, AnnotationOrFault],
 ) -> tuple[dict[str, AnnotationOrFault], int]:
-    """Boxes that cannot be in pixels, since no number exceeds 1, as shares.
+    """Read boxes as shares of the image if they are too small to be in pixels.
+
+    They are if no number in any box exceeds 1.
 
     Returns:
-        The annotations, and the number of images whose boxes were so.
+        The annotations, and the number of images whose boxes are now read as shares.
     """
-    boxed = {
-        name: reading
-        for name, reading in readings.items()
-        if isinstance(reading, Annotation) and reading.boxes
+    in_pixels = {
+        path: annotation
+        for path, annotation in annotations.items()
+        if isinstance(annotation, Annotation)
+        and annotation.boxes
+        and annotation.size != IN_SHARES
     }
-    numbers = [
-        number
-        for reading in boxed.values()
-        for box in reading.boxes
-        for number in box
-        if reading.size != IN_SHARES
-    ]
-    if not numbers or max(numbers) > 1 or max(numbers) <= 0:
-        return dict(readings), 0
-    changed = {
-        name: reading._replace(size=IN_SHARES)
-        for name, reading in boxed.items()
-        if reading.size != IN_SHARES
+    largest = max(
+        (max(box) for annotation in in_pixels.values() for box in annotation.boxes),
+        default=0.0,
+    )
+    if not 0 < largest <= 1:
+        return dict(annotations), 0
+    in_shares = {
+        path: annotation._replace(size=IN_SHARES)
+        for path, annotation in in_pixels.items()
     }
-    return {**readings, **changed}, len(changed)
+    return {**annotations, **in_shares}, len(in_shares)

@@ -1,20 +1,22 @@
-"""Where the files lie that tables and other files name."""
+"""Search for the files of a source by the names that tables and annotations use."""
 
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
-from helpers.data.sources import composed
+from helpers.data.sources import to_nfc
 
 _WORD = re.compile(r"[^/_. -]+")  # of a path
-_ELSEWHERE = re.compile(r"/|\.\./|\w:/")  # how paths of another machine begin
+# How paths begin that do not start in the source: "/home/...", "../..." or "C:/...".
+_OUTSIDE_PATH = re.compile(r"/|\.\./|\w:/")
 
 
 class Places:
-    """Paths by the name of their file, with its ending and without.
+    """Paths of files, which are found by the name of the file, with or without ending.
 
-    Names are alike whatever their case, as they are for the systems that wrote them.
+    Capital and small letters count as equal, as they do on the systems on which many
+    tables were written.
     """
 
     def __init__(
@@ -23,8 +25,9 @@ class Places:
         """Collect some paths.
 
         Args:
-            paths: of files.
-            masks: those that are meant only where no other file has the name.
+            paths: of the files.
+            masks: those of the paths that are masks of images; they are found only if
+                no other file has the name.
         """
         self._masks = masks
         self._paths: dict[str, list[str]] = defaultdict(list)
@@ -33,67 +36,76 @@ class Places:
                 self._paths[key].append(path)
 
     def nearest(self, path: str, name: str) -> str:
-        """The file of a name, or a stem, that lies most like a path; "" for none.
+        """Find the file with a name whose path is most similar to another path.
 
         Args:
-            path: of another file, such as a table.
+            path: of another file, such as the annotation of the file.
             name: of the file, with or without its ending.
-        """
-        name = composed(name)
-        return _nearest(path, self._preferred(self._called(name), name))
 
-    def _called(self, name: str) -> list[str]:
-        """Files of a name, or a stem, in letters of any case."""
+        Returns:
+            The path of the file; "" if there is none, or several are equally similar.
+        """
+        name = to_nfc(name)
+        return _most_similar(path, self._preferred(self._with_name(name), name))
+
+    def _with_name(self, name: str) -> list[str]:
+        """Files with a name, with or without ending, in letters of any case."""
         return self._paths.get(name.lower(), [])
 
     def _preferred(self, paths: Sequence[str], name: str) -> Sequence[str]:
-        """No masks where others are there; of those the ones in the same letters."""
+        """Files that are not masks, if any; of these, files in the case of a name."""
         images = [path for path in paths if path not in self._masks] or paths
         return [path for path in images if name in _name_and_stem(path)] or images
 
     def named(self, table: str, name: str) -> str:
-        """Where the file lies that a table names, of the paths that end so; or "".
+        """Find the file that a table names by its path or the end of its path.
 
         Args:
             table: path of the table.
-            name: of a file, as the table has it.
+            name: name or path of the file, as the table has it.
+
+        Returns:
+            The path of the file in the source; "" if there is none, or several are
+            equally similar to the path of the table.
         """
-        path = PurePosixPath(composed(name).replace("\\", "/"))
-        # Of a path of another machine what comes first is not known here.
-        starts = len(path.parts) if _ELSEWHERE.match(f"{path}") else 1
+        path = PurePosixPath(to_nfc(name).replace("\\", "/"))
+        # Folders of another machine are dropped one by one: "C:/data/cats/1.jpg",
+        # "data/cats/1.jpg", "cats/1.jpg", "1.jpg".
+        starts = len(path.parts) if _OUTSIDE_PATH.match(str(path)) else 1
         for start in range(starts):
             end = f"/{'/'.join(path.parts[start:])}".lower()
-            places = [
-                place
-                for place in self._called(path.name)
-                if _ends_so(composed(f"/{place}").lower(), end)
+            candidates = [
+                candidate
+                for candidate in self._with_name(path.name)
+                if _has_end(to_nfc(f"/{candidate}").lower(), end)
             ]
-            if places:
-                return _nearest(table, self._preferred(places, path.name))
+            if candidates:
+                return _most_similar(table, self._preferred(candidates, path.name))
         return ""
 
 
 def _name_and_stem(path: str) -> tuple[str, str]:
-    """Name of a file with its ending and without."""
-    name = composed(path.rpartition("/")[2])
+    """Name of a file, with its ending and without."""
+    name = to_nfc(path.rpartition("/")[2])
     return name, name.rpartition(".")[0] or name
 
 
-def _ends_so(path: str, end: str) -> bool:
-    """Whether a path ends so, or would without the ending of its file."""
+def _has_end(path: str, end: str) -> bool:
+    """Whether a path, or the path without the ending of its file, ends with a text."""
     return path.endswith(end) or path.rpartition(".")[0].endswith(end)
 
 
-def _nearest(path: str, places: Sequence[str]) -> str:
-    """The one place that shares most words with a path, in the fewest folders.
+def _most_similar(path: str, candidates: Sequence[str]) -> str:
+    """The candidate that has most words of a path, and of these in the fewest folders.
 
-    "" where there is none, or several are as near.
+    Returns:
+        "" if there is no candidate, or if several score highest.
     """
     words = set(_WORD.findall(path))
-    scores = {
-        place: (len(words.intersection(_WORD.findall(place))), -place.count("/"))
-        for place in places
-    }
-    most = max(scores.values(), default=None)
-    best = [place for place in places if scores[place] == most]
+    scores = {}
+    for candidate in candidates:
+        shared_words = len(words.intersection(_WORD.findall(candidate)))
+        scores[candidate] = (shared_words, -candidate.count("/"))
+    highest = max(scores.values(), default=None)
+    best = [candidate for candidate in candidates if scores[candidate] == highest]
     return best[0] if len(best) == 1 else ""

@@ -14,25 +14,28 @@ from helpers.data.annotations import (
     parse_tiny_boxes,
     parse_voc,
 )
-from helpers.data.object_layouts import NOT_UNDERSTOOD, absent
+from helpers.data.object_layouts import NOT_UNDERSTOOD, missing_images
 from helpers.data.places import Places
 from helpers.data.records import Record, first_label
-from helpers.data.sources import Fault, Source, composed
+from helpers.data.sources import Fault, Source, to_nfc
 
-Listed = Iterator[Record | Fault]
+RecordsOrFaults = Iterator[Record | Fault]
 
-# Validation images lie together, or sorted into folders of classes for torchvision.
+# train/<class>/images/<file> and val/images/<file>. Some copies have validation images
+# sorted into classes: val/<class>/images/<file>, or val/<class>/<file>.
 _TINY = re.compile(
     r"(?P<top>(?:.*/)?)"
-    r"(?:train/(?P<trained>[^/]+)/images|val/(?:(?P<tested>[^/]+)/)?images"
-    r"|val/(?P<sorted>[^/]+))/(?P<file>[^/]+)",
+    r"(?:train/(?P<train_class>[^/]+)/images|val/(?:(?P<val_class>[^/]+)/)?images"
+    r"|val/(?P<sorted_class>[^/]+))/(?P<file>[^/]+)",
     re.IGNORECASE,
 )
+# Data/CLS-LOC/train/<class>/<file> and val/<file>, or sorted: val/<class>/<file>.
 _ILSVRC = re.compile(
     r"(?P<top>(?:.*/)?ILSVRC)/Data/CLS-LOC/"
-    r"(?:train/(?P<trained>[^/]+)|val(?:/(?P<tested>[^/]+))?)/(?P<file>[^/]+)",
+    r"(?:train/(?P<train_class>[^/]+)|val(?:/(?P<val_class>[^/]+))?)/(?P<file>[^/]+)",
     re.IGNORECASE,
 )
+# CIFAR-10: data_batch_1, test_batch; CIFAR-100: train, test; with .bin or without.
 _CIFAR = re.compile(
     r"(?P<top>(?:.*/)?)"
     r"(?:(?P<of_10>data|test)_batch(?:_\d)?|(?P<of_100>train|test))(?P<binary>\.bin)?",
@@ -40,12 +43,12 @@ _CIFAR = re.compile(
 )
 
 
-def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> Listed:
-    """Tiny ImageNet, whose boxes stand in a table per class and one for validation.
+def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> RecordsOrFaults:
+    """Read Tiny ImageNet, which has a table of boxes per class and one for validation.
 
     Args:
         source: the files.
-        classes: ids asked for; none are all.
+        classes: ids of the classes to read; empty for all.
     """
     tables: dict[str, dict[str, AnnotationOrFault]] = {}
     for name in source.images:
@@ -53,32 +56,33 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> Listed:
         if not match:
             continue
         top = match["top"]
-        trained = match["trained"]
-        file = match["file"]
+        train_class = match["train_class"]
         path = f"{top}val/val_annotations.txt"
-        if trained:
-            path = f"{top}train/{trained}/{trained}_boxes.txt"
+        if train_class:
+            path = f"{top}train/{train_class}/{train_class}_boxes.txt"
         if path not in tables:
-            there = source.spelt(path)
-            tables[path] = parse_tiny_boxes(source.read(there)) if there else {}
-        reading = tables[path].pop(file, None)
-        class_id = trained or match["tested"] or match["sorted"] or first_label(reading)
-        yield Record(name, class_id, "train" if trained else "test", reading)
-    for path, table in tables.items():
-        # Of validation images, those of classes not asked for may be elsewhere.
-        names = [
+            file = source.find_ignoring_case(path)
+            tables[path] = parse_tiny_boxes(source.read(file)) if file else {}
+        annotation = tables[path].pop(match["file"], None)
+        val_class = match["val_class"] or match["sorted_class"]
+        class_id = train_class or val_class or first_label(annotation)
+        yield Record(name, class_id, "train" if train_class else "test", annotation)
+    for path, rest in tables.items():
+        # Images of classes that are not asked for may be absent on purpose.
+        missing = [
             name
-            for name, reading in table.items()
-            if not classes or first_label(reading) in ("", *classes)
+            for name, annotation in rest.items()
+            if not classes or first_label(annotation) in ("", *classes)
         ]
-        if names:
-            yield absent(path, names)
+        if missing:
+            yield missing_images(path, missing)
 
 
-def read_ilsvrc(source: Source) -> Listed:
-    """ILSVRC CLS-LOC as Kaggle ships it.
+def read_ilsvrc(source: Source) -> RecordsOrFaults:
+    """Read ILSVRC CLS-LOC in the layout of Kaggle.
 
-    Validation images lie together, where the XML names the class, or in folders.
+    Validation images lie in one folder, and their XML names the class, or in a folder
+    per class.
 
     Args:
         source: the files.
@@ -88,33 +92,34 @@ def read_ilsvrc(source: Source) -> Listed:
         if not match:
             continue
         top = match["top"]
-        trained = match["trained"]
-        tested = match["tested"]
+        train_class = match["train_class"]
+        val_class = match["val_class"]
         stem = PurePosixPath(match["file"]).stem
-        folder = f"train/{trained}" if trained else "val"
-        reading = _voc(source, f"{top}/Annotations/CLS-LOC/{folder}/{stem}.xml")
-        if reading is None and tested:
-            path = f"{top}/Annotations/CLS-LOC/val/{tested}/{stem}.xml"
-            reading = _voc(source, path)
-        class_id = trained or tested or first_label(reading)
-        yield Record(name, class_id, "train" if trained else "test", reading)
+        folder = f"train/{train_class}" if train_class else "val"
+        annotation = _voc(source, f"{top}/Annotations/CLS-LOC/{folder}/{stem}.xml")
+        if annotation is None and val_class:
+            path = f"{top}/Annotations/CLS-LOC/val/{val_class}/{stem}.xml"
+            annotation = _voc(source, path)
+        class_id = train_class or val_class or first_label(annotation)
+        yield Record(name, class_id, "train" if train_class else "test", annotation)
 
 
 def _voc(source: Source, path: str) -> AnnotationOrFault | None:
-    """What an XML file says; None where there is none."""
-    place = source.spelt(path)
-    if not place:
+    """The annotation in an XML file; None if there is no such file."""
+    file = source.find_ignoring_case(path)
+    if not file:
         return None
     try:
-        return parse_voc(source.read(place))
+        return parse_voc(source.read(file))
     except ValueError as fault:
         return str(fault)
 
 
-def read_cifar(source: Source) -> Listed:
-    """The binary version of CIFAR-10 and CIFAR-100.
+def read_cifar(source: Source) -> RecordsOrFaults:
+    """Read the binary version of CIFAR-10 and CIFAR-100.
 
-    Rows of one label, or a coarse and a fine one, and 3 x 32 x 32 bytes.
+    An image is a row of bytes: a label (in CIFAR-100 a coarse and a fine one), then
+    3 x 32 x 32 pixels, channel by channel.
 
     Args:
         source: the files.
@@ -124,37 +129,39 @@ def read_cifar(source: Source) -> Listed:
         if not match:
             continue
         content = source.read(path)
-        size = 3074 if match["of_100"] else 3073
-        if not match["binary"] or not content or len(content) % size:
+        row_length = 3074 if match["of_100"] else 3073
+        if not match["binary"] or not content or len(content) % row_length:
             detail = "a pickle of CIFAR, which is not opened"
             if match["binary"]:
-                detail = f"{len(content):,} bytes, no rows of {size:,}"
+                detail = f"{len(content):,} bytes, no rows of {row_length:,}"
             advice = "give the binary version, such as cifar-10-binary.tar.gz unpacked"
             yield Fault(path, NOT_UNDERSTOOD, f"{detail}; {advice}")
             continue
         table = "fine_label_names.txt" if match["of_100"] else "batches.meta.txt"
         names = _words(source, f"{match['top']}{table}")
-        kind = (match["of_10"] or match["of_100"]).lower()
-        split = "test" if kind == "test" else "train"
-        rows = np.frombuffer(content, np.uint8).reshape(-1, size)
+        word = match["of_10"] or match["of_100"]
+        split = "test" if word.lower() == "test" else "train"
+        rows = np.frombuffer(content, np.uint8).reshape(-1, row_length)
         for number, row in enumerate(rows):
-            label = row[-3073]
-            planes = row[-3072:].reshape(3, 1024)
+            label = row[-3073]  # the fine one in CIFAR-100
+            channels = row[-3072:].reshape(3, 1024)
             class_id = names[label] if label < len(names) else str(label)
-            image = b"P6 32 32 255\n" + planes.T.tobytes()
+            # As a PPM file, whose bytes are R, G, B pixel by pixel.
+            image = b"P6 32 32 255\n" + channels.T.tobytes()
             yield Record(f"{path}/{number:05d}", class_id, split, None, image)
 
 
 def _words(source: Source, path: str) -> list[str]:
-    """Words of a text file; none where it is not there."""
-    place = source.spelt(path)
-    return source.read(place).decode("utf-8", "replace").split() if place else []
+    """Words of a text file; empty if there is no such file."""
+    file = source.find_ignoring_case(path)
+    return source.read(file).decode("utf-8", "replace").split() if file else []
 
 
-def read_cub(source: Source) -> Listed:
-    """CUB-200: images and boxes by number, and a table of which are for training.
+def read_cub(source: Source) -> RecordsOrFaults:
+    """Read CUB-200: tables of paths, boxes and splits by the number of the image.
 
-    A class is the folder of its images; ``train_test_split.txt`` has 1 for training.
+    The folder of an image names its class. ``train_test_split.txt`` has 1 for
+    training and 0 for test.
 
     Args:
         source: the files.
@@ -170,26 +177,26 @@ def read_cub(source: Source) -> Listed:
         places = Places(name for name in source.images if name.startswith(top))
         missing = []
         for number, name in _pairs(source, table).items():
-            place = places.named(f"{top}images/{name}", name)
+            path = places.named(f"{top}images/{name}", name)
             class_id = PurePosixPath(name).parent.name
-            if not place or not class_id:
+            if not path or not class_id:
                 missing.append(name)
                 continue
             split = "test" if splits.get(number) == "0" else "train"
-            reading = _cub_box(boxes.get(number), class_id)
-            yield Record(place, composed(class_id), split, reading)
+            annotation = _cub_annotation(boxes.get(number), class_id)
+            yield Record(path, to_nfc(class_id), split, annotation)
         if missing:
-            yield absent(table, missing)
+            yield missing_images(table, missing)
 
 
 def _pairs(source: Source, path: str) -> dict[str, str]:
-    """Lines of "number value"; none where the file is not there."""
-    place = source.spelt(path)
-    return parse_pairs(source.read(place)) if place else {}
+    """Values by number from lines "number value"; empty if there is no such file."""
+    file = source.find_ignoring_case(path)
+    return parse_pairs(source.read(file)) if file else {}
 
 
-def _cub_box(text: str | None, class_id: str) -> AnnotationOrFault | None:
-    """The box of an image; None where the table has none."""
+def _cub_annotation(text: str | None, class_id: str) -> AnnotationOrFault | None:
+    """The annotation with the box of an image; None if the table has no box of it."""
     if text is None:
         return None
     box = parse_corner_box(text)

@@ -1,4 +1,4 @@
-"""One image as a source lists it."""
+"""An image of a source with its class, its split and its annotation."""
 
 from typing import NamedTuple
 
@@ -7,35 +7,38 @@ from helpers.data.sources import Fault
 
 
 class Record(NamedTuple):
-    """One image that a source lists."""
+    """An image that a source lists."""
 
     name: str  # path inside the source
-    class_id: str  # "" where it is not known
+    class_id: str  # "" if not known
     split: str  # "train" or "test"
-    annotation: Annotation | str | None = None  # a text is what is wrong with it
-    content: bytes = b""  # of the image, where it is no file of its own
+    # A text is the fault of the annotation; None if the image has no annotation.
+    annotation: Annotation | str | None = None
+    # Bytes of the image, if it is part of a larger file; else empty.
+    content: bytes = b""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
-        """Boxes that are annotated, usable or not."""
+        """Annotated boxes, usable or not."""
         return getattr(self.annotation, "boxes", ())
 
     def fault(self, kind: str, detail: str) -> Fault:
-        """Something of it that cannot be used.
+        """Make a fault of this image.
 
         Args:
-            kind: of fault.
-            detail: in words.
+            kind: name of the kind of fault, such as "missing_annotation".
+            detail: the fault in words.
         """
         return Fault(self.name, kind, detail, self.class_id, self.split)
 
 
-def first_label(reading: Annotation | str | None) -> str:
-    """Label of the first object of an annotation; "" where there is none.
+def first_label(annotation: Annotation | str | None) -> str:
+    """Label of the first object of an annotation; "" if it has no object.
 
     Args:
-        reading: what is read of one image.
+        annotation: of one image; a text is its fault.
     """
-    if isinstance(reading, Annotation) and reading.objects:
-        return reading.objects[0][0]
+    if isinstance(annotation, Annotation) and annotation.objects:
+        label, _ = annotation.objects[0]
+        return label
     return ""

@@ -1,4 +1,4 @@
-"""Which images of a source a study takes: per class, seeded, no image twice."""
+"""Choose training and test images of a study: seeded, per class, no image twice."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ NO_TEST_IMAGES = "class_without_test_images"
 
 @dataclass(frozen=True)
 class Choice:
-    """Which images of which source a study takes: the parameters of notebook 01."""
+    """The parameters of notebook 01, which choose the images of a study."""
 
     data_source: str = "auto"  # a layout, "auto" to recognise it, or "synthetic"
     data_path: str = ""  # folder or .zip, relative to the project's root
-    class_ids: Sequence[str] = ()  # in the order of their labels; none are all
+    class_ids: Sequence[str] = ()  # in the order of their labels; empty for all
     image_size: int = 64  # side of the squares, pixels
     images_per_class: int = 0  # for training; 0 takes all
-    test_images_per_class: int = 50  # 0 takes all that training leaves
-    minimum_images_per_class: int = 2  # classes with fewer are left out
+    test_images_per_class: int = 50  # 0 takes all that are not for training
+    minimum_images_per_class: int = 2  # classes with fewer for training are left out
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        """Hold the classes as a list, whatever sequence they came in."""
+        """Turn the classes into a list, so that equal choices are equal."""
         object.__setattr__(self, "class_ids", list(self.class_ids))
 
 
@@ -37,22 +37,22 @@ Pools = Mapping[tuple[str, str], list[Decoded]]  # by class and split
 def select(
     class_ids: Sequence[str],
     decoded: Sequence[Decoded],
-    boxed: bool,
+    needs_boxes: bool,
     faults: list[Fault],
     choice: Choice,
 ) -> dict[str, list[Decoded]]:
     """Choose training and test images of the same classes.
 
-    Per class and seeded by class, so that no other class makes a difference. A
-    class without a test image is left out of training too where other classes have
-    some: a gap compares accuracies over the same classes.
+    Random numbers are seeded by class, so that the images of a class do not depend on
+    other classes. A class without a test image is left out of training as well, unless
+    no class has one: a gap compares accuracies over the same classes.
 
     Args:
         class_ids: classes in the order of their labels.
         decoded: all images of these classes.
-        boxed: whether a training image needs a usable box.
-        faults: receives what is left out.
-        choice: how many of each class, and the seed.
+        needs_boxes: whether a training image needs a usable box.
+        faults: a list, to which the faults of what is left out are appended.
+        choice: numbers of images per class, and the seed.
 
     Returns:
         Images of "train" and of "test", class by class.
@@ -63,52 +63,56 @@ def select(
     hold_out = not any(image.record.split == "test" for image in decoded)
     chosen = {}
     for class_id in class_ids:
-        training, test = _of_class(class_id, pools, boxed, hold_out, choice)
+        training, test = _usable_images(class_id, pools, needs_boxes, hold_out, choice)
         if len(training) < choice.minimum_images_per_class:
-            detail = f"{len(training)}{' with a box' if boxed else ''}"
+            detail = f"{len(training)}{' with a box' if needs_boxes else ''}"
             faults.append(
                 Fault("", "class_with_too_few_images", detail, class_id, "train")
             )
             continue
-        chosen[class_id] = _limited(class_id, training, test, pools, choice)
+        chosen[class_id] = _requested_number(class_id, training, test, pools, choice)
         faults += _shortages(class_id, training, test, choice)
-    chosen = _tested(chosen, faults)
+    chosen = _with_test_images(chosen, faults)  # class id: (training, test)
     return {
         "train": [image for training, _ in chosen.values() for image in training],
         "test": [image for _, test in chosen.values() for image in test],
     }
 
 
-def _of_class(
-    class_id: str, pools: Pools, boxed: bool, hold_out: bool, choice: Choice
+def _usable_images(
+    class_id: str, pools: Pools, needs_boxes: bool, hold_out: bool, choice: Choice
 ) -> tuple[list[Decoded], list[Decoded]]:
-    """Images of a class that may be trained on, and those that may be tested on."""
-    usable = [image for image in pools[class_id, "train"] if image.boxes or not boxed]
+    """Images of a class from which training and test images are drawn."""
+    usable = [
+        image for image in pools[class_id, "train"] if image.boxes or not needs_boxes
+    ]
     if not hold_out:
         return usable, pools[class_id, "test"]
     # At most half of a class, so that a small class keeps training images.
     count = min(choice.test_images_per_class, len(usable) // 2)
-    test = _choice(usable, count, choice.data_seed, class_id, "hold out")
+    test = _draw(usable, count, choice.data_seed, class_id, "hold out")
     return _without(usable, test), test
 
 
-def _limited(
+def _requested_number(
     class_id: str,
     training: list[Decoded],
     test: list[Decoded],
     pools: Pools,
     choice: Choice,
 ) -> tuple[list[Decoded], list[Decoded]]:
-    """As many images of a class as are asked for; 0 test images are all the rest."""
+    """Draw as many training and test images of a class as the choice asks for.
+
+    If it asks for 0 test images, all that are not drawn for training are for test.
+    """
     seed = choice.data_seed
-    count = choice.images_per_class or len(training)
-    fitted = _choice(training, count, seed, class_id, "train")
-    if choice.test_images_per_class:
-        count = choice.test_images_per_class
-    else:
-        test = test + _without(pools[class_id, "train"], fitted)
-        count = len(test)
-    return fitted, _choice(test, count, seed, class_id, "test")
+    train_count = choice.images_per_class or len(training)
+    drawn_for_training = _draw(training, train_count, seed, class_id, "train")
+    test_count = choice.test_images_per_class
+    if not test_count:
+        test = test + _without(pools[class_id, "train"], drawn_for_training)
+        test_count = len(test)
+    return drawn_for_training, _draw(test, test_count, seed, class_id, "test")
 
 
 def _shortages(
@@ -117,38 +121,38 @@ def _shortages(
     test: Sequence[Decoded],
     choice: Choice,
 ) -> list[Fault]:
-    """A fault for each split that has fewer images of a class than are asked for."""
-    counts = (
-        ("test", "test", len(test), choice.test_images_per_class),
-        ("train", "training", len(training), choice.images_per_class),
-    )
-    return [
-        Fault(
-            "",
-            f"fewer_{kind}_images_than_asked",
-            f"{count} of {asked}",
-            class_id,
-            split,
-        )
-        for split, kind, count, asked in counts
-        if count < asked
-    ]
+    """Make a fault for each split with fewer images of a class than are asked for."""
+    faults = []
+    asked = choice.test_images_per_class
+    if len(test) < asked:
+        kind = "fewer_test_images_than_asked"
+        faults.append(Fault("", kind, f"{len(test)} of {asked}", class_id, "test"))
+    asked = choice.images_per_class
+    if len(training) < asked:
+        kind = "fewer_training_images_than_asked"
+        faults.append(Fault("", kind, f"{len(training)} of {asked}", class_id, "train"))
+    return faults
 
 
-def _tested(
+def _with_test_images(
     chosen: dict[str, tuple[list[Decoded], list[Decoded]]], faults: list[Fault]
 ) -> dict[str, tuple[list[Decoded], list[Decoded]]]:
-    """The classes that have test images; all where none has, which is refused later."""
-    tested = {class_id: images for class_id, images in chosen.items() if images[1]}
-    if not tested:
-        return chosen
+    """Leave out classes without test images, unless no class has any.
+
+    A source without any test image is refused by the caller.
+    """
+    with_test_images = {}
+    faults_of_others = []
     for class_id, (training, test) in chosen.items():
         if test:
+            with_test_images[class_id] = (training, test)
             continue
-        count = len(training)
-        detail = f"its {count} training images are left out too"
-        faults.append(Fault("", NO_TEST_IMAGES, detail, class_id, "test"))
-    return tested
+        detail = f"its {len(training)} training images are left out too"
+        faults_of_others.append(Fault("", NO_TEST_IMAGES, detail, class_id, "test"))
+    if not with_test_images:
+        return chosen
+    faults += faults_of_others
+    return with_test_images
 
 
 def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:
@@ -156,23 +160,28 @@ def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decod
     return [image for image in images if image.record.name not in names]
 
 
-def _choice(
+def _draw(
     images: Sequence[Decoded], count: int, seed: int, class_id: str, purpose: str
 ) -> list[Decoded]:
-    """Take a seeded choice, in the order of names; fewer are a subset of more."""
-    key = blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest()
-    words = np.frombuffer(key, dtype=np.uint32).tolist()
+    """Draw images at random, and return them in their order.
+
+    The draw depends on seed, class and purpose. A smaller count draws a subset of what
+    a larger one draws.
+    """
+    digest = blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest()
+    words = np.frombuffer(digest, dtype=np.uint32).tolist()
     order = np.random.default_rng([seed, *words]).permutation(len(images))
     return [images[index] for index in sorted(order[:count])]
 
 
 def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Decoded]:
-    """Keep the first of images with the same pixels, and note what is wrong with all.
+    """Leave out copies and unreadable images, and add the faults of all images.
 
-    Training images come before test images, then the name decides.
+    Of images with the same pixels the first stays: training images come before test
+    images, and images of one split are in the order of their names.
     """
     first_of: dict[str, Decoded] = {}
-    for image in sorted(decoded, key=_order):
+    for image in sorted(decoded, key=_training_first):
         faults += [image.record.fault(*problem) for problem in image.faults]
         if image.pixels is None:
             continue
@@ -182,11 +191,13 @@ def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Dec
     return list(first_of.values())
 
 
-def _order(image: Decoded) -> tuple[bool, str]:
+def _training_first(image: Decoded) -> tuple[bool, str]:
+    """Key that sorts training images before test images, then by name."""
     return image.record.split != "train", image.record.name
 
 
 def _copy_fault(image: Decoded, first: Decoded) -> Fault:
+    """Make a fault of an image that has the pixels of an earlier one."""
     if first.record.split != image.record.split:
         kind = "test_image_in_training"
     elif first.record.class_id != image.record.class_id:

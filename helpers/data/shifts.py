@@ -1,7 +1,8 @@
-"""Images degraded and shifted, and how much of them is left.
+"""Shifts of images, such as blur or rotation, of a given strength.
 
-Blur, noise and JPEG by the structural similarity (SSIM) that they leave; brightness,
-contrast and rotation by their number.
+The strength of blur, noise and JPEG compression is given by the structural similarity
+(SSIM) of the shifted image to the original one; that of brightness and contrast by a
+factor, and that of a rotation in degrees.
 """
 
 import io
@@ -26,23 +27,24 @@ from torchvision.transforms.v2.functional import (
 from helpers.files import read_tensors, write_tensors
 from helpers.parameters import LIMITS, outside
 
-# Raised when the meaning of a name changes: older copies are then never used.
+# To be raised when the meaning of a name changes: older files are then never used.
 _FORMAT = 2
-# Convolutions of small maps are several times faster on a CPU within its cache.
+# Images at a time: convolutions that fit into a CPU's cache are several times faster.
 _CHUNK = 16
 _RADIUS = 5  # of the SSIM's window: 3.5 standard deviations of 1.5 pixels, rounded
-_CALIBRATION_IMAGES = 256  # the mean SSIM of so many is that of all to about 0.01
-_CLOSE = 0.002  # of the SSIM: where the search ends
-_NEAR = 0.02  # what is taken where the SSIM steps over the target
-_STEPS = 24
+_CALIBRATION_IMAGES = 256  # their mean SSIM is that of all images to about 0.01
+_TOLERANCE = 0.002  # distance from the target SSIM at which the search ends
+# Distance that is accepted if the SSIM jumps over the target between two strengths.
+_STEP_TOLERANCE = 0.02
+_STEPS = 24  # of the bisection, at most
 
 
 def in_chunks(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Images changed as floats, some at a time, then rounded and cut to bytes.
+    """Change images as floats, some at a time, and round and clip the result to uint8.
 
     Args:
         images: (N, 3, H, W) uint8.
-        change: takes and gives float32 in [0, 255], (n, 3, H, W).
+        change: function of (n, 3, H, W) float32 in [0, 255] to the same shape and type.
 
     Returns:
         (N, 3, H, W) uint8, on the images' device.
@@ -51,18 +53,16 @@ def in_chunks(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         >>> in_chunks(torch.full((1, 1), 9, dtype=torch.uint8), lambda x: 0.6 * x)
         tensor([[5]], dtype=torch.uint8)
     """
+    chunks = []
     with torch.no_grad():
-        changed = [change(chunk.float()) for chunk in images.split(_CHUNK)]
-        return torch.cat(
-            [
-                chunk.round().clamp(0, 255).to(images.device, torch.uint8)
-                for chunk in changed
-            ]
-        )
+        for chunk in images.split(_CHUNK):
+            changed = change(chunk.float()).round().clamp(0, 255)
+            chunks.append(changed.to(images.device, torch.uint8))
+    return torch.cat(chunks)
 
 
 def blurred(pixels: Tensor, deviation: float) -> Tensor:
-    """Gaussian blur, reflected at the edges.
+    """Blur images by a Gaussian, reflected at the edges.
 
     Args:
         pixels: (N, 3, H, W) float.
@@ -74,15 +74,15 @@ def blurred(pixels: Tensor, deviation: float) -> Tensor:
     return gaussian_blur(pixels, [2 * radius + 1] * 2, [deviation] * 2)
 
 
-def with_noise(pixels: Tensor, deviation: float, draws: torch.Generator) -> Tensor:
-    """Pixels with independent Gaussian noise, not cut to a range.
+def with_noise(pixels: Tensor, deviation: float, generator: torch.Generator) -> Tensor:
+    """Add independent Gaussian noise to pixels; the result is not clipped.
 
     Args:
         pixels: (N, 3, H, W) float, grey levels.
         deviation: standard deviation, grey levels.
-        draws: of the CPU, so that every device gets the same noise.
+        generator: on the CPU, so that every device gets the same noise.
     """
-    noise = torch.randn(pixels.shape, generator=draws)
+    noise = torch.randn(pixels.shape, generator=generator)
     return pixels + deviation * noise.to(pixels.device)
 
 
@@ -97,10 +97,10 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
 
     Args:
         images: (N, 3, H, W) uint8 with sides of at least 11.
-        degraded: the same images, changed.
+        degraded: (N, 3, H, W) uint8, the same images, changed.
 
     Returns:
-        (N,) float32 in [-1, 1], right to 1e-3 in bright flat regions.
+        (N,) float32 in [-1, 1], with an error up to 1e-3 in bright flat regions.
     """
     settings = {
         "sigma": 1.5,
@@ -114,55 +114,56 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     for clean, changed in zip(
         images.split(_CHUNK), degraded.split(_CHUNK), strict=True
     ):
-        _, whole = structural_similarity_index_measure(
+        # (n, 3, H, W): the similarity in a window around each pixel.
+        _, in_windows = structural_similarity_index_measure(
             changed.float(), clean.float(), **settings
         )
-        # The rest of the map has windows that are filled by reflection.
-        inner = whole[..., _RADIUS:-_RADIUS, _RADIUS:-_RADIUS]
-        similarities.append(inner.mean((1, 2, 3)))
+        # Windows around pixels near the edge reach out of the image: left out.
+        inside = in_windows[..., _RADIUS:-_RADIUS, _RADIUS:-_RADIUS]
+        similarities.append(inside.mean((1, 2, 3)))
     return torch.cat(similarities)
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:
-    """Images turned about their centre, bilinear, black where nothing was.
+    """Turn images about their centre, by bilinear interpolation, with black corners.
 
     Args:
         images: (N, 3, H, W) uint8.
         degrees: counter-clockwise.
     """
-    # Without a fill: a fill of 0 would take the border's share of black from it twice.
+    # Not fill=0: torchvision would then mix pixels at the border with black twice.
     return rotate(images, degrees, interpolation=InterpolationMode.BILINEAR)
 
 
-def _by_jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
-    """Images saved as JPEG files of quality 100 less the strength, and read again."""
-    read = []
-    for pixels in images.permute(0, 2, 3, 1).cpu().numpy():
+def _jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
+    """Save images as JPEG files of quality 100 less the strength, and read them."""
+    quality = max(1, round(100 - strength))
+    decoded = []
+    for pixels in images.permute(0, 2, 3, 1).cpu().numpy():  # (H, W, 3) each
         file = io.BytesIO()
-        Image.fromarray(pixels).save(
-            file, "JPEG", quality=max(1, round(100 - strength))
-        )
-        read.append(np.asarray(Image.open(file, formats=("JPEG",))))
-    pixels = torch.from_numpy(np.stack(read)).permute(0, 3, 1, 2)
+        Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+        decoded.append(np.asarray(Image.open(file, formats=("JPEG",))))
+    pixels = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
     return pixels.contiguous().to(images.device)
 
 
-def _by_blur(images: Tensor, deviation: float, seed: int) -> Tensor:
+def _blur(images: Tensor, deviation: float, seed: int) -> Tensor:
     return in_chunks(images, lambda pixels: blurred(pixels, deviation))
 
 
-def _by_noise(images: Tensor, deviation: float, seed: int) -> Tensor:
-    draws = torch.Generator().manual_seed(seed)
-    return in_chunks(images, lambda pixels: with_noise(pixels, deviation, draws))
+def _noise(images: Tensor, deviation: float, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return in_chunks(images, lambda pixels: with_noise(pixels, deviation, generator))
 
 
-# Calibrated to the SSIM in its name, with the greatest strength for images of a side.
-_TO_SSIM = {
-    "blur": (_by_blur, lambda side: side / 4),
-    "noise": (_by_noise, lambda side: 255.0),
-    "jpeg": (_by_jpeg, lambda side: 99.0),
+# Shifts whose strength is found by the SSIM in their name, with the greatest strength
+# for images of a side in pixels.
+_CALIBRATED = {
+    "blur": (_blur, lambda side: side / 4),
+    "noise": (_noise, lambda side: 255.0),
+    "jpeg": (_jpeg, lambda side: 99.0),
 }
-# What takes the number in its name.
+# Shifts whose strength is the number in their name: a factor, or degrees.
 _BY_NUMBER = {
     "brightness": adjust_brightness,
     "contrast": adjust_contrast,
@@ -171,13 +172,14 @@ _BY_NUMBER = {
 
 
 def parsed(name: str) -> tuple[str, float]:
-    """Kind and number of a shift.
+    """Split the name of a shift into its kind and its number.
 
     Args:
-        name: such as "blur_0.9" (by its SSIM), "rotation_30" (degrees), "contrast_0.5".
+        name: such as "blur_0.9" (an SSIM), "rotation_30" (degrees) or "contrast_0.5"
+            (a factor).
 
     Raises:
-        ValueError: for another name.
+        ValueError: if it is not the name of a shift.
 
     Example:
         >>> parsed("blur_0.9")
@@ -191,11 +193,11 @@ def parsed(name: str) -> tuple[str, float]:
 
 
 def at(column: str, shift: str = "") -> str:
-    """Column of a quantity on a shifted target.
+    """Name the column of a quantity on shifted images.
 
     Args:
-        column: of the quantity.
-        shift: its name; "" is no shift.
+        column: of the quantity on the images as they are.
+        shift: name of the shift; "" for none.
 
     Example:
         >>> at("test_accuracy", "blur_0.9"), at("test_accuracy")
@@ -207,17 +209,17 @@ def at(column: str, shift: str = "") -> str:
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shift images; the same images, name and seed give the same bytes.
 
-    Blur, noise and JPEG have one strength for all images, by which the mean SSIM of up
-    to 256 of them, drawn by the seed, is the one in the name within 0.002, or within
-    0.02 where the SSIM of few images steps over it.
+    Blur, noise and JPEG have one strength for all images. It is the one at which the
+    mean SSIM of up to 256 images is the number in the name, to 0.002; or to 0.02 if
+    the SSIM jumps over that number, as it may with few images.
 
     Args:
         images: (N, 3, H, W) uint8 with sides of at least 11.
-        name: see ``parsed``.
-        seed: of the images that calibrate, and of noise.
+        name: of the shift, such as "blur_0.9"; see ``parsed``.
+        seed: for the choice of the images that give the strength, and for noise.
 
     Raises:
-        ValueError: for another name, or an SSIM that no strength leaves.
+        ValueError: if the name is not that of a shift, or no strength has its SSIM.
     """
     kind, value = parsed(name)
     if kind in _BY_NUMBER:
@@ -226,7 +228,7 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
         )
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
-    change, greatest = _TO_SSIM[kind]
+    change, greatest = _CALIBRATED[kind]
     strength = _strength(
         lambda strength: change(sample, strength, seed),
         sample,
@@ -239,41 +241,51 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
 def _strength(
     changed: Callable[[float], Tensor], sample: Tensor, name: str, greatest: float
 ) -> float:
-    """The strength that leaves a mean SSIM, by bisection.
+    """Find the strength with the mean SSIM in a name, by bisection.
 
-    The SSIM is 1 at strength 0 and falls.
+    The SSIM is 1 at strength 0 and falls with the strength.
+
+    Args:
+        changed: gives the sample shifted by a strength.
+        sample: (n, 3, H, W) uint8.
+        name: of the shift.
+        greatest: strength that is tried at most.
     """
     _, target = parsed(name)
     low = 0.0
     high = math.inf
     strength = greatest / 64
-    tried = []
+    trials = []
     for _ in range(_STEPS):
-        reached = float(ssim(sample, changed(strength)).double().mean())
-        tried.append((abs(reached - target), strength, reached))
-        if tried[-1][0] <= _CLOSE or (reached > target and strength == greatest):
+        mean_ssim = float(ssim(sample, changed(strength)).double().mean())
+        error = abs(mean_ssim - target)
+        trials.append((error, strength, mean_ssim))
+        is_too_weak = mean_ssim > target
+        if error <= _TOLERANCE or (is_too_weak and strength == greatest):
             break
-        if reached > target:
+        if is_too_weak:
             low = strength
         else:
             high = strength
-        strength = (low + high) / 2 if high < math.inf else min(2 * strength, greatest)
-    miss, strength, reached = min(tried)
-    if miss > _NEAR:
+        has_upper_bound = high < math.inf
+        strength = (low + high) / 2 if has_upper_bound else min(2 * strength, greatest)
+    error, strength, mean_ssim = min(trials)
+    if error > _STEP_TOLERANCE:
         raise ValueError(
             f"shift {name!r} cannot be made of these images: the nearest mean SSIM is "
-            f"{reached:.3f}, at strength {strength:g}"
+            f"{mean_ssim:.3f}, at strength {strength:g}"
         )
     return strength
 
 
-def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Tensor:
-    """Shifted images from a file, made where it is absent or damaged.
+def read_or_shift(folder: Path, images: Tensor, name: str, seed: int = 0) -> Tensor:
+    """Read shifted images from a file, or shift them and write it.
 
     Args:
-        folder: of the file, which is named by shift, seed and the images' bytes.
+        folder: of the file, which is named by the shift and a digest of its name, the
+            seed and the images.
         images: (N, 3, H, W) uint8 with sides of at least 11.
-        name: see ``parsed``.
+        name: of the shift, see ``parsed``.
         seed: see ``shifted``.
     """
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)

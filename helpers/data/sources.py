@@ -1,6 +1,6 @@
 """The files of a source of images: a folder, or a .zip that is unpacked once.
 
-Nothing is read but what lies in it.
+No file outside of the source is read.
 """
 
 import os
@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 from helpers.files import inside
 
-# In names: what tables, figures and other systems cannot hold.
+# Characters in names that tables, figures and other systems cannot hold; those from
+# \ud800 on stand for bytes that are not UTF-8.
 _UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
-_LEFT_OUT = (
-    "names with a backslash, a control character or bytes that are no UTF-8; "
+_NAMES_LEFT_OUT = (
+    "names with a backslash, a control character or bytes that are not UTF-8; "
     "rename those"
 )
-_LINKS = (
+_LINKS_LEFT_OUT = (
     "links lead to folders, out of the folder or nowhere; put there what they point "
     "to, such as by cp -rL"
 )
@@ -31,29 +32,32 @@ _IMAGE = re.compile(
     r".*\.(jpe?g|jpe|jfif|png|bmp|dib|gif|tiff?|webp|p[bgnp]m|jp2|j2k)",
     re.IGNORECASE | re.DOTALL,
 )
-# Folders that may hold lists of images, and lie beside those of classes.
+# Folders that lie beside folders of classes and may hold lists of images.
 LIST_FOLDERS = {"imagesets", "list", "lists", "meta", "metadata", "split", "splits"}
-_UTF8_FLAG = 0x800  # of a name in a zip
+_UTF8_FLAG = 0x800  # of a file in a zip whose name is UTF-8
 
 
 class Fault(NamedTuple):
-    """Something in the data that could not be used as it is."""
+    """Something in the data that cannot be used as it is."""
 
-    name: str
-    fault: str
-    detail: str
+    name: str  # path of the file; "" for a fault of a class or a split
+    fault: str  # its kind, such as "missing_annotation"
+    detail: str  # in words
     class_id: str = ""
     split: str = ""
 
 
-def composed(text: str) -> str:
-    """A text with each accented letter as one character, whatever system wrote it.
+def to_nfc(text: str) -> str:
+    """Write each accented letter as one character (Unicode's normal form NFC).
+
+    macOS writes an accent in the name of a file as a character of its own, and other
+    systems do not. In NFC the two are equal.
 
     Args:
-        text: such as the name of a folder, which macOS decomposes.
+        text: such as the name of a folder.
 
     Example:
-        >>> len("e\\u0301"), len(composed("e\\u0301"))
+        >>> len("e\\u0301"), len(to_nfc("e\\u0301"))
         (2, 1)
     """
     return unicodedata.normalize("NFC", text)
@@ -62,102 +66,113 @@ def composed(text: str) -> str:
 class Source:
     """A folder and the files below it.
 
-    What is hidden, is a link that leads elsewhere, or has an unusable name is left out.
+    Hidden files, links that lead out of the folder, and files with unusable names are
+    left out.
 
     Attributes:
         root: the folder.
         names: paths of the files below it, sorted.
-        images: those that end as images do.
-        opened: names of the files that were read.
-        faults: what was left out.
+        images: those of the paths that have the ending of an image.
+        opened: paths of the files that were read.
+        faults: a fault for links and one for names that were left out.
     """
 
     def __init__(self, root: Path, classes: Sequence[str] = ()) -> None:
-        """List the files. Where folders are named as some classes, only those.
+        """List the files.
 
-        Folders of lists, such as ``meta``, are looked into in any case.
+        Among folders of which some are named as ``classes``, only these are entered,
+        and folders of lists, such as ``meta``.
 
         Args:
-            root: folder.
-            classes: names of folders; none takes all.
+            root: the folder.
+            classes: names of the folders to enter; empty for all.
         """
         self.root = root
         self.names: list[str] = []
         self.opened: set[str] = set()
         self.faults: list[Fault] = []
         self._links: list[str] = []
-        wanted = {composed(name) for name in classes}
-        for place, folders, files in os.walk(root, onerror=_raise):
-            top = "" if place == str(root) else f"{os.path.relpath(place, root)}/"
-            self._leave_out(top, [*folders, *files])
-            linked = {name for name in folders if os.path.islink(f"{place}/{name}")}
-            self._links += [f"{top}{name}" for name in linked if _usable(name)]
-            named = any(composed(name) in wanted for name in folders)
+        wanted = {to_nfc(name) for name in classes}
+        for parent, folders, files in os.walk(root, onerror=_raise):
+            prefix = "" if parent == str(root) else f"{os.path.relpath(parent, root)}/"
+            self._note_unusable(prefix, [*folders, *files])
+            links = {name for name in folders if os.path.islink(f"{parent}/{name}")}
+            self._links += [f"{prefix}{name}" for name in links if _usable(name)]
+            has_wanted = any(to_nfc(name) in wanted for name in folders)
+            # os.walk enters the folders that remain in this list.
             folders[:] = [
                 name
                 for name in folders
                 if _usable(name)
-                and name not in linked
+                and name not in links
                 and (
-                    composed(name) in wanted
-                    or not named
+                    not has_wanted
+                    or to_nfc(name) in wanted
                     or name.lower() in LIST_FOLDERS
                 )
             ]
-            self.names += self._files(place, top, files)
+            self.names += self._usable_files(parent, prefix, files)
         self.names.sort()
-        self._spellings = {name.lower(): name for name in reversed(self.names)}
+        # Reversed, so that of names that differ in case alone the first is found.
+        self._by_small_letters = {name.lower(): name for name in reversed(self.names)}
         self.images = [name for name in self.names if _IMAGE.fullmatch(name)]
         if self._links:
-            detail = f"{len(self._links)} {_LINKS}"
+            detail = f"{len(self._links)} {_LINKS_LEFT_OUT}"
             self.faults.append(Fault(min(self._links), "link_not_followed", detail))
 
-    def _leave_out(self, top: str, names: Sequence[str]) -> None:
-        """Note the names of a folder that no table can hold."""
+    def _note_unusable(self, prefix: str, names: Sequence[str]) -> None:
+        """Add a fault for the names in a folder that cannot be used."""
         unusable = [name for name in names if _UNUSABLE.search(name)]
         if unusable:
-            name = f"{top}{min(unusable)}".encode("utf-8", "backslashreplace").decode()
-            detail = f"{len(unusable)} {_LEFT_OUT}"
-            self.faults.append(Fault(name, "name_not_usable", detail))
+            path = f"{prefix}{min(unusable)}"
+            printable = path.encode("utf-8", "backslashreplace").decode()
+            detail = f"{len(unusable)} {_NAMES_LEFT_OUT}"
+            self.faults.append(Fault(printable, "name_not_usable", detail))
 
-    def _files(self, place: str, top: str, files: Sequence[str]) -> Iterator[str]:
-        """Files of a folder that may be read; a link only where it stays inside."""
+    def _usable_files(
+        self, parent: str, prefix: str, files: Sequence[str]
+    ) -> Iterator[str]:
+        """Paths of the files of a folder that may be read.
+
+        A link may be read if it leads to a file below the root; others are noted.
+        """
         root = os.path.realpath(self.root)
         for name in filter(_usable, files):
-            path = f"{place}/{name}"
+            path = f"{parent}/{name}"
             if os.path.islink(path):
                 target = os.path.realpath(path)
                 if not (target.startswith(f"{root}/") and os.path.isfile(target)):
-                    self._links.append(f"{top}{name}")
+                    self._links.append(f"{prefix}{name}")
                     continue
-            yield f"{top}{name}"
+            yield f"{prefix}{name}"
 
-    def spelt(self, path: str) -> str:
-        """The name of a file as it lies there, such as ``a.TXT`` for ``a.txt``.
+    def find_ignoring_case(self, path: str) -> str:
+        """Find a file whose path is equal up to case, such as ``a.TXT`` for ``a.txt``.
 
         Args:
             path: of a file, in letters of any case.
 
         Returns:
-            "" where there is no such file.
+            The path with the letters that it has in the source; "" if there is no such
+            file.
         """
-        return self._spellings.get(path.lower(), "")
+        return self._by_small_letters.get(path.lower(), "")
 
     def read(self, name: str) -> bytes:
-        """Bytes of a regular file of the folder.
+        """Read the bytes of a regular file of the folder.
 
         Args:
             name: path below the folder.
 
         Raises:
-            ValueError: where it is none.
-            OSError: where it cannot be read now.
+            ValueError: if it is not a regular file.
+            OSError: if it cannot be read now.
         """
-        place = inside(self.root, name)
-        if not place.is_file():  # no pipe and no device, which may have no end
-            raise ValueError(f"{name} is no regular file, or a link to nothing")
+        path = inside(self.root, name)
+        if not path.is_file():  # reading a pipe or a device may never end
+            raise ValueError(f"{name} is not a regular file, or a link to nothing")
         self.opened.add(name)
-        return place.read_bytes()
+        return path.read_bytes()
 
 
 def _raise(fault: OSError) -> None:
@@ -170,17 +185,17 @@ def _usable(name: str) -> bool:
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
-    """Text that changes where a file of a source is renamed, resized or touched.
+    """Text that changes if a file of a source is renamed, resized or touched.
 
-    A zip is not unpacked for it.
+    A zip is not unpacked for it: its own size and time count.
 
     Args:
         path: the folder or .zip.
-        classes: names of folders that alone are looked into, where there are such.
+        classes: names of the folders to enter, see ``Source``.
 
     Raises:
-        FileNotFoundError: where nothing is there.
-        ValueError: for what is neither.
+        FileNotFoundError: if the path does not exist.
+        ValueError: if it is neither a folder nor a .zip.
     """
     if not path.is_dir():
         return _zip_state(path)
@@ -197,21 +212,22 @@ def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Sour
     Args:
         path: the folder or .zip.
         unpacked: the folder below which a .zip is unpacked.
-        classes: names of folders that alone are looked into, where there are such.
+        classes: names of the folders to enter, see ``Source``.
 
     Raises:
-        FileNotFoundError: where nothing is there.
-        ValueError: for what is neither, or a damaged or empty zip.
+        FileNotFoundError: if the path does not exist.
+        ValueError: if it is neither a folder nor a .zip, or a damaged or empty .zip.
     """
     if path.is_dir():
         return Source(path, classes)
-    place = unpacked / f"{path.stem}-{_zip_state(path)}"
-    if not place.is_dir():
-        _unpack(path, place)
-    return Source(place, classes)
+    folder = unpacked / f"{path.stem}-{_zip_state(path)}"
+    if not folder.is_dir():
+        _unpack(path, folder)
+    return Source(folder, classes)
 
 
 def _zip_state(path: Path) -> str:
+    """Size and time of change of a .zip; an error for anything else."""
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist; put the images there, or name the folder or .zip "
@@ -234,14 +250,14 @@ def _begins_as_zip(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _unpack(path: Path, place: Path) -> None:
+def _unpack(path: Path, folder: Path) -> None:
     """Unpack a zip into a folder that is complete or absent.
 
-    ``zipfile`` lets no name leave it, and writes no links.
+    ``zipfile`` writes nothing outside of the folder, and no links.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
-        dir=place.parent, prefix=".", ignore_cleanup_errors=True
+        dir=folder.parent, prefix=".", ignore_cleanup_errors=True
     ) as partial:
         files = Path(partial) / "files"
         files.mkdir()
@@ -249,19 +265,19 @@ def _unpack(path: Path, place: Path) -> None:
             with zipfile.ZipFile(path) as archive:
                 _extract(archive, files)
         except Exception as fault:
-            # Unpackers raise nearly every kind for damaged files; one with a number is
-            # of the disk.
+            # Damaged files raise exceptions of nearly every kind; an OSError with a
+            # number is a fault of the disk.
             if isinstance(fault, OSError) and fault.errno:
                 raise
             raise ValueError(f"{path} cannot be unpacked: {fault}") from fault
-        if not place.is_dir():  # another process may have been first
-            os.replace(files, place)
+        if not folder.is_dir():  # another process may have been first
+            os.replace(files, folder)
 
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Write the files of a zip below a folder, by the names that were meant."""
+    """Write the files of a zip below a folder."""
     members = archive.infolist()
-    if not any(not member.is_dir() for member in members):
+    if all(member.is_dir() for member in members):
         raise ValueError("it holds no files")
     size = sum(member.file_size for member in members)
     free = shutil.disk_usage(folder).free
@@ -270,17 +286,18 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
             f"its files take {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
         )
     for member in members:
-        member.filename = _meant(member)
+        member.filename = _name_in_zip(member)
         archive.extract(member, folder)
 
 
-def _meant(member: zipfile.ZipInfo) -> str:
-    """The name of a file in a zip.
+def _name_in_zip(member: zipfile.ZipInfo) -> str:
+    """The name of a file in a zip, with slashes and in the right encoding.
 
-    PowerShell 5 writes backslashes, and macOS UTF-8 without saying so.
+    PowerShell 5 writes backslashes. macOS writes UTF-8 without its flag, so that
+    ``zipfile`` decodes the name by code page 437.
     """
     name = member.filename
     if not member.flag_bits & _UTF8_FLAG:
-        with suppress(UnicodeError):  # it is what it seems
+        with suppress(UnicodeError):  # the name is not UTF-8: code page 437 is right
             name = name.encode("cp437").decode("utf-8")
     return name.replace("\\", "/")

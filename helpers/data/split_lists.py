@@ -1,4 +1,4 @@
-"""Lists of the images of a split, such as VOC's ImageSets/Main/train.txt."""
+"""Read lists of the images of a split, such as VOC's ImageSets/Main/train.txt."""
 
 import re
 from collections import defaultdict
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from helpers.data.annotations import parse_lines
 from helpers.data.places import Places
 from helpers.data.records import Record
-from helpers.data.sources import LIST_FOLDERS, Fault, Source, composed
+from helpers.data.sources import LIST_FOLDERS, Fault, Source, to_nfc
 
 _LIST = re.compile(
     r"(trainval|train|val|test)(id|idation|ing)?"
@@ -15,28 +15,32 @@ _LIST = re.compile(
     r"[_-]?(?P<number>\d*)\.(txt|lst)",
     re.IGNORECASE,
 )
-_COVERED = 0.5  # of the images, from which lists of all are of this source
-_TESTED = 0.05  # of the images, from which a list of test images alone is
+# Lists of training and test images are used if they name this share of all images,
+# lists of test images alone if they name that one.
+_LEAST_SHARE = 0.5
+_LEAST_TEST_SHARE = 0.05
 
 
 def with_splits(
     source: Source, items: Sequence[Record | Fault], may_have_lists: bool
 ) -> tuple[list[Record | Fault], list[str]]:
-    """Images by the lists of a source, where nothing else names test images.
+    """Split the images of a source by its lists, unless it has test images already.
 
-    Lists are files such as ``train.txt`` and ``test.txt`` with a path, or the name of
-    an image, on each line; what follows it, such as a label, is not looked at. Lists
-    of one folder and number belong together; of several such sets (Pascal VOC, DTD)
-    the first of those that name most images counts.
+    Lists are files such as ``train.txt`` and ``test.txt`` with the path or the name of
+    an image on each line; what follows on the line, such as a label, is ignored. Lists
+    in one folder and with the same number (``train1.txt``, ``test1.txt``) form a set.
+    If there are several sets (Pascal VOC, DTD), the one that names most images is
+    used, and of equal ones the first.
 
     Args:
         source: the files.
-        items: what a layout reads.
-        may_have_lists: whether lists are looked for.
+        items: the records and faults that a layout reads.
+        may_have_lists: whether to look for lists.
 
     Returns:
-        The items, of which those in no list are left out where there is one for
-        training; and the paths of the lists that were read.
+        The items with their splits, and the paths of the lists that were used. If
+        there is a list for training, images that are in no list are left out, with a
+        fault.
     """
     records = [item for item in items if isinstance(item, Record)]
     if not may_have_lists or any(record.split == "test" for record in records):
@@ -44,20 +48,21 @@ def with_splits(
     splits, lists = _best_set(source, records)
     if not lists:
         return list(items), []
-    rest = "train" if "train" not in splits.values() else ""
+    # Without a list for training, all images that are not for test are for training.
+    split_if_unlisted = "" if "train" in splits.values() else "train"
     result: list[Record | Fault] = []
-    left_out = []
+    unlisted = []
     for item in items:
         if isinstance(item, Fault):
             result.append(item)
             continue
-        split = splits.get(item.name, rest)
+        split = splits.get(item.name, split_if_unlisted)
         if split:
             result.append(item._replace(split=split))
         else:
-            left_out.append(item.name)
-    if left_out:
-        detail = f"{len(left_out)} images are in no list there, such as {left_out[0]}"
+            unlisted.append(item.name)
+    if unlisted:
+        detail = f"{len(unlisted)} images are in no list there, such as {unlisted[0]}"
         result.append(Fault(lists[0], "image_in_no_list", detail))
     return result, lists
 
@@ -65,13 +70,18 @@ def with_splits(
 def _best_set(
     source: Source, records: Sequence[Record]
 ) -> tuple[dict[str, str], list[str]]:
-    """Splits by image, of the lists that name most; none for few images."""
-    sets: dict[tuple[str, str], list[str]] = defaultdict(list)
-    parents = _parents_of_classes(records)
+    """Choose the set of lists that names most images and has test images.
+
+    Returns:
+        Splits by image, and the paths of the lists; both empty if the set names too
+        few of the images.
+    """
+    sets: dict[tuple[str, str], list[str]] = defaultdict(list)  # by folder and number
+    class_parents = _parents_of_classes(records)
     for path in source.names:
         folder, _, file = path.rpartition("/")
         match = _LIST.fullmatch(file)
-        if match and not _is_beside(path, parents):
+        if match and not _is_beside_classes(path, class_parents):
             sets[folder, match["number"]].append(path)
     images = Places(record.name for record in records)
     best: dict[str, str] = {}
@@ -81,60 +91,66 @@ def _best_set(
         if len(splits) > len(best) and "test" in splits.values():
             best = splits
             lists = paths
-    least = _COVERED if "train" in best.values() else _TESTED
-    if len(best) < least * len(records):
+    has_training = "train" in best.values()
+    least_share = _LEAST_SHARE if has_training else _LEAST_TEST_SHARE
+    if len(best) < least_share * len(records):
         return {}, []
     return best, lists
 
 
 def _parents_of_classes(records: Sequence[Record]) -> set[str]:
-    """Folders in which folders of classes lie, with a slash; "" for the top."""
+    """Folders that hold folders of classes, each with a slash; "" for the top."""
     parents = set()
     for record in records:
-        before, folder, _ = composed(f"/{record.name}").rpartition(
-            f"/{record.class_id}/"
-        )
-        if folder:
-            parents.add(f"{before}/"[1:])
+        # data/cat/1.jpg of the class "cat" -> data/
+        path = to_nfc(f"/{record.name}")
+        parent, class_folder, _ = path.rpartition(f"/{record.class_id}/")
+        if class_folder:
+            parents.add(f"{parent}/"[1:])
     return parents
 
 
-def _is_beside(path: str, parents: Iterable[str]) -> bool:
-    """Whether a file lies in a folder beside those of classes, of any other name.
+def _is_beside_classes(path: str, class_parents: Iterable[str]) -> bool:
+    """Whether a file lies in a folder beside those of classes that is not for lists.
 
-    Where some classes are asked for, such a folder is not looked into.
+    Such a list is ignored: a source that is opened for some of its classes does not
+    enter these folders, and splits must not depend on that.
     """
-    path = composed(path)
-    for parent in parents:
+    path = to_nfc(path)
+    for parent in class_parents:
+        if not path.startswith(parent):
+            continue
         folder, slash, _ = path.removeprefix(parent).partition("/")
-        inside = path.startswith(parent) and slash
-        if inside and folder.lower() not in LIST_FOLDERS:
+        if slash and folder.lower() not in LIST_FOLDERS:
             return True
     return False
 
 
 def _splits(source: Source, paths: Sequence[str], images: Places) -> dict[str, str]:
-    """Splits by image; one that is in a list of training and one of test is for test.
+    """Split of each image that a set of lists names.
 
-    ``trainval`` repeats ``train`` and ``val``, and stands for training without them.
+    An image in a list of test and one of training is for test. ``trainval`` lists the
+    images of ``train`` and ``val`` together: those that are not in ``val`` are for
+    training.
     """
     splits: dict[str, str] = {}
     for path in sorted(paths, key=_rank):
         split = "train" if _rank(path) else "test"
-        opened = path in source.opened
+        was_opened = path in source.opened
         lines = parse_lines(source.read(path))
-        if not opened:
-            source.opened.discard(path)  # it is none where it names no image
+        if not was_opened:
+            # The caller notes it as opened if its set of lists is used.
+            source.opened.discard(path)
         for line in lines:
-            place = images.named(path, line)
-            place = place or images.named(path, line.split()[0])
-            if place:
-                splits.setdefault(place, split)
+            image = images.named(path, line)
+            image = image or images.named(path, line.split()[0])
+            if image:
+                splits.setdefault(image, split)
     return splits
 
 
 def _rank(path: str) -> int:
-    """0 for a list of validation or test, 1 for one of training, 2 for both."""
+    """Order of lists: 0 for validation or test, 1 for training, 2 for trainval."""
     name = path.rpartition("/")[2].lower()
     if name.startswith("trainval"):
         return 2

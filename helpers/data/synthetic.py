@@ -1,13 +1,14 @@
-"""The embedded data: rendered scenes with one object of the class and its exact box.
+"""Rendered scenes with one object of a class and its exact box, as a source of images.
 
-The background may give the class away.
+The stripes of the background may be a cue for the class.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-# Each shape on object coordinates u, v in [-1, 1] (u to the right, v down).
+# For each shape, whether it covers the points with object coordinates u (to the right)
+# and v (down) in [-1, 1].
 _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "disc": lambda u, v: u**2 + v**2 < 1,
     "square": lambda u, v: np.maximum(abs(u), abs(v)) < 0.85,
@@ -46,19 +47,19 @@ def scenes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Render scenes, class by class.
 
-    Image i of a class is the same however many are asked for. The background may carry
-    stripes whose direction belongs to a class: in the training split to the image's
-    class, in the test split to a random one, so that a network which looks beside the
-    object pays for it on unseen images. Of the object, which is lighter than any
-    background, only the shape says anything of the class.
+    Image i of a class does not depend on how many are rendered. The background may
+    have stripes, whose direction stands for a class: in the training split for the
+    class of the image, in the test split for a random class. So a network that looks
+    at the background instead of the object errs on test images. The object is lighter
+    than any background; its class is told by its shape alone.
 
     Args:
-        classes: their number, at most that of ``CLASS_NAMES``.
-        per_class: images of each.
-        size: side, pixels; from 16 on all classes show.
-        seed: of all draws.
+        classes: number of classes, at most that of ``CLASS_NAMES``.
+        per_class: number of images per class.
+        size: side of the images in pixels; shapes can be told apart from 16 on.
+        seed: of all random numbers.
         split: "train" or "test".
-        background_cue: probability of stripes.
+        background_cue: probability that the background has stripes.
 
     Returns:
         Images (N, 3, size, size) uint8 RGB; labels (N,) int64; boxes (N, 1, 4) int16,
@@ -93,6 +94,10 @@ def _scene(
     background_cue: float,
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Render one image (3, size, size) uint8 and the mask (size, size) of its object.
+
+    Below, x and y are the coordinates (size, size) of the pixels, in [0, 1).
+    """
     y, x = np.mgrid[0:size, 0:size] / size
     cue = label if split == "train" else int(generator.integers(len(CLASS_NAMES)))
     image = _background(x, y, generator)
@@ -108,7 +113,7 @@ def _scene(
 def _background(
     x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Smooth dark colour: a level and three slow waves a channel, 132 at most."""
+    """Smooth dark colours: in each channel a level and three waves, 132 at most."""
     image = generator.uniform(40, 105, (3, 1, 1)) + np.zeros((3, *x.shape))
     for _ in range(3):
         wave = generator.uniform(-7, 7, (2, 3, 1, 1))
@@ -125,58 +130,64 @@ def _stripes(
     frequency: float,
     generator: np.random.Generator,
 ) -> np.ndarray:
+    """A wave in [-1, 1] of an angle (radians) and a frequency (per side of the image).
+
+    Its phase is random.
+    """
     phase = generator.uniform(0, 2 * np.pi)
-    return np.sin(
-        2 * np.pi * frequency * (np.cos(angle) * x + np.sin(angle) * y) + phase
-    )
+    distance = np.cos(angle) * x + np.sin(angle) * y
+    return np.sin(2 * np.pi * frequency * distance + phase)
 
 
 def _clutter(
     image: np.ndarray, x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Lines and blots that are no class."""
+    """Draw 2 to 5 short lines of random colours, which say nothing of the class."""
     for _ in range(int(generator.integers(2, 6))):
         angle = generator.uniform(0, np.pi)
         offset = generator.uniform(-0.5, 1)
-        along = np.cos(angle) * x + np.sin(angle) * y - offset
-        across = -np.sin(angle) * x + np.cos(angle) * y
-        near = (abs(along) < generator.uniform(0.01, 0.03)) & (
-            abs(across - generator.uniform(-0.5, 1)) < 0.15
-        )
-        image = np.where(near, generator.uniform(0, 255, (3, 1, 1)), image)
+        across_line = np.cos(angle) * x + np.sin(angle) * y - offset
+        along_line = -np.sin(angle) * x + np.cos(angle) * y
+        half_width = generator.uniform(0.01, 0.03)
+        centre = generator.uniform(-0.5, 1)
+        on_line = (abs(across_line) < half_width) & (abs(along_line - centre) < 0.15)
+        colour = generator.uniform(0, 255, (3, 1, 1))
+        image = np.where(on_line, colour, image)
     return image
 
 
 def _object_mask(
     label: int, x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Place the class's shape, wholly inside.
+    """Mark the pixels (size, size) of a class's shape, which lies inside of the image.
 
-    About 30 to 65 % of the side, stretched by up to 35 %, turned by up to 20 degrees.
+    The shape takes about 30 to 65 % of the side, is stretched by up to 35 %, and turned
+    by up to 20 degrees.
     """
-    half = generator.uniform(0.18, 0.33) * np.exp(generator.uniform(-0.15, 0.15, 2))
+    scale = generator.uniform(0.18, 0.33)
+    half_sides = scale * np.exp(generator.uniform(-0.15, 0.15, 2))
     angle = generator.uniform(-0.35, 0.35)
-    # A turned square of half width 0.9 reaches to 0.9 (cos 0.35 + sin 0.35) = 1.16.
-    reach = half.max() * 1.2
+    # A turned square of half side 0.9 reaches to 0.9 (cos 0.35 + sin 0.35) = 1.16.
+    reach = half_sides.max() * 1.2
     centre = generator.uniform(reach, 1 - reach, 2)
     dx = x - centre[0]
     dy = y - centre[1]
-    u = (np.cos(angle) * dx + np.sin(angle) * dy) / half[0]
-    v = (-np.sin(angle) * dx + np.cos(angle) * dy) / half[1]
+    u = (np.cos(angle) * dx + np.sin(angle) * dy) / half_sides[0]
+    v = (-np.sin(angle) * dx + np.cos(angle) * dy) / half_sides[1]
     mask = _SHAPES[CLASS_NAMES[label]](u, v)
-    # The shapes live in [-1, 1]; a periodic one must not return outside.
+    # Periodic shapes, such as bars, would go on outside of [-1, 1].
     return mask & (np.maximum(abs(u), abs(v)) <= 1)
 
 
 def _object_colour(
     x: np.ndarray, y: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Any light colour, plain or textured, above 150 in all channels.
+    """A light colour (3, size, size), plain or with stripes, of at least 150.
 
-    So it is above the background with its stripes.
+    So it is lighter than the background, which is 132 at most, and 146 with stripes.
     """
     angle = generator.uniform(0, np.pi)
     frequency = generator.uniform(8, 20)
     stripes = _stripes(x, y, angle, frequency, generator)
-    texture = stripes * generator.choice([0, 0, 20])
-    return generator.uniform(170, 255, (3, 1, 1)) + texture
+    amplitude = generator.choice([0, 0, 20])  # one object in three has stripes
+    return generator.uniform(170, 255, (3, 1, 1)) + amplitude * stripes

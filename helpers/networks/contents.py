@@ -84,7 +84,7 @@ def read(path: Path, part: str = "") -> Contents:
         part: which of several networks in the file; "" where there is one.
 
     Raises:
-        ValueError: for what is no checkpoint, is damaged, holds other objects, or
+        ValueError: if the file is not a checkpoint, is damaged, holds other objects, or
             holds several networks of which ``part`` names none.
 
     Example:
@@ -181,7 +181,7 @@ def choose_network(
 def check_regular(path: Path) -> None:
     """Refuse a broken link, and a pipe or the like, whose reading would never end."""
     if not path.is_file() and (path.exists() or path.is_symlink()):
-        kind = "a link to nothing" if path.is_symlink() else "no regular file"
+        kind = "a link to nothing" if path.is_symlink() else "not a regular file"
         raise ValueError(f"{path.name} is {kind}")
 
 
@@ -193,7 +193,7 @@ def _content(path: Path) -> Any:
     # safetensors: eight bytes of length, then a header in JSON.
     tensors_only = head[8:9] == b"{"
     if not tensors_only and not head.startswith(_BEGINNINGS):
-        raise ValueError(f"{path.name} is no checkpoint: {_what_begins(path, head)}")
+        raise ValueError(f"{path.name} is not a checkpoint: {_what_begins(path, head)}")
     try:
         if tensors_only:
             tensors = safetensors.torch.load_file(path)

@@ -83,7 +83,7 @@ def check_numbers(
     unusable = [key for key, value in weights.items() if _is_unusable(value)]
     if unusable:
         raise ValueError(
-            f"{name} was refused: {_with_first(unusable, weights)} are no real "
+            f"{name} was refused: {_with_first(unusable, weights)} are not real "
             "weights; save float32"
         )
     infinite = [key for key, value in weights.items() if _is_not_finite(value)]

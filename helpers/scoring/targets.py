@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import at
-from helpers.data.shifts import kept as made_once
+from helpers.data.shifts import at, read_or_shift
 from helpers.measures import evidence, registry, transforms
 from helpers.measures.passes import Classifier
 from helpers.networks import resnet
@@ -100,7 +99,7 @@ class _Targets:
     def shifted(self, data: StudyData, shift: str) -> Tensor:
         """The test images under a shift, made at the first call and stored."""
         seed = self.settings.seed
-        return made_once(self.folder / shift, data.test.images, shift, seed)
+        return read_or_shift(self.folder / shift, data.test.images, shift, seed)
 
 
 def _on_targets(

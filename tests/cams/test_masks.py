@@ -186,7 +186,7 @@ def test_masks_that_are_missing_fit_twice_or_are_no_image_are_refused(tmp_path):
         (
             ["text"],
             ValueError,
-            r"^the mask .*text.png is no readable image \(UnidentifiedImageError: ",
+            r"^the mask .*text.png is not a readable image \(UnidentifiedImageError: ",
         ),
     ):
         with pytest.raises(fault, match=message):
@@ -306,5 +306,5 @@ def test_a_postscript_file_named_as_a_mask_is_not_opened(tmp_path, monkeypatch):
     (tmp_path / "a.png").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n"
     )
-    with pytest.raises(ValueError, match=r"a.png is no readable image"):
+    with pytest.raises(ValueError, match=r"a.png is not a readable image"):
         machine.masks_from_folder(tmp_path, ["a.jpg"], 16)

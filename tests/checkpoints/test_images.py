@@ -119,7 +119,7 @@ def test_what_can_be_no_training_images_is_named(folders, tmp_path):
     broken = folders("broken", count=1)
     for path in broken.rglob("*.png"):
         path.write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"can be used: cat/0\.png: it is no JPEG, "):
+    with pytest.raises(ValueError, match=r"can be used: cat/0\.png: it is not JPEG, "):
         images.training_images(
             broken, tmp_path / "zip", preparation=images.Preparation(side=16)
         )

@@ -320,7 +320,7 @@ def test_what_is_no_regular_file_costs_itself_alone(tmp_path):
     for name, kind in {
         "loop.pt": "a link to nothing",
         "nothing.pt": "a link to nothing",
-        "pipe.pth.tar": "no regular file",
+        "pipe.pth.tar": "not a regular file",
     }.items():
         with pytest.raises(ValueError, match=f"{name} is {kind}"):
             load.as_model(files[name], name, load.Reading(), plain)

@@ -77,7 +77,7 @@ def test_tiny_boxes_by_hand_and_a_wrong_line_costs_one_image():
         (1, 2, 3, 4),
         (5, 6, 7, 8),
     )  # a line that stands twice says nothing new
-    assert found["y.JPEG"] == "['1', '2', '3'] is no box of 4 finite numbers"
+    assert found["y.JPEG"] == "['1', '2', '3'] is not a box of 4 finite numbers"
     assert isinstance(found["z.JPEG"], str)
     assert parse_tiny_boxes(b"v.JPEG\tn1\t1\t2\t3\t4")["v.JPEG"].objects == (
         ("n1", (1, 2, 3, 4)),
@@ -149,10 +149,10 @@ def test_a_mask_of_runs_without_a_box_is_named():
 
 
 def test_a_csv_whose_letters_or_numbers_are_not_known_is_named():
-    with pytest.raises(ValueError, match="no UTF-8; save it as UTF-8"):
+    with pytest.raises(ValueError, match="not UTF-8; save it as UTF-8"):
         parse_csv("path,label\na.png,tür".encode("latin-1"))
     found = parse_csv(b"path,label,x,y,w,h\na.png,cat,1,2,,4\nb.png,cat,,,,")
-    assert "is no box of 4 finite numbers" in found["a.png"]
+    assert "is not a box of 4 finite numbers" in found["a.png"]
     assert found["b.png"] == Annotation((("cat", None),))
 
 
@@ -182,7 +182,7 @@ def test_coco_by_hand():
         b"[" * 100_000,
         b'{"images": 1, "annotations": [], "categories": []}',
     ):
-        with pytest.raises(ValueError, match=r"as COCO has them|it is no JSON"):
+        with pytest.raises(ValueError, match=r"as COCO has them|it is not JSON"):
             parse_coco(content)
 
 
@@ -200,7 +200,7 @@ def test_yolo_by_hand():
     assert "divide pixels by its width" in parse_yolo(b"1 24 30 12 9", {})
     outline = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9", {"0": "cat"})
     assert outline.objects == (("cat", (0.1, 0.2, 0.4, 0.9)),)
-    assert parse_yolo(b"-1 0.5 0.5 1 1", {}) == "-1 is no number of a class"
+    assert parse_yolo(b"-1 0.5 0.5 1 1", {}) == "-1 is not the number of a class"
     certain = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9 0.77", {"0": "cat"})
     assert certain == outline
     certain = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.77", {"0": "cat"})
@@ -237,7 +237,7 @@ def test_labelme_by_hand():
     assert isinstance(parse_labelme(json.dumps(table).encode()), str)
     for content in (b"", b"[]", b'{"images": []}'):
         with pytest.raises(
-            ValueError, match=r"no shapes as labelme has them|it is no JSON"
+            ValueError, match=r"no shapes as labelme has them|it is not JSON"
         ):
             parse_labelme(content)
 

@@ -96,7 +96,7 @@ def test_classes_whose_names_look_like_splits_or_masks_stay_classes(paths):
         assert {item[1] for item in read(paths)} == set(paths)
         return
     assert {item[1] for item in read(paths)} == {path.split("/")[0] for path in paths}
-    assert not class_folders.masks([f"{path}/0.png" for path in paths])
+    assert not class_folders.find_masks([f"{path}/0.png" for path in paths])
 
 
 def test_splits_within_classes_are_read():

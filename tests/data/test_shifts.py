@@ -118,13 +118,14 @@ def test_an_ssim_out_of_reach_is_refused():
 
 
 def test_copies_are_made_once_and_kept(tmp_path, monkeypatch):
-    made = shifts.kept(tmp_path, IMAGES, "blur_0.9", 3)
+    made = shifts.read_or_shift(tmp_path, IMAGES, "blur_0.9", 3)
     assert torch.equal(made, shifts.shifted(IMAGES, "blur_0.9", 3))
     with monkeypatch.context() as patch:
         patch.setattr(shifts, "shifted", lambda *given: pytest.fail("made twice"))
-        assert torch.equal(shifts.kept(tmp_path, IMAGES, "blur_0.9", 3), made)
-    shifts.kept(tmp_path, IMAGES.flip(0), "blur_0.9", 3)
-    shifts.kept(tmp_path, IMAGES, "blur_0.9", 4)
+        again = shifts.read_or_shift(tmp_path, IMAGES, "blur_0.9", 3)
+        assert torch.equal(again, made)
+    shifts.read_or_shift(tmp_path, IMAGES.flip(0), "blur_0.9", 3)
+    shifts.read_or_shift(tmp_path, IMAGES, "blur_0.9", 4)
     assert len(list(tmp_path.iterdir())) == 3  # nothing partial
 
 

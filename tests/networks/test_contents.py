@@ -196,7 +196,7 @@ def test_a_safetensors_file_of_the_workbook_has_a_checksum(tmp_path):
 )
 def test_a_file_in_place_of_a_checkpoint_is_called_what_it_is(tmp_path, content, words):
     (tmp_path / "a.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=f"a.pt is no checkpoint: {words}"):
+    with pytest.raises(ValueError, match=f"a.pt is not a checkpoint: {words}"):
         contents.read(tmp_path / "a.pt")
 
 

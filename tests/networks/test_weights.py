@@ -89,13 +89,13 @@ def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
     [
         (
             b"sixteen letters.",
-            r"is no checkpoint: its 16 bytes begin with b'sixteen letters\.'; give a file written by",
+            r"is not a checkpoint: its 16 bytes begin with b'sixteen letters\.'; give a file written by",
         ),
         (
             b"version https://git-lfs.github.com/spec/v1",
-            "is no checkpoint: it is a pointer of git-lfs",
+            "is not a checkpoint: it is a pointer of git-lfs",
         ),
-        (b"", "is no checkpoint: it is empty"),
+        (b"", "is not a checkpoint: it is empty"),
         (b"PK\x03\x04 not a zip", "cannot be read as plain tensors"),
         ((4).to_bytes(8, "little") + b"{no}", "cannot be read as plain tensors"),
     ],
@@ -130,10 +130,10 @@ def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp
     [
         (
             lambda value: value.to(torch.float8_e4m3fn),
-            r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are no real weights",
+            r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are not real weights",
         ),
-        (lambda value: value.to(torch.complex64), "no real weights"),
-        (lambda value: value.to_sparse(), "no real weights"),
+        (lambda value: value.to(torch.complex64), "not real weights"),
+        (lambda value: value.to_sparse(), "not real weights"),
         (
             lambda value: value * float("nan"),
             "1 tensors, first layer1.* are not finite",
