@@ -1,4 +1,4 @@
-"""Batches that become smaller where the memory of a GPU does not suffice."""
+"""Smaller batches after a GPU has run out of memory."""
 
 import warnings
 from collections.abc import Callable
@@ -9,34 +9,37 @@ import torch
 Result = TypeVar("Result")
 
 _MOST_HALVINGS = 2
-_halvings = {"count": 0}  # of this process, for as long as it lives
+_halvings = {"count": 0}  # in this process so far; it never falls
 
 
 def fitting_batch(count: int) -> int:
     """Number of images of a pass, halved as often as memory ran out in this process.
 
+    Args:
+        count: number of images where memory suffices.
+
     Example:
         >>> fitting_batch(256)
         256
     """
-    return max(1, count >> _halvings["count"])
+    return max(1, count // 2 ** _halvings["count"])
 
 
 def halving_batches(compute: Callable[[], Result], name: str) -> Result:
-    """Compute in batches; where memory runs out, again with half of each.
+    """Compute something in batches, again with half of the batch if memory runs out.
 
-    A process halves its batches twice at most, and stays with what sufficed. Only for
-    what does not depend on the batch beyond rounding, and asks ``fitting_batch``.
+    A process halves its batches at most twice, and does not enlarge them again.
 
     Args:
-        compute: is called anew after each halving.
+        compute: takes its batch size from ``fitting_batch``. Its result must not depend
+            on the batch size beyond rounding. It is called again after each halving.
         name: of what is computed, for the warning.
 
     Returns:
-        What ``compute`` returns.
+        The result of ``compute``.
 
     Raises:
-        torch.OutOfMemoryError: where a quarter of the batch does not suffice.
+        torch.OutOfMemoryError: if a quarter of the batch does not fit either.
     """
     while True:
         try:
@@ -44,7 +47,8 @@ def halving_batches(compute: Callable[[], Result], name: str) -> Result:
         except torch.OutOfMemoryError:
             if _halvings["count"] == _MOST_HALVINGS:
                 raise
-        # Out of the handler, so that no traceback holds the tensors of the failed pass.
+        # Outside of the except block, where the traceback of the failed pass, and with
+        # it its tensors, are released.
         _halvings["count"] += 1
         torch.cuda.empty_cache()
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Contents of a checkpoint, read as tensors and plain values: no code is run."""
+"""Read a checkpoint as tensors and plain values: no code in its file is run."""
 
 import argparse
 import json
@@ -31,21 +31,21 @@ _NESTED = (
     "weights",
     "module",
 )
-_DEPTH = 3  # levels of nested dicts that are looked through
-# Before each name, by wrappers (DataParallel, Lightning) or by habit.
+_DEPTH = 3  # levels of nested dicts that are searched
+# Prefixes of names that wrappers (DataParallel, Lightning) or programmers add.
 _PREFIXES = ("module.", "model.", "net.", "network.")
-_COMPILED = "_orig_mod"  # torch.compile's, before the names of what was compiled
+_COMPILED = "_orig_mod"  # that torch.compile adds to the names of a compiled network
 _AVERAGED = re.compile(r"(^|[_.])ema([_.]|$)", re.IGNORECASE)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<ending>\.\w+)")
-# What torch.save writes, now and before its version 1.6.
+# First bytes of files of torch.save: a zip, or a pickle before version 1.6.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
-# The first bytes of files that are not checkpoints, with what they are.
+# First bytes of files that are not checkpoints, with what they are and what to do.
 _NOT_CHECKPOINTS = {
     b"version https://": "a pointer of git-lfs; fetch the file by git lfs pull",
     b"<": "a page of the web; download the file again",
     b"\x1f\x8b": "compressed by gzip; unpack it",
 }
-# Where programs note the names of the classes, and the accuracy that they measured.
+# Keys under which programs note the names of the classes, and their accuracies.
 _CLASSES = (
     "class_to_idx",
     "idx_to_class",
@@ -63,25 +63,25 @@ _ACCURACY = re.compile(
 
 
 class Contents(NamedTuple):
-    """A state dict, and what its file says of it."""
+    """A state dict, with the classes and the accuracy that its file states."""
 
-    state: State  # by the names that the bare network has
-    classes: tuple[str, ...]  # in the order of the outputs; none where not noted
-    accuracy: float  # the highest noted, in [0, 1]; NaN where none is
-    notes: tuple[str, ...]  # what a reader should know of the choice
+    state: State  # by the names that the network has without wrappers
+    classes: tuple[str, ...]  # in the order of the outputs; empty if not stated
+    accuracy: float  # the highest that is stated, in [0, 1]; NaN if none is
+    notes: tuple[str, ...]  # on tensors in the file that were not chosen
 
 
 def read(path: Path, part: str = "") -> Contents:
     """Read a checkpoint without running code that its file may hold.
 
-    The state dict may stand under a usual name ("state_dict", "model"), in a file
-    of several, or in shards ("model-00001-of-00002.safetensors"). What wrappers put
-    before the names of tensors is removed. Averaged weights (EMA) beside others are
-    noted and not taken.
+    The state dict may have a usual key ("state_dict", "model"), may be one of several
+    in the file, or may be in shards ("model-00001-of-00002.safetensors"). Prefixes that
+    wrappers add to the names of tensors are removed. Averaged weights (EMA) beside
+    others are noted and not used.
 
     Args:
-        path: of safetensors or of what ``torch.save`` wrote.
-        part: which of several networks in the file; "" where there is one.
+        path: of a safetensors file, or a file of ``torch.save``.
+        part: name of the network, if the file holds several; else "".
 
     Raises:
         ValueError: if the file is not a checkpoint, is damaged, holds other objects, or
@@ -109,7 +109,10 @@ def read(path: Path, part: str = "") -> Contents:
 
 
 def shards(path: Path) -> list[Path]:
-    """The files that hold a checkpoint together: its shards, or the one file.
+    """List the files of a checkpoint: all its shards, or the one file.
+
+    Args:
+        path: of the file, or of any shard.
 
     Raises:
         ValueError: if a shard is missing.
@@ -134,7 +137,11 @@ def shards(path: Path) -> list[Path]:
 
 
 def is_averaged(name: str) -> bool:
-    """Whether a name is of averaged weights (EMA, exponential moving average)."""
+    """Tell a name of averaged weights (EMA, exponential moving average).
+
+    Args:
+        name: of a state dict or a network.
+    """
     return bool(_AVERAGED.search(name))
 
 
@@ -179,7 +186,14 @@ def choose_network(
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a broken link, and a pipe or the like, whose reading would never end."""
+    """Refuse a broken link, and a pipe or device, whose reading may never end.
+
+    Args:
+        path: of a file.
+
+    Raises:
+        ValueError: if it is not a regular file; nothing for one that does not exist.
+    """
     if not path.is_file() and (path.exists() or path.is_symlink()):
         kind = "a link to nothing" if path.is_symlink() else "not a regular file"
         raise ValueError(f"{path.name} is {kind}")
@@ -217,7 +231,7 @@ def _content(path: Path) -> Any:
             "trust it, load it yourself and save model.state_dict() with "
             "safetensors.torch.save_file"
         ) from fault
-    except Exception as fault:  # readers of damaged files raise nearly every kind
+    except Exception as fault:  # damaged files raise exceptions of nearly every kind
         if is_of_machine(fault):
             raise
         lines = str(fault).splitlines() or [""]
@@ -354,10 +368,10 @@ def _locate_state_dict(
         ValueError: if there is none, or several may be meant.
     """
     if not states:
-        held = ", ".join(map(str, keys[:5])) or "nothing"
+        first_keys = ", ".join(map(str, keys[:5])) or "nothing"
         raise ValueError(
             f"{file} holds no state dict of tensors, at its top or under "
-            f"{', '.join(_NESTED)}; it has {held}"
+            f"{', '.join(_NESTED)}; it has {first_keys}"
         )
     usual = [
         name
@@ -390,7 +404,7 @@ def _share_half(first: set[str], second: set[str]) -> bool:
 
 
 def _unwrapped(state: Mapping[str, Tensor]) -> State:
-    """A state dict with the names that the bare network has."""
+    """A state dict with the names that the network has without wrappers."""
     names = [_without_compilation(name) for name in state]
     while True:
         prefix = _common_prefix(names)

@@ -1,6 +1,6 @@
-"""Which GPUs torch can use, and in its own words why it can use none.
+"""The GPUs that torch can use, and its messages if it can use none.
 
-``python -m helpers.networks.devices`` prints it.
+``python -m helpers.networks.devices`` prints them.
 """
 
 import json
@@ -14,17 +14,16 @@ import torch
 
 
 def usable_gpus(number: int | None = None) -> dict[str, Any]:
-    """Which GPUs torch can use in this process, and what it says of them.
+    """List the GPUs that torch can use in this process, with torch's messages.
 
     Args:
-        number: of a GPU that is to compute one sum, which shows what only a kernel
-            shows, such as a card for which this torch was not built; None computes
+        number: of a GPU that computes one sum as a trial. Only a trial shows some
+            faults, such as a card for which this torch was not built. None computes
             nothing, and takes no memory of a GPU.
 
     Returns:
-        ``names``: the model of each GPU, none where torch can use none; ``words``:
-        torch's warnings and its error, "" where it has nothing to say; ``torch``: its
-        version.
+        ``names``: the model of each usable GPU; ``words``: torch's warnings and error,
+        "" without any; ``torch``: its version.
     """
     names = []
     with warnings.catch_warnings(record=True) as caught:
@@ -36,38 +35,43 @@ def usable_gpus(number: int | None = None) -> dict[str, Any]:
             if number is not None:
                 torch.zeros(1, device=f"cuda:{number}").add_(1).item()
             names = models
-            words = []
-        except (RuntimeError, AssertionError) as fault:  # the latter: built for CPUs
-            words = [str(fault)]
-    words += [str(warning.message) for warning in caught]
-    first_lines = [" ".join(text.split())[:600] for text in words]
+            messages = []
+        except (RuntimeError, AssertionError) as fault:
+            # AssertionError: this torch was built without CUDA.
+            messages = [str(fault)]
+    messages += [str(warning.message) for warning in caught]
+    in_one_line = [" ".join(message.split())[:600] for message in messages]
+    distinct = dict.fromkeys(in_one_line)
     return {
         "names": names,
-        "words": "; ".join(dict.fromkeys(first_lines)),
+        "words": "; ".join(distinct),
         "torch": torch.__version__,
     }
 
 
 def why_refused(device: str) -> str:
-    """Say why torch cannot use the GPU that a device names; "" where it can.
+    """Say why torch cannot use the GPU that a device names; "" if it can.
+
+    Args:
+        device: name of a device, such as "cuda:1".
 
     Example:
         >>> why_refused("cpu")
         ''
     """
-    chosen = torch.device(device)
-    if chosen.type != "cuda":
+    requested = torch.device(device)
+    if requested.type != "cuda":
         return ""
-    seen = usable_gpus()
-    count = len(seen["names"])
+    gpus = usable_gpus()
+    count = len(gpus["names"])
     if not count:
         return (
-            f"device {device!r} is asked for and torch {seen['torch']} can use no GPU "
-            f"here: {seen['words']}; set device to auto or cpu"
+            f"device {device!r} is asked for and torch {gpus['torch']} can use no GPU "
+            f"here: {gpus['words']}; set device to auto or cpu"
         )
-    if (chosen.index or 0) >= count:
+    if (requested.index or 0) >= count:
         return (
-            f"device {device!r} is asked for and torch {seen['torch']} sees {count} "
+            f"device {device!r} is asked for and torch {gpus['torch']} sees {count} "
             f"GPU(s) here, counted from cuda:0; set device to cuda"
         )
     return ""

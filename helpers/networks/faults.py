@@ -1,17 +1,17 @@
-"""Which failures are of the machine, and not of the network that is computed on it."""
+"""Tell failures of the machine from failures of the network that it computes."""
 
 import re
 
 import torch
 
-_MACHINE = re.compile(
+_MACHINE_FAULT = re.compile(
     r"cuda|cublas|cudnn|cufft|cusolver|cusparse|nccl|nvrtc|nvml|hip error"
     r"|device-side assert|out of memory|can't allocate memory"
     r"|on the same device|found at least two devices",
     re.IGNORECASE,
 )
-# Of those, the ones after which the same process may go on to the next network.
-_PASSING = re.compile(
+# Failures of the machine after which the same process can go on with the next network.
+_RECOVERABLE = re.compile(
     r"out of memory|allocate memory|same device|two devices|device type tensor"
     r"|should be the same|expected on|alloc_failed|not implemented for",
     re.IGNORECASE,
@@ -21,15 +21,15 @@ _PASSING = re.compile(
 def is_of_machine(fault: BaseException) -> bool:
     """Tell a failure of the machine, or of how it is used, from one of the network.
 
-    A network that cannot be scored has a reason that stays true. A GPU that fails,
-    memory that is used up, and tensors on different devices say nothing about the
-    network, so they are raised and never recorded.
+    The reason why a network cannot be scored is recorded, as it will hold again. A GPU
+    that fails, exhausted memory, and tensors on different devices are not about the
+    network, so they are raised and not recorded.
 
     Args:
-        fault: what was raised.
+        fault: the exception.
 
     Returns:
-        True where the same network might well be scored at another time or elsewhere.
+        True if the same network might be scored at another time or on another machine.
 
     Example:
         >>> is_of_machine(RuntimeError("CUDA error: uncorrectable ECC error"))
@@ -39,13 +39,16 @@ def is_of_machine(fault: BaseException) -> bool:
     """
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
         return True
-    if isinstance(fault, TypeError):  # NumPy is asked for a tensor of a GPU
+    if isinstance(fault, TypeError):  # a tensor on a GPU was passed to NumPy
         return "device type tensor to numpy" in str(fault)
-    return isinstance(fault, RuntimeError) and bool(_MACHINE.search(str(fault)))
+    return isinstance(fault, RuntimeError) and bool(_MACHINE_FAULT.search(str(fault)))
 
 
 def breaks_process(fault: BaseException) -> bool:
-    """Tell a failure after which CUDA answers each call of this process by an error.
+    """Tell a failure after which every call of CUDA in this process fails.
+
+    Args:
+        fault: the exception.
 
     Example:
         >>> breaks_process(RuntimeError("CUDA error: uncorrectable ECC error"))
@@ -53,7 +56,8 @@ def breaks_process(fault: BaseException) -> bool:
         >>> breaks_process(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
         False
     """
-    return is_of_machine(fault) and not (
-        isinstance(fault, (MemoryError, TypeError, torch.OutOfMemoryError))
-        or _PASSING.search(str(fault))
-    )
+    if not is_of_machine(fault):
+        return False
+    if isinstance(fault, (MemoryError, TypeError, torch.OutOfMemoryError)):
+        return False
+    return not _RECOVERABLE.search(str(fault))

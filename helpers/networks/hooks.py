@@ -1,4 +1,4 @@
-"""Outputs of a network's layers in one pass, and which layers have maps."""
+"""Read the outputs of a network's layers, and find the layers that put out maps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_STAGES = ("layer1", "layer2", "layer3", "layer4")  # of a ResNet
+_RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
+# Layers that are not taken as the last layer of maps, though they put out maps.
 _POOLING = (
     nn.AdaptiveAvgPool2d,
     nn.AvgPool2d,
@@ -21,7 +22,13 @@ _POOLING = (
 
 
 def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tensor:
-    """Turn (B, 3, S, S) uint8 images into input of a network, channels last."""
+    """Turn (B, 3, S, S) uint8 images into the input of a network, channels last.
+
+    Args:
+        pixels: of the images.
+        normalise: function of the pixels, which the network was trained with.
+        device: of the network.
+    """
     return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
 
 
@@ -31,7 +38,7 @@ def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
 
     def collect(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        # A copy, since an in-place layer behind this one would overwrite it.
+        # A copy, since a later in-place layer would overwrite the output.
         outputs.append(output.clone())
 
     with layer.register_forward_hook(collect):
@@ -40,7 +47,7 @@ def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put every module in evaluation mode, and back in the mode that it was in."""
+    """Put every module in evaluation mode, and at the end back in its earlier mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -51,39 +58,39 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def observe(
-    model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]
+    model: nn.Module, images: Tensor, hook: Callable[[nn.Module, Any, Any], None]
 ) -> Any:
-    """Run one pass in evaluation mode and look at each module.
+    """Run one pass in evaluation mode, with a forward hook on every module.
 
     Args:
         model: any network.
         images: its input.
-        seen: is called with each module, its inputs and its output.
+        hook: is called with each module, its inputs and its output.
 
     Returns:
         The network's output.
     """
     with evaluation_mode(model), ExitStack() as hooks:
         for module in model.modules():
-            hooks.enter_context(module.register_forward_hook(seen))
+            hooks.enter_context(module.register_forward_hook(hook))
         return model(images)
 
 
 def features_and_logits(
     model: nn.Module, layer: nn.Module, images: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A layer's last output and the logits of one pass in evaluation mode.
+    """Compute a layer's maps and the logits in one pass in evaluation mode.
 
     Args:
         model: a network.
-        layer: one of its modules.
+        layer: one of its modules; of several calls the last counts.
         images: (B, 3, S, S) input.
 
     Returns:
-        (B, C, h, w) and (B, K).
+        The maps (B, C, h, w) and the logits (B, K).
 
     Raises:
-        ValueError: where the layer is not called or puts out no maps.
+        ValueError: if the layer is not called or does not put out maps.
     """
     with evaluation_mode(model), captured_output(layer) as outputs:
         logits = model(images)
@@ -102,24 +109,26 @@ def features_and_logits(
 
 
 def stage_layers(network: nn.Module, example: Tensor) -> dict[str, nn.Module]:
-    """The stages of a network, by name in the order of their calls.
+    """Find the stages of a network, by name in the order of their calls.
 
     Args:
         network: in evaluation mode.
         example: (B, 3, S, S) input.
 
     Returns:
-        The four stages of a ResNet; of another network the last layer called at each
-        resolution above one pixel.
+        The four stages of a ResNet; of another network the last layer of maps called
+        at each resolution above one pixel.
     """
     children = dict(network.named_children())
-    stages = {name: children[name] for name in _STAGES if name in children}
+    stages = {name: children[name] for name in _RESNET_STAGES if name in children}
     if stages:
         return stages
-    maps, _ = _called(network, example)
-    last_at_side = {side: module for module, side in maps.items()}
+    side_of_layer, _ = _called_layers(network, example)
+    # Later calls overwrite earlier ones of the same resolution.
+    last_of_side = {side: layer for layer, side in side_of_layer.items()}
+    last_layers = set(last_of_side.values())
     names = {module: name for name, module in network.named_modules()}
-    return {names[module]: module for module in maps if module in last_at_side.values()}
+    return {names[layer]: layer for layer in side_of_layer if layer in last_layers}
 
 
 def last_called(
@@ -127,58 +136,73 @@ def last_called(
 ) -> tuple[nn.Module | None, nn.Linear | None]:
     """Find the last layer of maps and the last linear layer called in a pass.
 
-    A layer of maps puts out more than one pixel and is no pooling; of nested modules
-    with the same output the outermost counts. Where the network goes on with tokens,
-    (B, N, C) or (B, h, w, C), the maps before them are not what it classifies.
+    A layer of maps puts out more than one pixel and does not pool. Of nested modules
+    with the same output the outermost counts, which ends last. If the network turns
+    maps into tokens, (B, N, C) or (B, h, w, C), it does not classify these maps, and
+    only layers of maps after the tokens count.
 
     Args:
         network: in evaluation mode.
         example: (B, 3, S, S) input.
 
     Returns:
-        Both, None where there is none.
+        The two layers, each None if there is none.
     """
-    maps, linear = _called(network, example)
-    last_maps = list(maps)[-1] if maps else None
+    side_of_layer, linear = _called_layers(network, example)
+    last_maps = list(side_of_layer)[-1] if side_of_layer else None
     last_linear = linear[-1] if linear else None
     return last_maps, last_linear
 
 
 @torch.inference_mode()
-def _called(
+def _called_layers(
     network: nn.Module, example: Tensor
 ) -> tuple[dict[nn.Module, int], list[nn.Linear]]:
-    """Layers of maps with their side, and linear layers, by their last calls."""
-    maps: dict[nn.Module, int] = {}
+    """Find the layers of maps and the linear layers that one pass calls.
+
+    Returns:
+        The side in pixels of the output of each layer of maps, in the order of their
+        last calls; and the linear layers in the order of their calls.
+    """
+    side_of_layer: dict[nn.Module, int] = {}
     linear: list[nn.Linear] = []
 
-    def seen(module: nn.Module, inputs: Any, output: Any) -> None:
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
         is_of_batch = isinstance(output, Tensor) and len(output) == len(example)
         if module is network or not is_of_batch:
             return
-        if _is_map(output):
+        if _is_maps(output):
             if not isinstance(module, _POOLING):
-                maps.pop(module, None)  # so that the last call counts
-                maps[module] = output.shape[2]
-        elif output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1:
-            maps.clear()
+                side_of_layer.pop(module, None)  # so that it moves to the end
+                side_of_layer[module] = output.shape[2]
+        elif _is_tokens(output):
+            side_of_layer.clear()
         if isinstance(module, nn.Linear):
             linear.append(module)
 
-    observe(network, example, seen)
-    return maps, linear
+    observe(network, example, note)
+    return side_of_layer, linear
 
 
-def _is_map(output: Tensor) -> bool:
+def _is_maps(output: Tensor) -> bool:
     """Whether an output is (B, C, h, h) of more than one pixel."""
     return output.ndim == 4 and output.shape[2] == output.shape[3] > 1
 
 
+def _is_tokens(output: Tensor) -> bool:
+    """Whether an output that is not maps is (B, N, C) or (B, h, w, C)."""
+    return output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1
+
+
 def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the layer whose maps are pooled and classified, see ``last_called``.
+    """Find the layer whose maps a network pools and classifies, see ``last_called``.
+
+    Args:
+        network: in evaluation mode.
+        example: (B, 3, S, S) input.
 
     Raises:
-        ValueError: where there is none.
+        ValueError: if there is none.
     """
     layer, _ = last_called(network, example)
     if layer is None:

@@ -1,4 +1,4 @@
-"""ResNets of torchvision's blocks, of any stem, width and stride of the last stage."""
+"""Build ResNets of torchvision's blocks with any stem, width and last stride."""
 
 from functools import lru_cache
 
@@ -7,20 +7,21 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
-# Input channels that oneDNN takes at once where a CPU has AVX-512; 8 with AVX2.
-_BLOCK = 16
-# ImageNet's statistics of pixels in [0, 1], RGB.
+# Input channels in a block of oneDNN on a CPU with AVX-512; 8 with AVX2.
+_ONEDNN_BLOCK = 16
+# Mean and standard deviation of ImageNet's pixels in [0, 1], RGB.
 _MEAN = (0.485, 0.456, 0.406)
 _STANDARD_DEVIATION = (0.229, 0.224, 0.225)
 
 
 class SampledConvolution(nn.Conv2d):
-    """A strided 1x1 convolution that takes the pixels it needs first: the same sums.
+    """A strided 1x1 convolution that first selects every s-th pixel; the same sums.
 
-    On a CPU, with fewer input channels than a block, channels last, the gradient of the
-    weights in oneDNN writes past its workspace (its issue 6035; 3.13 of torch 2.15
-    too): the process dies, or goes on with spoilt memory. Taking the pixels first, it
-    has nothing to gather.
+    This avoids a fault of oneDNN on CPUs (its issue 6035; also in 3.13, of torch 2.15).
+    For a strided 1x1 convolution in channels-last layout, with fewer input channels
+    than a block, the gradient of the weights gathers pixels into a workspace that is
+    too small: the process dies, or goes on with corrupt memory. Without a stride
+    nothing is gathered.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -31,13 +32,13 @@ class SampledConvolution(nn.Conv2d):
 
 
 def sample_first(network: nn.Module) -> nn.Module:
-    """Make strided 1x1 convolutions of few channels ``SampledConvolution``, in place.
+    """Turn affected convolutions of a network into ``SampledConvolution``, in place.
 
     Args:
         network: any.
 
     Returns:
-        The network.
+        The same network.
     """
     for module in network.modules():
         if type(module) is nn.Conv2d and _is_affected(module):
@@ -51,7 +52,7 @@ def _is_affected(convolution: nn.Conv2d) -> bool:
         convolution.kernel_size == (1, 1)
         and convolution.stride != (1, 1)
         and convolution.padding == (0, 0)
-        and convolution.in_channels // convolution.groups < _BLOCK
+        and convolution.in_channels // convolution.groups < _ONEDNN_BLOCK
     )
 
 
@@ -75,11 +76,11 @@ def build(
             He et al.'s for CIFAR), or "strided" (3x3 stride 2, no max-pool: a quarter
             of the work of "small").
         width: factor on the channels of every layer.
-        last_stride: of the last stage, 2 as published, or 1, which doubles the side of
-            its map.
-        seed: of the weights.
+        last_stride: stride of the last stage: 2 as published, or 1, which doubles the
+            side of its map.
+        seed: of the random weights.
     """
-    # Late: torchvision's import takes two seconds.
+    # Imported here, since torchvision's import takes two seconds.
     from helpers.networks.stages import ResNet
 
     with torch.random.fork_rng(devices=[]):
@@ -88,13 +89,13 @@ def build(
 
 
 def normalise_images(images: Tensor) -> Tensor:
-    """Turn pixels into input of torchvision's weights: ``(x / 255 - mean) / std``.
+    """Normalise pixels as torchvision's weights expect: ``(x / 255 - mean) / std``.
 
     Args:
         images: (B, 3, H, W) in [0, 255].
 
     Returns:
-        (B, 3, H, W) float32, by ImageNet's statistics.
+        (B, 3, H, W) float32, with ImageNet's mean and standard deviation.
     """
     mean, standard_deviation = _statistics(images.device)
     return (images.float() - mean) / standard_deviation
@@ -104,7 +105,7 @@ def normalise_images(images: Tensor) -> Tensor:
 def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of pixels in [0, 255], (1, 3, 1, 1) each.
 
-    They are copied to a device once, as each copy makes the host wait for a GPU.
+    Cached, since each copy to a GPU makes the host wait for it.
     """
 
     def on_device(values: tuple[float, ...]) -> Tensor:

@@ -1,10 +1,13 @@
-"""The layers of a ResNet, of torchvision's blocks."""
+"""A ResNet of torchvision's blocks with any stem, width and stride of the last stage.
+
+A module of its own, since torchvision's import takes two seconds.
+"""
 
 import torchvision
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-# Block, and how many of it a stage has: He et al. 2016, Table 1.
+# Kind of block, and number of blocks in each stage: He et al. 2016, Table 1.
 _STAGES = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
@@ -16,7 +19,7 @@ _STEMS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
 
 
 class ResNet(torchvision.models.ResNet):
-    """torchvision's ResNet with ``round(64 * width)`` channels after any stem."""
+    """torchvision's ResNet with any stem, and ``round(64 * width)`` channels behind."""
 
     def __init__(
         self,
@@ -26,21 +29,21 @@ class ResNet(torchvision.models.ResNet):
         width: float = 1.0,
         last_stride: int = 2,
     ) -> None:
-        """Lay out the stages and draw the weights, in torchvision's order.
+        """Make the layers and draw their weights, in torchvision's order.
 
-        Its own constructor fixes channels and stem. See ``resnet.build``.
+        torchvision's constructor is not called, since it fixes stem and channels.
 
         Args:
-            architecture: a key of ``_STAGES``.
+            architecture: "resnet18", "resnet34", "resnet50" or "resnet101".
             classes: number of classes.
-            stem: a key of ``_STEMS``.
-            width: factor on the channels.
-            last_stride: of the last stage.
+            stem: "imagenet", "small" or "strided", see ``resnet.build``.
+            width: factor on the channels of every layer.
+            last_stride: stride of the last stage.
         """
         nn.Module.__init__(self)
         block, blocks = _STAGES[architecture]
         channels = round(64 * width)
-        # What torchvision's ``_make_layer`` reads.
+        # Attributes that torchvision's ``_make_layer`` reads.
         self._norm_layer = nn.BatchNorm2d
         self.groups = 1
         self.base_width = 64

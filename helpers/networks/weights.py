@@ -1,4 +1,4 @@
-"""Reads weights by path or torchvision's name; writes files that name their network."""
+"""Read weights by path or torchvision's name; write files that name their network."""
 
 import hashlib
 import json
@@ -46,10 +46,13 @@ class ResNetForm(NamedTuple):
 
 
 def read_state(path: Path) -> State:
-    """Read the state dict of a file, with the names that the bare network has.
+    """Read the state dict of a file, with the names of the network without wrappers.
 
-    No code that the file may hold is run, see ``contents.read``. Weights beside the
-    state dict that are not used, such as averaged ones (EMA), cause a warning.
+    No code in the file is run, see ``contents.read``. Other weights in the file, such
+    as averaged ones (EMA), cause a warning.
+
+    Args:
+        path: of a checkpoint, or of a shard of it.
 
     Raises:
         ValueError: if the file is not a checkpoint, is damaged, or holds other objects
@@ -155,7 +158,11 @@ def _try_download(url: str, path: Path) -> OSError | None:
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """Copy weights into a network; all layers but the last must fit.
 
-    A final layer for another number of classes keeps its initial values.
+    A last layer for another number of classes keeps its initial values.
+
+    Args:
+        model: a ResNet, whose last layer is ``fc``.
+        state: tensors by name.
 
     Raises:
         ValueError: if other tensors are missing, unknown or of another shape.
@@ -192,7 +199,10 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Digest of weights that does not depend on the file that holds them.
+    """Digest of weights that does not depend on the format of their file.
+
+    Args:
+        state: tensors by name.
 
     Returns:
         16 hex digits over names, shapes and bytes.
@@ -213,8 +223,13 @@ def save_float16(
 ) -> None:
     """Write a state dict as safetensors in float16; equal inputs give equal bytes.
 
-    Form and facts are texts in the header. A tensor that float16 cannot hold keeps its
-    type.
+    A tensor with a value beyond the range of float16 keeps its type.
+
+    Args:
+        path: of the file.
+        state: tensors by name.
+        form: of the network, noted in the header.
+        facts: further values, noted in the header as text.
     """
     texts = {name: str(value) for name, value in facts.items()}
     texts[_KEY] = json.dumps(form._asdict())
@@ -231,9 +246,12 @@ def _half(value: Tensor) -> Tensor:
 
 
 def header_of(path: Path) -> dict[str, str]:
-    """Texts that ``save_float16`` wrote in a file; empty for another file.
+    """Read the texts that ``save_float16`` wrote in a header; empty for other files.
 
-    A damaged file is refused where its weights are read.
+    A damaged file has an empty header here; reading its weights raises an error.
+
+    Args:
+        path: of a file.
     """
     try:
         texts = json.loads(read_header(path).get(_TEXTS, "{}"))
@@ -243,7 +261,10 @@ def header_of(path: Path) -> dict[str, str]:
 
 
 def form_in(path: Path) -> ResNetForm | None:
-    """Form of the network that a file's header describes; None if it describes none.
+    """Read the form of the network in a file's header; None if it has no form.
+
+    Args:
+        path: of a file.
 
     Raises:
         ValueError: for a form that cannot be built.
