@@ -64,7 +64,7 @@ def maps_by_captum(
     Yields:
         The maps of each attribution; the reason where the network does not allow it.
     """
-    copied = attribution.with_own_activations(network)
+    copied = attribution.with_separate_relus(network)
     inputs = list(inputs)
     classes_of_batches = classes.split([len(batch) for batch in inputs])
     for method in settings.attributions:

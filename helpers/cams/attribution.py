@@ -1,4 +1,4 @@
-"""Attributions of a logit to the pixels by Captum, the rivals of activation maps."""
+"""Attributions of a logit to pixels by Captum, to compare with activation maps."""
 
 import copy
 import operator
@@ -18,7 +18,7 @@ ATTRIBUTIONS = (
     "occlusion",
     "deep_lift",
 )
-# As functions and as methods of a tensor.
+# ReLUs that are not modules: functions, and the names of a tensor's methods.
 _RELUS = (
     torch.relu,
     torch.relu_,
@@ -27,23 +27,25 @@ _RELUS = (
     "relu",
     "relu_",
 )
-_BATCH = 64  # images of integrated gradients in one pass, at least
-_WINDOWS = 4  # of occlusion, along a side; each is moved by half of its own
-_DEEP_LIFT_TOLERANCE = (
-    0.01  # of the logits' difference, by which its shares may miss it
-)
+_FEWEST_IN_PASS = 64  # images of integrated gradients in one pass, at least
+# Windows of occlusion that fit along a side; a window moves by half of its side.
+_OCCLUSION_WINDOWS = 4
+# Error of the sum of DeepLift's attributions, as a share of the difference of logits.
+_DEEP_LIFT_TOLERANCE = 0.01
 
 
 class Attribution(NamedTuple):
-    """Maps of some images, and what they took."""
+    """Maps of B images, and the number of passes that they took."""
 
     maps: Tensor  # (B, S, S) at least 0, not normalised, detached
     forward_passes: float  # per image
     backward_passes: float
 
 
-def with_own_activations(network: nn.Module) -> nn.Module:
-    """Copy a network so that each ReLU is a module called once, as Captum needs.
+def with_separate_relus(network: nn.Module) -> nn.Module:
+    """Copy a network so that each call of a ReLU is a module of its own.
+
+    Captum's DeepLift and guided backpropagation need that.
 
     Args:
         network: any.
@@ -53,7 +55,7 @@ def with_own_activations(network: nn.Module) -> nn.Module:
         whose weights need no gradient.
 
     Raises:
-        ValueError: where the forward pass cannot be traced.
+        ValueError: if the forward pass cannot be traced.
     """
     tracer = fx.Tracer()
     tracer.is_leaf_module = lambda module, name: not any(module.children())
@@ -74,7 +76,7 @@ def with_own_activations(network: nn.Module) -> nn.Module:
             node.args = tuple(node.all_input_nodes[:1])
             node.kwargs = {}
             traced.add_submodule(node.target, nn.ReLU())
-        elif node.target is operator.iadd:
+        elif node.target is operator.iadd:  # x += y, which would overwrite x
             node.target = operator.add
     traced.recompile()
     return traced.eval()
@@ -89,13 +91,13 @@ def _is_relu(node: fx.Node, traced: fx.GraphModule) -> bool:
 def attribution_maps(
     method: str, network: nn.Module, images: Tensor, classes: Tensor, steps: int = 16
 ) -> Attribution:
-    """Which pixels speak for a class: the attribution of its logit, by Captum.
+    """Attribute the logit of a class to the pixels of an image, by Captum.
 
     - "saliency" (Simonyan et al. 2014): the largest absolute gradient over the
-      channels;
+      channels.
 
-    the others are summed over the channels, and what speaks against the class is cut
-    off:
+    The attributions of the other methods are summed over the channels, and negative
+    sums, which are evidence against the class, are set to 0:
 
     - "input_x_gradient" (Shrikumar et al. 2016);
     - "integrated_gradients" (Sundararajan et al. 2017);
@@ -103,22 +105,23 @@ def attribution_maps(
     - "occlusion" (Zeiler and Fergus 2014), by a window of a quarter of the side;
     - "deep_lift" (Shrikumar et al. 2017, rescale rule).
 
-    The baseline is 0, the mean colour for normalised images.
+    The baseline is an input of 0, which is the mean colour in normalised images.
 
     Args:
         method: one of ``ATTRIBUTIONS``.
-        network: of ``with_own_activations``.
+        network: result of ``with_separate_relus``.
         images: (B, 3, S, S) input.
-        classes: (B,) int64.
+        classes: (B,) int64, whose logits are attributed.
         steps: of integrated gradients.
 
     Returns:
         Maps, and passes per image.
 
     Raises:
-        ValueError: where DeepLift's shares miss the logit's difference.
+        ValueError: if the method is unknown, or if DeepLift's attributions do not add
+            up to the difference of the logit from that of the baseline.
     """
-    attribute, options = _captum(method, network, images, steps)
+    attribute, options = _captum_method(method, network, images, steps)
     passes = {"forward": 0, "backward": 0}
 
     def count_backward(gradient: Tensor) -> None:
@@ -148,11 +151,11 @@ def attribution_maps(
     return Attribution(maps, passes["forward"] / count, passes["backward"] / count)
 
 
-def _captum(
+def _captum_method(
     method: str, network: nn.Module, images: Tensor, steps: int
 ) -> tuple[Any, dict[str, Any]]:
-    """Captum's function of a method, and its options."""
-    # Late: its import takes as long as that of pandas, and closed forms do without.
+    """Captum's function for a method, and its options."""
+    # Imported here, since this import takes long and most measures do without.
     from captum import attr
 
     if method == "saliency":
@@ -162,7 +165,7 @@ def _captum(
     if method == "integrated_gradients":
         options = {
             "n_steps": steps,
-            "internal_batch_size": max(_BATCH, len(images)),
+            "internal_batch_size": max(_FEWEST_IN_PASS, len(images)),
         }
         return attr.IntegratedGradients(network).attribute, options
     if method == "guided_grad_cam":
@@ -170,7 +173,7 @@ def _captum(
         options = {"interpolate_mode": "bilinear"}
         return attr.GuidedGradCam(network, layer).attribute, options
     if method == "occlusion":
-        side = max(2, images.shape[-1] // _WINDOWS)
+        side = max(2, images.shape[-1] // _OCCLUSION_WINDOWS)
         options = {
             "sliding_window_shapes": (3, side, side),
             "strides": (3, side // 2, side // 2),
@@ -183,11 +186,18 @@ def _captum(
 
 
 def _check_shares(values: Tensor, errors: Tensor) -> None:
-    """Refuse shares of DeepLift that do not add up to the difference of the logits."""
+    """Refuse attributions of DeepLift that do not add up to the difference of logits.
+
+    Args:
+        values: (B, 3, S, S) attributions.
+        errors: (B,) Captum's convergence delta: sum of the attributions less the
+            difference of the logit from that of the baseline.
+    """
     errors = errors.detach()
+    differences = values.detach().sum((1, 2, 3)) - errors
     error = float(errors.abs().max())
-    difference = float((values.detach().sum((1, 2, 3)) - errors).abs().max())
-    if not error <= _DEEP_LIFT_TOLERANCE * difference:
+    is_small = error <= _DEEP_LIFT_TOLERANCE * float(differences.abs().max())
+    if not is_small:  # also if the error is NaN
         raise ValueError(
             "DeepLift's shares miss the difference of the logits by up to "
             f"{error:.2g} in this network"

@@ -1,20 +1,21 @@
-"""Overlap of maps with boxes, and with boxes of other images: what chance has of it.
+"""Overlap of maps with boxes, and with boxes of other images, which is chance level.
 
 Scores of a map with the boxes of an image:
 
 - iou: of the mask (Du et al. 2024);
-- energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based
-  pointing game), 0 for a map of zeros;
-- pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al.
-  2018, without a tolerance);
-- area_matched_iou: IoU at the highest level at which the mask is at least as large as
-  the boxes;
-- pixel_average_precision: area under precision over recall of the pixels, ranked by the
-  map (PxAP of Choe et al. 2020).
+- energy_in_box: share of the map's sum that lies in the boxes (Wang et al. 2020,
+  energy-based pointing game), 0 for a map of zeros;
+- pointing_game: 1 if the maximum of the map lies in the boxes, else 0 (Zhang et al.
+  2018, without a tolerance); of several maxima their mean position counts;
+- area_matched_iou: IoU of the mask at the highest threshold at which it is at least as
+  large as the boxes;
+- pixel_average_precision: area under the precision-recall curve of the pixels, ranked
+  by the map (PxAP of Choe et al. 2020).
 
-With the boxes of its own image alone: iou_b of the rectangle around the mask (Du et al.
-2024), its box_iou with the box that fits best, and box_found, 1 where that reaches 0.5
-(Russakovsky et al. 2015).
+Scores with the boxes of the image itself only: iou_b, the IoU of the rectangle around
+the mask with the boxes (Du et al. 2024); box_iou, the IoU of that rectangle with the
+box that it matches best; box_found, 1 if box_iou is at least 0.5 (Russakovsky et al.
+2015).
 """
 
 from collections.abc import Callable
@@ -29,11 +30,11 @@ from torch import Tensor
 from helpers.cams import detection, overlap
 
 SHUFFLES = 8  # other images whose boxes each map is compared with
-LEVELS = 1000  # steps of a map that pixels are ranked by, as Choe et al. 2020 (code)
-SHUFFLED = "_shuffled"  # ends the column of a score with the boxes of other images
+LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 (code)
+# Ending of the column of a score with the boxes of other images, its chance level.
+SHUFFLED = "_shuffled"
 
-# Scores of a map and the boxes of an image, see ``chance_scores``. The measures of four
-# of them are less their chance.
+# Scores whose measure is the difference to the chance level.
 LESS_CHANCE = (
     "energy_in_box",
     "pointing_game",
@@ -41,40 +42,41 @@ LESS_CHANCE = (
     "pixel_average_precision",
 )
 SCORES = ("iou", *LESS_CHANCE)
-ABOVE = "_above_shuffled"  # ends the name of a measure that is a score less its chance
-CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
+# Ending of the measure that is the IoU less its chance level; "iou" is another one.
+ABOVE = "_above_shuffled"
+CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures less their chance level
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
-    """For each image, the other images that lend it their boxes.
+    """Choose for each image K other images, with whose boxes its map is compared.
 
-    The next K in one fixed random order.
+    They are the next K in one fixed random order of the images.
 
     Args:
-        count: images.
-        shuffles: K; fewer where there are not so many others.
+        count: number of images.
+        shuffles: K; fewer if there are not as many other images.
 
     Returns:
-        (count, K) int64.
+        (count, K) int64, numbers of images.
 
     Example:
         >>> derangements(3, 1).flatten().tolist()
         [1, 2, 0]
     """
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
-    places = order.argsort().unsqueeze(1)  # of each image in the order
-    steps = 1 + torch.arange(min(shuffles, max(0, count - 1)))
-    return order[(places + steps) % max(1, count)]
+    positions = order.argsort().unsqueeze(1)  # (count, 1), of each image in the order
+    steps = 1 + torch.arange(min(shuffles, max(0, count - 1)))  # (K,)
+    return order[(positions + steps) % max(1, count)]
 
 
 def central_map() -> Tensor:
-    """A blob in the middle, the same for every image.
+    """Make a map with one blob in its middle, a baseline that ignores the image.
 
     Returns:
         (8, 8) in [0, 1]: a Gaussian with a standard deviation of 2.
     """
-    place = (torch.arange(8, dtype=torch.float64) - 3.5) / 2
-    blob = torch.exp(-(place[:, None] ** 2 + place**2) / 2)
+    distance = (torch.arange(8, dtype=torch.float64) - 3.5) / 2  # from the middle
+    blob = torch.exp(-(distance[:, None] ** 2 + distance**2) / 2)
     return ((blob - blob.min()) / (blob.max() - blob.min())).float()
 
 
@@ -88,44 +90,45 @@ def chance_scores(
 ) -> pd.DataFrame:
     """Compare every map with the boxes of its image, and with those of other images.
 
-    The second is its chance: one map for all images has a mean of exactly 0 once its
-    chance is taken off.
+    The mean with the boxes of other images is the chance level of a score. If all
+    images have the same map, the mean score less its chance level is exactly 0.
 
     Args:
         maps_normalised: (N, h, w) in [0, 1].
-        boxes: (N, M, 4) integers, see ``overlap.box_masks``; an image has one at least.
-        size: side S of the images in pixels; S^2 bytes of memory an image are taken.
-        threshold: of the map.
-        device: where it is computed.
-        rule: by which the threshold cuts, see ``overlap.cut``.
+        boxes: (N, M, 4) integers, see ``overlap.box_masks``; each image has at least
+            one box.
+        size: side S of the images in pixels. Takes S^2 bytes of memory per image.
+        threshold: at which maps are cut to masks.
+        device: on which to compute.
+        rule: by which maps are cut at the threshold, see ``overlap.cut``.
 
     Returns:
-        A row per image: ``SCORES``, and the mean of each with the boxes of other images
-        under its name and ``SHUFFLED``; iou_b, box_iou and box_found; areas as pixels
-        and shares; and the rectangle x0, y0, x1, y1, half-open, zeros for an empty
-        mask. NaN where a map is not finite.
+        A row per image with the columns: each of ``SCORES``; its chance level, under
+        its name and ``SHUFFLED``; iou_b, box_iou and box_found; empty_map, and areas as
+        pixels and as shares of the image; the rectangle around the mask as x0, y0, x1,
+        y1, half-open, zeros for an empty mask. Scores are NaN if a map is not finite.
 
     Raises:
-        ValueError: where no image has a box.
+        ValueError: if no image has a box.
     """
     device = torch.device(device)
     maps = maps_normalised.to(device).float()
     boxes = boxes.to(device)
-    in_boxes = boxed(boxes, size)
+    in_boxes = pixels_in_boxes(boxes, size)
     images = torch.arange(len(boxes), device=device)
     lenders = derangements(len(boxes)).to(device)
-    # A processor's cache holds what some images need; a GPU takes more at once.
+    # On a CPU a batch should fit into the cache.
     batch_size = 128 if device.type == "cuda" else max(4, 2**17 // size**2)
     cut = partial(overlap.cut, threshold=threshold, rule=rule)
-    batches = []
+    scores_of_batches = []
     for batch in images.split(batch_size):
-        others = torch.cat([batch.unsqueeze(1), lenders[batch]], 1)
-        # (B, 1 + K, S * S): the boxes of the image itself, then of the others.
-        targets = in_boxes[others]
-        batches.append(_scores(maps[batch], targets, boxes[batch], size, cut))
+        itself_and_others = torch.cat([batch.unsqueeze(1), lenders[batch]], 1)
+        targets = in_boxes[itself_and_others]  # (B, 1 + K, S * S)
+        scores = _scores(maps[batch], targets, boxes[batch], size, cut)
+        scores_of_batches.append(scores)
     columns = {}
-    for name in batches[0]:
-        values = torch.cat([of_batch[name] for of_batch in batches])
+    for name in scores_of_batches[0]:
+        values = torch.cat([scores[name] for scores in scores_of_batches])
         if values.dtype == torch.float32:
             values = values.double()
         columns[name] = values.cpu().numpy()
@@ -133,18 +136,21 @@ def chance_scores(
 
 
 def above_shuffled(scores: pd.DataFrame, measure: str) -> pd.Series:
-    """A score of each image less its mean with the boxes of other images.
+    """Subtract from a score of each image its chance level.
 
     Args:
-        scores: see ``chance_scores``.
+        scores: table of ``chance_scores``.
         measure: one of ``CORRECTED``.
+
+    Returns:
+        (N,); positive if the score is higher than with the boxes of other images.
     """
     name = measure.removesuffix(ABOVE)
     return scores[name] - scores[name + SHUFFLED]
 
 
-def boxed(boxes: Tensor, size: int) -> Tensor:
-    """Pixels inside the boxes of each image.
+def pixels_in_boxes(boxes: Tensor, size: int) -> Tensor:
+    """Mark the pixels inside the boxes of each image.
 
     Args:
         boxes: (N, M, 4), see ``overlap.box_masks``.
@@ -154,7 +160,7 @@ def boxed(boxes: Tensor, size: int) -> Tensor:
         (N, S * S) bool.
 
     Raises:
-        ValueError: where no image has a box.
+        ValueError: if no image has a box.
     """
     masks = overlap.box_masks(boxes, size).flatten(1)
     if not masks.any():
@@ -177,25 +183,25 @@ def _scores(
             of those that lend it theirs.
         boxes: (B, M, 4) of the image itself.
         size: side S of the images.
-        cut: gives the masks of maps (B, S, S).
+        cut: turns maps (B, S, S) into masks (B, S, S).
     """
     undefined = ~maps.isfinite().flatten(1).all(1)
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
     masks = cut(values)
-    values = values.flatten(1)
-    shares = targets.float()
-    counts = _counted(masks.flatten(1), values, shares)
-    matched_iou, precision = _by_levels(values, shares, counts.areas)
-    either = counts.marked.unsqueeze(1) + counts.areas - counts.common
-    with_chance = {
-        "iou": counts.common / either,
+    values = values.flatten(1)  # (B, S * S)
+    in_target = targets.float()
+    counts = _count_pixels(masks.flatten(1), values, in_target)
+    matched_iou, precision = _by_levels(values, in_target, counts.areas)
+    union = counts.marked.unsqueeze(1) + counts.areas - counts.common
+    with_chance = {  # (B, 1 + K) each
+        "iou": counts.common / union,
         "energy_in_box": (counts.energy / values.sum(1, keepdim=True)).nan_to_num(0),
         "pointing_game": _points_into(maps, targets, size),
         "area_matched_iou": matched_iou,
         "pixel_average_precision": precision,
     }
     rectangles = overlap.bounding_rectangles(masks)
-    scores = _of_rectangles(rectangles, targets[:, 0], boxes, size)
+    scores = _rectangle_scores(rectangles, targets[:, 0], boxes, size)
     for name, score in with_chance.items():
         scores[name] = score[:, 0].float()
         scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
@@ -207,7 +213,7 @@ def _scores(
 
 
 class _Counts(NamedTuple):
-    """Pixels of B masks and of their targets, and what of the maps lies in these."""
+    """Numbers of pixels in B masks and their targets, and sums of maps in targets."""
 
     marked: Tensor  # (B,) pixels of the mask
     areas: Tensor  # (B, 1 + K) pixels of each target
@@ -215,14 +221,22 @@ class _Counts(NamedTuple):
     energy: Tensor  # (B, 1 + K) sum of the map in each target
 
 
-def _counted(masks: Tensor, values: Tensor, shares: Tensor) -> _Counts:
-    """Count pixels of masks (B, P), and sum maps (B, P), in targets (B, 1 + K, P)."""
-    # One product replaces (masks & targets).sum(2) and (values * targets).sum(2).
+def _count_pixels(masks: Tensor, values: Tensor, in_target: Tensor) -> _Counts:
+    """Count pixels of masks and sum maps in targets.
+
+    Args:
+        masks: (B, P) bool.
+        values: (B, P) of the maps.
+        in_target: (B, 1 + K, P), 1 in the target and 0 outside.
+    """
+    # One product of matrices replaces, with masks and values as (B, 1, P),
+    #     common = (masks * in_target).sum(2)
+    #     energy = (values * in_target).sum(2)
     # Float32 counts pixels exactly up to 2^24.
     both = torch.stack([masks.float(), values], 1)  # (B, 2, P)
-    common, energy = torch.bmm(both, shares.mT).unbind(1)
+    common, energy = torch.bmm(both, in_target.mT).unbind(1)
     marked = masks.sum(1, dtype=torch.int32)
-    return _Counts(marked, shares.sum(2).int(), common.int(), energy)
+    return _Counts(marked, in_target.sum(2).int(), common.int(), energy)
 
 
 def _areas(counts: _Counts, size: int) -> dict[str, Tensor]:
@@ -239,7 +253,7 @@ def _areas(counts: _Counts, size: int) -> dict[str, Tensor]:
     }
 
 
-def _of_rectangles(
+def _rectangle_scores(
     rectangles: Tensor, in_boxes: Tensor, boxes: Tensor, size: int
 ) -> dict[str, Tensor]:
     """Scores of the rectangles around masks, (B,) each.
@@ -260,9 +274,15 @@ def _of_rectangles(
 
 
 def _points_into(maps: Tensor, targets: Tensor, size: int) -> Tensor:
-    """Whether the mean place of a map's maxima is in its targets, (B, 1 + K) bool."""
-    # A bilinear map is largest at the centres of its largest cells, so that the place
-    # is known without enlarging it.
+    """Whether the mean position of a map's maxima is in its targets, (B, 1 + K) bool.
+
+    Args:
+        maps: (B, h, w).
+        targets: (B, 1 + K, S * S) bool.
+        size: side S of the images.
+    """
+    # A map that is enlarged bilinearly is largest at the centres of its largest cells,
+    # so that it need not be enlarged.
     is_largest = (maps == maps.amax((1, 2), keepdim=True)).double()
     count = is_largest.sum((1, 2))
     row = _mean_pixel(is_largest.sum(2), count, size)
@@ -272,11 +292,11 @@ def _points_into(maps: Tensor, targets: Tensor, size: int) -> Tensor:
 
 
 def _mean_pixel(weights: Tensor, count: Tensor, size: int) -> Tensor:
-    """Mean place of cells along one side, in pixels of the image.
+    """Mean position of a map's maxima along one side, in pixels of the image.
 
     Args:
-        weights: (B, L) maxima in each of the L cells along the side.
-        count: (B,) maxima.
+        weights: (B, L) number of maxima in each of the L rows or columns of cells.
+        count: (B,) number of maxima.
         size: side of the image in pixels.
 
     Returns:
@@ -284,7 +304,7 @@ def _mean_pixel(weights: Tensor, count: Tensor, size: int) -> Tensor:
     """
     cells = weights.shape[1]
     cell = torch.arange(cells, device=weights.device, dtype=torch.float64)
-    centres = (cell + 0.5) * size / cells
+    centres = (cell + 0.5) * size / cells  # in pixels
     mean = (weights * centres).sum(1) / count
     return mean.nan_to_num(0).long().clamp_(0, size - 1)
 
@@ -300,20 +320,23 @@ def _by_levels(values: Tensor, targets: Tensor, areas: Tensor) -> tuple[Tensor, 
     Returns:
         Two (B, 1 + K).
     """
-    # Level 0 is the highest. Pixels of a target, and of the image, at each level, and
-    # at this level or a higher one.
+    # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)  # (B, P)
-    at_level = torch.zeros(*targets.shape[:2], LEVELS + 1, device=values.device)
-    at_level.scatter_add_(2, level.unsqueeze(1).expand_as(targets), targets)
-    common = at_level.cumsum(2)
-    marked = torch.zeros(len(values), LEVELS + 1, device=values.device)
-    marked.scatter_add_(1, level, torch.ones_like(values))
-    marked = marked.cumsum(1)  # (B, LEVELS + 1)
-    # Levels above the largest value hold nothing: no gain.
-    gain = at_level * common / marked.unsqueeze(1).clamp(min=1)
-    precision = gain.sum(2) / areas
-    # The highest level at which the mask is as large as the target.
-    matched = torch.searchsorted(marked, areas.float())
+    # (B, 1 + K, LEVELS + 1): pixels of the target at each level; it replaces
+    #     [targets[:, :, level == number].sum(2) for number in range(LEVELS + 1)]
+    in_target = torch.zeros(*targets.shape[:2], LEVELS + 1, device=values.device)
+    in_target.scatter_add_(2, level.unsqueeze(1).expand_as(targets), targets)
+    in_image = torch.zeros(len(values), LEVELS + 1, device=values.device)
+    in_image.scatter_add_(1, level, torch.ones_like(values))
+    # Pixels at each level or a higher one: those of the mask cut at this level.
+    common = in_target.cumsum(2)  # (B, 1 + K, LEVELS + 1)
+    marked = in_image.cumsum(1)  # (B, LEVELS + 1)
+    # Sum over levels of the gain in recall times the precision common / marked. A mask
+    # without pixels, whose precision is 0 / 0, gains nothing.
+    gain = in_target * common / marked.unsqueeze(1).clamp(min=1)
+    average_precision = gain.sum(2) / areas
+    # The highest level at which the mask is at least as large as the target.
+    matched = torch.searchsorted(marked, areas.float())  # (B, 1 + K)
     common = common.gather(2, matched.unsqueeze(2)).squeeze(2)
     marked = marked.gather(1, matched)
-    return common / (marked + areas - common), precision
+    return common / (marked + areas - common), average_precision

@@ -1,4 +1,4 @@
-"""Overlap of kept maps with boxes at many thresholds, for all models of a study."""
+"""Overlap of maps with boxes at many thresholds, for all models of a study."""
 
 import os
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from torch import Tensor
 from helpers.cams import chance, detection, overlap
 from helpers.cams.maps import from_integers
 
-PAPER = 0.1  # the threshold of Du et al. 2024
-THRESHOLDS = (0.05, PAPER, *(round(0.05 * step, 2) for step in range(3, 20)))
+PAPER_THRESHOLD = 0.1  # the threshold of Du et al. 2024
+THRESHOLDS = (0.05, PAPER_THRESHOLD, *(round(0.05 * step, 2) for step in range(3, 20)))
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,26 @@ def overlaps_at(
         >>> overlaps_at(maps, left_half, 4, [0.5, 1.0]).iou.round(2).tolist()
         [[[1.0, 0.5]]]
     """
-    wrong = [level for level in thresholds if not 0 < level <= 1]
-    if wrong:
-        raise ValueError(f"thresholds must be in (0, 1], and {wrong[0]} is not")
+    outside = [level for level in thresholds if not 0 < level <= 1]
+    if outside:
+        raise ValueError(f"thresholds must be in (0, 1], and {outside[0]} is not")
     boxes = torch.as_tensor(np.asarray(boxes)).long()
-    in_boxes = chance.boxed(boxes, size)
+    in_boxes = chance.pixels_in_boxes(boxes, size)
     images = torch.arange(len(boxes)).unsqueeze(1)
-    lenders = torch.cat([images, chance.derangements(len(boxes))], 1)
+    itself_and_others = torch.cat([images, chance.derangements(len(boxes))], 1)
     levels, order = torch.tensor(thresholds, dtype=torch.float32).sort()
 
     def of_image(image: int) -> dict[str, Tensor]:
         values = maps[:, image]
         if not isinstance(values, Tensor):
             values = from_integers(values)
-        targets = in_boxes[lenders[image]]
-        return _of_image(values, targets, boxes[image], size, levels)
+        targets = in_boxes[itself_and_others[image]]
+        return _overlaps_of_image(values, targets, boxes[image], size, levels)
 
     shape = (len(maps), len(boxes), len(levels))
-    names = [field.name for field in fields(Cuts)][:-1]
+    *names, _ = [field.name for field in fields(Cuts)]  # without box_pixels
     arrays = {name: np.empty(shape, dtype=np.float32) for name in names}
-    place = order.argsort()
+    place = order.argsort()  # of each threshold, as asked for, among the sorted ones
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         for image, columns in enumerate(pool.map(of_image, range(len(boxes)))):
             for name, array in arrays.items():
@@ -94,10 +94,10 @@ def overlaps_at(
     return Cuts(**arrays, box_pixels=in_boxes.sum(1).float().numpy())
 
 
-def _of_image(
+def _overlaps_of_image(
     maps: Tensor, targets: Tensor, boxes: Tensor, size: int, levels: Tensor
 ) -> dict[str, Tensor]:
-    """Columns of ``Cuts`` of all models on one image, (M, T) each.
+    """Overlaps of all models on one image: fields of ``Cuts``, (M, T) each.
 
     Args:
         maps: (M, h, w) normalised, NaN where undefined.
@@ -131,12 +131,13 @@ def _mask_overlaps(
     Returns:
         (M, T) each: iou, iou_shuffled, map_pixels, common_pixels.
     """
-    # Pixels that lie in the same of the boxes form a region, some dozens of an image.
+    # Pixels that lie in the same targets form a region; an image has some dozens.
     # Counting pixels by region and by the number of thresholds that they reach replaces
     #     [((values >= level) & target).sum() for level in levels for target in targets]
     powers = 2 ** torch.arange(len(targets)).unsqueeze(1)  # a bit for each target
     codes, region = (targets * powers).sum(0).unique(return_inverse=True)
-    members = (codes & powers) > 0  # (1 + K, regions)
+    is_in_target = (codes & powers) > 0  # (1 + K, regions)
+    models = len(values)
     regions = len(codes)
     bins = len(levels) + 1
     # Sums of comparisons take a quarter of the time of torch.bucketize.
@@ -144,13 +145,16 @@ def _mask_overlaps(
     reached = np.zeros(flat.shape, dtype=np.min_scalar_type(bins))
     for level in levels.numpy():
         reached += (flat >= level).view(np.uint8)
-    reached = torch.from_numpy(reached).int()
-    reached += (bins * region).int()
-    reached += (bins * regions * torch.arange(len(values))).int().unsqueeze(1)
-    pixels = torch.bincount(reached.flatten(), minlength=bins * regions * len(values))
-    pixels = pixels.view(len(values), regions, bins).double()
+    # One number for each model, region and number of thresholds reached.
+    bin_numbers = torch.from_numpy(reached).int()  # (M, P)
+    bin_numbers += (bins * region).int()
+    bin_numbers += (bins * regions * torch.arange(models)).int().unsqueeze(1)
+    pixels = torch.bincount(bin_numbers.flatten(), minlength=bins * regions * models)
+    pixels = pixels.view(models, regions, bins).double()
+    # (M, regions, T): pixels that reach at least 1, 2, ... T of the thresholds, that
+    # is, the first, the second, ... of the ascending thresholds.
     at_least = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
-    common = torch.einsum("mrt,kr->mkt", at_least, members.double())
+    common = torch.einsum("mrt,kr->mkt", at_least, is_in_target.double())
     marked = at_least.sum(1, keepdim=True)
     area = targets.sum(1).view(1, -1, 1)
     iou = (common / (marked + area - common)).float()
@@ -167,29 +171,31 @@ def _rectangles(values: Tensor, levels: Tensor) -> Tensor:
 
     A row is in the rectangle where its largest value reaches the threshold.
     """
-    x0, x1 = _ends(values.amax(1), levels)
-    y0, y1 = _ends(values.amax(2), levels)
+    x0, x1 = _ends_at_levels(values.amax(1), levels)
+    y0, y1 = _ends_at_levels(values.amax(2), levels)
     return torch.stack([x0, y0, x1, y1], 2)
 
 
-def _ends(largest: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """First place that reaches a level, and the one after the last, zeros for none.
+def _ends_at_levels(largest: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    """First row or column that reaches a level, and the one after the last.
 
     Args:
         largest: (M, S), largest value of each row or column.
         levels: (T,).
 
     Returns:
-        Two (M, T).
+        Two (M, T), zeros if none reaches the level.
     """
-    occupied = largest.unsqueeze(1) >= levels.view(1, -1, 1)  # (M, T, S)
-    occupied = occupied.view(torch.uint8)
-    end = occupied.shape[2] - occupied.flip(2).argmax(2)
-    return occupied.argmax(2), torch.where(occupied.amax(2) > 0, end, 0)
+    reaches = largest.unsqueeze(1) >= levels.view(1, -1, 1)  # (M, T, S)
+    reaches = reaches.view(torch.uint8)
+    first = reaches.argmax(2)
+    end = reaches.shape[2] - reaches.flip(2).argmax(2)
+    return first, torch.where(reaches.amax(2) > 0, end, 0)
 
 
 def _rectangle_iou(rectangles: Tensor, mask: Tensor) -> Tensor:
-    """IoU of rectangles (..., 4) with a mask (S, S) by its summed-area table."""
+    """IoU of rectangles (..., 4) with a mask (S, S), by its summed-area table."""
+    # table[y, x] is the number of pixels of the mask above row y and left of column x.
     table = torch.nn.functional.pad(mask.int().cumsum(0).cumsum(1), (1, 0, 1, 0))
     x0, y0, x1, y1 = rectangles.unbind(-1)
     common = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]

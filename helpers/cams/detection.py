@@ -1,4 +1,4 @@
-"""Maps as detections and as segmentations: box IoU, average precision, mask metrics."""
+"""Metrics of detection and segmentation: box IoU, average precision, mask metrics."""
 
 import numpy as np
 import torch
@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-FOUND = 0.5  # IoU at which a box is found; Everingham et al. 2015
+FOUND = 0.5  # least IoU of a correct detection; Everingham et al. 2015
 
 
 def _is_box(boxes: Tensor) -> Tensor:
-    """Whether a row has an area and is no padding: (..., 4) -> (...,) bool."""
+    """Whether a row is a box with an area, not padding: (..., 4) -> (...,) bool."""
     return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 
@@ -30,8 +30,7 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
         >>> best_box_iou(torch.tensor([0, 0, 2, 2]), torch.tensor([[0, 0, 2, 4]]))
         tensor(0.5000, dtype=torch.float64)
     """
-    # In double, where the areas of pixel boxes are exact, so that a ratio of just the
-    # threshold reaches it.
+    # In double precision, so that an IoU of exactly 0.5 is not rounded below it.
     one = rectangles.unsqueeze(-2).double()
     other = boxes.double()
     upper_left = torch.maximum(one[..., :2], other[..., :2])
@@ -58,16 +57,17 @@ def average_precisions(
 ) -> NDArray[np.float64]:
     """Average precision of rectangles as detections; Everingham et al. 2015.
 
-    Pascal VOC, all points. The one detection of an image is of its predicted class, and
-    right when the label is that too and ``best_box_iou >= FOUND``. Recall divides
-    by all boxes of the images of the class, so that it ends at images / boxes.
+    All points of the curve count, as in Pascal VOC since 2010. An image has one
+    detection, of its predicted class. It is correct if the class is the label and
+    ``best_box_iou >= FOUND``. Recall is the share of all boxes of a class, of which an
+    image may have several, so that its maximum is images / boxes.
 
     Args:
         rectangles: (N, 4) x0, y0, x1, y1 in pixels, half-open.
         boxes: (N, M, 4), zeros for padding.
-        labels: (N,).
-        predicted: (N,) classes.
-        scores: (N,) confidences.
+        labels: (N,) true classes.
+        predicted: (N,) predicted classes.
+        scores: (N,) confidences of the predictions.
         classes: number of classes.
 
     Returns:
@@ -99,8 +99,16 @@ def average_precisions(
 def _average_precision(
     hits: NDArray[np.bool_], scores: NDArray[np.floating], box_count: int
 ) -> float:
-    """Area under the highest precision at each recall or a larger one."""
-    # Late: its import takes a second, and most kernels do without.
+    """Area under the precision-recall curve of detections.
+
+    The precision at a recall is the highest at this recall or a larger one.
+
+    Args:
+        hits: (n,) whether each detection is correct.
+        scores: (n,) confidences.
+        box_count: number of boxes to detect.
+    """
+    # Imported here, since this import takes a second, and most functions do without.
     from sklearn.metrics import precision_recall_curve
 
     if not hits.any():
@@ -122,28 +130,30 @@ def mask_metrics(
         total: pixels of all images together.
 
     Returns:
-        By name, in [0, 1], larger is better; and the number of pixels. What divides 0
-        by 0 is NaN, and so is a mean with it; a kind without pixels is left out of
-        frequency_weighted_iou.
+        Metrics by name, in [0, 1], larger is better; and the number of pixels. 0 / 0 is
+        NaN, and so is a mean with it; of background and object, one without pixels is
+        left out of frequency_weighted_iou.
     """
-    background = total - marked - annotated + common
-    # Rows: annotated as background, as object; columns: marked as background, as
-    # object.
+    in_neither = total - marked - annotated + common
+    # Confusion matrix. Rows: annotated as background, as object; columns: marked as
+    # background, as object.
     counts = torch.tensor(
-        [[background, marked - common], [annotated - common, common]],
+        [[in_neither, marked - common], [annotated - common, common]],
         dtype=torch.float64,
     )
-    right = counts.diag()
-    true = counts.sum(1)
-    iou = right / (true + counts.sum(0) - right)
+    # (2,) each: for background and object.
+    correct = counts.diag()
+    actual = counts.sum(1)
+    iou = correct / (actual + counts.sum(0) - correct)
+    weighted_iou = torch.where(actual > 0, actual * iou, 0)
     metrics = {
-        "pixel_accuracy": right.sum() / total,
-        "mean_pixel_accuracy": (right / true).mean(),
+        "pixel_accuracy": correct.sum() / total,
+        "mean_pixel_accuracy": (correct / actual).mean(),
         "iou_background": iou[0],
         "iou_object": iou[1],
         "mean_iou": iou.mean(),
-        "frequency_weighted_iou": torch.where(true > 0, true * iou, 0).sum() / total,
-        "object_fraction": true[1] / total,
+        "frequency_weighted_iou": weighted_iou.sum() / total,
+        "object_fraction": actual[1] / total,
     }
     values = {name: float(value) for name, value in metrics.items()}
     return values | {"pixels": total}

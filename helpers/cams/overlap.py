@@ -12,7 +12,8 @@ from helpers.data.boxes import box_masks as box_masks
 def upsample(maps: Tensor, size: int) -> Tensor:
     """Enlarge maps to the size of the images, bilinearly.
 
-    Pixels are squares whose centres are compared (``align_corners=False``).
+    The corners of map and image coincide, not the centres of their corner pixels
+    (``align_corners=False``).
 
     Args:
         maps: (B, h, w).
@@ -30,17 +31,17 @@ CUTS = ("maximum", "quantile")  # rules by which a threshold cuts a map
 
 
 def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
-    """Mask of where a network looks.
+    """Cut maps to masks of the pixels at which a network looks.
 
-    By the rule "maximum" the mask is where the map is at least a fraction of its
-    maximum; Du et al. 2024, equations (3) and (4). By "quantile" it is the
-    ``1 - threshold`` highest pixels of each map, so that maps of any shape have masks
-    of one size; pixels of 0 never belong.
+    By the rule "maximum" the mask holds the pixels of at least ``threshold``, which is
+    a fraction of the maximum in normalised maps; Du et al. 2024, equations (3) and (4).
+    By "quantile" it holds the highest pixels, a share ``1 - threshold`` of the map, so
+    that masks of all maps have one size. Pixels of 0 are never in it.
 
     Args:
         maps: (B, S, S) enlarged normalised maps, in [0, 1].
         threshold: in (0, 1).
-        rule: of ``CUTS``.
+        rule: one of ``CUTS``.
 
     Returns:
         (B, S, S) bool.
@@ -58,8 +59,9 @@ def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
     if rule == "maximum":
         return maps >= threshold
     pixels = maps.flatten(1)
-    below = min(round(threshold * pixels.shape[1]), pixels.shape[1] - 1)
-    level = pixels.kthvalue(below + 1, dim=1).values.view(-1, 1, 1)
+    count = pixels.shape[1]
+    count_below = min(round(threshold * count), count - 1)
+    level = pixels.kthvalue(count_below + 1, dim=1).values.view(-1, 1, 1)
     return (maps >= level) & (maps > 0)
 
 
@@ -83,14 +85,14 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
 
 
 def _ends(occupied: Tensor) -> tuple[Tensor, Tensor]:
-    """First occupied place, and the one after the last: (B, L) -> two (B,)."""
+    """First occupied row or column, and the one after the last: (B, L) -> two (B,)."""
     first = occupied.argmax(1)
     end = occupied.shape[1] - occupied.flip(1).argmax(1)
     return first, torch.where(occupied.amax(1) > 0, end, 0)
 
 
 def mask_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of two masks; Du et al. 2024, equation 2.
+    """Intersection over union of two masks; Du et al. 2024, equation (2).
 
     Args:
         a: (B, ...) bool.
@@ -109,23 +111,23 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
 def overlaps(
     maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]
 ) -> Tensor:
-    """IoU of thresholded maps with masks; Du et al. 2024, equations (3) and (4).
+    """Compute the IoU of thresholded maps with masks; Du et al. 2024, (3) and (4).
 
-    A network looks where the enlarged map is at least the threshold.
+    The mask of a map is where its enlargement is at least the threshold.
 
     Args:
         maps_normalised: (N, h, w) in [0, 1].
-        annotated: (N, S, S) bool.
+        annotated: (N, S, S) bool, masks of objects or boxes.
         thresholds: T of them, in (0, 1).
 
     Returns:
         (T, N) in [0, 1]; NaN for a map that is not finite.
     """
     device = maps_normalised.device
-    annotated = annotated.to(device)  # boxes lie on the CPU
+    annotated = annotated.to(device)
     levels = torch.tensor(thresholds, dtype=maps_normalised.dtype, device=device)
     levels, order = levels.sort()
-    # A processor's cache holds what some images need; a GPU takes all at once.
+    # On a CPU a batch should fit into the cache; a GPU takes all images at once.
     batch_size = max(1, len(annotated))
     if device.type == "cpu":
         batch_size = max(4, 2**17 // annotated.shape[-1] ** 2)
@@ -147,16 +149,18 @@ def _iou_at(maps: Tensor, annotated: Tensor, levels: Tensor) -> Tensor:
     count = len(maps)
     bins = len(levels) + 1
     values = upsample(maps, annotated.shape[-1])
-    # One count for all thresholds: pixels of each image, outside and inside of its
-    # mask, by the number of thresholds that they reach. It replaces
+    # Counting the pixels of each image, outside and inside of its mask, by the number
+    # of thresholds that they reach replaces
     #     [((values >= level) & annotated).sum((1, 2)) for level in levels]
     reached = torch.bucketize(values, levels, right=True, out_int32=True).flatten(1)
     image = torch.arange(count, device=maps.device, dtype=torch.int32).unsqueeze(1)
-    group = 2 * image + annotated.flatten(1)
-    codes = (reached + bins * group).flatten()
-    pixels = torch.bincount(codes, minlength=2 * bins * count).view(count, 2, bins)
-    at_least = pixels.flip(2).cumsum(2).flip(2)  # (B, outside and inside, bins)
+    group = 2 * image + annotated.flatten(1)  # (B, P): even outside, odd inside
+    bin_numbers = (reached + bins * group).flatten()
+    pixels = torch.bincount(bin_numbers, minlength=2 * bins * count)
+    pixels = pixels.view(count, 2, bins)
+    # (B, 2, bins): pixels that reach at least 0, 1, ... T thresholds.
+    at_least = pixels.flip(2).cumsum(2).flip(2)
     common = at_least[:, 1]
     marked = at_least.sum(1)
-    area = common[:, :1]
+    area = common[:, :1]  # all pixels of the mask reach at least 0 thresholds
     return (common / (marked + area - common))[:, 1:]

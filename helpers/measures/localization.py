@@ -395,7 +395,7 @@ def of_kept_maps(
     boxes: Tensor,
     labels: Tensor,
     size: int,
-    threshold: float = cuts.PAPER,
+    threshold: float = cuts.PAPER_THRESHOLD,
 ) -> pd.DataFrame:
     """Every localization measure of a model at any threshold, from its kept maps.
 

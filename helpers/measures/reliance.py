@@ -37,7 +37,7 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
         ValueError: for fewer than two images with a box and room around it.
     """
     size = images.images.shape[-1]
-    in_boxes = chance.boxed(images.boxes, size)  # (N, size * size)
+    in_boxes = chance.pixels_in_boxes(images.boxes, size)  # (N, size * size)
     masks = in_boxes.view(len(images), 1, size, size)
     rows = (in_boxes.any(1) & ~in_boxes.all(1)).nonzero().squeeze(1)
     if len(rows) < 2:

@@ -366,7 +366,7 @@ def test_attributions_are_scored_on_the_same_images_with_their_costs(given, tmp_
     ]
     images = given.first(10).images
     inputs = normalised(images)
-    own = attribution.with_own_activations(given.network)
+    own = attribution.with_separate_relus(given.network)
     maps = attribution.attribution_maps(
         "saliency", own, inputs, given.network(inputs).argmax(1)
     ).maps

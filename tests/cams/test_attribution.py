@@ -65,7 +65,7 @@ def test_the_copy_has_the_logits_of_the_network_and_each_relu_once(
 ):
     torch.manual_seed(0)
     model = network if kind == "resnet" else Functional().eval()
-    own = attribution.with_own_activations(model)
+    own = attribution.with_separate_relus(model)
     calls = []
     for module in own.modules():
         if isinstance(module, nn.ReLU) and not module.inplace:
@@ -85,11 +85,11 @@ def test_a_forward_pass_that_depends_on_values_is_refused():
         ValueError,
         match=r"^the forward pass of Branching depends on values and cannot be traced: ",
     ):
-        attribution.with_own_activations(Branching())
+        attribution.with_separate_relus(Branching())
 
 
 def test_gradients_are_those_of_autograd(network, images):
-    own, expected = attribution.with_own_activations(network), gradient(network, images)
+    own, expected = attribution.with_separate_relus(network), gradient(network, images)
     found = {
         name: attribution.attribution_maps(name, own, images, CLASSES).maps
         for name in ("saliency", "input_x_gradient")
@@ -101,7 +101,7 @@ def test_gradients_are_those_of_autograd(network, images):
 
 
 def test_integrated_gradients_approach_the_sum_over_the_way(network, images):
-    own, steps = attribution.with_own_activations(network), 200
+    own, steps = attribution.with_separate_relus(network), 200
     way = (
         sum(gradient(network, images * (step + 0.5) / steps) for step in range(steps))
         / steps
@@ -115,7 +115,7 @@ def test_integrated_gradients_approach_the_sum_over_the_way(network, images):
 
 def test_occlusion_is_what_the_logit_loses_under_each_window(network, images):
     own, expected, seen = (
-        attribution.with_own_activations(network),
+        attribution.with_separate_relus(network),
         torch.zeros(3, 16, 16),
         torch.zeros(16, 16),
     )
@@ -148,7 +148,7 @@ def test_deep_lift_that_does_not_add_up_is_refused(images):
 
 
 def test_guided_grad_cam_is_zero_where_grad_cam_is(network, images):
-    own = attribution.with_own_activations(network)
+    own = attribution.with_separate_relus(network)
     features, _ = hooks.features_and_logits(network, network.layer4, images)
     cam = closed_form_cam("grad_cam", features, network.fc.weight, CLASSES)
     found = attribution.attribution_maps(
@@ -183,7 +183,7 @@ def test_maps_are_finite_and_the_network_is_left_as_it_came(
         {name: value.clone() for name, value in network.state_dict().items()},
     )
     with torch.inference_mode(inference):
-        own = attribution.with_own_activations(network)
+        own = attribution.with_separate_relus(network)
         found = attribution.attribution_maps(method, own, images, CLASSES, steps=5)
     assert found.maps.shape == (3, 16, 16)
     assert found.maps.isfinite().all()

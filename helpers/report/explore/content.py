@@ -180,7 +180,7 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
     facts = {
         "size": int(published["image_size"]),
         "side": published["maps"].shape[2:],
-        "threshold": cuts.PAPER,
+        "threshold": cuts.PAPER_THRESHOLD,
     }
     return {
         "kind": "maps",
