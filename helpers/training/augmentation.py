@@ -1,4 +1,4 @@
-"""Augmentation as in the code of Du et al. 2024, on the device."""
+"""Augmentation as in the code of Du et al. 2024, on the device of the images."""
 
 from typing import NamedTuple
 
@@ -9,51 +9,53 @@ from torch import Tensor
 class Draws(NamedTuple):
     """Random numbers of an epoch, one entry per image."""
 
-    horizontal: Tensor  # (N,) bool
-    vertical: Tensor  # (N,) bool
+    horizontal: Tensor  # (N,) bool, whether left and right are swapped
+    vertical: Tensor  # (N,) bool, whether top and bottom are swapped
     brightness: Tensor  # (N,) float, added to pixels in [0, 255]; 0 leaves the image
     contrast: Tensor  # (N,) float, factor on pixels; 1 leaves the image
     channels: Tensor  # (N, 3) int64, a permutation of 0, 1, 2
 
     def to(self, device: torch.device | str) -> "Draws":
-        """The draws on a device."""
+        """Move the random numbers to a device."""
         return Draws(*(values.to(device) for values in self))
 
     def of(self, images: Tensor | slice) -> "Draws":
-        """The draws of some images (integer indices, or a slice, without a copy)."""
+        """Select those of some images (integer indices, or a slice: no copy)."""
         return Draws(*(values[images] for values in self))
 
 
 def draw(count: int, generator: torch.Generator) -> Draws:
-    """Draw flips, brightness, contrast and order of channels, each with chance 1/2.
+    """Draw flips and changes of brightness, contrast and order of channels.
+
+    Each happens to an image with probability 1/2.
 
     Args:
-        count: images.
-        generator: of a CPU, so that every device sees the same.
+        count: number of images.
+        generator: on the CPU, so that every device gets the same random numbers.
     """
     happens = torch.rand(5, count, generator=generator) < 0.5
-    horizontal, vertical, is_bright, has_contrast, is_permuted = happens
+    horizontal, vertical, is_brightened, has_contrast, is_permuted = happens
     brightness = torch.empty(count).uniform_(-32, 32, generator=generator)
     contrast = torch.empty(count).uniform_(0.5, 1.5, generator=generator)
     permutations = torch.rand(count, 3, generator=generator).argsort(1)
     return Draws(
         horizontal,
         vertical,
-        torch.where(is_bright, brightness, 0.0),
+        torch.where(is_brightened, brightness, 0.0),
         torch.where(has_contrast, contrast, 1.0),
         torch.where(is_permuted.unsqueeze(1), permutations, torch.arange(3)),
     )
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Apply one draw per image.
+    """Augment images by the random numbers of each.
 
     Args:
         images: (B, 3, H, W) in [0, 255].
         draws: of the B images, on their device.
 
     Returns:
-        (B, 3, H, W) float in [0, 255], in the memory layout that it had.
+        (B, 3, H, W) float in [0, 255], in the memory layout of ``images``.
     """
     per_image = (-1, 1, 1, 1)
     pixels = images.float()

@@ -1,4 +1,4 @@
-"""Hyperparameters of a run, its name, and the runs of a study."""
+"""The configuration of a training run, its name, and the runs of a study."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ PAPER_AXES = (
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the outcome of one training run, on any machine."""
+    """All that determines the outcome of a training run, on any machine."""
 
     architecture: str
     batch_size: int
@@ -40,33 +40,33 @@ class RunConfig:
     weight_decay: float
     augmentation: bool
     pretrained: bool
-    data: str  # fingerprint of the images, labels and boxes; not where they lie
-    weights: str = ""  # identity of the pretrained weights; "" from scratch
-    repeat: int = 0
-    images_per_class: int = 0  # 0 is all
+    data: str  # fingerprint of the images, labels and boxes, wherever they lie
+    weights: str = ""  # identity of the pretrained weights; "" for a run from scratch
+    repeat: int = 0  # number of the run among those that differ in random numbers only
+    images_per_class: int = 0  # for training; 0 takes all
     label_noise: float = 0.0  # fraction of training labels replaced by another class
     stem: str = "imagenet"
     width: float = 1.0
     last_stride: int = 2  # of the last stage; 1 doubles the side of its map
-    precision: str = "float32"  # of the products in a step; all else is float32
+    precision: str = "float32"  # of products in a training step; all else is float32
     momentum: float = 0.9  # of SGD; the paper does not state one
     max_epochs: int = 150  # rule 4
     loss_threshold: float = 0.1  # rule 1
     accuracy_threshold: float = 0.95  # rule 2
-    # Where rule 3 reads the error: "holdout", or "test" (the paper), which selects the
-    # gap on the test images.
+    # The images on which rule 3 reads the error: "holdout", or "test" as in the paper,
+    # which lets the test images decide when the run stops.
     rule3_split: str = "holdout"
-    holdout_fraction: float = 0.1  # of the training images, with "holdout" alone
+    holdout_fraction: float = 0.1  # of the training images; only for "holdout"
     seed: int = 0
-    looking: str = PLAIN  # where training tells the network to look, and how strongly
-    # A snapshot at the first epoch above this training accuracy; 0 takes none.
+    looking: str = PLAIN  # a level of ``training.looking``: an arm and its strength
+    # A snapshot is taken at the first epoch above this training accuracy; 0: none.
     matched_accuracy: float = 0.0
-    label_smoothing: float = 0.0  # share of the target that all classes divide
-    frozen_stages: int = 0  # of a pretrained start: stem and first stages that stay
-    strong_augmentation: str = NONE  # crops, erasing, mixup, joined by +
+    label_smoothing: float = 0.0  # share of the target that is spread over all classes
+    frozen_stages: int = 0  # first stages, with the stem, that keep pretrained weights
+    strong_augmentation: str = NONE  # "crops", "erasing" and "mixup", joined by "+"
 
     def __post_init__(self) -> None:
-        """Refuse values that no run can have."""
+        """Refuse impossible values: ValueError."""
         for name, limit in _LIMITS.items():
             fault = outside(limit, getattr(self, name))
             if fault:
@@ -83,34 +83,38 @@ class RunConfig:
             )
 
     def __str__(self) -> str:
-        """Its id, as messages name it."""
+        """The id of the run, for messages."""
         return run_id(self)
 
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
-_FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
-# Hyperparameters that came later: at these values a run is what it was, with its id.
-_LATER = {
+_WITHOUT_LIMITS = ("augmentation", "pretrained", "data", "weights", "repeat")
+# Hyperparameters that later versions added, with the values at which a run is the same
+# as in earlier versions. These values are left out of its digest, so its id stays.
+_LATER_DEFAULTS = {
     "looking": PLAIN,
     "matched_accuracy": 0.0,
     "label_smoothing": 0.0,
     "frozen_stages": 0,
     "strong_augmentation": NONE,
 }
-# Limits of a hyperparameter are those of the notebooks' parameter, which is in the
-# plural where it lists the levels of an axis.
+# Limits are those of the notebooks' parameter of the same name, or of its plural, which
+# lists the levels of an axis.
 _LIMITS = {
     name: LIMITS.get(name) or LIMITS.get(f"{name}s", NUMBERS)
     for name in HYPERPARAMETERS
-    if name not in _FREE
+    if name not in _WITHOUT_LIMITS
 }
 _LIMITS["looking"] = LIMITS["looking_levels"]
 
 
 def configuration_name(config: RunConfig) -> str:
-    """Name of a configuration of hyperparameters, without the repeat.
+    """Name a configuration of hyperparameters: a run without its repeat.
 
-    Its runs are resampled together.
+    The bootstrap resamples configurations, with all their runs.
+
+    Args:
+        config: any of its runs.
     """
     words = [
         config.architecture,
@@ -137,9 +141,12 @@ def configuration_name(config: RunConfig) -> str:
 
 
 def kind_name(config: RunConfig) -> str:
-    """Kind of training: what a network learns from and where it starts.
+    """Name the kind of training: architecture, start, and what is learnt from.
 
     Optimizer, learning rate, weight decay, batch size and repeat vary within a kind.
+
+    Args:
+        config: the run.
     """
     words = [
         config.architecture,
@@ -162,35 +169,38 @@ def kind_name(config: RunConfig) -> str:
 
 
 def run_id(config: RunConfig) -> str:
-    """Name of a run: its configuration, the repeat, and a digest of both."""
-    return (
-        f"{configuration_name(config)}-r{config.repeat}-{config_digest(asdict(config))}"
-    )
+    """Name a run by its configuration, its repeat, and a digest of all its values.
+
+    Args:
+        config: the run.
+    """
+    digest = config_digest(asdict(config))
+    return f"{configuration_name(config)}-r{config.repeat}-{digest}"
 
 
 def config_digest(values: Mapping[str, Any]) -> str:
-    """Digest of a configuration's values, of earlier versions too.
+    """Digest of a configuration, which is the same for files of earlier versions.
 
     Args:
-        values: each hyperparameter with its value, as ``config.json`` holds them; one
-            that came later may be missing, and counts where it is not at its default.
+        values: by hyperparameter, as in ``config.json``. A hyperparameter that later
+            versions added may be missing; it counts only if it is not at its default.
 
     Returns:
         8 hex digits.
     """
-    changed = {
+    decisive = {
         name: value
         for name, value in values.items()
-        if name not in _LATER or value != _LATER[name]
+        if name not in _LATER_DEFAULTS or value != _LATER_DEFAULTS[name]
     }
-    return json_digest(changed)
+    return json_digest(decisive)
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
     """Rebuild a configuration from ``config.json`` or a row of the catalogue.
 
     Args:
-        record: hyperparameters as Python's numbers; all else is left.
+        record: values by hyperparameter; other entries are ignored.
     """
     names = [name for name in HYPERPARAMETERS if name in record]
     return RunConfig(**{name: record[name] for name in names})
@@ -199,12 +209,12 @@ def config_from(record: Mapping[str, Any]) -> RunConfig:
 def grid(
     axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]
 ) -> list[RunConfig]:
-    """Every combination of the axes' levels, several times with different seeds.
+    """Combine all levels of the axes, each combination several times.
 
     Args:
-        axes: levels by hyperparameter; an axis "repeat" names the repeats.
-        repeats: of each combination, where they are no axis.
-        fixed: values of other hyperparameters.
+        axes: levels by hyperparameter; an axis "repeat" gives the repeats.
+        repeats: number of runs of each combination, without an axis "repeat".
+        fixed: values of the other hyperparameters.
     """
     levels = dict(axes)
     levels.setdefault("repeat", range(repeats))
@@ -223,32 +233,34 @@ def runs_of_study(
     repeats: int = 1,
     seed: int = 0,
 ) -> list[RunConfig]:
-    """Runs of a study in the order in which they are trained.
+    """List the runs of a study in the order in which they are trained.
 
-    The first ones, however many, are as balanced as they can be.
+    The order is balanced: if training ends early, the levels of each axis have been
+    used about equally often.
 
     Args:
         axes: levels by hyperparameter.
-        fixed: values of other hyperparameters.
-        blocks: each is a full factorial of its own, the axes with the levels that the
-            block changes, such as ``{"architecture": ["resnet34"]}`` or ``{"repeat":
-            [1]}``, without the runs of earlier blocks. Without blocks it is the whole
-            grid.
-        repeats: of each combination, where they are no axis.
-        seed: breaks ties.
+        fixed: values of the other hyperparameters.
+        blocks: each is a full factorial of the axes, with the levels that it changes,
+            such as ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``. Runs of
+            earlier blocks are not repeated. Without blocks the study is one full
+            factorial of the axes.
+        repeats: number of runs of each combination, without an axis "repeat".
+        seed: breaks ties of the order.
     """
     runs: list[RunConfig] = []
     for block in blocks or [{}]:
-        of_block = grid({**axes, **block}, repeats, fixed)
-        runs += balanced([run for run in of_block if run not in runs], seed)
+        runs_of_block = grid({**axes, **block}, repeats, fixed)
+        new_runs = [run for run in runs_of_block if run not in runs]
+        runs += balanced(new_runs, seed)
     return runs
 
 
 def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
-    """Order runs so that levels are used equally often.
+    """Order runs so that the first ones use all levels about equally often.
 
-    Greedily: next is the run whose levels, and pairs of levels, of all axes were used
-    least so far. A single level weighs more than a pair.
+    Greedily: the next run is the one whose levels, and pairs of levels of two axes,
+    were used least so far. A single level weighs more than all pairs together.
 
     Args:
         runs: to be ordered.
@@ -256,21 +268,22 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
     """
     table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
     axes = [name for name in table if table[name].nunique() > 1]
-    keys = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
-    # (keys, runs): the level, or pair of levels, that a run has.
-    codes = np.zeros((len(keys), len(runs)), dtype=int)
-    for number, key in enumerate(keys):
-        codes[number] = table.groupby(list(key)).ngroup()
-    weights = np.array([len(keys) if len(key) == 1 else 1 for key in keys])
-    # How often each level, or pair of levels, was used so far.
-    used = np.zeros(codes.shape)
-    rows = np.arange(len(keys))
+    # A factor is an axis or a pair of axes.
+    factors = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
+    # Number of the level, or pair of levels, that each run has.
+    levels = np.zeros((len(factors), len(runs)), dtype=int)
+    for number, names in enumerate(factors):
+        levels[number] = table.groupby(list(names)).ngroup()
+    weights = np.array([len(factors) if len(names) == 1 else 1 for names in factors])
+    # How often each level of each factor was used so far: (factors, levels).
+    uses = np.zeros(levels.shape)
+    rows = np.arange(len(factors))
     remaining = np.random.default_rng(seed).permutation(len(runs))
     ordered = []
     while len(remaining):
-        uses = used[rows[:, None], codes[:, remaining]]  # (keys, remaining)
-        run = remaining[np.argmin(weights @ uses)]
-        used[rows, codes[:, run]] += 1
+        uses_of_runs = uses[rows[:, None], levels[:, remaining]]  # (factors, remaining)
+        run = remaining[np.argmin(weights @ uses_of_runs)]
+        uses[rows, levels[:, run]] += 1
         ordered.append(runs[run])
         remaining = remaining[remaining != run]
     return ordered
@@ -279,21 +292,21 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
 def levels_table(
     axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig]
 ) -> pd.DataFrame:
-    """Levels of each hyperparameter that the runs of a study have.
+    """Tabulate the levels of each axis that the runs of a study have.
 
     Args:
-        axes: levels by hyperparameter.
+        axes: levels by hyperparameter, in the order to show.
         runs: of the study.
 
     Returns:
-        hyperparameter, levels; 0 images per class is "all".
+        Columns hyperparameter and levels, a text; 0 images per class are "all".
     """
     rows = []
-    for name, asked in axes.items():
-        taken = [getattr(run, name) for run in runs]
-        levels = [level for level in dict.fromkeys([*asked, *taken]) if level in taken]
+    for name, levels_of_axis in axes.items():
+        levels_of_runs = [getattr(run, name) for run in runs]
+        in_order = dict.fromkeys([*levels_of_axis, *levels_of_runs])
+        levels = [level for level in in_order if level in levels_of_runs]
         if name == "images_per_class":
             levels = [level or "all" for level in levels]
-        words = ", ".join(str(level) for level in levels)
-        rows.append({"hyperparameter": name, "levels": words})
+        rows.append({"hyperparameter": name, "levels": ", ".join(map(str, levels))})
     return pd.DataFrame(rows)

@@ -1,20 +1,21 @@
-"""Training that tells a network where to look, and its controls.
+"""Training that changes where a network looks, and its controls.
 
-An arm changes where networks look; its control changes as much, not aligned with the
-object, so that the difference of the two is due to looking at the object:
+An arm is a kind of training that makes networks look at the object, or away from it.
+The control of an arm changes training as much but not in line with the object, so that
+a difference between the two is due to looking at the object:
 
 ===========================  =======================================================
 ``plain``                    nothing
 ``map_in_box``               a penalty on the true class's map outside of the box
-``map_in_shuffled_box``      control: the same with the box of another image
-``map_out_of_box``           the other direction: a penalty on the map inside the box
+``map_in_shuffled_box``      its control: the same with the box of another image
+``map_out_of_box``           the opposite: a penalty on the map inside the box
 ``background_swapped``       pixels outside of the box are those of another image
-``background_swapped_shuffled``  control: outside of the box of another image
+``background_swapped_shuffled``  its control: outside of the box of another image
 ===========================  =======================================================
 
-A level of the hyperparameter ``looking`` is a name with its strength: the factor of
-the penalty, or the probability that an image's background is swapped in an epoch.
-Boxes are those of training images alone.
+A level of the hyperparameter ``looking`` is the name of an arm with its strength, such
+as "map_in_box 0.3": the factor of the penalty, or the probability that an image's
+background is swapped in an epoch. Only the boxes of training images are used.
 """
 
 from collections.abc import Iterable
@@ -35,27 +36,30 @@ CONTROLS = {
     "map_in_box": "map_in_shuffled_box",
     "background_swapped": "background_swapped_shuffled",
 }
-_SHUFFLED = tuple(CONTROLS.values())
-# Numbers that set the random numbers of this module apart from a run's others.
+_SHUFFLED_ARMS = tuple(CONTROLS.values())
+# Added to a seed, so that random numbers differ from those of other parts of a run.
 _BOX_STREAM = 3
 _SWAP_STREAM = 4
 
 
 @dataclass(frozen=True)
 class Guide:
-    """What tells a network where to look, for some images of a run."""
+    """An arm with its strength, and the boxes that it uses, for N images of a run."""
 
     arm: str  # one of PENALTIES or SWAPS
     strength: float
     boxes: Tensor  # (N, M, 4) integers, half-open pixels; zero rows are padding
 
     def of(self, images: Tensor | slice) -> "Guide":
-        """The guide of some images (integer indices, or a slice)."""
+        """Select the guide of some images (integer indices, or a slice)."""
         return Guide(self.arm, self.strength, self.boxes[images])
 
 
 def arm_and_strength(looking: str) -> tuple[str, float]:
     """Split a level of the hyperparameter into its arm and its strength.
+
+    Args:
+        looking: the level; ``PLAIN`` has strength 0.
 
     Example:
         >>> arm_and_strength("map_in_box 0.3")
@@ -70,19 +74,21 @@ def arm_and_strength(looking: str) -> tuple[str, float]:
 def guide_of_run(
     config: RunConfig, fitted: ImageSet, device: torch.device | str = "cpu"
 ) -> Guide | None:
-    """The guide of a run.
+    """Make the guide of a run.
+
+    A control takes for each image the box of another one, the same in all epochs,
+    which the run's seed and repeat determine.
 
     Args:
-        config: the run. Controls take the box of another image, the same one in all
-            epochs, drawn from the run's seed and repeat.
+        config: the run.
         fitted: the N images that the run is fitted to.
-        device: where the guide's tensors lie.
+        device: of the guide's tensors.
 
     Returns:
         The guide of the N images in their order; None for a plain run.
 
     Raises:
-        ValueError: where the images have no boxes.
+        ValueError: if the images have no boxes.
     """
     if config.looking == PLAIN:
         return None
@@ -92,18 +98,20 @@ def guide_of_run(
         )
     arm, strength = arm_and_strength(config.looking)
     boxes = fitted.boxes
-    if arm in _SHUFFLED:
+    if arm in _SHUFFLED_ARMS:
         generator = np.random.default_rng([config.seed, config.repeat, _BOX_STREAM])
         boxes = boxes[other_images(len(fitted), generator)]
     return Guide(arm, strength, boxes.to(device))
 
 
 def other_images(count: int, generator: np.random.Generator) -> np.ndarray:
-    """Give every image another one, each taken once: the images in a random circle.
+    """Assign to each image another one, so that each is assigned once.
+
+    The images are put in a circle in random order, and each gets the one before it.
 
     Args:
         count: number of images, at least 2.
-        generator: source of the circle.
+        generator: of the random order.
 
     Returns:
         (count,) int64, a permutation that leaves no image in its place.
@@ -121,58 +129,62 @@ def swap_backgrounds(
 
     Args:
         images: (N, S, S, 3) uint8, all images of a run.
-        guide: the run's, of an arm of ``SWAPS``; its strength is the probability
+        guide: of the run, with an arm of ``SWAPS``; its strength is the probability
             that an image is changed in an epoch.
-        config: the run, of whose seed and repeat the draws are.
-        epoch: 1 is the first; each has draws of its own.
+        config: the run, whose seed and repeat determine the random numbers.
+        epoch: 1 is the first; each epoch has its own random numbers.
 
     Returns:
-        (N, S, S, 3) uint8. An image without a box stays as it is.
+        (N, S, S, 3) uint8. An image without a box is not changed.
     """
     generator = np.random.default_rng([config.seed, config.repeat, _SWAP_STREAM, epoch])
-    donors = torch.from_numpy(other_images(len(images), generator))
-    changed = torch.from_numpy(generator.random(len(images)) < guide.strength)
-    changed = changed.to(images.device) & guide.boxes.flatten(1).any(1)
-    masks = box_masks(guide.boxes, images.shape[1])
-    stays = masks | ~changed.view(-1, 1, 1)  # (N, S, S)
-    return torch.where(stays.unsqueeze(3), images, images[donors.to(images.device)])
+    donors = torch.from_numpy(other_images(len(images), generator)).to(images.device)
+    is_swapped = torch.from_numpy(generator.random(len(images)) < guide.strength)
+    has_box = guide.boxes.flatten(1).any(1)
+    is_swapped = is_swapped.to(images.device) & has_box  # (N,)
+    in_box = box_masks(guide.boxes, images.shape[1])  # (N, S, S)
+    stays = in_box | ~is_swapped.view(-1, 1, 1)
+    return torch.where(stays.unsqueeze(3), images, images[donors])
 
 
 def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws | None) -> Tensor:
-    """Divergence of where a map should lie from where it lies.
+    """Penalty on a class activation map outside of the box, or inside of it.
 
-    ``KL(t || softmax(map)) = sum_p t_p (log t_p - log softmax(map)_p)``, with t the
-    share of each place that lies in the box (outside of it, to look away), scaled to
-    the sum 1. Mean over the images in which there is such a place, times the strength.
+    It is the divergence of the map from a target, over the cells p of the map:
+    ``KL(t || softmax(map)) = sum_p t_p (log t_p - log softmax(map)_p)``. The target t
+    is the share of each cell that lies in the box (for "map_out_of_box": outside of
+    it), scaled to the sum 1. The penalty is the mean over images with a box and a
+    target, times the strength.
 
     Args:
         maps: (B, h, w) class activation maps of the true classes, not rectified.
         guide: of the B images.
         size: side S of the images, in pixels.
-        draws: augmentation of the images, of which the boxes follow the flips.
+        draws: augmentation of the images: boxes are flipped with their images. None if
+            they are not augmented.
 
     Returns:
         A scalar, at least 0; 0 where no image has a box.
     """
-    masks = box_masks(guide.boxes, size)
-    boxed = masks.flatten(1).any(1)
+    masks = box_masks(guide.boxes, size)  # (B, S, S)
+    has_box = masks.flatten(1).any(1)
     if draws is not None:
         per_image = (-1, 1, 1)
         masks = torch.where(draws.horizontal.view(per_image), masks.flip(2), masks)
         masks = torch.where(draws.vertical.view(per_image), masks.flip(1), masks)
     if guide.arm == "map_out_of_box":
         masks = ~masks
-    wanted = box_shares(masks, *maps.shape[1:]).flatten(1)  # (B, h * w)
-    asked = boxed & (wanted.sum(1) > 0)
-    wanted = wanted / wanted.sum(1, keepdim=True).clamp(min=1e-12)
+    target = box_shares(masks, *maps.shape[1:]).flatten(1)  # (B, h * w)
+    has_target = has_box & (target.sum(1) > 0)
+    target = target / target.sum(1, keepdim=True).clamp(min=1e-12)
     log_shares = maps.float().flatten(1).log_softmax(1)
-    divergence = (torch.xlogy(wanted, wanted) - wanted * log_shares).sum(1)
-    count = asked.sum().clamp(min=1)
-    return guide.strength * (divergence * asked).sum() / count
+    divergence = (torch.xlogy(target, target) - target * log_shares).sum(1)  # (B,)
+    count = has_target.sum().clamp(min=1)
+    return guide.strength * (divergence * has_target).sum() / count
 
 
 def class_maps(features: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """Class activation maps of given classes; Zhou et al. 2016: ``sum_k w_ck f_k``.
+    """Compute class activation maps ``sum_k w_ck f_k``; Zhou et al. 2016.
 
     Args:
         features: (B, C, h, w) of the last stage.
@@ -186,7 +198,10 @@ def class_maps(features: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
 
 
 def in_order(levels: Iterable[str]) -> list[str]:
-    """Levels of the hyperparameter: plain first, then each arm before its control.
+    """Sort levels: plain first, then by strength, each arm before its control.
+
+    Args:
+        levels: of the hyperparameter ``looking``; duplicates are dropped.
 
     Example:
         >>> in_order(["map_in_shuffled_box 1", "map_in_box 1", "plain"])
@@ -194,15 +209,18 @@ def in_order(levels: Iterable[str]) -> list[str]:
     """
     arms = [PLAIN, *PENALTIES, *SWAPS]
 
-    def place(level: str) -> tuple[float, int]:
+    def by_strength_and_arm(level: str) -> tuple[float, int]:
         arm, strength = arm_and_strength(level)
         return strength, arms.index(arm)
 
-    return sorted(set(levels), key=place)
+    return sorted(set(levels), key=by_strength_and_arm)
 
 
 def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
-    """Which levels are held against which: an arm against its control, and each plain.
+    """Pair levels to compare: an arm with its control, and every level with plain.
+
+    Args:
+        levels: of the hyperparameter ``looking`` in a study.
 
     Example:
         >>> from pprint import pprint
@@ -215,9 +233,10 @@ def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
     pairs = []
     for level in present:
         arm, strength = arm_and_strength(level)
-        control = f"{CONTROLS.get(arm)} {strength:g}"
-        if control in present:
-            pairs.append((level, control))
+        if arm in CONTROLS:
+            control = f"{CONTROLS[arm]} {strength:g}"
+            if control in present:
+                pairs.append((level, control))
     if PLAIN in present:
         pairs += [(level, PLAIN) for level in present if level != PLAIN]
     return pairs

@@ -1,4 +1,4 @@
-"""Pretrained starts: torchvision's, of files, or of a pretraining on other classes."""
+"""Pretrained weights: torchvision's, of a file, or of runs trained on other classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,28 +11,28 @@ from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
 
-MADE = "made"
-FOLDER = "pretraining"  # below the study's, a model set with images of its own
+MADE = "made"  # value of pretrained_weights for weights of pretraining runs
+FOLDER = "pretraining"  # in the folder of work: pretraining runs and their images
 
 
 class Weights(NamedTuple):
     """Pretrained weights of one architecture."""
 
-    source: str  # what ``weights.read_weights`` reads; "" where they are not here
-    identity: str  # of the weights wherever they lie: a part of the ids of runs
+    source: str  # name or path for ``weights.read_weights``; "" if they are not here
+    identity: str  # the same on all machines; it decides the ids of runs
 
 
 def weights_by_name(
     pretrained_weights: str, architectures: Sequence[str]
 ) -> dict[str, Weights]:
-    """Weights that are there, read once, so that a missing file stops the study early.
+    """Read existing weights once, so that a missing file stops a study at its start.
 
     Args:
         pretrained_weights: a name or a path, see ``weights.read_weights``.
         architectures: torchvision's names.
 
     Returns:
-        By architecture.
+        Weights by architecture; their identity is a digest of their values.
     """
     weights = {}
     for name in architectures:
@@ -44,15 +44,16 @@ def weights_by_name(
 def choose_pretraining_images(
     work: Path, study_classes: Sequence[str], **changes: Any
 ) -> StudyData:
-    """Choose images to pretrain on, as those of the study but for some changes.
+    """Choose the images of pretraining by the study's parameters with some changes.
 
     Args:
         work: the folder of work of the study.
-        study_classes: of the study.
-        changes: of the parameters of notebook 01.
+        study_classes: ids of the classes of the study.
+        changes: parameters of notebook 01 with other values than in the study.
 
     Raises:
-        ValueError: where a class is one of the study's, which would leak into the gap.
+        ValueError: if a class is one of the study's: test images could then have been
+            learnt in pretraining.
     """
     parameters = image_parameters(work) | changes
     data = choose_images(work / FOLDER, **parameters)
@@ -68,12 +69,12 @@ def choose_pretraining_images(
 def recipes(
     architectures: Sequence[str], data: str, fixed: Mapping[str, Any]
 ) -> list[RunConfig]:
-    """One pretraining run per architecture.
+    """Configure one pretraining run per architecture.
 
     Args:
         architectures: torchvision's names.
         data: fingerprint of the images.
-        fixed: hyperparameters that the study fixes.
+        fixed: values of hyperparameters that the study does not vary.
     """
     recipe = {
         "batch_size": 64,
@@ -89,19 +90,20 @@ def recipes(
 
 
 def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
-    """Weights that pretraining runs left.
+    """Find the weights of complete pretraining runs.
 
-    Their identity is the recipe, so that several machines fill one model set.
+    Their identity is the id of the pretraining run. So the ids of runs that start from
+    them are the same on all machines, even if each machine pretrains anew.
 
     Args:
-        runs: below ``work/pretraining``.
+        runs: in the folder ``pretraining`` of the study.
         work: the folder of work of the study.
 
     Returns:
-        By architecture.
+        Weights by architecture.
 
     Raises:
-        RuntimeError: where a run left none.
+        RuntimeError: if a run has no weights.
     """
     weights = {}
     for run in runs:
@@ -116,37 +118,41 @@ def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]
 
 
 def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
-    """Weights made elsewhere that no run needs any more, as its records name them.
+    """Name the weights of a study whose runs were all trained on another machine.
+
+    No run needs the weights any more; their identity is in the study's records.
 
     Args:
         runs: of the study.
         work: its folder of work.
 
     Returns:
-        By architecture, without source; none where a start was made here, or where a
-        run that starts from one is not complete.
+        Weights without source by architecture. Empty if this machine pretrained, or if
+        a pretrained run is not complete.
     """
     if (work / FOLDER / "runs").is_dir():
         return {}
     table = catalogue.read_catalogue(work)
     table = table[table["weights"] != ""]
-    starts = {row.architecture: Weights("", row.weights) for row in table.itertuples()}
-    started = []
+    weights = {row.architecture: Weights("", row.weights) for row in table.itertuples()}
+    with_weights = []
     for run in runs:
-        if run.pretrained and run.architecture not in starts:
+        if not run.pretrained:
+            continue
+        if run.architecture not in weights:
             return {}
-        if run.pretrained:
-            started.append(replace(run, weights=starts[run.architecture].identity))
-    return {} if catalogue.missing(work, started) else starts
+        identity = weights[run.architecture].identity
+        with_weights.append(replace(run, weights=identity))
+    return {} if catalogue.missing(work, with_weights) else weights
 
 
 def save_starts(weights: Mapping[str, Weights], work: Path) -> None:
-    """Copy the weights that runs start from into the study, once.
+    """Copy pretrained weights into the study, unless it has them.
 
-    Some measures need the distance from the start.
+    Some measures need the distance of a network from its start.
 
     Args:
-        weights: by architecture; those without source are left out.
+        weights: by architecture; those without source are skipped.
         work: the folder of work of the study.
     """
     for architecture, start in weights.items():

@@ -1,4 +1,4 @@
-"""When a run stops: the four rules of Du et al. 2024."""
+"""The four rules of Du et al. 2024 that stop a training run."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,15 +18,16 @@ class Epoch(TypedDict):
 
 
 def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ...]:
-    """Which of the rules 1 to 3 hold at the last epoch.
+    """List which of the rules 1 to 3 hold at the last epoch.
 
-    1: training loss below ``loss_threshold`` (0.1). 2: training accuracy above
-    ``accuracy_threshold`` (0.95). 3: in two epochs in a row (the paper: batches) the
-    training loss fell while the error on the monitored split rose (overfitting).
+    1: the training loss is below ``loss_threshold`` (0.1). 2: the training accuracy is
+    above ``accuracy_threshold`` (0.95). 3: in the last two epochs (in the paper:
+    batches) the training loss fell while the error on the monitored split rose, which
+    is overfitting.
 
     Args:
         history: the epochs so far, at least one.
-        config: the run.
+        config: the run, with its thresholds.
     """
     holds = {
         1: history[-1]["train_loss"] < config.loss_threshold,
@@ -37,8 +38,8 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
 
 
 def _overfits(history: Sequence[Epoch]) -> bool:
-    """Rule 3, in the last three epochs."""
-    steps = list(pairwise(history[-3:]))
+    """Whether rule 3 holds: both changes between the last three epochs overfit."""
+    steps = list(pairwise(history[-3:]))  # (epoch before, epoch after)
     fell = all(after["train_loss"] < before["train_loss"] for before, after in steps)
     rose = all(
         after["monitor_accuracy"] < before["monitor_accuracy"]
@@ -48,15 +49,18 @@ def _overfits(history: Sequence[Epoch]) -> bool:
 
 
 def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:
-    """Why the run stops after the last epoch, or "" if it goes on.
+    """Say why a run stops after the last epoch; "" if it goes on.
 
-    Any two of the rules 1 to 3, or the epoch cap (4).
+    It stops if two of the rules 1 to 3 hold, or at the largest number of epochs
+    (rule 4).
 
     Args:
         history: the epochs so far, at least one.
-        config: the run.
+        config: the run, with its thresholds.
     """
     rules = conditions_met(history, config)
     if len(rules) >= 2:
         return "rules " + "+".join(map(str, rules))
-    return f"epoch cap {config.max_epochs}" if len(history) >= config.max_epochs else ""
+    if len(history) >= config.max_epochs:
+        return f"epoch cap {config.max_epochs}"
+    return ""

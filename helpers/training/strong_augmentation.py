@@ -1,8 +1,8 @@
 """Augmentation beyond the paper's: crops, erased rectangles, mixed images.
 
-A level of the hyperparameter ``strong_augmentation`` is ``none``, or ``crops``,
-``erasing`` and ``mixup`` joined by ``+``, as ``crops+erasing``. All random numbers of
-an epoch are drawn at once on the CPU, so that every device sees the same.
+A level of the hyperparameter ``strong_augmentation`` is "none", or one or more of
+"crops", "erasing" and "mixup" joined by "+". All random numbers of an epoch are drawn
+at once on the CPU, so that every device gets the same.
 """
 
 import math
@@ -14,16 +14,18 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 NONE = "none"
-_STREAM = 5  # sets the random numbers of this module apart from a run's others
-_CROP_AREAS = (0.35, 1.0)  # share of the image
-_CROP_SHAPES = (3 / 4, 4 / 3)  # height by width
-_ERASED_AREAS = (0.02, 0.33)  # share of the image; Zhong et al. 2020
+# Added to a seed, so that random numbers differ from those of other parts of a run.
+_STREAM = 5
+# Smallest and largest area, as a share of the image, and ratio of height to width.
+_CROP_AREAS = (0.35, 1.0)
+_CROP_SHAPES = (3 / 4, 4 / 3)
+_ERASED_AREAS = (0.02, 0.33)  # Zhong et al. 2020
 _ERASED_SHAPES = (0.3, 3.3)
-_MIXUP_ALPHA = 0.2  # of both sides of the Beta distribution; Zhang et al. 2018
+_MIXUP_ALPHA = 0.2  # both parameters of the Beta distribution; Zhang et al. 2018
 
 
 class StrongDraws(NamedTuple):
-    """Random numbers of an epoch by image; rectangles in shares of the side."""
+    """Random numbers of an epoch, one entry per image; lengths in shares of a side."""
 
     crops: Tensor  # (N, 4) top, left, height, width; 0, 0, 1, 1 leaves the image
     erased: Tensor  # (N, 4) top, left, height, width; height 0 erases nothing
@@ -31,28 +33,28 @@ class StrongDraws(NamedTuple):
     weights: Tensor  # (N,) share of the image itself, in [0.5, 1]; 1 mixes nothing
 
     def to(self, device: torch.device | str) -> "StrongDraws":
-        """The draws on a device."""
+        """Move the random numbers to a device."""
         return StrongDraws(*(values.to(device) for values in self))
 
     def of(self, images: Tensor | slice) -> "StrongDraws":
-        """Take the draws of some images (integer indices, or a slice)."""
+        """Select those of some images (integer indices, or a slice)."""
         return StrongDraws(*(values[images] for values in self))
 
 
 def draw_strong(
     level: str, count: int, seed: int, repeat: int, epoch: int
 ) -> StrongDraws:
-    """Draw the changes of all images in an epoch.
+    """Draw the random numbers of all images in an epoch.
 
     Args:
-        level: of the hyperparameter.
+        level: of the hyperparameter ``strong_augmentation``.
         count: number N of images.
         seed: of the run.
         repeat: of the run.
         epoch: 1 is the first.
 
     Returns:
-        Draws that change nothing in what the level does not name.
+        Random numbers; those of changes that the level does not name change nothing.
 
     Example:
         >>> draw_strong("none", 2, seed=0, repeat=0, epoch=1).weights
@@ -65,12 +67,13 @@ def draw_strong(
     colours = generator.uniform(0, 255, (count, 3))
     shares = generator.beta(_MIXUP_ALPHA, _MIXUP_ALPHA, count)
     weights = np.maximum(shares, 1 - shares)
-    named = level.split("+")
-    if "crops" not in named:
+    # All are drawn at every level, so that levels share their random numbers.
+    changes = level.split("+")
+    if "crops" not in changes:
         crops[:] = [0, 0, 1, 1]
-    if "erasing" not in named:
+    if "erasing" not in changes:
         erased[:] = 0
-    if "mixup" not in named:
+    if "mixup" not in changes:
         weights[:] = 1
     arrays = (crops, erased, colours, weights)
     return StrongDraws(*(torch.from_numpy(array).float() for array in arrays))
@@ -82,7 +85,10 @@ def _rectangles(
     areas: tuple[float, float],
     shapes: tuple[float, float],
 ) -> np.ndarray:
-    """Rectangles inside the image: area uniform, log of the shape uniform; (N, 4)."""
+    """Draw rectangles inside the image: (N, 4) top, left, height, width.
+
+    Their areas and the logarithms of their shapes (height by width) are uniform.
+    """
     area = generator.uniform(*areas, count)
     log_shapes = (math.log(shapes[0]), math.log(shapes[1]))
     shape = np.exp(generator.uniform(*log_shapes, count))
@@ -94,11 +100,11 @@ def _rectangles(
 
 
 def change_images(images: Tensor, draws: StrongDraws) -> Tensor:
-    """Crop, then erase, then mix each image with the one before it in the batch.
+    """Crop images, erase a rectangle, and mix each with the one before it in the batch.
 
     Args:
         images: (B, 3, S, S) in [0, 255].
-        draws: of the B images, on their device.
+        draws: random numbers of the B images, on their device.
 
     Returns:
         (B, 3, S, S) float32 in [0, 255]. Image b is ``w_b x_b + (1 - w_b) x_(b-1)``,
@@ -118,25 +124,22 @@ def crop(pixels: Tensor, crops: Tensor) -> Tensor:
         crops: (B, 4) top, left, height, width in shares of the side.
 
     Returns:
-        (B, C, S, S); an image whose rectangle is the whole is returned as it is.
+        (B, C, S, S); an image whose rectangle is the whole image is not changed.
     """
     size = pixels.shape[-1]
     centres = (torch.arange(size, device=pixels.device) + 0.5) / size
     top, left, height, width = crops.unsqueeze(2).unbind(1)  # (B, 1) each
-    rows = 2 * (top + height * centres) - 1  # (B, S), as grid_sample counts
+    # (B, S): positions in the image, from -1 to 1 as grid_sample counts.
+    rows = 2 * (top + height * centres) - 1
     columns = 2 * (left + width * centres) - 1
-    grid = torch.stack(
-        [
-            columns.unsqueeze(1).expand(-1, size, size),
-            rows.unsqueeze(2).expand(-1, size, size),
-        ],
-        dim=3,
-    )
+    x = columns.unsqueeze(1).expand(-1, size, size)
+    y = rows.unsqueeze(2).expand(-1, size, size)
+    grid = torch.stack([x, y], dim=3)  # (B, S, S, 2)
     cropped = grid_sample(
         pixels, grid, mode="bilinear", padding_mode="border", align_corners=False
     )
-    whole = (height * width == 1).view(-1, 1, 1, 1)
-    return torch.where(whole, pixels, cropped)
+    is_whole = (height * width == 1).view(-1, 1, 1, 1)
+    return torch.where(is_whole, pixels, cropped)
 
 
 def erase(pixels: Tensor, erased: Tensor, colours: Tensor) -> Tensor:
@@ -163,15 +166,15 @@ def erase(pixels: Tensor, erased: Tensor, colours: Tensor) -> Tensor:
 def mixed_cross_entropy(
     logits: Tensor, labels: Tensor, draws: StrongDraws | None, smoothing: float
 ) -> Tensor:
-    """Cross-entropy against the labels of mixed images, smoothed.
+    """Cross-entropy of mixed images against both their labels, with label smoothing.
 
-    ``w CE(z, y_b) + (1 - w) CE(z, y_(b-1))``, Zhang et al. 2018, with the target
-    ``(1 - s) 1[y] + s / K`` of Szegedy et al. 2016.
+    ``w CE(z, y_b) + (1 - w) CE(z, y_(b-1))``, Zhang et al. 2018. CE is the
+    cross-entropy against the target ``(1 - s) 1[y] + s / K``, Szegedy et al. 2016.
 
     Args:
         logits: (B, K) float32.
-        labels: (B,) of the images themselves.
-        draws: of the B images; None where none is mixed.
+        labels: (B,) of the images before mixing.
+        draws: random numbers of the B images; None if none is mixed.
         smoothing: s in [0, 1).
 
     Returns:
