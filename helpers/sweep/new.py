@@ -21,7 +21,7 @@ import torch
 import yaml
 
 from helpers.data import images, layouts, selection, sources
-from helpers.data.decode import Decoded, decode_all, reaching_out
+from helpers.data.decode import Decoded, boxes_reaching_out, decode_all
 from helpers.data.layouts import Listing
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, value_fault
@@ -128,7 +128,7 @@ def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Loo
     counts = Counter(item.class_id for item in training if item.boxes or not boxes)
     test = Counter(item.class_id for item in listing.records if item.split == "test")
     _leave_out_untested(counts, test, listing)
-    listing.faults.extend(reaching_out(readable))
+    listing.faults.extend(boxes_reaching_out(readable))
     sentences = images.sentences_of_faults(listing.faults)
     remarks += [f"left out: {sentence}" for sentence in sentences]
     sides = [min(image.width, image.height) for image in readable]

@@ -94,7 +94,8 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
     said = capsys.readouterr().out.splitlines()
     assert " on images like your training images" in said[0]
     assert (
-        sum("text.pth is not read: it is not a checkpoint" in line for line in said) == 1
+        sum("text.pth is not read: it is not a checkpoint" in line for line in said)
+        == 1
     )
     assert (
         sum(
