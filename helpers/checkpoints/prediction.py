@@ -402,18 +402,17 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval of a proportion; Wilson 1927. NaN without a trial.
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a proportion; Wilson 1927. NaN without a trial.
 
     Args:
         successes: how many of the trials succeeded.
         trials: number of trials.
-        level: of the interval.
     """
     if not trials:
         return np.nan, np.nan
     proportion = scipy.stats.binomtest(successes, trials)
-    interval = proportion.proportion_ci(level, "wilson")
+    interval = proportion.proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
 
