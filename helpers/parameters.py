@@ -314,7 +314,7 @@ def value_fault(parameter: Parameter, value: Any) -> str:
         One sentence that says what is wrong; "" if the value is valid.
     """
     name = parameter.name
-    stated = f"{name} is {f'{value!r}'[:100]}"
+    stated = f"{name} is {repr(value)[:100]}"
     try:
         value = check_type(parameter.annotation, value)
     except ValueError as fault:
@@ -345,7 +345,7 @@ def value_fault(parameter: Parameter, value: Any) -> str:
 
 def outside(limit: Limit, item: Any) -> str:
     """Say that an item is not within a limit; "" if it is."""
-    return "" if limit.allows(item) else f"{f'{item!r}'[:100]} is not {limit.words}"
+    return "" if limit.allows(item) else f"{repr(item)[:100]} is not {limit.words}"
 
 
 def name_of_values(values: Mapping[str, Any]) -> str:

@@ -63,9 +63,9 @@ class Recipe(NamedTuple):
 
 
 def run_of(name: str, data: StudyData, recipe: Recipe) -> RunConfig:
-    """The run that makes a network, as 02 makes pretrained starts.
+    """Configuration of a network's training, that of pretrained starts in notebook 02.
 
-    That of an EfficientNet-like network stands for everything but its architecture.
+    For an EfficientNet-like network all of it but the architecture is used.
 
     Args:
         name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".

@@ -276,7 +276,7 @@ def _folded(tables: Tables) -> tuple[Part, ...]:
 
 
 def _unmet(gates: pd.DataFrame) -> pd.DataFrame:
-    """The conditions that do not hold, one a row, with all that they concern."""
+    """Conditions that do not hold, one per row, with the measures that they concern."""
     unmet = gates[~gates["passes"].astype(bool)]
     concerns = unmet["concerns"].replace({"all": "every measure"}).map(in_words)
     groups = unmet.assign(concerns=concerns).groupby(
@@ -286,6 +286,7 @@ def _unmet(gates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _texts(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """Some columns of a table as texts, with headings for readers."""
     columns = {}
     for head, column in heads.items():
         columns[head] = [_text(row, column) for _, row in table.iterrows()]
@@ -293,15 +294,19 @@ def _texts(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 
 def _text(row: pd.Series, column: str) -> str:
-    """A value for a reader, with its interval; "–" where a table lacks the column."""
+    """A value for a reader, with its interval; "–" where a table lacks the column.
+
+    A claim that bounds the error of a prediction has the interval of that error too.
+    """
     value = row.get(column, float("nan"))
     if f"{column}_low" in row:
-        bound = ""
+        estimate = Estimate(value, row[f"{column}_low"], row[f"{column}_high"])
+        text = two_digits(estimate)
         if row.get("errs_at_most", 0) > 0:
             low = two_digits(row["error_low"])
-            bound = f", error {low} to {two_digits(row['error_high'])}"
-        ends = row[f"{column}_low"], row[f"{column}_high"]
-        return two_digits(Estimate(value, *ends)) + bound
+            high = two_digits(row["error_high"])
+            text += f", error {low} to {high}"
+        return text
     if isinstance(value, str):
         return in_words(value) if column == "kind" else value
     return two_digits(100 * value if column in _FRACTIONS else value)

@@ -200,8 +200,10 @@ def two_digits(value: Any) -> str:
         return "yes" if value else "no"
     if not isinstance(value, int | float | np.number):
         return "–" if value is None else str(value)
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
     if (value == round(value) or abs(value) >= 99.5) and abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"

@@ -345,7 +345,8 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
         except (ValueError, OSError) as fault:
             log(work, study, f"{name} failed: {fault}")
             return 1
-        log(work, study, f"{name} starts{f' on {device}' if device else ''}")
+        place = f" on {device}" if device else ""
+        log(work, study, f"{name} starts{place}")
         return _executed(job, work, _environment(threads, visible))
 
 
@@ -414,12 +415,12 @@ def _publish_records(work: Path, study: str) -> None:
 
 
 def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str, str]:
-    """Publish an execution, and give the digest of each file by its path from work."""
+    """Publish an execution; return the digest of each file by its path from work."""
     if job["part"]:
         return {}
     if _is_combination(job["name"]):
         for path in staging.glob("tables/*.npz"):
-            path.unlink()  # maps, of which the study's own report has all
+            path.unlink()  # maps, all of which are in the study's own report
     made = publish(staging, from_root(job["reports"]), job["notebook"])
     story = staging / "story" / f"{job['notebook']}.json"
     items = read_json(story) if story.is_file() else []
@@ -430,8 +431,8 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
 
 
 def _write_pages(job: Mapping[str, Any]) -> int:
-    """Write the pages of a report and what they show, and their record last of all."""
-    os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
+    """Write the pages of a report and their figures, and their record last of all."""
+    os.environ["MPLBACKEND"] = "agg"  # in place of the user's
     from helpers.report import pages
 
     work = from_root(job["work"])
@@ -461,20 +462,20 @@ def _write_pages(job: Mapping[str, Any]) -> int:
 def _list_combinations(
     sweep: Mapping[str, Any], job: Mapping[str, Any], work: Path, reports: Path
 ) -> None:
-    """Write which combinations a sweep has, and how those failed that did."""
+    """Write the list of a sweep's combinations, with the errors of failed ones."""
     rows = []
     notebook = sweep["notebook"]
     chain = [notebook, *sweep["through"]]
-    # JSON has lost the order of the parameters, which names the folders
+    # In the order of the parameters, which folders are named by and JSON does not keep.
     values = {name: sweep["values"][name] for name in sweep["parameters"]}
-    asked = Sweep(notebook, values, tuple(sweep["through"]))
-    for folder, values in asked.combinations().items():
+    combinations = Sweep(notebook, values, tuple(sweep["through"])).combinations()
+    for folder, values in combinations.items():
         names = {stem: Execution(stem, {}, combination=folder).name for stem in chain}
         faults = {stem: failure(work, job["study"], names[stem]) for stem in chain}
         failed = {stem: fault for stem, fault in faults.items() if fault}
         rows.append({"folder": Path(folder).name, "values": values, "failed": failed})
     content = {
-        "notebooks": chain,  # the swept one, and those that are executed behind it
+        "notebooks": chain,  # the swept one, and those that are executed after it
         "parameters": sweep["parameters"],
         "combinations": rows,
     }
@@ -483,7 +484,7 @@ def _list_combinations(
 
 if __name__ == "__main__":
     die_with_parent()
-    # A grammar that jsonschema would build in 1.5 s, and that notebooks do not need.
+    # Notebooks do not need this grammar, which jsonschema would build in 1.5 s.
     sys.modules["rfc3987_syntax"] = None
     if os.getppid() != int(sys.argv[2]):
         sys.exit("the process that asked for this is gone")

@@ -19,8 +19,8 @@ from typing import Any
 
 from helpers.files import PROJECT_ROOT
 
-# Environment variable: the folder of the locks, which all that share the cards must
-# see. It is not below TMPDIR, which differs between users and jobs.
+# Environment variable: the folder of the locks, which must be the same for all users of
+# the cards. It is not below TMPDIR, which differs between users and jobs.
 LOCKS = "WORKBOOK_GPU_LOCKS"
 _SHARED_FOLDER = Path("/tmp") / "workbook-gpus"
 _PATIENCE = 60.0  # seconds for nvidia-smi, which is slow where no driver is resident
@@ -33,14 +33,14 @@ _MIG = re.compile(r"^\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
 class Card:
     """A GPU, or an instance of one that is divided (MIG)."""
 
-    name: str  # as CUDA_VISIBLE_DEVICES takes it
-    key: str  # as its lock is called: the UUID, or host and number where none is known
+    name: str  # its name in CUDA_VISIBLE_DEVICES
+    key: str  # name of its lock: the UUID, or host and number if it has none
 
 
 def _card(name: str) -> Card:
     """A card by its UUID, or by its number on this host."""
-    known_everywhere = name.startswith(("GPU-", "MIG-"))
-    return Card(name, name if known_everywhere else f"{platform.node()}-{name}")
+    is_uuid = name.startswith(("GPU-", "MIG-"))
+    return Card(name, name if is_uuid else f"{platform.node()}-{name}")
 
 
 def listed_cards() -> list[list[Card]]:
@@ -59,16 +59,18 @@ def listed_cards() -> list[list[Card]]:
         except (subprocess.TimeoutExpired, OSError):
             text = ""
     gpus: list[list[Card]] = []
-    divided = False
+    is_divided = False  # whether the last GPU is replaced by its instances
     for line in text.splitlines():
         gpu = _GPU.match(line)
         instance = _MIG.match(line)
         if gpu:
             gpus.append([_card(gpu[2] or gpu[1])])
-            divided = False
+            is_divided = False
         elif instance and gpus:
-            gpus[-1] = [*(gpus[-1] if divided else []), _card(instance[1])]
-            divided = True
+            if not is_divided:
+                gpus[-1] = []
+                is_divided = True
+            gpus[-1].append(_card(instance[1]))
     if gpus:
         return gpus
     files = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]

@@ -251,12 +251,13 @@ def good_classes(look: Look) -> tuple[list[str], int]:
 
 def _counts(look: Look) -> str:
     """Classes with their numbers of images, the largest first."""
-    words = [
-        f"{name} ({count:,}{f' + {look.test[name]:,} test' if look.test else ''})"
-        for name, count in look.training.most_common(_MOST_CLASSES)
-    ]
+    words = []
+    for name, count in look.training.most_common(_MOST_CLASSES):
+        test = f" + {look.test[name]:,} test" if look.test else ""
+        words.append(f"{name} ({count:,}{test})")
+    text = f"classes: {', '.join(words)}"
     more = len(look.training) - _MOST_CLASSES
-    return f"classes: {', '.join(words)}{f' and {more} more' if more > 0 else ''}"
+    return f"{text} and {more} more" if more > 0 else text
 
 
 # --- values of a study ---
