@@ -1,1 +1,1 @@
-"""Overlap of maps and boxes under other choices: map, threshold, layer, class, size."""
+"""Overlap of maps and boxes under other choices of map, threshold, layer and size."""

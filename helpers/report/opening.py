@@ -1,4 +1,4 @@
-"""The picture that opens a study: maps of two of its networks, and all by their gap.
+"""The picture that opens a study: maps of two networks, and all by their gap.
 
 It is drawn from published files (maps, boxes, small pictures of the images, catalogue
 and scores), so a clone draws it without images.

@@ -20,7 +20,7 @@ _DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
 
 @dataclass(frozen=True)
 class ScoringSet:
-    """Training images that every model is scored on; slow measures take the first ones.
+    """Training images that models are scored on; slow measures take the first ones.
 
     Attributes:
         rows: row numbers of the study's training images.
@@ -95,7 +95,7 @@ def shared_images(runs: Iterable[RunConfig], data: StudyData) -> NDArray[np.int6
 def scoring_set(
     catalogue: pd.DataFrame, data: StudyData, images: int = 0
 ) -> ScoringSet:
-    """Random images that all runs of a catalogue were fitted to, of each class in turn.
+    """Random images that all runs of a catalogue were fitted to, classes in turn.
 
     Args:
         catalogue: all models of the study.

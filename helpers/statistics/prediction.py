@@ -130,7 +130,7 @@ def random_folds(
 
 
 def folds_of(bootstrap: Bootstrap, left_out: str) -> NDArray[np.int64]:
-    """Fold of each network, (D, n): D random divisions, or one if each group is a fold.
+    """Fold of each network, (D, n): D random divisions, or one with a fold per group.
 
     Args:
         bootstrap: the networks.

@@ -1,4 +1,4 @@
-"""Correlations of every measure with gap and test accuracy, over all analysed models.
+"""Correlations of every measure with gap and test accuracy, over all models.
 
 The appendix of a study ranks measures by them.
 """
