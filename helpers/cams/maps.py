@@ -98,19 +98,19 @@ def normalise_maps(maps: Tensor) -> Tensor:
 
 
 def to_integers(maps_normalised: Tensor, bits: int = 8) -> NDArray[np.unsignedinteger]:
-    """Turn normalised maps into integers, the largest of which is 1.
+    """Turn normalised maps in [0, 1] into integers; 1 becomes the largest integer.
 
-    The largest values of a map are larger than all others after rounding too, so that
-    the place of its maximum is kept.
+    The maximum of a map stays larger than all other values after rounding, so that its
+    position does not change.
 
     Args:
         maps_normalised: (B, h, w) in [0, 1].
         bits: 8 or 16.
 
     Returns:
-        (B, h, w) uint8 or uint16: values are kept to 1/510 or 1/131070, those next to
-        the maximum to twice that. A map that is not finite has the largest number all
-        over, which no normalised map has.
+        (B, h, w) uint8 or uint16. The error of a value is at most 1/510 or 1/131070,
+        or twice that for values close to the maximum. A map that is not finite becomes
+        the largest integer in all pixels, which no normalised map does.
 
     Example:
         >>> to_integers(torch.tensor([[[0.0, 0.4], [0.999, 1.0]]])).tolist()
@@ -152,10 +152,11 @@ def from_integers(maps: NDArray[np.unsignedinteger]) -> Tensor:
 def closed_form_classifier(
     model: nn.Module, features: Tensor, logits: Tensor
 ) -> nn.Linear:
-    """The linear layer whose weight the closed form needs.
+    """Find the linear layer whose weight the closed form needs.
 
-    The closed form is exact for global average pooling and one linear layer, which is
-    tested: the last ``nn.Linear`` of the mean of the maps must give the logits.
+    The closed form is exact for a network that ends with global average pooling and
+    one linear layer. To check that, the last ``nn.Linear`` is applied to the averaged
+    maps and compared with the logits.
 
     Args:
         model: a network in evaluation mode.
@@ -163,7 +164,7 @@ def closed_form_classifier(
         logits: (B, K) of the same pass.
 
     Raises:
-        ValueError: where it does not.
+        ValueError: if it does not give the logits.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if linear and linear[-1].in_features == features.shape[1]:
@@ -192,15 +193,15 @@ class _MapTarget(NamedTuple):
 
 @dataclass(frozen=True)
 class MapOptions:
-    """What some methods of ``GRADIENT_METHODS`` ask for."""
+    """Options of some methods of ``GRADIENT_METHODS``."""
 
-    noise_samples: int = 4  # noisy images of the smooth variant
-    noise_std: float = 0.3  # of the noise, in units of the input
-    seed: int = 0  # of the noise, which is drawn for the batch as a whole
-    channels: int = 32  # of Score-CAM, those of the largest energy
-    # Reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably
-    # made: Grad-CAM++ without the division, the smooth variant with g and A of the last
-    # noisy image.
+    noise_samples: int = 4  # noisy images of Smooth Grad-CAM++
+    noise_std: float = 0.3  # of its noise, in units of the network's input
+    seed: int = 0  # of the noise of a whole batch
+    channels: int = 32  # that Score-CAM uses: those with the largest sum of squares
+    # Whether to reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et al.
+    # were probably made: alpha = g^2 in Grad-CAM++, and in its smooth variant g and A
+    # of the last noisy image.
     torchcam_compat: bool = False
 
 
@@ -215,23 +216,23 @@ def layer_maps(
     classes: Tensor,
     options: MapOptions = _USUAL,
 ) -> Tensor:
-    """Where a layer sees the evidence for a class; Du et al. 2024, equation (1).
+    """Compute the class activation maps of a layer; Du et al. 2024, equation (1).
 
-    See above for the methods.
+    The docstring of this module describes the methods.
 
     Args:
         method: one of ``GRADIENT_METHODS``.
-        model: is left as it was.
-        layer: puts out (B, C, h, w); of several calls the last counts.
+        model: a network; it is not changed.
+        layer: a module with output (B, C, h, w); of several calls the last counts.
         images: (B, 3, S, S) input.
-        classes: (B,) int64.
-        options: of the methods that ask for some.
+        classes: (B,) int64, whose logits the maps explain.
+        options: of methods that have options.
 
     Returns:
-        (B, h, w) at least 0, not normalised, detached; NaN where a gradient is.
+        (B, h, w) at least 0, not normalised, detached; NaN where a gradient is NaN.
 
     Raises:
-        ValueError: where the logits do not depend on the layer.
+        ValueError: if the logits do not depend on the layer.
     """
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         # Copies, since a tensor of inference mode cannot enter a graph.

@@ -1,4 +1,4 @@
-"""Masks of salient objects made by a machine, and how good they are."""
+"""Masks of salient objects by automatic methods, and their quality."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -28,8 +28,9 @@ MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder")
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 _RESIDUAL_SIDE = 64  # pixels that the spectral residual is computed at
 _GRAB_CUT_ROUNDS = 5
-_COLOUR_GAUSSIANS = 5  # by which GrabCut describes the object, and so the ground
-_MODEL_SIZE = 65  # numbers of a colour model in OpenCV's GrabCut
+# Gaussians by which GrabCut models the colours of the object, and of the background.
+_COLOUR_GAUSSIANS = 5
+_MODEL_SIZE = 65  # length of the array of such a model in OpenCV
 
 
 def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
@@ -38,14 +39,14 @@ def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
     Args:
         provider: one of ``MASK_PROVIDERS``; "folder" reads masks that another program
             made.
-        images: N images.
-        path: of the folder, from the project's root.
+        images: an image set of N images, with pixels.
+        path: of the folder of masks for "folder", from the project's root.
 
     Returns:
         (N, S, S) bool on the CPU; a mask may be empty.
 
     Raises:
-        ValueError: for images without pixels.
+        ValueError: if the images have no pixels.
     """
     if images.images.device.type == "meta":
         raise ValueError(
@@ -61,10 +62,10 @@ def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
 
 
 def otsu_thresholds(maps: Tensor) -> Tensor:
-    """Split the values of each map in two groups as far apart as can be; Otsu 1979.
+    """Find the threshold that best splits the values of each map in two; Otsu 1979.
 
-    Maximises ``w0 w1 (m0 - m1)^2``, shares and means of both groups; every split is
-    tried.
+    It maximises ``w0 w1 (m0 - m1)^2``, with the shares w and means m of the two
+    groups, over all possible splits.
 
     Args:
         maps: (N, ...).
@@ -93,11 +94,11 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
 
 
 def spectral_residual(images: Tensor) -> Tensor:
-    """How much each place stands out; Hou and Zhang 2007.
+    """Compute saliency maps by the spectral residual; Hou and Zhang 2007.
 
-    ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2`` of amplitude A and phase P of the
-    grey image at 64 pixels (S where that is less), a 3 x 3 mean h, and a Gaussian g of
-    2.5 pixels.
+    ``g * |F^-1[exp(log A - h * log A + i P)]|^2``, with the amplitude A and phase P of
+    the Fourier transform of the grey image, a 3 x 3 mean h, and a Gaussian g of 2.5
+    pixels. The image has a side of 64 pixels, or of S if that is smaller.
 
     Args:
         images: (N, 3, S, S) uint8.
@@ -109,8 +110,8 @@ def spectral_residual(images: Tensor) -> Tensor:
     has_one_colour = grey.amax((1, 2)) - grey.amin((1, 2)) < 1e-6
     spectrum = np.fft.fft2(_shrunk(grey).numpy())
     amplitude = np.abs(spectrum)
-    # A frequency that is missing up to rounding has no logarithm; it is set to the
-    # rounding error of the largest.
+    # Amplitudes of 0 have no logarithm: they are raised to the rounding error of the
+    # largest one.
     largest = amplitude.max((1, 2), keepdims=True)
     smallest = 1e-15 * largest + np.finfo(float).tiny
     logarithm = np.log(np.maximum(amplitude, smallest))
@@ -125,10 +126,10 @@ def spectral_residual(images: Tensor) -> Tensor:
 
 
 def _shrunk(grey: Tensor) -> Tensor:
-    """Grey images (N, S, S) at the side of the spectral residual at most.
+    """Shrink grey images (N, S, S) to the side of the spectral residual.
 
-    An enlarged image would have nothing at the high frequencies, whose logarithms would
-    then rule.
+    Smaller images are not enlarged: their high frequencies would be 0, and logarithms
+    of 0 would dominate the residual.
     """
     side = min(_RESIDUAL_SIDE, grey.shape[1])
     return F.interpolate(
@@ -141,7 +142,7 @@ def _shrunk(grey: Tensor) -> Tensor:
 
 
 def spectral_residual_masks(images: Tensor) -> Tensor:
-    """Mark where the ``spectral_residual`` is above its Otsu threshold.
+    """Mark the pixels whose ``spectral_residual`` is above its Otsu threshold.
 
     Args:
         images: (N, 3, S, S) uint8.
@@ -161,15 +162,16 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
 
     Args:
         provider: "spectral_residual_opencv" (Hou and Zhang 2007) or "fine_grained"
-            (Montabone and Soto 2010), above its Otsu threshold; "grab_cut", the last
-            one refined by the colours of object and ground (Rother et al. 2004).
+            (Montabone and Soto 2010), each above its Otsu threshold; or "grab_cut",
+            the mask of "fine_grained" refined by the colours of object and background
+            (Rother et al. 2004).
         images: (N, 3, S, S) uint8.
 
     Returns:
         (N, S, S) bool on the CPU.
 
     Raises:
-        ValueError: where OpenCV is not installed.
+        ValueError: if OpenCV is not installed.
     """
     try:
         from cv2 import saliency
@@ -195,7 +197,7 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
 
 
 def _refined(mask: NDArray[np.bool_], image: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """A mask refined by GrabCut, where object and ground have enough pixels for it."""
+    """Refine a mask by GrabCut, if object and background have enough pixels for it."""
     import cv2
 
     if not _COLOUR_GAUSSIANS <= mask.sum() <= mask.size - _COLOUR_GAUSSIANS:
@@ -219,12 +221,12 @@ def _refined(mask: NDArray[np.bool_], image: NDArray[np.uint8]) -> NDArray[np.bo
 def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
     """Read the masks that another program made, one image file for each image.
 
-    The path of a mask below the folder is the name of the image, without endings. It
-    is squashed to (S, S) by the nearest pixel; object is what is not 0 in any channel
-    but transparency, or not index 0 of a palette.
+    A mask has the path of its image, up to the ending, below the folder. It is resized
+    to (S, S) by nearest neighbours. Pixels of the object are those that are not 0 in
+    some channel other than transparency, or not the first colour of a palette.
 
     Args:
-        folder: of masks, of any size and any format that Pillow reads.
+        folder: of masks, which may have any size and a format that Pillow reads.
         names: of the N images.
         size: side S of the images in pixels.
 
@@ -290,8 +292,9 @@ def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
         images: N images with boxes.
 
     Returns:
-        A row per image: iou with the union of its boxes, NaN where both are empty, and
-        floor, the share of the image that is box.
+        A row per image: iou with the union of its boxes, NaN if both are empty; and
+        floor, the share of the image in its boxes, which is the iou of a mask of all
+        pixels.
     """
     in_boxes = overlap.box_masks(images.boxes, images.images.shape[-1])
     return pd.DataFrame(
@@ -310,10 +313,11 @@ def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
         images: N images with boxes.
 
     Returns:
-        ``detection.mask_metrics`` over all images whose mask is not empty; images (N),
-        dropped (empty masks); box_iou and whole_image_floor, means of
-        ``image_quality`` over the images with a box. Below the floor a provider is
-        worse than marking every pixel.
+        By name: ``detection.mask_metrics`` over the images whose mask is not empty;
+        images, their number N; dropped, the number of empty masks; box_iou and
+        whole_image_floor, the means of iou and floor of ``image_quality`` over images
+        with a box. A provider with box_iou below the floor is worse than a mask of all
+        pixels.
     """
     has_mask = masks.flatten(1).any(1)
     marked = masks[has_mask]

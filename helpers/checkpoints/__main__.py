@@ -1,4 +1,4 @@
-"""Which of several checkpoints will do best, and how accurate it will be.
+"""Command line that predicts the test accuracy of checkpoints.
 
 ``python -m helpers.checkpoints CHECKPOINTS IMAGES``.
 """
@@ -12,7 +12,7 @@ from typing import Any
 DESCRIPTION = """Predict the test accuracy of checkpoints from their training images,
 as studies of this repository do, with an interval. Nothing is trained, no test image
 is needed, and no code from a checkpoint is run."""
-# Option -> what argparse needs to know of it, in the order of --help.
+# Options in the order of --help, with the arguments of argparse's add_argument.
 OPTIONS: dict[str, dict[str, Any]] = {
     "--labelled": {
         "type": Path,
@@ -53,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "type": int,
         "default": 0,
         "help": "training images to take; 0: as many as the study (fewer are less "
-        "sure)",
+        "certain)",
     },
     "--images-per-class": {
         "type": int,
@@ -142,14 +142,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _judge(options: argparse.Namespace) -> int:
-    # Here: torch and scikit-learn take seconds, and --help waits for none.
+    # Imported here, since torch takes seconds to import and --help does not need it.
     from helpers.checkpoints import case
     from helpers.checkpoints.images import Preparation
     from helpers.checkpoints.load import Reading
     from helpers.files import from_root
     from helpers.training.pool import choose_device
 
-    # Before the work, so that nothing is computed that cannot be written.
+    # First of all, so that nothing is computed that cannot be written.
     options.out.mkdir(parents=True, exist_ok=True)
     labelled = options.labelled and options.labelled.absolute()
     inputs = case.Inputs(
@@ -183,7 +183,7 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _lines(path: Path | None) -> list[str]:
-    """Lines of a text file without blanks around them, empty ones left out."""
+    """Lines of a text file, stripped, without empty ones; none without a file."""
     if path is None:
         return []
     lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -208,9 +208,9 @@ def _print(judged: Any, folder: Path) -> None:
     from helpers.checkpoints.judging import NOT_READ
 
     print("\n".join(judged.sentences))
-    shown = judged.verdicts[judged.verdicts["verdict"].ne(NOT_READ)]
-    if len(shown):
-        print(f"\n{report.printed(shown)}\n\nIts tables are in {folder}.")
+    readable = judged.verdicts[judged.verdicts["verdict"].ne(NOT_READ)]
+    if len(readable):
+        print(f"\n{report.printed(readable)}\n\nIts tables are in {folder}.")
 
 
 if __name__ == "__main__":

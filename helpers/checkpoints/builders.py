@@ -1,17 +1,17 @@
-"""Untrained networks by the name of their architecture, and what is known of them."""
+"""Build untrained networks by the name of their architecture, and describe them."""
 
 import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from itertools import chain
 
 import torch
 import torchvision
 from torch import nn
 
-# What a guess tries: the names and shapes of a state dict differ between these.
+# Architectures that are recognised by the names and shapes of a state dict, which
+# differ between all of them.
 RESNETS = (
     "resnet18",
     "resnet34",
@@ -29,13 +29,16 @@ Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 @lru_cache
 def builder_of(architecture: str) -> Builder:
-    """What makes an untrained network of torchvision's name or "timm:NAME".
+    """Find the function that builds an untrained network of an architecture.
 
-    "module:function" is code: its module is run. It is for whoever types it on a
-    command line or in a cell; ``parameters.LIMITS`` keeps it out of study files.
+    "module:function" runs the code of that module. It may be given on the command line
+    or in a cell; ``parameters.LIMITS`` refuses it in study files.
 
     Args:
-        architecture: its name, or where its function is.
+        architecture: torchvision's name, "timm:NAME" or "module:function".
+
+    Returns:
+        A function of the number of classes.
 
     Raises:
         ValueError: for an unknown name, or a module that cannot be imported.
@@ -77,7 +80,7 @@ def _of_timm(name: str) -> Builder:
 
 
 def _of_user(module: str, name: str) -> Builder:
-    """By a function of one's own, which takes the number of classes, or nothing."""
+    """A builder that calls a user's function, with the number of classes if it asks."""
     try:
         function = getattr(importlib.import_module(module), name)
         arguments = inspect.signature(function).parameters.values()
@@ -86,6 +89,7 @@ def _of_user(module: str, name: str) -> Builder:
             f"architecture '{module}:{name}' cannot be imported "
             f"({type(fault).__name__}: {fault}); put the module where python finds it"
         ) from fault
+    # A positional argument without a default is the number of classes.
     takes_classes = any(
         argument.default is argument.empty
         and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
@@ -93,7 +97,8 @@ def _of_user(module: str, name: str) -> Builder:
     )
 
     def build(classes: int) -> nn.Module:
-        with torch.device("cpu"):  # a function of one's own may read weights' values
+        # Not on the meta device of ``shapes_of``: the function may read values.
+        with torch.device("cpu"):
             network = function(classes) if takes_classes else function()
         if not isinstance(network, nn.Module):
             raise ValueError(
@@ -107,7 +112,7 @@ def _of_user(module: str, name: str) -> Builder:
 
 @lru_cache(maxsize=256)
 def shapes_of(builder: Builder, classes: int) -> Shapes:
-    """Names and shapes of a network's tensors.
+    """List the names and shapes of a network's tensors, without computing weights.
 
     Args:
         builder: of the architecture.
@@ -120,24 +125,28 @@ def shapes_of(builder: Builder, classes: int) -> Shapes:
 
 @lru_cache(maxsize=256)
 def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
-    """Tensors and their axes that differ in networks of 2 and of 3 classes.
+    """Find the axes of tensors whose size is the number of classes: the head.
 
-    None where a network is made for one number of classes.
+    They differ between networks of 2 and of 3 classes.
 
     Args:
         builder: of the architecture.
+
+    Returns:
+        Pairs of a tensor's name and an axis; empty if the builder ignores the number of
+        classes.
     """
-    three = shapes_of(builder, 3)
+    shapes_of_3 = shapes_of(builder, 3)
     differing = []
     for key, shape in shapes_of(builder, 2).items():
         for axis, size in enumerate(shape):
-            if size != three[key][axis]:
+            if size != shapes_of_3[key][axis]:
                 differing.append((key, axis))
     return tuple(differing)
 
 
 def inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:
-    """Name of the weights of a head, and their shape without that of the outputs.
+    """Name the weights of a head, and give their shape without the axis of outputs.
 
     Args:
         builder: of an architecture with ``heads``.
@@ -148,13 +157,16 @@ def inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:
 
 
 def describe(network: nn.Module) -> tuple[str, bool]:
-    """Describe a network in words, and say whether it is a ResNet.
+    """Describe a network in words, and tell whether it is a ResNet.
 
-    The blocks of a ResNet ("layer1.0") have two or three convolutions, without those of
-    the shortcut.
+    It is a ResNet if its blocks ("layer1.0") have two or three convolutions each, apart
+    from those of shortcuts.
 
     Args:
         network: on any device.
+
+    Returns:
+        The description, and whether the network is a ResNet.
     """
     convolutions = {
         name: module
@@ -166,18 +178,21 @@ def describe(network: nn.Module) -> tuple[str, bool]:
         block = _BLOCK.match(name)
         if block and not re.search("downsample|shortcut", name):
             blocks.setdefault(block[1], []).append(module)
-    if not blocks or not all(len(inner) in (2, 3) for inner in blocks.values()):
+    if not blocks or not all(len(inside) in (2, 3) for inside in blocks.values()):
         weights = sum(parameter.numel() for parameter in network.parameters())
         return f"{type(network).__name__} of {weights / 1e6:.3g} million weights", False
     first = next(iter(convolutions.values()))
     last_stage = list(blocks)[-1].rpartition(".")[0]
-    in_last_stage = [
-        inner for name, inner in blocks.items() if name.startswith(f"{last_stage}.")
-    ]
-    stride = max(module.stride[0] for module in chain.from_iterable(in_last_stage))
-    pools = any(isinstance(module, nn.MaxPool2d) for module in network.modules())
-    side = "x".join(map(str, first.kernel_size))
-    stem = f"a {side} stem of stride {first.stride[0]}{', max-pool' if pools else ''}"
+    in_last_stage: list[nn.Conv2d] = []
+    for name, inside in blocks.items():
+        if name.startswith(f"{last_stage}."):
+            in_last_stage += inside
+    stride = max(convolution.stride[0] for convolution in in_last_stage)
+    kernel_size = "x".join(map(str, first.kernel_size))
+    stem = f"a {kernel_size} stem of stride {first.stride[0]}"
+    if any(isinstance(module, nn.MaxPool2d) for module in network.modules()):
+        stem += ", max-pool"
+    # As in the paper's names, the stem and the linear layer count too.
     depth = sum(map(len, blocks.values())) + 2
     words = (
         f"ResNet{depth}, {first.out_channels} channels after {stem}, "

@@ -1,4 +1,4 @@
-"""What studies teach of other checkpoints: models with their fit, gap and measures."""
+"""Models of published studies, with gaps and measures, to calibrate predictions."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -15,59 +15,60 @@ from helpers.scoring.measuring import with_measures
 from helpers.statistics.bootstrap import CONFIGURATION
 from helpers.statistics.prediction import with_log_train_loss
 
-# That calibrate where none is named; their names in one text are joined by "+".
+# The studies that calibrate if none is named, joined by "+".
 DEFAULT_STUDIES = "kinds20+filled20"
 SHIFTS = (
     "accuracy_under_augmentation (horizontal translation)",
     "accuracy_under_augmentation (vertical translation)",
 )
-# Their mean: which of the two costs more is of the images, not of the network.
+# Mean of the two. Which of the two is lower depends on the images, not on the network.
 SHIFTED = "accuracy_under_translation"
-# What may be chosen, by column: accuracies on changed training images, which are in
-# [0, 1] for any network and any images, as a test accuracy is, and need no boxes.
-# Few, since a choice among many holds for other kinds of training less often.
+# Columns of the measures that may be chosen for predictions, with their titles. They
+# are accuracies on changed training images: like a test accuracy they are in [0, 1] for
+# any network and images, and they need no boxes. They are few, since a choice among
+# many measures is less likely to hold for other kinds of training.
 CANDIDATES = {
     "mixup_accuracy": "mixup accuracy (input)",
     "mixup_accuracy (first layer)": "mixup accuracy (first layer)",
     SHIFTED: "accuracy on shifted images",
 }
-# The measures that candidates are made of.
+# The measures from which the candidates are computed.
 MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")
-# Natural logarithm of the images of a class that a network was fitted to.
+# Column: natural logarithm of the number of images per class in training.
 LOG_CLASS_IMAGES = "log_class_images"
-# Of training, not of measures.
-_OF_TRAINING = {"seed", "precision"}
+# Parameters of training with the names of settings of measures.
+_PARAMETERS_OF_TRAINING = {"seed", "precision"}
 
 
 class Calibration(NamedTuple):
     """Models of one or more studies, and how they were scored.
 
-    Both snapshots of each run without wrong labels, since a user's networks stop
-    anywhere.
+    Runs with wrong labels are left out. Of the others all snapshots are used, since a
+    user's networks may have stopped at any point of training.
     """
 
-    study: str  # name, several joined by "+"
-    # The catalogue's columns, study, kind, log_train_loss, LOG_CLASS_IMAGES (NaN where
-    # not known), and a column per candidate.
+    study: str  # name of the study, or names joined by "+"
+    # A row per model: the catalogue's columns, study, kind, log_train_loss,
+    # LOG_CLASS_IMAGES (NaN if not known), and a column per candidate.
     models: pd.DataFrame
-    # Columns of measures, finite for all models and not the same for all.
+    # Columns of measures that are finite for all models and differ between them.
     candidates: tuple[str, ...]
-    # Of the first study's notebooks, and classes, their number.
+    # Parameters of the first study's notebooks; "classes": number of its classes.
     parameters: Mapping[str, Any]
-    settings: MeasureSettings  # that decided the values of its measures
+    settings: MeasureSettings  # with which its measures were computed
 
     @property
     def images(self) -> int:
-        """Training images that its models were scored on, at most; 0 for all."""
+        """Largest number of training images on which models were scored; 0 for all."""
         return int(self.parameters.get("scored_images", 0))
 
     def without(self, run_ids: Sequence[str]) -> "Calibration":
-        """The same without the configurations of some runs.
+        """Leave out all models with the configurations of some runs.
 
-        So no checkpoint is judged by itself.
+        So that no checkpoint is judged by itself or by its repeats.
 
         Args:
-            run_ids: of runs of the studies.
+            run_ids: of the runs.
         """
         is_of_runs = self.models["run_id"].isin(run_ids)
         configurations = self.models[CONFIGURATION]
@@ -76,7 +77,7 @@ class Calibration(NamedTuple):
 
 
 def studies(reports: Path) -> list[str]:
-    """Studies whose reports hold a catalogue and scores.
+    """List the studies whose reports have a catalogue and scores.
 
     Args:
         reports: folder of all reports.
@@ -90,21 +91,21 @@ def studies(reports: Path) -> list[str]:
 
 
 def read(reports: Path, study: str) -> Calibration:
-    """The scored models of studies, from the tables of their reports.
+    """Read the scored models of studies from the tables of their reports.
 
-    So a clone needs no training.
+    Nothing needs to be trained, since reports are part of the repository.
 
     Args:
         reports: folder of reports.
-        study: its name, or names joined by "+".
+        study: name of a study, or names joined by "+".
 
     Raises:
-        FileNotFoundError: where a study has no such tables.
-        ValueError: where measures of two studies were computed by other settings.
+        FileNotFoundError: if a study has no such tables.
+        ValueError: if measures of two studies were computed with other settings.
     """
     available = studies(reports)
     calibrations = []
-    # A study's own name may hold a plus.
+    # The name of a study may itself contain a plus.
     for name in [study] if study in available else study.split("+"):
         if name not in available:
             raise FileNotFoundError(
@@ -128,23 +129,23 @@ def read(reports: Path, study: str) -> Calibration:
 
 def _read_one(folder: Path) -> Calibration:
     """The scored models of one study's report."""
-    texts = ["weights", "left_out"]
+    text_columns = ["weights", "left_out"]
     catalogue = pd.read_csv(
-        folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)
+        folder / "tables/catalogue.csv", dtype=dict.fromkeys(text_columns, str)
     )
-    catalogue = catalogue.fillna(dict.fromkeys(texts, ""))
+    catalogue = catalogue.fillna(dict.fromkeys(text_columns, ""))
     scores = read_table(folder / "tables/scores.parquet")
     models = with_log_train_loss(with_candidates(catalogue, scores))
     models[LOG_CLASS_IMAGES] = np.log(class_images(models, folder))
-    right_labels = models["label_noise"].eq(0)
-    models = models[
-        right_labels & models["left_out"].eq("") & models["gap"].notna()
-    ].reset_index(drop=True)
+    has_right_labels = models["label_noise"].eq(0)
+    is_analysed = models["left_out"].eq("") & models["gap"].notna()
+    models = models[has_right_labels & is_analysed].reset_index(drop=True)
     candidates = [name for name in CANDIDATES if name in models]
     parameters = parameters_of(folder)
-    names = {item.name for item in fields(MeasureSettings)} & set(parameters)
+    setting_names = {field.name for field in fields(MeasureSettings)}
+    names = (setting_names & set(parameters)) - _PARAMETERS_OF_TRAINING
     settings = MeasureSettings(
-        **{name: parameters[name] for name in names - _OF_TRAINING},
+        **{name: parameters[name] for name in names},
         seed=int(parameters.get("analysis_seed", 0)),
     )
     return Calibration(
@@ -157,14 +158,17 @@ def _read_one(folder: Path) -> Calibration:
 
 
 def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
-    """Images of a class that each model of a report was fitted to, in the mean.
+    """Mean number of images per class to which each model of a report was fitted.
 
-    Those of its run, or of the data, without what rule 3 holds out. NaN where the
-    report does not say how many images the data have.
+    It is ``images_per_class`` of the run, or that of all training images, less the
+    images that are held out for stopping rule 3.
 
     Args:
         models: of the report.
         folder: of the report.
+
+    Returns:
+        (models,); NaN if the report does not state the number of training images.
     """
     path = folder / "tables/table1_categories.csv"
     all_images = np.nan
@@ -180,11 +184,11 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
 
 
 def with_candidates(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Models with a column per measure, and ``SHIFTED`` where both shifts are there.
+    """Add a column per measure to models, and ``SHIFTED`` if both shifts are measured.
 
     Args:
         models: of a study.
-        scores: of its measures: model_id, measure, variant, value.
+        scores: values of measures: model_id, measure, variant, value.
     """
     table = with_measures(models, scores)
     if not set(SHIFTS) <= set(table):
@@ -193,17 +197,20 @@ def with_candidates(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _varies(column: pd.Series) -> bool:
-    """Whether values are finite and not all the same."""
+    """Whether values are all finite, and not all equal up to rounding."""
     if not len(column) or not np.isfinite(column.astype(float)).all():
         return False
     return bool(np.ptp(column) > 1e-9 * np.abs(column).max())
 
 
 def parameters_of(folder: Path) -> dict[str, Any]:
-    """Parameters that the study's notebooks recorded; a later notebook's count.
+    """Read the parameters of a study's notebooks 01 to 04; later notebooks come first.
 
     Args:
         folder: of the report.
+
+    Returns:
+        Values by name, and the number of classes under "classes".
     """
     parameters: dict[str, Any] = {}
     for path in sorted(folder.glob("story/0[1-4]*.json")):
@@ -218,6 +225,7 @@ def parameters_of(folder: Path) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
+    """The value of a Python literal; the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""A folder of checkpoints and a folder of images, judged."""
+"""Judge the checkpoints of a folder by the images that they were trained on."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,62 +25,63 @@ from helpers.networks.weights import header_of
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 
+# Columns of the table of facts, which has a row per checkpoint.
 FACTS = [
-    "checkpoint",
+    "checkpoint",  # path of the file in its folder
     "model_id",
-    "bytes",
-    "network",
+    "bytes",  # digest of the file
+    "network",  # in words, see ``builders.describe``
     "residual",  # whether it is a ResNet
-    "outputs",
-    "noted_accuracy",  # by its file, in [0, 1]; NaN where it notes none
-    "known_accuracy",  # on the study's test images, of a study's checkpoint
+    "outputs",  # number of outputs
+    "noted_accuracy",  # that its file states, in [0, 1]; NaN if it states none
+    "known_accuracy",  # measured on test images, if it is a study's; else NaN
     "notes",  # on how it was read
-    "class_images",  # of a class, that it was fitted to
-    "doubt",  # why it is not judged though it could be read; "" where it is
-    "fault",  # why it could not be read; "" where it could
+    "class_images",  # number of training images per class
+    "doubt",  # why it is not judged though it could be read; else ""
+    "fault",  # why it could not be read; else ""
 ]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Whose checkpoints are judged, by which images."""
+    """The checkpoints to judge, and the images by which they are judged."""
 
     checkpoints: Path  # a folder, or one file
     images: Path  # a folder or .zip of training images
     labelled: Path | None = None  # a folder or .zip of held-out images with labels
-    class_names: Sequence[str] = ()  # in the order of the outputs; none: sorted
-    most: int = 0  # training images to take; 0: as many as the study
-    # Of a class, that networks were trained on, where ``images`` holds only some of
-    # them; 0: as many as there are.
+    class_names: Sequence[str] = ()  # in the order of the outputs; empty: sorted
+    most: int = 0  # training images to score on, at most; 0: as many as the study
+    # Number of training images per class, if ``images`` holds only some of them;
+    # 0: as many as there are.
     class_images: int = 0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where reports are read and scores kept, and what computes them."""
+    """Folders, the study that calibrates, and the device."""
 
-    reports: Path  # of studies
-    work: Path  # what is computed is kept here
+    reports: Path  # folder of the reports of studies
+    work: Path  # folder in which computed values are stored
     study: str = ""  # that calibrates; "": ``calibration.DEFAULT_STUDIES``
     device: str = "cpu"
-    jobs: int = 0  # checkpoints scored side by side; 0: one per core
+    jobs: int = 0  # number of checkpoints scored at once; 0: one per core
 
 
 class Judged(NamedTuple):
-    """Checkpoints of one's own with all that is known of them."""
+    """The result for a folder of checkpoints."""
 
     verdicts: pd.DataFrame  # see ``judging.verdicts``
-    scores: pd.DataFrame  # measure by measure, with reasons
+    scores: pd.DataFrame  # a row per measure and model, with reasons of NaN
     sentences: list[str]  # the answer first
 
 
 class Examined(NamedTuple):
-    """A checkpoint as far as one image shows it; no model where it cannot be read."""
+    """A checkpoint that was read and tried on one image."""
 
     path: Path
     reading: Reading
     facts: dict[str, Any]  # see ``FACTS``
-    model: Model | None
+    model: Model | None  # None if it cannot be read
 
 
 def of_files(
@@ -91,23 +92,24 @@ def of_files(
 ) -> Judged:
     """Judge the checkpoints of a folder by their training images.
 
-    Checkpoints of a report find their study's images among those given.
+    If they are published checkpoints of a study, only the images that the study
+    trained them on are used.
 
     Args:
         inputs: checkpoints and images.
-        place: where values are kept.
-        reading: of the checkpoints; None reads them by themselves.
-        preparation: of the images; None is the usual one.
+        place: folders, study and device.
+        reading: options for reading checkpoints; None for the defaults.
+        preparation: how training prepared images; None for the defaults.
 
     Raises:
-        ValueError: where images, an option or the study cannot be used.
-        FileNotFoundError: where a folder or the study does not exist.
+        ValueError: if images, an option or the study cannot be used.
+        FileNotFoundError: if a folder or the study does not exist.
     """
     reading = reading or Reading()
     preparation = preparation or Preparation()
     normalise = load.normaliser(preparation.mean, preparation.std)
     if reading.architecture != load.AUTO:
-        builders.builder_of(reading.architecture)
+        builders.builder_of(reading.architecture)  # an unknown one is an error here
     files = load.find(inputs.checkpoints)
     headers = {name: _header(path) for name, path in files.items()}
     model_ids = [header.get("model_id", "") for header in headers.values()]
@@ -122,7 +124,7 @@ def of_files(
     store = Store(
         place.work, partial(OwnImages, *images), device=place.device, jobs=place.jobs
     )
-    examined = _in_right_order(examined, store, images, is_named)
+    examined = _with_checked_orders(examined, store, images, is_named)
     facts = pd.DataFrame([item.facts for item in examined], columns=FACTS)
     facts["known_accuracy"] = [images.test_accuracy(name) for name in model_ids]
     facts["class_images"] = [
@@ -138,16 +140,17 @@ def _judged(
     images: OwnImages,
     study: calibration.Calibration,
 ) -> Judged:
-    """Score what can be judged, and put all into tables and sentences."""
-    is_good = facts["fault"].eq("") & facts["doubt"].eq("")
-    good = [model for model, usable in zip(models, is_good, strict=True) if usable]
+    """Score the checkpoints that can be judged, and write tables and sentences."""
+    is_usable = facts["fault"].eq("") & facts["doubt"].eq("")
+    usable = [model for model, keep in zip(models, is_usable, strict=True) if keep]
     labelled = len(images.labelled or ())
-    scored = right = None
-    if good:
+    scored = None
+    right = None
+    if usable:
         class_images = facts.set_index("model_id")["class_images"].to_dict()
-        scored = judging.scored(store, good, images, study, class_images)
-    if good and images.labelled:
-        right = judging.labelled_right(store, good, images)
+        scored = judging.scored(store, usable, images, study, class_images)
+    if usable and images.labelled:
+        right = judging.labelled_right(store, usable, images)
     verdicts = judging.verdicts(facts, scored, right)
     sentences = [
         report.answer(verdicts),
@@ -167,7 +170,7 @@ def _judged(
 
 
 def _header(path: Path) -> Mapping[str, str]:
-    """Texts in a file's header; none where it has none, or is not a regular file."""
+    """Texts in the header of a file; empty without a header or a regular file."""
     return header_of(path) if path.is_file() else {}
 
 
@@ -178,7 +181,7 @@ def _images(
     model_ids: Sequence[str],
     most: int,
 ) -> OwnImages:
-    """Training images, of the study whose checkpoints these are or of a folder."""
+    """Images of the study whose checkpoints these are, or else of the user's folder."""
     most = inputs.most or most
     unpacked = place.work / "unpacked"
     images = images_of_report(
@@ -202,9 +205,16 @@ def _examined(
     images: OwnImages,
     is_named: bool,
 ) -> Examined:
-    """What a checkpoint is, and the model that is scored.
+    """Read a checkpoint, try it on one image, and collect its facts.
 
-    ``is_named``: the reader names the classes, whose order counts for all files.
+    Args:
+        name: path of the file in its folder.
+        path: of the file.
+        reading: options for reading it.
+        normalise: from uint8 images to the network's input.
+        images: that it was trained on.
+        is_named: whether the user names the classes in the order of the outputs, which
+            then holds for all files.
     """
     facts = dict.fromkeys(FACTS, "") | {
         "checkpoint": name,
@@ -220,12 +230,12 @@ def _examined(
         model = load.as_model(path, name, reading, normalise)
         with torch.inference_mode():
             loaded.network(normalise(images.train.images[:1]))
-    except Exception as fault:  # a network of one's own may fail in any way
+    except Exception as fault:  # a user's network may fail in any way
         if is_of_machine(fault):
             raise
-        line = (str(fault).splitlines() or [type(fault).__name__])[0]
-        line = line.removeprefix(f"{path.name} was refused: ")
-        facts["fault"] = line.replace(path.name, "it", 1)
+        lines = str(fault).splitlines() or [type(fault).__name__]
+        reason = lines[0].removeprefix(f"{path.name} was refused: ")
+        facts["fault"] = reason.replace(path.name, "it", 1)
         return Examined(path, reading, facts, None)
     words, residual = builders.describe(loaded.network)
     facts |= dict(model.facts) | {
@@ -240,38 +250,48 @@ def _examined(
 
 
 def _check_outputs(loaded: load.Loaded, classes: Sequence[str]) -> None:
-    """Raise ValueError where outputs and classes are not equally many."""
+    """Refuse a network whose number of outputs is not that of the classes."""
     if loaded.classes == len(classes):
         return
-    named = ""
+    names_in_file = ""
     if loaded.names:
-        named = f"; its file names {', '.join(loaded.names[:8])}"
-        named += ", ..." if len(loaded.names) > 8 else ""
+        names_in_file = f"; its file names {', '.join(loaded.names[:8])}"
+        names_in_file += ", ..." if len(loaded.names) > 8 else ""
     raise ValueError(
         f"the network has {loaded.classes} outputs and the images {len(classes)} "
-        f"classes{named}; name the class of each output, in order, by --classes "
-        "(class_names in the notebook)"
+        f"classes{names_in_file}; name the class of each output, in order, by "
+        "--classes (class_names in the notebook)"
     )
 
 
 def _noted_order(
     names: Sequence[str], classes: Sequence[str], is_named: bool
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The order of outputs that a file notes, and a note where it is another."""
+    """Find the order of outputs that a file states, if it is not that assumed.
+
+    Args:
+        names: of the classes, as the file states them; empty if it does not.
+        classes: in the order assumed.
+        is_named: whether the user names the classes, which overrides the file.
+
+    Returns:
+        The output of each class, empty for the order assumed; and a note, empty for
+        none.
+    """
     if not names or tuple(names) == tuple(classes):
         return (), ()
     if is_named or set(names) != set(classes):
-        shown = ", ".join(names[:3])
-        return (), (f"its file names other classes ({shown}, ...); not used",)
+        first_names = ", ".join(names[:3])
+        return (), (f"its file names other classes ({first_names}, ...); not used",)
     order = tuple(names.index(name) for name in classes)
     words = orders.in_words(classes, order)
     return order, (f"its outputs are taken in the order that its file notes: {words}",)
 
 
-def _in_right_order(
+def _with_checked_orders(
     examined: Sequence[Examined], store: Store, images: OwnImages, is_named: bool
 ) -> list[Examined]:
-    """Checkpoints after a check of the order of their outputs, see ``orders``."""
+    """Check the order of the outputs of all checkpoints, see ``orders``."""
     models = [item.model for item in examined if item.model]
     if not models:
         return list(examined)
@@ -282,27 +302,36 @@ def _in_right_order(
         for model_id, outputs in predicted.items()
     }
     return [
-        _checked(item, better.get(item.facts["model_id"]), images.classes, is_named)
+        _with_better_order(
+            item, better.get(item.facts["model_id"]), images.classes, is_named
+        )
         for item in examined
     ]
 
 
-def _checked(
+def _with_better_order(
     item: Examined,
     better: orders.Order | None,
     classes: Sequence[str],
     is_named: bool,
 ) -> Examined:
-    """A checkpoint by the order of outputs that fits its predictions.
+    """Use another order of outputs for a checkpoint, or doubt it.
 
-    timm's order is taken where neither the file nor the reader names one; any other
-    is a doubt, for which a checkpoint is not judged.
+    timm's order is used if neither the file nor the user states one. Any other order
+    that fits better is a doubt, and the checkpoint is not judged.
+
+    Args:
+        item: the checkpoint.
+        better: an order that fits its predictions better; None if there is none.
+        classes: in the order assumed.
+        is_named: whether the user names the classes in the order of the outputs.
     """
     if better is None:
         return item
-    noted = item.reading.order or range(len(classes))
-    whole = [noted[output] for output in better.order]
-    words = orders.in_words(classes, whole)
+    # ``better`` permutes the order assumed, which may itself permute the file's.
+    assumed = item.reading.order or range(len(classes))
+    order_in_file = [assumed[output] for output in better.order]
+    words = orders.in_words(classes, order_in_file)
     right = f"{better.right:.0%} of these images are right, {better.assumed:.0%}"
     if better.usual and not is_named and not item.reading.order:
         note = (

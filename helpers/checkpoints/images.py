@@ -1,4 +1,4 @@
-"""Images of one's own: those that networks were fitted to, and held-out ones."""
+"""The images of a user: those that networks were trained on, and held-out ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,18 @@ from helpers.data.sources import Source, open_source
 from helpers.report.style import count
 from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
 
-SIDES = (8, 1024)  # of the squares, pixels
-LARGEST_SIDE = 224  # where none is given
-MOST_LABELLED = 1000
-FEWEST_LABELLED = 10  # below, the interval of a proportion says next to nothing
-_COPIES = 0.05  # of the images: a copy here and there is in most collections
-_SQUARE = 1.05  # ratio of the sides up to which squashing moves little
-_TEXTS = {"model_id": str, "data": str}  # a digest may look like a number
-_CHOICE = (
+SIDES = (8, 1024)  # smallest and largest side of the squares, pixels
+LARGEST_SIDE = 224  # largest side if the user gives none, pixels
+MOST_LABELLED = 1000  # images
+# Labelled images at least: with fewer the interval of an accuracy is too wide to use.
+FEWEST_LABELLED = 10
+# Share of labelled images that may be copies of training images, as some are in most
+# collections.
+_MOST_COPIES = 0.05
+_NEARLY_SQUARE = 1.05  # ratio of the sides up to which squashing changes little
+_COLUMN_TYPES = {"model_id": str, "data": str}  # digests that may look like numbers
+# Parameters of notebook 01 by which the images of a study were chosen.
+_CHOICE_PARAMETERS = (
     "data_source",
     "image_size",
     "images_per_class",
@@ -38,16 +42,16 @@ _CHOICE = (
 
 @dataclass(frozen=True)
 class Preparation:
-    """How training turned pictures into the input of the networks.
+    """How training turned images into the input of the networks.
 
-    ``resize`` and ``crop`` are torchvision's Resize and CenterCrop. timm's
-    ``img_size`` and ``crop_pct`` are crop = img_size, resize = img_size / crop_pct.
-    Without them pictures are squashed to squares of ``side`` pixels.
+    ``resize`` and ``crop`` are the sizes of torchvision's Resize and CenterCrop. With
+    timm's ``img_size`` and ``crop_pct``, crop is img_size, and resize is img_size /
+    crop_pct. Without them images are squashed to squares of ``side`` pixels.
     """
 
-    side: int = 0  # pixels; 0: of the files, ``LARGEST_SIDE`` at most
-    resize: int = 0  # the shorter side, pixels; 0: pictures are squashed
-    crop: int = 0  # of the middle, pixels; 0: as large as ``resize``
+    side: int = 0  # pixels; 0: that of the files, ``LARGEST_SIDE`` at most
+    resize: int = 0  # shorter side before the cut, pixels; 0: images are squashed
+    crop: int = 0  # side of the square in the middle, pixels; 0: as ``resize``
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # RGB in [0, 1]
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
@@ -73,39 +77,38 @@ class Preparation:
 
     @property
     def cut(self) -> Crop | None:
-        """The square that is cut out; None where pictures are squashed."""
+        """How a square is cut from images; None if they are squashed."""
         return Crop(self.resize, self.crop or self.resize) if self.resize else None
 
 
 class OwnImages(NamedTuple):
-    """Images that networks were fitted to, as ``scoring.measuring.score`` takes them.
-
-    ``remark`` is a sentence on how they are read; "" where nothing needs saying.
-    """
+    """Images that networks were trained on, for ``scoring.measuring.score``."""
 
     train: ImageSet
-    classes: tuple[str, ...]  # in the order of the outputs
+    classes: tuple[str, ...]  # ids in the order of the outputs
     scored_on: ScoringSet
-    description: str  # which images, in words
-    remark: str = ""
-    shape: int | Crop = 0  # how pictures become squares
-    labelled: ImageSet | None = None  # that the networks were not fitted to
-    # Images of a class that networks were fitted to, by model id; "" for all others.
+    description: str  # number, classes and size of the images in words
+    remark: str = ""  # a sentence on how they are squashed; "" for none
+    shape: int | Crop = 0  # side of squares to which images are squashed, or their cut
+    labelled: ImageSet | None = None  # held-out images
+    # Number of training images per class by model id; under "" for all other models.
     class_images: Mapping[str, float] | None = None
-
-    # Of a study's checkpoints on its test images, by model id.
+    # Accuracies of a study's checkpoints on its test images, by model id.
     test_accuracies: Mapping[str, float] | None = None
 
     def test_accuracy(self, model_id: str) -> float:
-        """What the study of a checkpoint measured; NaN where there is no study.
+        """Accuracy that the study of a checkpoint measured on its test images.
 
         Args:
             model_id: of the checkpoint.
+
+        Returns:
+            In [0, 1]; NaN for a checkpoint that is not of a study.
         """
         return (self.test_accuracies or {}).get(model_id, np.nan)
 
     def of_a_class(self, model_id: str) -> float:
-        """Images of a class that a network was fitted to; NaN where not known.
+        """Number of training images per class of a network; NaN if not known.
 
         Args:
             model_id: of the checkpoint.
@@ -121,24 +124,25 @@ def training_images(
     preparation: Preparation | None = None,
     most: int = 0,
 ) -> OwnImages:
-    """Images of a folder or .zip in any layout of a study, the classes in turn.
+    """Read training images from a folder or .zip, equally many of each class.
 
-    As many of each class, but for rounding, drawn by chance.
+    They are drawn at random, one class after the other in turn.
 
     Args:
-        path: of the images.
-        unpacked: folder for what has to be unpacked.
-        class_names: in the order of the outputs; none are those of the source, sorted.
-        preparation: how training prepared images.
-        most: images to take; 0 takes all.
+        path: of the images, in any layout that a study can have.
+        unpacked: folder in which a .zip is unpacked.
+        class_names: ids in the order of the outputs; empty for those of the source,
+            sorted.
+        preparation: how training prepared images; None for the defaults.
+        most: number of images to read, at most; 0 reads all.
 
     Raises:
-        ValueError: where no image can be used, there are fewer than two classes, or
-            one has no name.
+        ValueError: if no image can be used, if there are fewer than two classes, or if
+            a class of the source is not among ``class_names``.
     """
     preparation = preparation or Preparation()
-    source, listing = _listed(path, unpacked)
-    classes = tuple(class_names) or tuple(listing.classes)
+    source, listing = _list_source(path, unpacked)
+    classes = tuple(class_names) or tuple(listing.classes)  # ids
     if len(classes) < 2:
         raise ValueError(
             f"the images in {path} are of {count(len(classes), 'class')}; a classifier "
@@ -162,34 +166,35 @@ def training_images(
     )
     description = (
         f"{len(images):,} of {len(records):,} training images of "
-        f"{count(len(listing.classes), 'class')}, {_in_words(shape)}"
+        f"{count(len(listing.classes), 'class')}, {_shape_in_words(shape)}"
     )
     return OwnImages(
         images,
         classes,
         scored_on,
         description,
-        remark=_squashing(decoded, shape),
+        remark=_note_on_squashing(decoded, shape),
         shape=shape,
         class_images={"": len(records) / len(listing.classes)},
     )
 
 
-def _in_words(shape: int | Crop) -> str:
+def _shape_in_words(shape: int | Crop) -> str:
     if isinstance(shape, Crop):
         return f"cut as Resize({shape.resize}), CenterCrop({shape.side}) would"
     return f"at {shape} px"
 
 
-def _squashing(decoded: Sequence[Decoded], shape: int | Crop) -> str:
-    """A sentence where most pictures are no squares and are squashed to one."""
+def _note_on_squashing(decoded: Sequence[Decoded], shape: int | Crop) -> str:
+    """Remark that images are squashed; "" if most are nearly square, or are cut."""
     if isinstance(shape, Crop):
         return ""
     ratios = [
         image.width / image.height for image in decoded if image.pixels is not None
     ]
-    ratio = float(np.median(np.maximum(ratios, np.reciprocal(ratios))))
-    if ratio <= _SQUARE:
+    longer_by_shorter = np.maximum(ratios, np.reciprocal(ratios))
+    ratio = float(np.median(longer_by_shorter))
+    if ratio <= _NEARLY_SQUARE:
         return ""
     return (
         f"Your pictures are squashed to squares (one side is {ratio:.2f} times the "
@@ -201,23 +206,25 @@ def _squashing(decoded: Sequence[Decoded], shape: int | Crop) -> str:
 def images_of_report(
     path: Path, model_ids: Sequence[str], reports: Path, most: int, cache: Path
 ) -> OwnImages | None:
-    """Images that a study fitted its published checkpoints to.
+    """Choose the images on which a study trained its published checkpoints.
 
     Args:
-        path: of the images that the study read.
+        path: of the source of images that the study read.
         model_ids: of the checkpoints.
         reports: folder of the studies' reports.
-        most: images to take; 0 takes all.
+        most: number of images to score on, at most; 0 takes all.
         cache: folder for decoded images.
 
     Returns:
-        None for checkpoints of no study.
+        The images; None if the checkpoints are not all of one study.
 
     Raises:
-        ValueError: where the images are others than the study's.
+        ValueError: if the images are not those of the study.
     """
     tables = {
-        file.parent.parent: pd.read_csv(file, keep_default_na=False, dtype=_TEXTS)
+        file.parent.parent: pd.read_csv(
+            file, keep_default_na=False, dtype=_COLUMN_TYPES
+        )
         for file in sorted(reports.glob("*/tables/checkpoints.csv"))
     }
     folders = [
@@ -262,8 +269,10 @@ def images_of_report(
 def _data_of(
     folder: Path, path: Path, parameters: dict[str, Any], cache: Path
 ) -> StudyData:
-    """The data of a report's study, chosen from ``path`` as the study chose them."""
-    choice = {name: parameters[name] for name in _CHOICE if name in parameters}
+    """Choose images from ``path`` by the parameters of a report's study."""
+    choice = {
+        name: parameters[name] for name in _CHOICE_PARAMETERS if name in parameters
+    }
     categories = pd.read_csv(
         folder / "tables/table1_categories.csv", dtype=str, keep_default_na=False
     )
@@ -278,18 +287,19 @@ def _data_of(
 def labelled_images(
     path: Path, images: OwnImages, training_path: Path, unpacked: Path
 ) -> ImageSet:
-    """Held-out images: those for validation where there are any, else all.
+    """Read held-out images with labels: the test split of a source, or all of it.
 
     Args:
         path: of the labelled images.
-        images: that checkpoints were fitted to.
+        images: that checkpoints were trained on.
         training_path: of the training images.
-        unpacked: folder for what archives hold.
+        unpacked: folder in which a .zip is unpacked.
 
     Raises:
-        ValueError: for too few, for other classes, and for training images.
+        ValueError: if there are too few images, if they are of other classes, or if
+            many of them are training images.
     """
-    source, listing = _listed(path, unpacked)
+    source, listing = _list_source(path, unpacked)
     records = [record for record in listing.records if record.split == "test"]
     records = records or listing.records
     unknown = sorted({record.class_id for record in records} - set(images.classes))
@@ -306,10 +316,10 @@ def labelled_images(
             f"{len(labelled)} labelled images are in {path}; at least "
             f"{FEWEST_LABELLED} are needed, and 100 give a much narrower interval"
         )
-    again = copies(labelled, images, training_path, unpacked)
-    if again > _COPIES * len(labelled):
+    copied = copies(labelled, images, training_path, unpacked)
+    if copied > _MOST_COPIES * len(labelled):
         raise ValueError(
-            f"{again} of {len(labelled)} images in {path} are training images, whose "
+            f"{copied} of {len(labelled)} images in {path} are training images, whose "
             "accuracy is not a test accuracy; give held-out ones"
         )
     return labelled
@@ -318,48 +328,49 @@ def labelled_images(
 def copies(
     labelled: ImageSet, images: OwnImages, training_path: Path, unpacked: Path
 ) -> int:
-    """The number of labelled images that equal a training image, pixel by pixel.
+    """Count the labelled images that equal a training image, pixel by pixel.
 
-    All images of ``training_path`` are looked at, not only those that are scored.
+    They are compared with all training images of ``training_path``, not only with
+    those that are scored.
 
     Args:
         labelled: held-out images.
-        images: that checkpoints were fitted to.
+        images: that checkpoints were trained on.
         training_path: of the training images.
-        unpacked: folder for what archives hold.
+        unpacked: folder in which a .zip is unpacked.
     """
-    seen = {pixel_digest(pixels.numpy()) for pixels in images.train.images}
+    digests = {pixel_digest(pixels.numpy()) for pixels in images.train.images}
     if len(images.train) < images.scored_on.shared:
-        source, listing = _listed(training_path, unpacked)
+        source, listing = _list_source(training_path, unpacked)
         records = [record for record in listing.records if record.split == "train"]
         decoded = decode_all(source, records, images.shape)
-        seen |= {
+        digests |= {
             pixel_digest(image.pixels) for image in decoded if image.pixels is not None
         }
-    return sum(pixel_digest(pixels.numpy()) in seen for pixels in labelled.images)
+    return sum(pixel_digest(pixels.numpy()) in digests for pixels in labelled.images)
 
 
 def digest(images: ImageSet) -> str:
-    """Digest of pixels and labels: 16 hex digits.
+    """Digest of the pixels and labels of images: 16 hex digits.
 
     Args:
-        images: with labels.
+        images: an image set.
     """
     content = images.images.numpy().tobytes() + images.labels.numpy().tobytes()
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def _listed(path: Path, unpacked: Path) -> tuple[Source, Listing]:
+def _list_source(path: Path, unpacked: Path) -> tuple[Source, Listing]:
     source = open_source(path, unpacked)
     return source, layouts.scan(source, layouts.RECOGNISED)
 
 
-def _natural_size(source: Source, records: Sequence[Record], tried: int = 25) -> int:
-    """Median of the shorter sides of some files, in what can be scored."""
-    some = records[:: max(1, len(records) // tried)][:tried]
+def _natural_size(source: Source, records: Sequence[Record], most: int = 25) -> int:
+    """Median of the shorter sides of some files, limited to what can be scored."""
+    sample = records[:: max(1, len(records) // most)][:most]
     sides = [
         min(image.width, image.height)
-        for image in decode_all(source, some, SIDES[0])
+        for image in decode_all(source, sample, SIDES[0])
         if image.pixels is not None
     ]
     if not sides:

@@ -1,4 +1,4 @@
-"""Checkpoints scored and judged: predicted accuracy and gap, which is best."""
+"""Score checkpoints and judge them: predicted accuracy, gap, and rank."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,16 +34,17 @@ from helpers.scoring.store import Store
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import FIT, with_log_train_loss
 
-# Verdicts: a predicted accuracy, one mainly counted on labelled images, or none.
+# Verdicts: an accuracy that is predicted, or counted on labelled images, or none.
 PREDICTED = "predicted"
 COUNTED = "counted"
 NOT_JUDGED = "not judged"
 NOT_READ = "not read"
-# Share of the way from chance to 1 up to which a network has learnt nothing.
-_LEARNT = 0.1
-_MOST_CLASSES = 2.0  # times as many, or as few, as the studies have
-_NO_RESNET = "not a ResNet, unlike the study's networks"
-_ASKED = "give labelled images that were held out (--labelled), 50 or more"
+# A network has learnt nothing if its training accuracy is above chance by less than
+# this share of the distance from chance to 1.
+_LEAST_LEARNT = 0.1
+_CLASS_RATIO_LIMIT = 2.0  # largest ratio of the number of classes to the studies'
+_NOT_A_RESNET = "not a ResNet, unlike the study's networks"
+_REQUEST_FOR_LABELS = "give labelled images that were held out (--labelled), 50 or more"
 VERDICT = [
     "rank",
     "verdict",
@@ -64,8 +65,8 @@ VERDICT = [
     "note",
     "model_id",
 ]
-# Columns of predictions in words, with how a value is written.
-_WORDS = {
+# Columns from which gaps are predicted: title, and function that formats a value.
+_TITLES_AND_FORMATS = {
     "train_accuracy": ("training accuracy", percent),
     "log_train_loss": ("training loss", lambda value: f"{np.exp(value):.2g}"),
     LOG_CLASS_IMAGES: ("images of a class", lambda value: f"{np.exp(value):.0f}"),
@@ -73,13 +74,13 @@ _WORDS = {
 
 
 class Scored(NamedTuple):
-    """What was computed of checkpoints on their training images."""
+    """Values of checkpoints on their training images, and the predictor for them."""
 
-    # A row per model: model_id, FIT, LOG_CLASS_IMAGES, and the chosen measures.
+    # A row per model: model_id, the columns FIT, LOG_CLASS_IMAGES, chosen measures.
     table: pd.DataFrame
     predictor: Predictor
-    scores: pd.DataFrame  # measure by measure, with reasons
-    classes: int = 0  # of the studies; 0 where not known
+    scores: pd.DataFrame  # a row per measure and model, with reasons of NaN
+    classes: int = 0  # number of classes of the studies; 0 if not known
 
 
 def scored(
@@ -89,21 +90,26 @@ def scored(
     study: Calibration,
     class_images: Mapping[str, float] | None = None,
 ) -> Scored:
-    """The fit of models, and the measures that a study chooses.
+    """Compute training accuracy and loss of models, and the measures a study chooses.
 
-    Values rest on as many training images as in the study, or on all.
+    The measures are computed on as many training images as in the study, if there are
+    as many.
 
     Args:
-        store: that keeps what is computed.
-        models: that can be loaded.
-        images: that they were fitted to.
+        store: of computed values.
+        models: checkpoints that can be loaded.
+        images: that they were trained on.
         study: that calibrates.
-        class_images: by model id, of a class that it was fitted to; none: unknown.
+        class_images: number of training images per class, by model id; None: unknown.
     """
     count = len(images.scored_on.rows)
-    share = study.settings.perturbation_fraction * (study.images or count) / count
-    settings = replace(study.settings, perturbation_fraction=min(1.0, share))
+    # Measures are computed on a fraction of the scored images. It is changed so that
+    # their number is that of the study.
+    images_of_study = study.images or count
+    fraction = study.settings.perturbation_fraction * images_of_study / count
+    settings = replace(study.settings, perturbation_fraction=min(1.0, fraction))
     by = predictor(study.models, study.candidates)
+    # Measures of the store, and the columns of the catalogue that hold the same.
     fit = {"training_accuracy": "train_accuracy", "training_loss": "train_loss"}
     records = score(
         store,
@@ -126,14 +132,16 @@ def scored(
 def predicted_classes(
     store: Store, models: Sequence[Model], images: OwnImages
 ) -> dict[str, Array]:
-    """Number of the output with the largest logit, (N,) of the scored images.
-
-    By model id; a model that fails on the images is left out.
+    """Predict the classes of the images on which models are scored.
 
     Args:
-        store: of the checkpoints.
+        store: of computed values.
         models: checkpoints.
         images: that they are scored on.
+
+    Returns:
+        By model id, (N,) number of the output with the largest logit. A model that
+        fails on the images is left out.
     """
     decisive = {"images": images.scored_on.name}
     return _by_model(store, models, "predicted_classes", decisive, _predicted)
@@ -146,7 +154,15 @@ def _by_model(
     decisive: Mapping[str, Any],
     compute: Callable[..., Any],
 ) -> dict[str, Array]:
-    """The one array of a part, by model id."""
+    """Compute or read one array per model, by model id.
+
+    Args:
+        store: of computed values.
+        models: checkpoints.
+        part: name of the array in the store.
+        decisive: settings on which the array depends.
+        compute: function that computes it.
+    """
     compute = partial(compute, device=store.device)
     arrays = {}
     for model_id, record in store.each(models, {part: decisive}, compute).records(part):
@@ -165,20 +181,22 @@ def _predicted(
 def labelled_right(
     store: Store, models: Sequence[Model], images: OwnImages
 ) -> dict[str, NDArray[np.bool_]]:
-    """Whether each labelled image (n,) is classified correctly, by model id.
-
-    A model that cannot be loaded is left out.
+    """Classify the labelled images, and compare with their labels.
 
     Args:
-        store: of the checkpoints.
+        store: of computed values.
         models: checkpoints.
         images: with labelled ones.
+
+    Returns:
+        By model id, (n,) whether each labelled image is classified correctly. A model
+        that cannot be loaded is left out.
     """
     decisive = {"images": digest(images.labelled)}
-    return _by_model(store, models, "labelled_right", decisive, _right)
+    return _by_model(store, models, "labelled_right", decisive, _correct_on_labelled)
 
 
-def _right(
+def _correct_on_labelled(
     model: Model, shared: OwnImages, parts: Sequence[str], *, device: str
 ) -> dict[str, dict[str, Any]]:
     labelled = shared.labelled
@@ -193,20 +211,20 @@ def verdicts(
     scored: Scored | None,
     right: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> pd.DataFrame:
-    """A row for every checkpoint, the highest predicted accuracy first.
+    """Judge checkpoints: a row for each, the highest predicted accuracy first.
 
-    A network that is no ResNet, or is beyond what the studies cover, is judged by
-    labelled images alone: predictions are not trusted for it. No accuracy is below
-    chance.
+    A network that is not a ResNet, or lies outside of the range of the studies, is
+    judged by its labelled images alone, since predictions are not reliable for it.
+    Accuracies below chance are raised to it.
 
     Args:
-        facts: as ``case.FACTS``.
-        scored: None where no checkpoint could be read.
-        right: by model id, whether each labelled image (n,) is classified correctly.
+        facts: table with the columns ``case.FACTS``.
+        scored: result of ``scored``; None if no checkpoint could be read.
+        right: result of ``labelled_right``; None without labelled images.
 
     Returns:
-        Columns ``VERDICT``: fractions, with intervals of 80 %, of counts 95 %; NaN
-        where nothing can be said.
+        Columns ``VERDICT``. Accuracies and gaps are fractions, with intervals of 80 %;
+        the interval of labelled_right is of 95 %. NaN if not judged.
     """
     if scored is None:
         verdict = np.where(facts["fault"].ne(""), NOT_READ, NOT_JUDGED)
@@ -218,32 +236,35 @@ def verdicts(
     accuracy = table["train_accuracy"] - by.regression.predicted(table)
     table = table.assign(
         accuracy=accuracy.clip(chance, 1),
-        error=by.error_sd(table),
-        half=by.half_width(table),
+        error=by.error_sd(table),  # standard deviation of the error of accuracy
+        half=by.half_width(table),  # half the width of its interval
         verdict=PREDICTED,
     )
     table["note"] = [_reason(row) for row in table.itertuples()]
     table.loc[table["note"].ne(""), "verdict"] = NOT_JUDGED
     table.loc[table["fault"].ne(""), "verdict"] = NOT_READ
     judged = table["verdict"].eq(PREDICTED)
-    foreign = pd.Series(_foreign(table, scored), index=table.index).where(judged, "")
+    beyond_studies = pd.Series(_reasons_beyond_studies(table, scored), table.index)
+    beyond_studies = beyond_studies.where(judged, "")
     covariance = np.diag(table["error"] ** 2)
+    consequence = _REQUEST_FOR_LABELS
     if right:
-        table, covariance = _with_counts(table, judged, foreign, right, by)
+        table, covariance = _combined_with_labels(
+            table, judged, beyond_studies, right, by
+        )
         table["accuracy"] = table["accuracy"].clip(chance, 1)
-    counts = "labelled_right" in table
-    for row in table.index[foreign.ne("")]:
-        remedy = "judged by its labelled images alone" if counts else _ASKED
-        table.loc[row, "verdict"] = COUNTED if counts else NOT_JUDGED
-        table.loc[row, "note"] = f"{foreign[row]}; {remedy}"
-    table = _with_outside(table, by)
-    unknown = table["verdict"].isin([NOT_JUDGED, NOT_READ])
-    table.loc[unknown, "accuracy"] = np.nan
+        consequence = "judged by its labelled images alone"
+    for row in table.index[beyond_studies.ne("")]:
+        table.loc[row, "verdict"] = COUNTED if right else NOT_JUDGED
+        table.loc[row, "note"] = f"{beyond_studies[row]}; {consequence}"
+    table = _with_notes_on_ranges(table, by)
+    is_unknown = table["verdict"].isin([NOT_JUDGED, NOT_READ])
+    table.loc[is_unknown, "accuracy"] = np.nan
     return _ranked(table, covariance)
 
 
 def _reason(row: Any) -> str:
-    """Why nothing can be said of a checkpoint; "" where something can."""
+    """Say why a checkpoint cannot be judged; "" if it can."""
     if row.fault or row.doubt:
         return row.fault or row.doubt
     if not np.isfinite(row.accuracy):
@@ -252,7 +273,7 @@ def _reason(row: Any) -> str:
             "see scores.csv"
         )
     chance = 1 / row.outputs
-    if row.train_accuracy > chance + _LEARNT * (1 - chance):
+    if row.train_accuracy > chance + _LEAST_LEARNT * (1 - chance):
         return ""
     return (
         f"its training accuracy of {row.train_accuracy:.0%} is near chance "
@@ -261,24 +282,24 @@ def _reason(row: Any) -> str:
     )
 
 
-def _foreign(table: pd.DataFrame, scored: Scored) -> list[str]:
-    """Why the studies do not speak of each network; "" where they do."""
+def _reasons_beyond_studies(table: pd.DataFrame, scored: Scored) -> list[str]:
+    """Say why each network lies outside of the range of the studies; "" if inside."""
     by = scored.predictor
-    far = by.regression.leverage(table) > by.largest_leverage
+    is_far = by.regression.leverage(table) > by.largest_leverage
     outside = by.regression.out_of_range_columns(table)
     reasons = []
-    for place, row in enumerate(table.itertuples()):
+    for number, row in enumerate(table.itertuples()):
         ratio = row.outputs / scored.classes if scored.classes else 1.0
         if not row.residual:
-            reasons.append(_NO_RESNET)
-        elif not 1 / _MOST_CLASSES <= ratio <= _MOST_CLASSES:
+            reasons.append(_NOT_A_RESNET)
+        elif not 1 / _CLASS_RATIO_LIMIT <= ratio <= _CLASS_RATIO_LIMIT:
             reasons.append(
                 f"beyond what the studies cover ({row.outputs} classes; "
                 f"there {scored.classes})"
             )
-        elif far[place]:
-            values = table.iloc[place]
-            columns = outside[place] or list(by.ranges.index)
+        elif is_far[number]:
+            values = table.iloc[number]
+            columns = outside[number] or list(by.ranges.index)
             words = [_compared(name, values[name], by) for name in columns]
             reasons.append(f"beyond what the studies cover ({', '.join(words)})")
         else:
@@ -287,79 +308,93 @@ def _foreign(table: pd.DataFrame, scored: Scored) -> list[str]:
 
 
 def _compared(column: str, value: float, by: Predictor) -> str:
-    """A value beside its range in the studies: "training loss 2, there 0.01 to 0.5"."""
-    words, written = _WORDS.get(
-        column, (CANDIDATES.get(column, column), lambda number: f"{number:.2f}")
-    )
+    """Compare a value with the studies: "training loss 2, there 0.01 to 0.5"."""
+    title = CANDIDATES.get(column, column)
+    formatted = "{:.2f}".format
+    if column in _TITLES_AND_FORMATS:
+        title, formatted = _TITLES_AND_FORMATS[column]
     low, high = by.ranges.loc[column, ["low", "high"]]
-    return f"{words} {written(value)}, there {written(low)} to {written(high)}"
+    return f"{title} {formatted(value)}, there {formatted(low)} to {formatted(high)}"
 
 
-def _with_outside(table: pd.DataFrame, by: Predictor) -> pd.DataFrame:
-    """Notes on values outside the studies' range whose intervals are only wider."""
+def _with_notes_on_ranges(table: pd.DataFrame, by: Predictor) -> pd.DataFrame:
+    """Add notes on values outside of the studies' range to predicted checkpoints.
+
+    They are judged nevertheless, with wider intervals.
+    """
+    outside = by.regression.out_of_range_columns(table)
     notes = []
-    for row, columns in zip(
-        table.itertuples(), by.regression.out_of_range_columns(table), strict=True
-    ):
+    for row, columns in zip(table.itertuples(), outside, strict=True):
         note = row.note
         if columns and row.verdict == PREDICTED:
             words = [
                 _compared(name, getattr(row, name, np.nan), by)
                 for name in columns
-                if name in _WORDS
+                if name in _TITLES_AND_FORMATS
             ]
             words += [CANDIDATES[name] for name in columns if name in CANDIDATES]
             words = words or columns
-            outside = f"outside the studies' range: {', '.join(words)}"
-            note = "; ".join(filter(None, [note, outside]))
+            note_on_range = f"outside the studies' range: {', '.join(words)}"
+            note = "; ".join(filter(None, [note, note_on_range]))
         notes.append(note)
     return table.assign(note=notes)
 
 
-def _with_counts(
+def _combined_with_labels(
     table: pd.DataFrame,
     judged: pd.Series,
-    foreign: pd.Series,
+    beyond_studies: pd.Series,
     right: Mapping[str, NDArray[np.bool_]],
     by: Predictor,
 ) -> tuple[pd.DataFrame, Array]:
-    """Accuracies weighed with labelled images, and the covariance of their errors.
+    """Combine predictions with the accuracies on labelled images.
 
-    Networks that the studies do not speak of (``foreign``) are counted alone.
+    Args:
+        table: with predicted accuracies, their errors, and half widths of intervals.
+        judged: whether each checkpoint can be judged.
+        beyond_studies: why it lies outside of the range of the studies, or "". If so,
+            its accuracy is that on labelled images alone.
+        right: result of ``labelled_right``.
+        by: the predictor.
+
+    Returns:
+        The table with new accuracies and half widths, and the columns labelled_right,
+        counted_low and counted_high; and the covariance of the accuracies' errors.
     """
     shares = table["model_id"].map(
-        {name: flags.mean() for name, flags in right.items()}
+        {model_id: is_right.mean() for model_id, is_right in right.items()}
     )
+    shares = shares.astype(float)
     images = len(next(iter(right.values())))
-    ends = [
+    intervals = [
         wilson(round(share * images), images)
         if np.isfinite(share)
         else (np.nan, np.nan)
-        for share in shares.astype(float)
+        for share in shares
     ]
     table = table.assign(
-        labelled_right=shares.astype(float),
-        counted_low=[low for low, _ in ends],
-        counted_high=[high for _, high in ends],
+        labelled_right=shares,
+        counted_low=[low for low, _ in intervals],
+        counted_high=[high for _, high in intervals],
     )
     covariance = np.diag(table["error"] ** 2)
-    counted = judged & shares.notna()
-    rows = np.flatnonzero(counted & foreign.eq(""))
-    if len(rows):
-        accuracy, part = combine_with_labels(
-            table["accuracy"].to_numpy()[rows],
-            table["error"].to_numpy()[rows],
+    has_labels = judged & shares.notna()
+    combined = np.flatnonzero(has_labels & beyond_studies.eq(""))  # rows
+    if len(combined):
+        accuracy, block = combine_with_labels(
+            table["accuracy"].to_numpy()[combined],
+            table["error"].to_numpy()[combined],
             by.common,
-            _stacked(right, table["model_id"].iloc[rows]),
+            _stacked(right, table["model_id"].iloc[combined]),
         )
-        table.loc[rows, "accuracy"] = accuracy
-        covariance[np.ix_(rows, rows)] = part
-    alone = np.flatnonzero(counted & foreign.ne(""))
-    if len(alone):
-        flags = _stacked(right, table["model_id"].iloc[alone])
-        table.loc[alone, "accuracy"] = flags.mean(1)
-        covariance[np.ix_(alone, alone)] = counting_covariance(flags)
-        table.loc[alone, "half"] = QUANTILE * table["error"]
+        table.loc[combined, "accuracy"] = accuracy
+        covariance[np.ix_(combined, combined)] = block
+    counted = np.flatnonzero(has_labels & beyond_studies.ne(""))  # rows
+    if len(counted):
+        is_right = _stacked(right, table["model_id"].iloc[counted])
+        table.loc[counted, "accuracy"] = is_right.mean(1)
+        covariance[np.ix_(counted, counted)] = counting_covariance(is_right)
+        table.loc[counted, "half"] = QUANTILE * table["error"]
     error = np.sqrt(np.diag(covariance))
     # An interval narrows as its standard deviation does.
     table["half"] *= error / table["error"]
@@ -374,9 +409,14 @@ def _stacked(
 
 
 def _ranked(table: pd.DataFrame, covariance: Array) -> pd.DataFrame:
-    """Intervals, ranks by accuracy, and probabilities of being better than the first.
+    """Add intervals, ranks, and probabilities of being better than the first.
 
-    These are of normal errors with the covariance given; as ``VERDICT``.
+    Args:
+        table: with accuracies and half widths of intervals.
+        covariance: of the errors of the accuracies, taken as normal.
+
+    Returns:
+        The columns ``VERDICT``, the highest accuracy first.
     """
     order = table.sort_values(
         ["accuracy", "checkpoint"], ascending=[False, True], na_position="last"
@@ -386,9 +426,11 @@ def _ranked(table: pd.DataFrame, covariance: Array) -> pd.DataFrame:
     if table["accuracy"].count() > 1:
         table["rank"] = table["accuracy"].round(9).rank(method="min", ascending=False)
         variance = np.diag(covariance)
-        spread = np.sqrt(np.maximum(variance + variance[0] - 2 * covariance[0], 1e-18))
-        behind = (table["accuracy"] - table["accuracy"].iloc[0]) / spread
-        table["better_than_first"] = scipy.stats.norm.cdf(behind)
+        # Standard deviations of the differences to the first.
+        difference_variance = variance + variance[0] - 2 * covariance[0]
+        spread = np.sqrt(np.maximum(difference_variance, 1e-18))
+        z = (table["accuracy"] - table["accuracy"].iloc[0]) / spread
+        table["better_than_first"] = scipy.stats.norm.cdf(z)
     table["accuracy_low"] = (table["accuracy"] - table["half"]).clip(0, 1)
     table["accuracy_high"] = (table["accuracy"] + table["half"]).clip(0, 1)
     table["gap"] = table["train_accuracy"] - table["accuracy"]

@@ -1,4 +1,4 @@
-"""Checkpoints put into networks that are made by name; no code in a file is run."""
+"""Load checkpoints into networks of a named architecture; no code in a file is run."""
 
 import hashlib
 import re
@@ -351,7 +351,13 @@ def with_head_beside(
 def _in_order(
     state: dict[str, Tensor], parts: Sequence[tuple[str, int]], order: Sequence[int]
 ) -> dict[str, Tensor]:
-    """The tensors with the outputs in another order; as they are for none."""
+    """Reorder the outputs of a network's tensors.
+
+    Args:
+        state: tensors by name.
+        parts: names of the tensors with a row per output, and that axis.
+        order: output i becomes output order[i] of the file; empty for no change.
+    """
     if not order:
         return state
     rows = torch.tensor(order)
@@ -362,7 +368,7 @@ def _in_order(
 
 
 def _outputs(builder: Builder, network: nn.Module) -> Sequence[tuple[str, int]]:
-    """Tensors that have a row per output, and that axis of them."""
+    """Names of the tensors that have a row per output, and the axis of these rows."""
     if heads(builder):
         return heads(builder)
     linear = [
@@ -374,7 +380,9 @@ def _outputs(builder: Builder, network: nn.Module) -> Sequence[tuple[str, int]]:
 
 
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
-    """Outputs of a checkpoint's head; where the network fixes them, its last layer's.
+    """Count the outputs of a checkpoint's head.
+
+    If the builder ignores the number of classes, those of its last linear layer.
 
     Args:
         builder: of the architecture.
@@ -382,7 +390,7 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
         name: of the architecture.
 
     Raises:
-        ValueError: where the checkpoint has no head.
+        ValueError: if the checkpoint has no head.
     """
     if not heads(builder):
         linear = [
@@ -396,17 +404,17 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
 
 
 def _without_head(state: Mapping[str, Tensor], builder: Builder, name: str) -> str:
-    """Why a checkpoint has no head of an architecture, and what it has."""
+    """Say that a checkpoint has no head of an architecture, and what it has instead."""
     key, inputs = inputs_of_head(builder)
     layers = _layers_of(state, inputs)
-    held = "nor another layer of as many inputs, as a network without its last layer"
+    other = "nor another layer of as many inputs, as a network without its last layer"
     if layers:
-        held = f"but other layers of as many inputs: {', '.join(layers[:4])}"
-    return f"it has no head of {name} ({key}), {held}; {_ADVICE}"
+        other = f"but other layers of as many inputs: {', '.join(layers[:4])}"
+    return f"it has no head of {name} ({key}), {other}; {_ADVICE}"
 
 
 def _layers_of(state: Mapping[str, Tensor], inputs: tuple[int, ...]) -> list[str]:
-    """Names of layers whose weights have a row of some shape for each output."""
+    """Names of the layers whose weights have a row of shape ``inputs`` per output."""
     return [
         name.removesuffix(".weight")
         for name, value in state.items()
@@ -415,25 +423,28 @@ def _layers_of(state: Mapping[str, Tensor], inputs: tuple[int, ...]) -> list[str
 
 
 def guess(state: Mapping[str, Tensor], part: str = "") -> str:
-    """Which of torchvision's ResNets a state dict is of, by all but the head.
+    """Recognise which of torchvision's ResNets a state dict is of.
+
+    All tensors but those of the head are compared.
 
     Args:
         state: tensors by name.
-        part: which network, where a file holds several.
+        part: name of the network if the file holds several; else "".
 
     Raises:
-        ValueError: where it is of none.
+        ValueError: if it is none of them.
     """
-    # Names of the smallest ResNet are in all of them.
+    # All ResNets have the tensors of the smallest one, which find a common prefix.
     smallest = shapes_of(builder_of(RESNETS[0]), 2)
     tensors, _ = network_part(state, set(_body(smallest)), part)
     body = _body({key: tuple(value.shape) for key, value in tensors.items()})
     stem = body.get("conv1.weight", ())
     for name in RESNETS:
-        usual = _body(shapes_of(builder_of(name), 2))
-        if usual == body:
+        body_of_resnet = _body(shapes_of(builder_of(name), 2))
+        if body_of_resnet == body:
             return name
-        if usual.keys() == body.keys() and len(stem) == 4:
+        # The names of a ResNet in other shapes: another stem or width.
+        if body_of_resnet.keys() == body.keys() and len(stem) == 4:
             if stem[1] != _CHANNELS:
                 raise ValueError(_other_channels("conv1.weight", stem[1]))
             raise ValueError(
@@ -448,7 +459,7 @@ def guess(state: Mapping[str, Tensor], part: str = "") -> str:
 
 
 def _body(shapes: Shapes) -> Shapes:
-    """Stem and stages of a ResNet, by their names in torchvision."""
+    """Shapes of the stem and the stages of a ResNet, by their names in torchvision."""
     stem_or_stage = re.compile(r"(conv1|bn1|layer\d)\.")
     return {
         name: shape
@@ -458,7 +469,7 @@ def _body(shapes: Shapes) -> Shapes:
 
 
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:
-    """``(x / 255 - mean) / std`` of uint8 images, for each channel.
+    """Make the function ``(x / 255 - mean) / std`` of uint8 images, per channel.
 
     Args:
         mean: of red, green and blue, in [0, 1].

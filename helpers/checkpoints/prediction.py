@@ -1,6 +1,6 @@
-"""Prediction of the gap from the fit and a few measures, with its error elsewhere.
+"""Predict the gap from training accuracy, training loss and a few measures.
 
-The error is that on groups of models that the method has not seen: kinds of training.
+The error of predictions is estimated on kinds of training that were held out.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,15 @@ from helpers.statistics.prediction import (
 LEVEL = 0.8  # of prediction intervals
 # Half of such an interval, in standard deviations.
 QUANTILE = float(scipy.stats.norm.ppf((1 + LEVEL) / 2))
-MOST = 3  # measures, beside the columns of ``fitted_columns``
+MOST = 3  # measures, at most, besides the columns of ``fitted_columns``
 FEWEST_CONFIGURATIONS = 8
-# Quantile of the distance between predicted and observed accuracies above which the
-# errors of the predictions are taken to be larger than they were on the study.
+# If the distance between predicted and observed accuracies is above this quantile, the
+# errors of predictions are taken to be larger than they were in the study.
 TRUSTED = 0.95
-_LEAST_GAIN = 0.1  # share of the error that a further measure must take away
+_LEAST_GAIN = 0.1  # share of the error that a further measure must remove
 _DEALS = 3  # random divisions into folds, over which errors are averaged
-_MARGIN = 0.1  # of the study's range, beyond which a value is called out of range
+# A value is out of range if it is outside of the study's range by this share of it.
+_MARGIN = 0.1
 
 
 class Regression(NamedTuple):
@@ -64,7 +65,7 @@ class Regression(NamedTuple):
         return gaps
 
     def leverage(self, models: pd.DataFrame) -> Array:
-        """How far models (m,) are from those fitted, as it widens errors.
+        """Leverage (m,) of models: how much errors grow with the distance from the fit.
 
         ``h(x) = 1/G + z' P z`` with z the standardised columns, P the precision of
         their means over G groups: the variance of a ridge regression's prediction, in
@@ -99,7 +100,7 @@ class Regression(NamedTuple):
 
 
 class Predictor(NamedTuple):
-    """A regression, and how far it errs on groups of models that it has not seen."""
+    """A regression, and its errors on groups of models that were held out."""
 
     regression: Regression
     # A row per model of the study, predicted by the whole method without its group:
@@ -112,7 +113,7 @@ class Predictor(NamedTuple):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """Measures that the regression uses beside the columns of the fit."""
+        """Measures that the regression uses besides the columns ``fitted_columns``."""
         return self.regression.chosen
 
     @property
@@ -143,9 +144,10 @@ class Predictor(NamedTuple):
 
 
 def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
-    """Columns that predict without any measure: training accuracy, loss, and images.
+    """Columns from which gaps are predicted without any measure.
 
-    The number of training images per class is used only where every model has it.
+    They are training accuracy and loss, and the number of training images per class if
+    it is known for all models.
 
     Args:
         models: of ``Calibration.models``.
@@ -257,7 +259,7 @@ def _fit_regression(models: pd.DataFrame, chosen: tuple[str, ...]) -> Regression
 
 
 def _groups(models: pd.DataFrame) -> int:
-    """Number of groups of models that err together: kinds of each study, or folds."""
+    """Number of groups of models with correlated errors: kinds of each study, or folds."""
     if models["kind"].nunique() < 2:
         return len(np.unique(_folds(models, 2)))
     columns = [name for name in ("study", "kind") if name in models]
@@ -292,7 +294,7 @@ def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 def _half_width_at_0(
     left_out: pd.DataFrame, groups: int, level: float = LEVEL
 ) -> float:
-    """Quantile of the errors in units of ``sqrt(1 + leverage)``; groups weigh alike."""
+    """Quantile of errors in units of ``sqrt(1 + leverage)``, equal weight per group."""
     errors, weights = _scaled_errors(left_out)
     # 1e-9: rounding must not lift a quantile that falls on an error to the next error.
     quantile_level = min(1.0, level * (groups + 1) / groups - 1e-9)
@@ -302,13 +304,13 @@ def _half_width_at_0(
 
 
 def _error_sd_at_0(left_out: pd.DataFrame) -> float:
-    """Root mean square of the errors in these units; groups weigh alike."""
+    """Root mean square of errors in the same units, equal weight per group."""
     errors, weights = _scaled_errors(left_out)
     return float(np.sqrt(np.average(errors**2, weights=weights)))
 
 
 def _scaled_errors(left_out: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Absolute errors over ``sqrt(1 + leverage)``; weights with equal sums by group."""
+    """Errors over ``sqrt(1 + leverage)``, and weights with equal sums by group."""
     errors = (left_out["truth"] - left_out["predicted"]).abs()
     weights = 1 / left_out.groupby("group")["truth"].transform("size")
     return errors / np.sqrt(1 + left_out["leverage"]), weights
@@ -334,7 +336,7 @@ def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
 
 
 def compared_with_truth(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
-    """Predict models whose gap is known, to compare.
+    """Predict the gaps of models whose gap is known, to compare the two.
 
     Args:
         models: of ``Calibration.models``.

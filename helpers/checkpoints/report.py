@@ -1,6 +1,6 @@
-"""What is written of judged checkpoints: the answer, reasons, and what it rests on.
+"""Sentences and a table on judged checkpoints: answer, reasons, and their basis.
 
-The sentences are those of ``templates/sentences.txt.j2``; here are their values.
+The words are in ``templates/sentences.txt.j2``; this module computes the values.
 """
 
 from functools import cache
@@ -19,24 +19,26 @@ from helpers.networks.weights import ResNetForm
 from helpers.report.style import count, listed, percent, points
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_LOST = 0.1  # accuracy below the one that a file notes from which on it is said
+# A training accuracy is remarked on if it is lower by this than the accuracy that the
+# file states.
+_NOTED_MARGIN = 0.1
 
 
 def span(low: float, high: float) -> str:
-    """An interval of fractions, in percent or points: "55 to 67".
+    """Write an interval of fractions in percent or points: "55 to 67".
 
     Args:
-        low: a fraction.
-        high: a fraction.
+        low: lower end, a fraction.
+        high: upper end, a fraction.
     """
     return f"{100 * low:.0f} to {100 * high:.0f}"
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Who will do best, by how much, or who is not told apart, in one line.
+    """Say which checkpoint is expected to be best, or which cannot be told apart.
 
     Args:
-        table: as ``judging.verdicts`` gives it.
+        table: result of ``judging.verdicts``.
     """
     judged = table[table["accuracy"].notna()]
     if not len(judged):
@@ -53,11 +55,11 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str]:
-    """A sentence each on labelled images, refusals, equal files, notes and truths.
+    """Write sentences on labelled images, refused and equal files, notes and truths.
 
     Args:
-        table: as ``judging.verdicts`` gives it.
-        facts: as ``case.FACTS``.
+        table: result of ``judging.verdicts``.
+        facts: table with the columns ``case.FACTS``.
         labelled: number of labelled images.
     """
     counted = table[table["labelled_right"].notna()].to_dict("records")
@@ -81,18 +83,18 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
 
 
 def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
-    """A sentence on each checkpoint that is worse on its training images than noted."""
+    """A sentence on each checkpoint that is worse on training images than it states."""
     noted = facts.set_index("checkpoint")["noted_accuracy"]
     train_accuracy = table.set_index("checkpoint")["train_accuracy"]
-    low = noted[noted - train_accuracy > _LOST]
+    too_high = noted[noted - train_accuracy > _NOTED_MARGIN]
     return [
         _sentence("too_low", checkpoint=name, noted=value, found=train_accuracy[name])
-        for name, value in low.items()
+        for name, value in too_high.items()
     ]
 
 
 def _truth(table: pd.DataFrame) -> list[str]:
-    """What a study measured of its own checkpoints, beside what is predicted."""
+    """Compare predictions with the test accuracies that a study measured."""
     measured = table[table["known_accuracy"].notna()]
     if not len(measured):
         return []
@@ -112,11 +114,11 @@ def _truth(table: pd.DataFrame) -> list[str]:
 
 
 def rests_on(scored: Scored, study: Calibration) -> str:
-    """Which study predicts, by what, and how far it errs on kinds not seen.
+    """Say from which study and columns gaps are predicted, and with which error.
 
     Args:
         scored: the judged checkpoints.
-        study: that predicts.
+        study: that calibrates.
     """
     by = scored.predictor
     kinds = study.models["kind"].nunique()
@@ -142,22 +144,25 @@ def rests_on(scored: Scored, study: Calibration) -> str:
 def differs(
     facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration
 ) -> list[str]:
-    """In what networks and images are not those of the study, in one sentence.
+    """Say in what networks and images differ from those of the study.
 
     Args:
-        facts: a row per checkpoint.
-        classes: number of them.
+        facts: table with the columns ``case.FACTS``.
+        classes: number of classes.
         size: side of the images, pixels.
         images: number of training images.
-        study: that predicts.
+        study: that calibrates.
+
+    Returns:
+        One sentence in a list; empty if nothing differs.
     """
     forms = study.models[list(ResNetForm._fields)].drop_duplicates().to_dict("records")
-    theirs = {describe(ResNetForm(**form).network(2))[0] for form in forms}
-    ours = set(facts.loc[facts["fault"].eq(""), "network"])
-    differences = []
-    if ours - theirs:
-        of_study = "; ".join(sorted(theirs))
-        of_files = "; ".join(sorted(ours)[:3])
+    networks_of_study = {describe(ResNetForm(**form).network(2))[0] for form in forms}
+    networks_of_files = set(facts.loc[facts["fault"].eq(""), "network"])
+    differences = []  # name, value of the study, value of the user
+    if networks_of_files - networks_of_study:
+        of_study = "; ".join(sorted(networks_of_study))
+        of_files = "; ".join(sorted(networks_of_files)[:3])
         differences.append(("networks", of_study, of_files))
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
@@ -175,7 +180,7 @@ def differs(
 
 
 def _sentence(name: str, **values: Any) -> str:
-    """A sentence of the template, by the name of its macro, with its values."""
+    """Fill values into a sentence: a macro of the template."""
     return getattr(_template().module, name)(**values)
 
 
@@ -195,25 +200,25 @@ def _template() -> jinja2.Template:
 
 
 def printed(table: pd.DataFrame) -> str:
-    """The table for a terminal: rank, accuracy and gap with intervals, and notes.
+    """Format a table for a terminal: rank, accuracy and gap with intervals, and notes.
 
     Args:
-        table: of judged checkpoints.
+        table: rows of ``judging.verdicts``.
     """
     rank = table["rank"].map("{:.0f}".format).replace("nan", "")
-    shown = pd.DataFrame({"rank": rank})
+    columns = pd.DataFrame({"rank": rank})
     for name, title in {"accuracy": "accuracy (%)", "gap": "gap (points)"}.items():
-        ends = table[[name, f"{name}_low", f"{name}_high"]].to_numpy()
+        numbers = table[[name, f"{name}_low", f"{name}_high"]].to_numpy()
         texts = pd.Series(
-            [f"{100 * value:.1f} ({span(low, high)})" for value, low, high in ends]
+            [f"{100 * value:.1f} ({span(low, high)})" for value, low, high in numbers]
         )
-        shown[title] = texts.where(table[name].notna(), table["verdict"])
+        columns[title] = texts.where(table[name].notna(), table["verdict"])
     if table["known_accuracy"].notna().any():
-        shown["known (%)"] = [
+        columns["known (%)"] = [
             f"{100 * value:.1f}" if np.isfinite(value) else ""
             for value in table["known_accuracy"]
         ]
-    shown["training"] = table["train_accuracy"].map(percent)
-    shown["checkpoint"] = table["checkpoint"]
-    shown["note"] = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")
-    return shown.to_string(index=False)
+    columns["training"] = table["train_accuracy"].map(percent)
+    columns["checkpoint"] = table["checkpoint"]
+    columns["note"] = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")
+    return columns.to_string(index=False)

@@ -44,12 +44,22 @@ _RUN = ["epochs", "seconds", "device"]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
-    """The folder of a run below ``work``."""
+    """The folder of a run in the folder of work of a study.
+
+    Args:
+        work: the folder of work.
+        run: its configuration or its id.
+    """
     return folder_of_run(work, run if isinstance(run, str) else run_id(run))
 
 
 def snapshot_path(folder: Path, snapshot: str) -> Path:
-    """File of a run's snapshot: "first", "stop" or "matched", see ``train_run``."""
+    """File of a snapshot of a run.
+
+    Args:
+        folder: of the run.
+        snapshot: "first", "stop" or "matched", see ``train_run``.
+    """
     return folder / f"snapshot-{snapshot}.safetensors"
 
 
@@ -72,15 +82,24 @@ def result_folder(work: Path, run: RunConfig | str) -> Path | None:
 
 
 def is_trained_here(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run's result lies in the folder of work, where its weights are."""
+    """Whether a run's result is in the folder of work, as its weights then are.
+
+    Args:
+        work: the folder of work of a study.
+        run: its configuration or its id.
+    """
     return (run_folder(work, run) / "result.json").is_file()
 
 
 def is_complete(work: Path, run: RunConfig | str) -> bool:
     """Whether a run need not be trained: trained here, or trained and scored elsewhere.
 
-    A run of the records that was never scored must be trained again, since records
-    hold no weights to score.
+    A run in the records that was not scored must be trained again, since records have
+    no weights to score.
+
+    Args:
+        work: the folder of work of a study.
+        run: its configuration or its id.
     """
     if is_trained_here(work, run):
         return True
@@ -89,12 +108,24 @@ def is_complete(work: Path, run: RunConfig | str) -> bool:
 
 
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
-    """The runs that are not complete, in the given order."""
+    """The runs that are not complete, in the given order.
+
+    Args:
+        work: the folder of work of a study.
+        runs: of the study.
+    """
     return [run for run in runs if not is_complete(work, run)]
 
 
 def complete_runs(work: Path) -> list[str]:
-    """Ids of all complete runs of a study, here and in its records, sorted."""
+    """Ids of the complete runs of a study, in its folder of work and its records.
+
+    Args:
+        work: the folder of work of the study.
+
+    Returns:
+        The ids, sorted.
+    """
     folders = (work / "runs", records_of(work) / "runs")
     names = set()
     for folder in folders:
@@ -126,16 +157,17 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Rows of the catalogue of one complete run, with the digest of the weights.
+    """Read the rows of the catalogue for one complete run.
 
     Args:
         folder: of the run, with ``config.json`` and ``result.json``.
 
     Returns:
-        A row per snapshot; one where there is none.
+        A row per snapshot, with the digest of its weights; one row for a run without
+        snapshots.
 
     Raises:
-        ValueError: where the two files are not of one run.
+        ValueError: if the two files are not of one run.
     """
     record = read_json(folder / "config.json")
     result = read_json(folder / "result.json")
@@ -246,14 +278,14 @@ def load_network(
         work: the folder of work of the study.
         row: of the catalogue.
         classes: number of classes.
-        device: where it is put.
+        device: of the network.
 
     Returns:
         The network in evaluation mode, channels last.
 
     Raises:
-        FileNotFoundError: where its weights are missing.
-        ValueError: where they are damaged.
+        FileNotFoundError: if its weights are missing.
+        ValueError: if they are damaged.
     """
     path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
     remedy = (
@@ -284,12 +316,12 @@ def keep_checkpoints(
 ) -> pd.DataFrame:
     """Write the weights of some models in half precision, evenly spaced in rank of gap.
 
-    Models that were trained elsewhere are left out: their weights are not here.
+    Models of which only records are here are left out: records have no weights.
 
     Args:
         work: the folder of work of the study.
         models: rows of the catalogue.
-        folder: where the files are put.
+        folder: of the written files.
         classes: names of the classes.
         count: number of models to write; all if there are fewer.
 

@@ -1,4 +1,4 @@
-"""Work on many items in several processes: one thread each on a CPU, or on a GPU."""
+"""Process many items side by side: processes of one thread on a CPU, or on a GPU."""
 
 import multiprocessing
 import os
@@ -25,23 +25,23 @@ from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import history_so_far, initial_network, train_run
 
-_TICK = 1.0  # seconds between two calls of ``show``
-# Of a worker: the function that loads, once, what all its items need.
+_SHOW_SECONDS = 1.0  # between two calls of ``show``
+# In a worker process: under "load" a function that returns what all items need, and
+# loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
 
 
 def choose_device(device: str) -> str:
-    """Choose the device that everything is computed on.
+    """Choose the device to compute on, and check that it can be used.
 
     Args:
         device: "auto", "cpu", "cuda", or a GPU such as "cuda:1".
 
     Returns:
-        For "auto" "cuda" where there is a GPU and "cpu" where there is none, else the
-        device itself.
+        For "auto", "cuda" if there is a GPU, else "cpu"; otherwise the device itself.
 
     Raises:
-        ValueError: for a GPU that is not there.
+        ValueError: if the GPU cannot be used.
     """
     compute_float32_exactly()
     if device == "auto":
@@ -53,19 +53,19 @@ def choose_device(device: str) -> str:
 
 
 def compute_float32_exactly() -> None:
-    """Let a GPU compute float32 in float32, in this process from now on.
+    """Turn TF32 off in this process: a GPU then computes float32 in full precision.
 
-    By default cuDNN rounds the inputs of convolutions to ten bits (TF32). Then two
-    forms of one network, such as the one with batch norm folded into convolutions,
-    differ by more than rounding, and measures that compare them are refused for some
-    networks and not for others.
+    By default cuDNN rounds the inputs of convolutions to ten bits (TF32). Two equal
+    forms of a network, such as with batch norm and with batch norm folded into
+    convolutions, would then differ by more than the rounding of float32. Some measures
+    compare the two forms and refuse networks in which they differ.
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
 class _Outcome(NamedTuple):
-    """An item with its result, or the fault that it ended with."""
+    """An item with its result, or with the exception that it raised."""
 
     item: Any
     result: Any = None
@@ -73,7 +73,7 @@ class _Outcome(NamedTuple):
 
 
 def side_by_side(
-    one: Callable[[Any, Any], Any],
+    process: Callable[[Any, Any], Any],
     items: Sequence[Any],
     *,
     shared: Callable[[], Any],
@@ -81,47 +81,45 @@ def side_by_side(
     jobs: int = 0,
     show: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
-    """Work on items in several processes at once.
+    """Process items in several processes at once.
 
     Args:
-        one: is called with an item and what ``shared`` gives. Other processes get it
-            by value: it may be, or hold, a function of a notebook cell.
-        items: to be worked on.
-        shared: loads what all items need, once in each process; a function of a module
+        process: is called with an item and the result of ``shared``. It is sent to
+            other processes by value, so it may be a function of a notebook cell.
+        items: to be processed.
+        shared: loads what all items need, once in each process; a function of a module,
             or a partial of one.
-        device: "cpu", where every item has one thread, so that no number depends on
-            ``jobs``, or a GPU.
-        jobs: number of processes; 0 takes one per core on a CPU and one on a GPU, and 1
-            does everything in this process.
-        show: is called between two looks at what is done.
+        device: "cpu" or a GPU. On a CPU an item has one thread, so that results do not
+            depend on ``jobs``.
+        jobs: number of processes; 0 takes one per core on a CPU and one on a GPU. With
+            1 everything is done in this process.
+        show: is called about once a second, to show progress.
 
     Yields:
         Each item with its result, in the order in which they are done.
 
     Raises:
-        RuntimeError: names three of the items that failed, when all others are done.
-            Where a GPU fails so that CUDA computes nothing more in its process, at
-            once.
+        RuntimeError: if items failed; it names three of them, after all others are
+            done. At once if a GPU failed such that CUDA cannot go on in its process.
     """
-    on_cpu = torch.device(device).type == "cpu"
-    cores = len(os.sched_getaffinity(0)) if on_cpu else 1
+    is_cpu = torch.device(device).type == "cpu"
+    cores = len(os.sched_getaffinity(0)) if is_cpu else 1
     processes = min(jobs or cores, len(items))
-    threads = torch.get_num_threads()
+    threads = 1 if is_cpu else torch.get_num_threads()
     if processes <= 1:
-        outcomes = _in_this_process(one, items, shared, 1 if on_cpu else threads)
+        outcomes = _in_this_process(process, items, shared, threads)
     else:
-        threads = 1 if on_cpu else max(1, threads // processes)
-        start = partial(_start_worker, threads, shared)
-        outcomes = _in_processes(one, items, processes, start, show)
+        start = partial(_start_worker, max(1, threads // processes), shared)
+        outcomes = _in_processes(process, items, processes, start, show)
     faults = []
     for outcome in outcomes:
         if outcome.fault is None:
             yield outcome.item, outcome.result
         elif breaks_process(outcome.fault):
             outcomes.close()
-            raise RuntimeError(_end_of_gpu(outcome)) from outcome.fault
+            raise RuntimeError(_message_of_gpu_fault(outcome)) from outcome.fault
         else:
-            faults.append(_named(outcome))
+            faults.append(_fault_in_words(outcome))
     if faults:
         raise RuntimeError(
             f"{len(faults)} of {len(items)} failed; the others are complete. "
@@ -133,11 +131,11 @@ def side_by_side(
 def torch_threads(number: int) -> Iterator[None]:
     """Let torch compute with a number of threads inside of a ``with`` block.
 
-    Gradients are sums, and threads split sums: trained by one thread, a network has
-    the same weights whatever the number of cores.
+    Threads split sums, and so change their rounding. With one thread a network gets
+    the same weights on machines with any number of cores.
 
     Args:
-        number: of threads of operations on a CPU.
+        number: of threads for operations on a CPU.
     """
     usual_number = torch.get_num_threads()
     torch.set_num_threads(number)
@@ -148,33 +146,36 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def _in_this_process(
-    one: Callable[[Any, Any], Any],
+    process: Callable[[Any, Any], Any],
     items: Sequence[Any],
     shared: Callable[[], Any],
     threads: int,
 ) -> Iterator[_Outcome]:
-    """Work on one item after the other, each with a number of threads."""
+    """Process one item after the other in this process."""
     loaded = shared() if items else None
     for item in items:
         try:
             with torch_threads(threads):
-                outcome = _Outcome(item, one(item, loaded))
+                outcome = _Outcome(item, process(item, loaded))
         except Exception as fault:
-            # So that no tensors of what failed stay in memory.
+            # So that tensors in the frames of the failed call are released.
             traceback.clear_frames(fault.__traceback__)
             outcome = _Outcome(item, fault=fault)
         yield outcome
 
 
 def _in_processes(
-    one: Callable[[Any, Any], Any],
+    process: Callable[[Any, Any], Any],
     items: Sequence[Any],
     processes: int,
     start: Callable[[], None],
     show: Callable[[], object],
 ) -> Iterator[_Outcome]:
-    """Work on items in other processes; closed early, what has not begun is dropped."""
-    by_value = wrap_non_picklable_objects(one, keep_wrapper=False)
+    """Process items in other processes.
+
+    If the generator is closed early, items that have not begun are dropped.
+    """
+    by_value = wrap_non_picklable_objects(process, keep_wrapper=False)
     executor = ProcessPoolExecutor(
         processes, mp_context=multiprocessing.get_context("spawn"), initializer=start
     )
@@ -184,8 +185,10 @@ def _in_processes(
         }
         try:
             while running:
-                done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
-                for future in done:
+                finished, _ = wait(
+                    running, timeout=_SHOW_SECONDS, return_when=FIRST_COMPLETED
+                )
+                for future in finished:
                     item = running.pop(future)
                     fault = future.exception()
                     if isinstance(fault, BrokenProcessPool):
@@ -203,22 +206,22 @@ def _in_processes(
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _named(outcome: _Outcome) -> str:
-    """Name an item with the kind and the message of its fault."""
+def _fault_in_words(outcome: _Outcome) -> str:
+    """Name an item, and the kind and the message of its fault."""
     return f"{outcome.item}: {type(outcome.fault).__name__}: {outcome.fault}"
 
 
-def _end_of_gpu(outcome: _Outcome) -> str:
+def _message_of_gpu_fault(outcome: _Outcome) -> str:
     """Say that nothing more can be computed in a process whose GPU failed."""
     return (
-        f"{_named(outcome)}\nAfter this error CUDA computes nothing more in this "
-        "process, so the rest was not tried: look at the GPU (nvidia-smi) and run "
+        f"{_fault_in_words(outcome)}\nAfter this error CUDA computes nothing more in "
+        "this process, so the rest was not tried: look at the GPU (nvidia-smi) and run "
         "again; what is complete is kept"
     )
 
 
 def _start_worker(threads: int, shared: Callable[[], Any]) -> None:
-    """Prepare a process, which ends when its parent is gone, however it went."""
+    """Prepare a worker process, which ends when its parent ends, even if killed."""
     compute_float32_exactly()
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
@@ -231,18 +234,19 @@ def _start_worker(threads: int, shared: Callable[[], Any]) -> None:
     _SHARED["load"] = cache(shared)
 
 
-def _with_shared(one: Callable[[Any, Any], Any], item: Any) -> Any:
-    return one(item, _SHARED["load"]())
+def _with_shared(process: Callable[[Any, Any], Any], item: Any) -> Any:
+    """Process an item in a worker process, with what all items need."""
+    return process(item, _SHARED["load"]())
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """By what runs are trained.
+    """The hardware that trains runs.
 
     Attributes:
         device: "cpu" or a GPU.
-        jobs: processes, see ``side_by_side``.
-        compiled: see ``train_run``.
+        jobs: number of processes, see ``side_by_side``.
+        compiled: whether steps go through ``torch.compile``, see ``train_run``.
     """
 
     device: str = "cpu"
@@ -260,43 +264,46 @@ def train_missing(
 ) -> Iterator[dict[str, Any]]:
     """Train the runs of a study that are not complete.
 
-    Several executions, on one machine or on several with one disk, may train one list:
-    a run is locked while it trains, and those that others train come last, when they
-    are complete or were left undone.
+    Several executions may train the same list at once, on one machine or on several
+    that share a disk. A run is locked while it trains. Runs that another execution
+    trains come last: this one waits for their results, and trains them itself if the
+    other ended without a result.
 
     Args:
         runs: of the study.
         work: its folder of work.
-        hardware: by which they are trained.
+        hardware: that trains them.
         weights: sources of pretrained weights by architecture, see ``read_weights``.
-        show: is called with a line on the runs that train now.
+        show: is called with a line on the runs that are training.
 
     Yields:
-        The result of each run as it comes.
+        The result of each run, in the order in which they are done.
 
     Raises:
-        RuntimeError: where runs failed, see ``side_by_side``.
+        RuntimeError: if runs failed, see ``side_by_side``.
     """
     train = partial(_train, work=work, weights=dict(weights or {}), hardware=hardware)
     missing = catalogue.missing(work, runs)
     trained_by_others = []
 
-    def results(wait: float, todo: Sequence[RunConfig]) -> Iterator[tuple[Any, Any]]:
+    def results(
+        incomplete: Sequence[RunConfig], wait: float
+    ) -> Iterator[tuple[Any, Any]]:
         return side_by_side(
             partial(train, wait=wait),
-            todo,
+            incomplete,
             shared=partial(images_of_study, work),
             device=hardware.device,
             jobs=hardware.jobs,
-            show=lambda: show(_line(work, runs)),
+            show=lambda: show(_progress_line(work, runs)),
         )
 
-    for run, result in results(0, missing):
+    for run, result in results(missing, wait=0):
         if result is None:
             trained_by_others.append(run)
         else:
             yield result
-    for _, result in results(-1, trained_by_others):
+    for _, result in results(trained_by_others, wait=-1):  # as long as it takes
         yield result
 
 
@@ -309,15 +316,15 @@ def _train(
     weights: Mapping[str, str],
     hardware: Hardware,
 ) -> dict[str, Any] | None:
-    """Result of one run, None where another process trains it.
+    """Train one run and return its result; None if another process trains it.
 
     Args:
         run: to be trained.
         data: images of the study.
-        wait: seconds to wait for another process; below 0 as long as it takes.
+        wait: seconds to wait for another process; -1 waits as long as it takes.
         work: folder of work of the study.
         weights: sources of pretrained weights by architecture.
-        hardware: by which it is trained.
+        hardware: that trains it.
     """
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -338,10 +345,10 @@ def _train(
         return None
 
 
-def _line(work: Path, runs: Sequence[RunConfig]) -> str:
-    """One line on the runs that train now; "" where none has an epoch yet.
+def _progress_line(work: Path, runs: Sequence[RunConfig]) -> str:
+    """Describe the runs that are training: "resnet18 epoch 5 of 16, loss 0.43".
 
-    Such as "resnet18 epoch 5 of 16, loss 0.43".
+    "" if none has completed an epoch.
     """
     words = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""One training run: images and configuration in; weights, history and result out."""
+"""Train a run: from images and a configuration to weights, history and result."""
 
 import json
 import math
@@ -53,12 +53,12 @@ _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 30.0}
 def pause_after_checkpoint(device: str, writing: float) -> float:
     """Seconds from a checkpoint to the next.
 
-    On a GPU many runs may write to one disk, so that at most a twentieth of a run's
-    time goes into it, however slow that is.
+    On a GPU many runs may write to one slow disk. There a run spends at most about a
+    twentieth of its time on writing.
 
     Args:
         device: "cpu" or "cuda".
-        writing: seconds that the checkpoint took.
+        writing: seconds that writing the last checkpoint took.
 
     Example:
         >>> pause_after_checkpoint("cuda", 6.0)
@@ -70,18 +70,23 @@ def pause_after_checkpoint(device: str, writing: float) -> float:
 
 @dataclass(frozen=True)
 class Split:
-    """Images that stay on the device for as long as a run takes."""
+    """Images of a split, on the device during a whole run."""
 
     pixels: Tensor  # (N, H, W, 3) uint8
     labels: Tensor  # (N,) int64
 
     def batch(self, indices: Tensor) -> Tensor:
-        """Images (B, 3, H, W) uint8 in channels-last layout, copied once."""
+        """Select images: (B, 3, H, W) uint8 in channels-last layout."""
         return self.pixels[indices].permute(0, 3, 1, 2)
 
 
 def resident(images: ImageSet, device: torch.device | str) -> Split:
-    """Move an image set to the device once."""
+    """Copy an image set to the device, where it stays during a run.
+
+    Args:
+        images: of the split.
+        device: on which the network trains.
+    """
     pixels = images.images.permute(0, 2, 3, 1).contiguous()
     return Split(pixels.to(device), images.labels.to(device))
 
@@ -146,7 +151,7 @@ def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
 def initial_network(
     config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
-    """The network before the first step, the same for the same configuration.
+    """Make the network before the first step, equal for equal configurations.
 
     Args:
         config: the run.
@@ -173,7 +178,13 @@ def _seed(config: RunConfig, epoch: int) -> int:
 def make_optimizer(
     network: nn.Module, config: RunConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The optimizer of a run before its first step; fused into one kernel on a GPU."""
+    """Make the optimizer of a run; on a GPU a step is fused into one kernel.
+
+    Args:
+        network: whose weights it changes.
+        config: the run, with optimizer, learning rate, weight decay and momentum.
+        device: of the network.
+    """
     options = {
         "lr": config.learning_rate,
         "weight_decay": config.weight_decay,
@@ -356,7 +367,7 @@ def evaluate(
         batch_size: images at a time; a half or a quarter of it if the memory of a GPU
             does not suffice.
     """
-    # fitting_batch: halved each time halving_batches retries after an out-of-memory
+    # fitting_batch halves the batch each time halving_batches starts again.
     return halving_batches(
         lambda: _evaluate(network, split, fitting_batch(batch_size)), "evaluation"
     )

@@ -169,9 +169,9 @@ def test_the_line_names_each_run_with_its_last_epoch_and_loss(tmp_path):
             [],
         )
     assert (
-        pool._line(tmp_path, runs)
+        pool._progress_line(tmp_path, runs)
         == "resnet18 epoch 2 of 16, loss 0.43; resnet18 epoch 1 of 16, loss 2.00"
     )
     for path in tmp_path.glob("runs/*/checkpoint.safetensors"):
         path.write_bytes(path.read_bytes()[:200])  # half-written
-    assert pool._line(tmp_path, runs) == ""
+    assert pool._progress_line(tmp_path, runs) == ""
