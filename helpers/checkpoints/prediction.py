@@ -259,7 +259,7 @@ def _fit_regression(models: pd.DataFrame, chosen: tuple[str, ...]) -> Regression
 
 
 def _groups(models: pd.DataFrame) -> int:
-    """Number of groups of models with correlated errors: kinds of each study, or folds."""
+    """Number of groups of models that err together: kinds by study, or folds."""
     if models["kind"].nunique() < 2:
         return len(np.unique(_folds(models, 2)))
     columns = [name for name in ("study", "kind") if name in models]
