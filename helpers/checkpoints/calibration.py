@@ -164,8 +164,8 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
     images that are held out for stopping rule 3.
 
     Args:
-        models: of the report.
-        folder: of the report.
+        models: table of the models of the report.
+        folder: folder of the report.
 
     Returns:
         (models,); NaN if the report does not state the number of training images.
@@ -187,7 +187,7 @@ def with_candidates(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Add a column per measure to models, and ``SHIFTED`` if both shifts are measured.
 
     Args:
-        models: of a study.
+        models: table of the models of a study.
         scores: values of measures: model_id, measure, variant, value.
     """
     table = with_measures(models, scores)
@@ -207,7 +207,7 @@ def parameters_of(folder: Path) -> dict[str, Any]:
     """Read the parameters of a study's notebooks 01 to 04; later notebooks come first.
 
     Args:
-        folder: of the report.
+        folder: folder of the report.
 
     Returns:
         Values by name, and the number of classes under "classes".

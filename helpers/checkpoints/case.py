@@ -209,7 +209,7 @@ def _examined(
 
     Args:
         name: path of the file in its folder.
-        path: of the file.
+        path: path of the file.
         reading: options for reading it.
         normalise: from uint8 images to the network's input.
         images: that it was trained on.

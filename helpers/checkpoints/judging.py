@@ -99,7 +99,7 @@ def scored(
         store: of computed values.
         models: checkpoints that can be loaded.
         images: that they were trained on.
-        study: that calibrates.
+        study: the study that calibrates.
         class_images: number of training images per class, by model id; None: unknown.
     """
     count = len(images.scored_on.rows)

@@ -133,7 +133,7 @@ def in_words(names: Sequence[str], order: Sequence[int]) -> str:
     """List the names of classes in the order of the outputs.
 
     Args:
-        names: of the classes.
+        names: names of the classes.
         order: output of each class.
     """
     by_output = [names[label] for label in np.argsort(order)]

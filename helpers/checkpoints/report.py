@@ -118,7 +118,7 @@ def rests_on(scored: Scored, study: Calibration) -> str:
 
     Args:
         scored: the judged checkpoints.
-        study: that calibrates.
+        study: the study that calibrates.
     """
     by = scored.predictor
     kinds = study.models["kind"].nunique()
@@ -151,7 +151,7 @@ def differs(
         classes: number of classes.
         size: side of the images, pixels.
         images: number of training images.
-        study: that calibrates.
+        study: the study that calibrates.
 
     Returns:
         One sentence in a list; empty if nothing differs.

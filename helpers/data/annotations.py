@@ -100,7 +100,7 @@ def text_of(content: bytes) -> str:
     """Decode a file: UTF-8 with or without a byte order mark, or UTF-16 with one.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
 
     Raises:
         ValueError: if it has another encoding.
@@ -141,7 +141,7 @@ def parse_voc(content: bytes) -> AnnotationOrFault:
     """Read a Pascal VOC XML file, in any namespace; entity definitions are refused.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
 
     Returns:
         Labels and boxes of its objects, or its fault in words.
@@ -170,7 +170,7 @@ def voc_image(content: bytes) -> str:
     """Name of the image that a Pascal VOC XML states; "" where it states none.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
     """
     try:
         root = defusedxml.ElementTree.fromstring(content)
@@ -225,7 +225,7 @@ def parse_tiny_boxes(content: bytes) -> dict[str, AnnotationOrFault]:
     """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, tab-separated.
 
     Args:
-        content: of the table of a class, or of that of validation images.
+        content: bytes of the table of a class, or of that of validation images.
 
     Returns:
         Annotations by the names of images; without a class labels are "".
@@ -274,7 +274,7 @@ def parse_csv(content: bytes) -> dict[str, AnnotationOrFault]:
     which images are for training and which for test.
 
     Args:
-        content: of the file, UTF-8, or UTF-16 with its mark.
+        content: bytes of the file, UTF-8, or UTF-16 with its mark.
 
     Returns:
         Annotations by path as the table has it.
@@ -355,7 +355,7 @@ def parse_coco(content: bytes) -> dict[str, AnnotationOrFault]:
     the one around its polygons.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
 
     Returns:
         Annotations by ``file_name``; the fault of an image that has a faulty box.
@@ -454,7 +454,7 @@ def parse_yolo(
     with a confidence, as Ultralytics' ``save_txt`` writes it.
 
     Args:
-        content: of the file of one image.
+        content: bytes of the file of one image.
         names: of classes by number; a class without a name is called by its number.
         keypoints: whether points follow each box.
 
@@ -507,7 +507,7 @@ def parse_labelme(content: bytes) -> AnnotationOrFault:
     """Read labelme's JSON of one image: a box around each shape that has an area.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
 
     Raises:
         ValueError: if it is not a file of labelme.
@@ -528,7 +528,7 @@ def labelme_image(content: bytes) -> str:
     """Path of the image that a labelme JSON states; "" where it states none.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
     """
     table = _from_json(content)
     path = table.get("imagePath") if isinstance(table, Mapping) else None
@@ -555,7 +555,7 @@ def parse_names(content: bytes) -> dict[str, str]:
     """Read lines of "id name, synonym, ..."; the first name of each id.
 
     Args:
-        content: of a file such as ImageNet's words.txt.
+        content: bytes of a file such as ImageNet's words.txt.
 
     Example:
         >>> parse_names(b"n01 tench, Tinca tinca")
@@ -569,7 +569,7 @@ def parse_lines(content: bytes) -> list[str]:
     """Read the lines of a file, stripped of blanks, each once.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
 
     Example:
         >>> parse_lines(b"a.jpg\\n\\n b.jpg 1\\na.jpg")
@@ -582,7 +582,7 @@ def parse_pairs(content: bytes) -> dict[str, str]:
     """Read lines of "id value", such as CUB's tables.
 
     Args:
-        content: of the file.
+        content: bytes of the file.
 
     Example:
         >>> parse_pairs(b"1 001.Albatross/a.jpg")

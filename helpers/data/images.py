@@ -72,7 +72,7 @@ class ImageSet:
         """Take some images, in the given order.
 
         Args:
-            indices: of the images.
+            indices: row numbers of the images.
         """
         chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
         names = tuple(self.names[index] for index in chosen.tolist())
@@ -460,7 +460,7 @@ def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]
     (ILSVRC has "crane" twice).
 
     Args:
-        class_ids: of the classes.
+        class_ids: ids of the classes.
         names: the source's names by id; a class without one is called by its id.
 
     Example:

@@ -248,7 +248,7 @@ def _strength(
     Args:
         changed: gives the sample shifted by a strength.
         sample: (n, 3, H, W) uint8.
-        name: of the shift.
+        name: name of the shift.
         greatest: strength that is tried at most.
     """
     _, target = parsed(name)
@@ -286,7 +286,7 @@ def read_or_shift(folder: Path, images: Tensor, name: str, seed: int = 0) -> Ten
             seed and the images.
         images: (N, 3, H, W) uint8 with sides of at least 11.
         name: of the shift, see ``parsed``.
-        seed: see ``shifted``.
+        seed: of random numbers, see ``shifted``.
     """
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)
     digest.update(f"{name} {seed} {_FORMAT} {tuple(images.shape)}".encode())

@@ -25,9 +25,9 @@ def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tens
     """Turn (B, 3, S, S) uint8 images into the input of a network, channels last.
 
     Args:
-        pixels: of the images.
+        pixels: (B, 3, S, S) uint8, the images.
         normalise: function of the pixels, which the network was trained with.
-        device: of the network.
+        device: device of the network.
     """
     return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
 

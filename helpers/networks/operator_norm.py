@@ -46,19 +46,20 @@ def operator_norm(
     """Spectral norm of a convolution as a linear map: ``max of |conv(x)| / |x|``.
 
     With circular padding; Sedghi, Gupta and Long 2019: the largest singular value of
-    the kernel's Fourier transform ``W(t)`` at any frequency t of the input. A stride s
-    is a stride of 1 on the s^2 images that hold every s-th pixel each. Of several
-    groups the largest counts.
+    the kernel's Fourier transform ``W(t)`` at any frequency t of the input. A
+    convolution of stride s is one of stride 1 on the s^2 images that each hold every
+    s-th pixel. Of several groups the largest norm counts.
 
     Args:
         weight: (c_out, c_in / groups, kh, kw).
-        input_size: rounded up to the kernel's and to a multiple of the stride.
+        input_size: height and width of the input, rounded up to the size of the kernel
+            and to a multiple of the stride.
         stride: along both axes.
         dilation: along both axes.
-        groups: of channels.
+        groups: number of groups of channels.
 
     Returns:
-        NaN when a weight is not finite.
+        The norm, at least 0; NaN if a weight is not finite.
 
     Example:
         >>> operator_norm(torch.full((1, 1, 1, 1), 3.0), (4, 4))
@@ -68,36 +69,41 @@ def operator_norm(
     scale = float(kernels.abs().max())
     if not math.isfinite(scale):
         return math.nan
-    # The scale is taken out so that squares fit into single precision.
+    # Scaled to a largest weight of 1, so that squared norms fit into single precision.
     kernels = _without_stride(kernels / (scale or 1), stride, dilation)
     if kernels.shape[1] > kernels.shape[2]:
         kernels = kernels.transpose(1, 2)  # so that W(t) W(t)^H is small
     grid = _grid(weight.shape[2:], input_size, stride, dilation)
     if kernels.shape[1] <= _EXACT:
-        square = _largest(kernels, grid)
+        squared_norm = _largest(kernels, grid)
     elif kernels.shape[3:] == (1, 1):
-        square = float(torch.linalg.matrix_norm(kernels[..., 0, 0], 2).max()) ** 2
+        matrices = kernels[..., 0, 0]  # W(t) is the same at all frequencies
+        squared_norm = float(torch.linalg.matrix_norm(matrices, 2).max()) ** 2
     else:
-        square = max(_climbed(group, grid) for group in kernels)
-    return scale * math.sqrt(max(0.0, square))
+        squared_norm = max(_climbed(group, grid) for group in kernels)
+    return scale * math.sqrt(max(0.0, squared_norm))
 
 
 def _grid(
     kernel_size: Sequence[int], input_size: Pair, stride: Pair, dilation: Pair
 ) -> list[int]:
-    """Frequencies along both axes of a convolution without its stride.
+    """Number of frequencies along both axes of the input, after the stride is removed.
+
+    It is 1 along an axis on which the kernel is not longer than the stride: there the
+    kernel without stride has one pixel, and W(t) is the same at all frequencies.
 
     Args:
         kernel_size: height and width, before dilation.
-        input_size: rounded up to the kernel's and to a multiple of the stride.
+        input_size: height and width of the input, see ``operator_norm``.
         stride: along both axes.
         dilation: along both axes.
     """
     grid = []
     for axis in (0, 1):
-        reach = (kernel_size[axis] - 1) * dilation[axis] + 1
-        size = max(input_size[axis], reach)
-        grid.append(-(-size // stride[axis]) if reach > stride[axis] else 1)
+        dilated_size = (kernel_size[axis] - 1) * dilation[axis] + 1
+        size = max(input_size[axis], dilated_size)
+        has_one_pixel = dilated_size <= stride[axis]
+        grid.append(1 if has_one_pixel else math.ceil(size / stride[axis]))
     return grid
 
 
@@ -114,8 +120,8 @@ def _without_stride(kernels: Tensor, stride: Pair, dilation: Pair) -> Tensor:
     """
     height = (kernels.shape[3] - 1) * dilation[0] + 1
     width = (kernels.shape[4] - 1) * dilation[1] + 1
-    rows = -(-height // stride[0]) * stride[0]
-    columns = -(-width // stride[1]) * stride[1]
+    rows = math.ceil(height / stride[0]) * stride[0]
+    columns = math.ceil(width / stride[1]) * stride[1]
     dilated = kernels.new_zeros(*kernels.shape[:3], rows, columns)
     dilated[..., : height : dilation[0], : width : dilation[1]] = kernels
     # (g, n, c, kh / s, s, kw / s, s)
@@ -190,7 +196,7 @@ def _first_squares(
 ) -> tuple[Tensor, int]:
     """Squares of frequencies to begin with.
 
-    Blocks of t and -t are conjugate, so half the frequencies are enough.
+    Half of the frequencies are enough, since W(-t) is the conjugate of W(t).
 
     Args:
         kernel_size: height and width.
@@ -233,13 +239,16 @@ def _climbed(kernels: Tensor, grid: Sequence[int]) -> float:
             if peak not in exact:
                 exact[peak] = search.eigenpair(peak, pair.vector)
         pairs = list(exact.values())
-    best = None
-    while best != max(exact, key=lambda place: exact[place].value):
-        best = max(exact, key=lambda place: exact[place].value)
-        for place in _neighbours(best, grid):
+    # Go on to the neighbours of the highest frequency until none is higher.
+    center = None
+    highest = max(exact, key=lambda place: exact[place].value)
+    while highest != center:
+        center = highest
+        for place in _neighbours(center, grid):
             if place not in exact:
-                exact[place] = search.eigenpair(place, exact[best].vector)
-    return exact[best].value
+                exact[place] = search.eigenpair(place, exact[center].vector)
+        highest = max(exact, key=lambda place: exact[place].value)
+    return exact[highest].value
 
 
 def _first_frequencies(
@@ -247,7 +256,7 @@ def _first_frequencies(
 ) -> Iterator[Pair]:
     """Evenly spaced frequencies, by their numbers along both axes.
 
-    W(t) and W(-t) are conjugate, so half the frequencies are enough.
+    Half of the frequencies are enough, since W(-t) is the conjugate of W(t).
     """
     axes = []
     for size, pixels in zip(grid, kernel_size, strict=True):

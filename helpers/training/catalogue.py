@@ -57,7 +57,7 @@ def snapshot_path(folder: Path, snapshot: str) -> Path:
     """File of a snapshot of a run.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         snapshot: "first", "stop" or "matched", see ``train_run``.
     """
     return folder / f"snapshot-{snapshot}.safetensors"
@@ -112,7 +112,7 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
 
     Args:
         work: the folder of work of a study.
-        runs: of the study.
+        runs: runs of the study.
     """
     return [run for run in runs if not is_complete(work, run)]
 
@@ -278,7 +278,7 @@ def load_network(
         work: the folder of work of the study.
         row: of the catalogue.
         classes: number of classes.
-        device: of the network.
+        device: device of the network.
 
     Returns:
         The network in evaluation mode, channels last.

@@ -296,7 +296,7 @@ def levels_table(
 
     Args:
         axes: levels by hyperparameter, in the order to show.
-        runs: of the study.
+        runs: runs of the study.
 
     Returns:
         Columns hyperparameter and levels, a text; 0 images per class are "all".

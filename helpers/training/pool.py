@@ -270,9 +270,9 @@ def train_missing(
     other ended without a result.
 
     Args:
-        runs: of the study.
+        runs: runs of the study.
         work: its folder of work.
-        hardware: that trains them.
+        hardware: device and processes that train them.
         weights: sources of pretrained weights by architecture, see ``read_weights``.
         show: is called with a line on the runs that are training.
 
@@ -324,7 +324,7 @@ def _train(
         wait: seconds to wait for another process; -1 waits as long as it takes.
         work: folder of work of the study.
         weights: sources of pretrained weights by architecture.
-        hardware: that trains it.
+        hardware: device that trains it.
     """
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,7 @@ def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weigh
     No run needs the weights any more; their identity is in the study's records.
 
     Args:
-        runs: of the study.
+        runs: runs of the study.
         work: its folder of work.
 
     Returns:

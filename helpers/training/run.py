@@ -183,7 +183,7 @@ def make_optimizer(
     Args:
         network: whose weights it changes.
         config: the run, with optimizer, learning rate, weight decay and momentum.
-        device: of the network.
+        device: device of the network.
     """
     options = {
         "lr": config.learning_rate,
@@ -400,7 +400,7 @@ def save(
     It needs no state of random numbers, since each epoch has its own seed.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         network: after an epoch.
         optimizer: of the network's weights.
         history: the epochs so far.
@@ -421,7 +421,7 @@ def restore(
     """Load a checkpoint into network and optimizer.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         network: of the run's form.
         optimizer: of the network's weights.
 
@@ -474,7 +474,7 @@ def history_so_far(folder: Path) -> list[Epoch]:
     """Epochs so far of a run that is still training, perhaps in another process.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
 
     Returns:
         Empty before the first checkpoint, after the last epoch, and if the file is

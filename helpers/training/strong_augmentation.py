@@ -49,8 +49,8 @@ def draw_strong(
     Args:
         level: of the hyperparameter ``strong_augmentation``.
         count: number N of images.
-        seed: of the run.
-        repeat: of the run.
+        seed: seed of the run.
+        repeat: repeat of the run.
         epoch: 1 is the first.
 
     Returns:
