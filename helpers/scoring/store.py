@@ -78,10 +78,10 @@ class Store:
 
         Args:
             models: of a study, or checkpoints.
-            parts: by name, everything but the model that the values depend on, as
-                JSON has it.
-            compute: a function of a module, or a partial of one, since other processes
-                load it by name.
+            parts: by name, the settings that the values of a part depend on, except
+                the model, in types of JSON.
+            compute: a function of a module, or a partial of one; other processes import
+                it by its name.
             needed: raise ``NotInRecords`` if a model cannot be computed here; otherwise
                 it is left out, and ``Records.left_out`` says so.
 
@@ -119,7 +119,7 @@ class Store:
     ) -> None:
         """Compute and store the missing parts of some models, with a progress bar."""
         task = partial(
-            _compute_and_keep,
+            _compute_and_store,
             folders=folders,
             published=self.published,
             compute=compute,
@@ -154,7 +154,7 @@ class Store:
         missing: Mapping[str, Sequence[str]],
         parts: Mapping[str, Mapping[str, Any]],
     ) -> str:
-        """Message: what the records lack, how their settings differ, what to do."""
+        """Message on missing values: parts, differing settings, and what to do."""
         study = self.folder.parent.name
         lacking = set().union(*(missing[model.model_id] for model in absent))
         names = [name for name in parts if name in lacking]
@@ -170,7 +170,7 @@ class Store:
         )
 
     def _other_settings(self, name: str, settings: Mapping[str, Any]) -> str:
-        """Settings in which the nearest published values differ; "" if none exist."""
+        """Text on the settings in which the most similar published values differ."""
         wanted = json.loads(json.dumps(settings))
         texts = []
         for path in sorted(self.published.glob(f"{name}-*/{SETTINGS}")):
@@ -192,7 +192,7 @@ def _write_settings(
             write_json(folders[part] / SETTINGS, settings)
 
 
-def _compute_and_keep(
+def _compute_and_store(
     model: Model,
     shared: Any,
     *,
@@ -389,10 +389,10 @@ class Records:
 
 
 def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
-    """Arrays of a file: those of a record, and each table's as ``table|column``.
+    """Arrays of a record by name, and columns of its tables as ``table|column``.
 
     Args:
-        record: arrays and tables by name; what is neither is left out.
+        record: arrays and tables by name; other values are left out.
     """
     arrays = {}
     for name, value in record.items():
@@ -406,7 +406,7 @@ def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
 
 @lru_cache(maxsize=100_000)
 def _weights_digest_in(path: Path, time: int, size: int) -> str:
-    """Digest of the weights that a file's values were computed from, "" if unnamed.
+    """Digest of the weights behind a file's values; "" if the file has none.
 
     The whole file is read and checked. Time and size serve as keys of the cache: a file
     that has changed is read again.
@@ -438,7 +438,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _plain(column: pd.Series) -> NDArray[Any]:
-    """Numbers, or texts that need no unpickling."""
+    """A column as numbers, or as texts of a type that is read without unpickling."""
     if pd.api.types.is_numeric_dtype(column):
         return column.to_numpy()
     return column.astype(str).to_numpy(dtype=str)
