@@ -63,8 +63,8 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
     """
     models = with_log_train_loss(models)
     columns = {
-        HYPERPARAMETERS: design(models, axes),
-        BOTH: design(models, axes, FIT),
+        HYPERPARAMETERS: design(models, axes, all_levels=True),
+        BOTH: design(models, axes, FIT, all_levels=True),
         TRAINING: design(models, (), FIT),
     }
     if START in axes:

@@ -72,7 +72,11 @@ def level_codes(values: ArrayLike) -> Codes:
 
 
 def design(
-    models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequence[str] = ()
+    models: pd.DataFrame,
+    categorical: Sequence[str] = (),
+    linear: Sequence[str] = (),
+    *,
+    all_levels: bool = False,
 ) -> Array:
     """Columns to hold fixed.
 
@@ -80,6 +84,9 @@ def design(
         models: a row per model.
         categorical: hyperparameters, each an indicator of every level but the first.
         linear: numbers, which are standardised.
+        all_levels: of a hyperparameter with more than two levels the first has an
+            indicator, too. A ridge regression penalises slopes, so without it what is
+            predicted would depend on which level comes first.
 
     Returns:
         (n, k) without an intercept.
@@ -87,7 +94,9 @@ def design(
     columns = [np.empty((len(models), 0))]
     for name in categorical:
         codes = level_codes(models[name])
-        levels = np.arange(1, codes.max(initial=0) + 1)
+        highest = codes.max(initial=0)
+        first = 0 if all_levels and highest > 1 else 1
+        levels = np.arange(first, highest + 1)
         columns.append(np.equal.outer(codes, levels).astype(float))
     for name in linear:
         values = models[name].to_numpy(dtype=float)

@@ -230,8 +230,8 @@ def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
     predictors = {
         "mean": design(models),
         "fit": design(models, (), FIT),
-        "hyperparameters": design(models, axes),
-        "hyperparameters and fit": design(models, axes, FIT),
+        "hyperparameters": design(models, axes, all_levels=True),
+        "hyperparameters and fit": design(models, axes, FIT, all_levels=True),
     }
     gap = models["gap"].to_numpy(dtype=float)
     folds = folds_of(bootstrap, CONFIGURATION)

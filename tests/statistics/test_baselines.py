@@ -85,6 +85,29 @@ def test_one_study_predicts_another_as_least_squares_by_hand():
     )  # of what has nothing to do with it
 
 
+def test_what_hyperparameters_predict_does_not_depend_on_the_order_of_networks():
+    """With three levels the penalty would, if the first level had no indicator."""
+    images = np.tile([75, 125, 250, 125, 75], 8)
+    gaps = {75: 0.1, 125: 0.0, 250: -0.05}
+    studies = {}
+    for seed, name in enumerate(("first", "second")):
+        table = networks(seed).assign(images=images)
+        table["gap"] += table["images"].map(gaps) + 0.05 * table["noise"]
+        studies[name] = table
+    errors = []
+    for order in (1, -1):
+        first = studies["first"].sort_values("images")[::order]
+        rows = baselines.across_studies(
+            {"first": first, "second": studies["second"]},
+            "second",
+            ["pretrained", "images"],
+            {},
+            draws=0,
+        )
+        errors.append(rows.set_index("measure").loc["hyperparameters", "error_points"])
+    assert errors[0] == pytest.approx(errors[1], rel=1e-9)
+
+
 def test_a_measure_on_another_scale_in_the_other_study_fails_there():
     """The scale is that of the study that is fitted to, not of both."""
     studies = {"one": networks(1), "two": networks(2, shift=20)}
