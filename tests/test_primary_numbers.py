@@ -5,6 +5,7 @@ p-values, errors of held-out kinds and of other studies, and pairs are worked ou
 """
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -254,3 +255,15 @@ def test_pairs_differ_in_the_optimizer_alone(studies, study):
         assert row["gap"] == pytest.approx(gap, abs=1e-7)
         assert row["area_matched_iou"] == pytest.approx(overlap, abs=1e-7)
         assert gap * overlap < 0  # as the answer says of every kind
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_named_results_are_of_the_fit_and_of_the_measure_that_errs_least(study):
+    """No baseline is taken for a measure, also where it errs less than all of them."""
+    path = REPORTS / study / "04_baselines.results.json"
+    results = {item["name"]: item["value"] for item in json.loads(path.read_text())}
+    rows = table(study, "primary").set_index("measure")
+    measures = rows.loc[~rows["baseline"], "error_with"]
+    expected = rows.loc["training", "error_with"], measures.min()
+    for name, value in zip(("", "_and_best_measure"), expected, strict=True):
+        assert results[f"error_by_fit{name}"] == pytest.approx(value, abs=1e-6)
