@@ -55,8 +55,10 @@ class Measured:
         has_record = rows >= 0  # False for networks of another shard
         of_images = {}
         for part in self.records.folders:
-            is_single_measure = "." in part  # such as "norms.mine", see ``score``
-            if is_single_measure:  # it has no values of images
+            # A part is a family ("norms"), or one further measure of it
+            # ("norms.<measure>"), which has no values of images.
+            is_single_measure = "." in part
+            if is_single_measure:
                 continue
             for name, values in self.records.stacked(part, leave_out=["maps"]).items():
                 if name not in self.models:
@@ -124,8 +126,8 @@ class Study:
     ) -> "Study":
         """Open a study by its name.
 
-        Where its records do not lie beside the folder of work, a file is written there
-        that says where they are.
+        If the records are not in the default place, see ``files.records_of``, their
+        folder is noted in a file in the folder of work.
 
         Args:
             name: of its folder in ``work_dir`` and ``reports_dir``.
@@ -198,6 +200,8 @@ class Study:
     @cached_property
     def store(self) -> Store:
         """Cache of the values computed from the study's networks."""
+        # Not ``self.images``: each worker process loads the images itself, and only if
+        # values are missing.
         images = partial(images_of_study, self.work)
         return Store(self.work, images, device=self.device, jobs=self.jobs)
 
@@ -270,16 +274,16 @@ class Study:
             models: rows of ``models``; those that are analysed by default.
 
         Returns:
-            ``test_accuracy`` (models, test images), and a warning if single predictions
-            are not recorded and are simulated as independent draws, else ""; see
-            ``values_of_test_images``.
+            ``{"test_accuracy": (models, test images)}``, see ``values_of_test_images``;
+            and a warning, "" unless predictions were simulated as independent draws
+            since they are not recorded.
         """
         rows = self.analysed if models is None else models
         logits = test_logits(self.store, self.networks(rows), self.images)
         accuracies = rows.set_index("model_id")["test_accuracy"].to_dict()
         labels = self.images.test.labels
-        sentence = AS_IF_INDEPENDENT if logits.left_out else ""
-        return values_of_test_images(logits, labels, accuracies), sentence
+        warning = AS_IF_INDEPENDENT if logits.left_out else ""
+        return values_of_test_images(logits, labels, accuracies), warning
 
     def bootstrap(
         self,
@@ -297,9 +301,9 @@ class Study:
             seed: of the draws.
             warn: called with each warning that unrecorded values affect intervals.
         """
-        test_accuracy, sentence = self.accuracy_of_images(measured.models)
-        if sentence:
-            warn(sentence)
+        test_accuracy, warning = self.accuracy_of_images(measured.models)
+        if warning:
+            warn(warning)
         if measured.no_interval:
             warn(NO_INTERVAL)
         return Bootstrap(

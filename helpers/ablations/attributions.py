@@ -1,4 +1,4 @@
-"""Localization of Captum's attributions, on the images of the activation maps."""
+"""Localization scores of Captum's attributions, on the same images as Grad-CAM's."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -64,6 +64,7 @@ def maps_by_captum(
     Yields:
         The maps of each attribution; the reason where the network does not allow it.
     """
+    # DeepLift and guided backpropagation need a module per call of a ReLU.
     copied = attribution.with_separate_relus(network)
     inputs = list(inputs)
     classes_of_batches = classes.split([len(batch) for batch in inputs])
@@ -108,7 +109,8 @@ def attribution_scores(
 
     Returns:
         Arrays "<measure>, <method>" (N,), NaN where a network does not allow the
-        method; a table "costs", without those of the pass that predicts the class.
+        method; a table "costs". Grad-CAM needs only the pass that predicts the class
+        (closed form), counted here as 1; the others need theirs in addition to it.
     """
     grad_cam = Attributed(CAM, cam, forward_passes=1.0, backward_passes=0.0)
     record: dict[str, Any] = {}

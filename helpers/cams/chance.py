@@ -34,7 +34,7 @@ LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 
 # Ending of the column of a score with the boxes of other images, its chance level.
 SHUFFLED = "_shuffled"
 
-# Scores whose measure is the difference to the chance level.
+# Scores whose measure is the score minus its chance level, under the score's name.
 LESS_CHANCE = (
     "energy_in_box",
     "pointing_game",
@@ -42,9 +42,10 @@ LESS_CHANCE = (
     "pixel_average_precision",
 )
 SCORES = ("iou", *LESS_CHANCE)
-# Ending of the measure that is the IoU less its chance level; "iou" is another one.
+# The IoU alone has two measures: "iou" is the published one, as it is, and
+# "iou_above_shuffled" that minus its chance level.
 ABOVE = "_above_shuffled"
-CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures less their chance level
+CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # all measures minus their chance level
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
@@ -104,9 +105,10 @@ def chance_scores(
 
     Returns:
         A row per image with the columns: each of ``SCORES``; its chance level, under
-        its name and ``SHUFFLED``; iou_b, box_iou and box_found; empty_map, and areas as
-        pixels and as shares of the image; the rectangle around the mask as x0, y0, x1,
-        y1, half-open, zeros for an empty mask. Scores are NaN if a map is not finite.
+        its name and ``SHUFFLED``; iou_b, box_iou and box_found; empty_map; map_pixels,
+        box_pixels, common_pixels and image_pixels; mask_area and box_area, as shares of
+        the image; the rectangle around the mask as x0, y0, x1, y1, half-open, zeros for
+        an empty mask. Scores are NaN if a map is not finite.
 
     Raises:
         ValueError: if no image has a box.
@@ -204,6 +206,7 @@ def _scores(
     scores = _rectangle_scores(rectangles, targets[:, 0], boxes, size)
     for name, score in with_chance.items():
         scores[name] = score[:, 0].float()
+        # NaN is 0 / 0, where another image has no pixel in a box.
         scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
     columns = {
         name: score.masked_fill(undefined, torch.nan) for name, score in scores.items()
@@ -328,14 +331,15 @@ def _by_levels(values: Tensor, targets: Tensor, areas: Tensor) -> tuple[Tensor, 
     in_target.scatter_add_(2, level.unsqueeze(1).expand_as(targets), targets)
     in_image = torch.zeros(len(values), LEVELS + 1, device=values.device)
     in_image.scatter_add_(1, level, torch.ones_like(values))
-    # Pixels at each level or a higher one: those of the mask cut at this level.
+    # Pixels with the value of a level or a larger one: the mask cut at this level.
     common = in_target.cumsum(2)  # (B, 1 + K, LEVELS + 1)
     marked = in_image.cumsum(1)  # (B, LEVELS + 1)
     # Sum over levels of the gain in recall times the precision common / marked. A mask
     # without pixels, whose precision is 0 / 0, gains nothing.
     gain = in_target * common / marked.unsqueeze(1).clamp(min=1)
     average_precision = gain.sum(2) / areas
-    # The highest level at which the mask is at least as large as the target.
+    # The first level, of the highest threshold, at which the mask is at least as large
+    # as the target.
     matched = torch.searchsorted(marked, areas.float())  # (B, 1 + K)
     common = common.gather(2, matched.unsqueeze(2)).squeeze(2)
     marked = marked.gather(1, matched)

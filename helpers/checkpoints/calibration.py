@@ -36,8 +36,9 @@ CANDIDATES = {
 MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")
 # Column: natural logarithm of the number of images per class in training.
 LOG_CLASS_IMAGES = "log_class_images"
-# Parameters of training with the names of settings of measures.
-_PARAMETERS_OF_TRAINING = {"seed", "precision"}
+# Notebook parameters that share a name with a ``MeasureSettings`` field but mean
+# training.
+_PARAMETERS_OF_TRAINING = {"seed"}
 
 
 class Calibration(NamedTuple):
@@ -161,7 +162,7 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
     """Mean number of images per class to which each model of a report was fitted.
 
     It is ``images_per_class`` of the run, or that of all training images, less the
-    images that are held out for stopping rule 3.
+    images held out for the rule that stops on held-out images, ``rule3_split``.
 
     Args:
         models: table of the models of the report.
@@ -204,7 +205,7 @@ def _varies(column: pd.Series) -> bool:
 
 
 def parameters_of(folder: Path) -> dict[str, Any]:
-    """Read the parameters of a study's notebooks 01 to 04; later notebooks come first.
+    """Read the parameters of a study's notebooks 01 to 04; a later one's value wins.
 
     Args:
         folder: folder of the report.

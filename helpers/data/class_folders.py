@@ -272,10 +272,16 @@ def _below_single_folders(tree: Tree, folder: str, split: str) -> tuple[str, str
 def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
     """Subfolders that are splits and hold folders of classes, with their splits.
 
-    A group of names (``_split_groups``) counts as splits if a folder for training has
-    subfolders, and there is also a folder for test, or a second one for training, or
-    the one for training is called just "train" and shares no classes with others.
-    Otherwise the folders of all groups count if training and test share classes.
+    A group of names (``_split_groups``) counts as splits if it has a training folder
+    with subfolders, and
+
+    - it has a test folder; or
+    - it has a second training folder with subfolders; or
+    - its training folder is called just "train" or "training", and no folder beside it
+      has the same subfolders (``_with_same_subfolders``).
+
+    The first such group counts alone. If there is none, all groups count together if
+    a training folder and a test folder have a class in common.
 
     Folders beside the splits, such as ``seg_pred``, are not read.
 
@@ -336,6 +342,8 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
         Question: if they may be splits, domains or views instead.
     """
     names = tree.subfolders(folder)
+    # Names may say splits where contents do not, so that ``_splits_in`` found none; or
+    # the names of splits lie within a split, where ``_splits_in`` does not look.
     for splits in _split_groups(tree, folder):
         if set(splits.values()) != {"train", "test"}:
             continue
@@ -416,7 +424,10 @@ def _splits_in_classes(tree: Tree, folder: str) -> list[ClassFolder]:
 
 
 def _with_same_subfolders(tree: Tree, folder: str) -> list[str]:
-    """Names of folders that have two or more subfolders with the same names."""
+    """Names of the subfolders that hold folders of the same names as another one.
+
+    Two of them must share at least two names, and half of those in the one with fewer.
+    """
     subfolders = {
         name: set(tree.subfolders(join(folder, name)))
         for name in tree.subfolders(folder)

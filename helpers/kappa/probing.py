@@ -1,6 +1,7 @@
-"""Frozen features of every network at every level of noise, and linear probes on them.
+"""Linear probes on frozen features at every level of noise; Huang et al. 2025.
 
-The predicted class of each test image is stored.
+The predicted class of each test image is stored, and Error and Kappa of each class
+follow from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ def class_steps(
         data: the study's images, with the unseen classes.
         wanted: names of the seen classes, then of the unseen ones.
         seen: number of seen classes.
-        fractions: n / (seen + n) of each step, the paper's "ZeroShot%".
+        fractions: n / (seen + n) of each step, "ZeroShot%" of Huang et al. 2025.
 
     Returns:
         seen + n of each step.
@@ -102,7 +103,8 @@ def fit_probe(
     inverse_penalty = 1 / (l2 * len(x))
     is_binary = len(np.unique(labels)) == 2
     if is_binary:
-        # scikit-learn fits the difference of the two rows of W, whose penalty is half.
+        # scikit-learn fits the difference d of the rows of W = (-d / 2, d / 2), and
+        # ||W||_F^2 = ||d||^2 / 2: half the penalty.
         inverse_penalty *= 2
     regression = LogisticRegression(C=inverse_penalty, tol=tolerance, max_iter=2000)
     regression.fit(scaler.transform(x), np.asarray(labels))
@@ -151,14 +153,14 @@ def probes(
         parts,
         partial(_features, generator=generator, noisy=noisy, device=store.device),
     )
-    decisive = {
+    settings = {
         "features": [folder.name for folder in features.folders.values()],
         "steps": list(steps),
         "l2": l2,
     }
     return store.each(
         models,
-        {"probes": decisive},
+        {"probes": settings},
         partial(_probes, features=features, steps=steps, l2=l2),
     )
 
@@ -174,7 +176,7 @@ def _features(
 ) -> dict[str, dict[str, Any]]:
     """Features of training images, and of test images at each level of noise."""
     network = model.load(device)
-    count = np.array(sum(parameter.numel() for parameter in network.parameters()))
+    weight_count = sum(parameter.numel() for parameter in network.parameters())
     values = {}
     for part in parts:
         if part in noisy:
@@ -183,7 +185,7 @@ def _features(
             images = data.train.images
         # The backbone has no head, so that its outputs are features: (N, D).
         features = logits_of(network, images, device, model.normalise)
-        values[part] = {"features": features.numpy(), "weights": count}
+        values[part] = {"features": features.numpy(), "weights": np.array(weight_count)}
     return values
 
 
@@ -211,7 +213,7 @@ def _probes(
     labels = data.train.labels.numpy()
     probe_of = {}  # by number of classes
     for count in set(steps):
-        is_fitted = labels < count
+        is_fitted = labels < count  # classes are numbered with the seen ones first
         probe_of[count] = fit_probe(
             clean["features"][is_fitted], labels[is_fitted], l2=l2
         )

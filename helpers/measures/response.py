@@ -1,4 +1,8 @@
-"""Accuracy of mixed images, or of mixed outputs of the first layer, and its curves."""
+"""Mixup, and summaries of response curves.
+
+Mixup is accuracy on blended pairs of images, or of first-layer outputs. Response curves
+are accuracy against the magnitude of a change; Gi and Pal summarise them.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +22,10 @@ from helpers.statistics.correlations import Array
 Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
 KINDS = ("intra", "inter")
 _WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
+# Second number of a seed, so that each draw has its own random numbers (2:
+# ``transforms``, 4: ``perturbation``).
+_PARTNER_STREAM = 1
+_PAIR_STREAM = 3
 
 
 class FirstLayer(NamedTuple):
@@ -96,7 +104,7 @@ def mixup_partners(labels: Tensor, kind: str, seed: int) -> Pairs:
         Images i, ascending, and their partners j != i.
     """
     classes = labels.cpu().numpy()
-    generator = np.random.default_rng((seed, 1))
+    generator = np.random.default_rng((seed, _PARTNER_STREAM))
     partners = np.full(len(classes), -1)
     for label in np.unique(classes):
         members = np.flatnonzero(classes == label)
@@ -127,7 +135,7 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
         Images i, and images j < i of the same class.
     """
     classes = labels.cpu().numpy()
-    generator = np.random.default_rng((seed, 3))
+    generator = np.random.default_rng((seed, _PAIR_STREAM))
     pairs = []
     for label in np.unique(classes):
         members = np.flatnonzero(classes == label)
@@ -158,8 +166,8 @@ def replaced_output(layer: nn.Module, outputs: list[Tensor]) -> AbstractContextM
 def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
     """Find the end of a network's first layer.
 
-    The last module called before the second convolution or linear layer through which
-    all information on the image passes; the logits of a few images test that.
+    Of the modules called before the second convolution or linear layer, the last one
+    whose output alone decides the logits (tested on a few images).
 
     Args:
         network: in evaluation mode.
@@ -294,6 +302,8 @@ def mixed_hits(
             if layer is None:
                 yield mixed
             else:
+                # The hook replaces the first layer's output by the mixture; the input
+                # only sets the pass going.
                 outputs[:] = [mixed]
                 yield sample.inputs[i]
 

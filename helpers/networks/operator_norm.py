@@ -1,5 +1,10 @@
 """Operator norms of circular convolutions, from their kernels' Fourier transform.
 
+The norm is the largest singular value at any frequency. For matrices of few rows it is
+found by branch and bound over squares of frequencies (``_largest``); for those of many,
+by climbing from some frequencies to higher ones, with eigenvalues by ARPACK
+(``_climbed``).
+
 Below, ``W(t)`` is the Fourier transform of a kernel at the frequency t, a matrix of
 (output, input) channels, and ``^H`` the conjugate transpose.
 """
@@ -23,8 +28,8 @@ _BATCH = 2**22  # complex numbers in the transforms of one batch
 # Largest relative error of eigenvalues in single precision. They decide at which
 # frequencies the eigenvalues in double precision are computed.
 _ROUGH = 1e-4
-# Largest share of the maximum by which a square of frequencies may exceed its corners:
-# with larger squares hardly any could be dropped.
+# First squares of frequencies are as large as keeps ``_excess`` below this; larger ones
+# could hardly ever be dropped.
 _LARGEST_EXCESS = 0.35
 _EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
 # Relative errors of eigenvalues of a matrix with more rows: of the first ones, and of
@@ -32,8 +37,11 @@ _EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
 _START_TOLERANCE = 0.02
 _TOLERANCE = 1e-8
 _NOISE = 0.1  # length of what is added to a start of length 1
-_FREQUENCIES_PER_PIXEL = 5  # first ones along an axis, for each pixel after the first
-_CANDIDATES_PER_CLIMB = (16, 8, 8, 8, 8)  # highest eigenvalues, climb after climb
+# Eigenvalues are first computed at this many frequencies along an axis, times
+# (kernel size - 1).
+_FREQUENCIES_PER_PIXEL = 5
+# Number of best frequencies from which each of the five climbs starts.
+_CANDIDATES_PER_CLIMB = (16, 8, 8, 8, 8)
 
 
 def operator_norm(
@@ -116,7 +124,7 @@ def _without_stride(kernels: Tensor, stride: Pair, dilation: Pair) -> Tensor:
         dilation: along both axes.
 
     Returns:
-        (g, n, c s s, kh / s, kw / s), of the dilated kernels, rounded up.
+        (g, n, c s s, ceil(kh' / s), ceil(kw' / s)), with kh', kw' the dilated sizes.
     """
     height = (kernels.shape[3] - 1) * dilation[0] + 1
     width = (kernels.shape[4] - 1) * dilation[1] + 1
@@ -149,7 +157,7 @@ def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
     batch_size = max(1, _BATCH // kernels[..., 0, 0].numel())
     while True:
         corners = squares[:, None]  # (squares, corners, 2)
-        if side > 1:
+        if side > 1:  # a square of side 1 is a single frequency
             corners = corners + side * _CORNERS
         corners = corners % sizes
         places = corners.flatten(0, 1).unique(dim=0)  # (places, 2)
@@ -163,6 +171,7 @@ def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
         if side == 1:
             break
         excess = _excess(kernel_size, grid, side)
+        # The maximum M <= highest + excess * M, solved for M.
         upper_bound = min(upper_bound, highest * (1 + _ROUGH) / (1 - excess))
         rows, columns = corners.unbind(2)  # each (squares, corners)
         highest_corners = values[rows, columns].amax(1)
@@ -217,8 +226,9 @@ def _first_squares(
 def _climbed(kernels: Tensor, grid: Sequence[int]) -> float:
     """``_largest`` of one group with many rows, by climbing from some frequencies.
 
-    For the eigenvector x of a high eigenvalue, ``x^H W(t) W(t)^H x`` is a trigonometric
-    polynomial in t. At its peak the largest eigenvalue is at least as high.
+    For the eigenvector x, of length 1, of the largest eigenvalue at a frequency,
+    ``x^H W(t) W(t)^H x`` is a trigonometric polynomial in t. Moving t to its peak never
+    lowers the largest eigenvalue, since that is at least ``x^H W(t) W(t)^H x``.
 
     Args:
         kernels: (n, c, kh, kw).
@@ -238,6 +248,7 @@ def _climbed(kernels: Tensor, grid: Sequence[int]) -> float:
             peak = search.peak(pair.vector)
             if peak not in exact:
                 exact[peak] = search.eigenpair(peak, pair.vector)
+        # From the second climb on, start only from frequencies solved exactly.
         pairs = list(exact.values())
     # Go on to the neighbours of the highest frequency until none is higher.
     center = None

@@ -18,7 +18,6 @@ from helpers.statistics.classes import equal_numbers
 from helpers.statistics.primary import KIND, SETTING
 from helpers.statistics.verdicts import CANNOT_TELL, word
 
-PAGE = "comparison"
 _CORRELATIONS = ("r_gap", "r_gap_given_start")
 _ESTIMATES = (*_CORRELATIONS, "error_with")
 _TITLES = {
@@ -101,7 +100,7 @@ def predictions(
         if equal_architectures:
             of_study = of_study[equal_numbers(of_study["architecture"], seed=0)]
         models[name] = of_study.reset_index(drop=True)
-    columns = set.intersection(*map(set, models.values()))
+    columns = set.intersection(*(set(table.columns) for table in models.values()))
     titles = {name: titles[name] for name in titles if name in columns}
     axes = [name for name in (*KIND, *SETTING) if name in columns]
     return pd.concat(
@@ -111,9 +110,10 @@ def predictions(
 
 
 def classes(reports: Path, names: Sequence[str]) -> pd.DataFrame:
-    """Overlap, accuracies and gap of each class of each study, see ``class_table``.
+    """Overlap, accuracies and gap of each class of each study.
 
-    Studies whose notebook 10 has not written ``classes.csv`` yet have no row.
+    Columns are those of ``statistics.classes.class_table``, and study. Studies whose
+    notebook 10 has not written ``classes.csv`` yet have no row.
     """
     parts = []
     for name in names:
@@ -159,8 +159,8 @@ def agreement(rows: pd.DataFrame) -> str:
     """Sentences on the measures that correlate with the gap in all studies.
 
     A correlation is clear if the study's verdict is not "cannot tell". The second
-    sentence is on correlations with the pretrained start held fixed, which it may
-    explain.
+    sentence is on correlations with the pretrained start held fixed, since the start
+    may explain both measure and gap.
 
     Args:
         rows: of ``side_by_side``.

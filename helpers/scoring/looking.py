@@ -28,7 +28,7 @@ PART = "looking"
 LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
 TRAINING = "train_"  # begins the name of a value over training images
 PUBLISHED = "iou"  # Du et al. 2024, at threshold 0.1 and not corrected for chance
-# Measures over training images, as the study's other notebooks have them.
+# Columns over training images; without ``TRAINING``, names of measures of notebook 03.
 MEASURES = tuple(TRAINING + name for name in (PUBLISHED, *LOCALIZATION))
 _VERSION = 2  # raised when the meaning of stored values changes
 
@@ -100,7 +100,7 @@ def _look(
     classifier = Classifier(network, model.normalise, device, fitting_batch(64))
     test_pass = _forward(classifier, images)
     record = scores_of_maps(test_pass.maps, images)
-    del record[PUBLISHED]
+    del record[PUBLISHED]  # not corrected for chance; of training images alone
     record["maps"] = to_integers(test_pass.maps)
     training_images = data.train.subset(training)
     maps = _forward(classifier, training_images).maps

@@ -1,4 +1,4 @@
-"""Predictions of the gap without any measure, and from one study to another."""
+"""Predictions of the gap without any measure or from another study; matched pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,8 +119,8 @@ def across_studies(
     Returns:
         A row per other study and predictor: measure (a column, or a key of
         ``TITLES``), title, baseline, trained_on, judged_on, n, error_points with
-        error_points_low and _high, and worst_points. NaN where a study lacks the
-        measure of a network.
+        error_points_low and _high, and worst_points. Errors are NaN where any network
+        of either study has no value of the measure.
     """
     rows = []
     for trained_on in studies:
@@ -184,8 +184,9 @@ def matched_pairs(
 ) -> pd.DataFrame:
     """Change of outcomes when one hyperparameter changes, for each kind of training.
 
-    Pairs are networks that agree in all else. Where a kind of training has no pair, the
-    means over its networks at either level are compared.
+    Pairs have the same kind and agree in ``alike``; repeats are paired each with each.
+    Where a kind of training has no pair, the means over its networks at either level
+    are compared.
 
     Args:
         models: networks with a column ``kind``.

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -58,12 +58,12 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
 
 
 def time_step(
-    of: RunConfig, classes: int, size: int, device: str
+    example: RunConfig, classes: int, size: int, device: str
 ) -> tuple[float, float, int]:
     """Time a network on random images.
 
     Args:
-        of: the run whose network, batch size and optimizer are taken.
+        example: the run whose network, batch size and optimizer are taken.
         classes: number of outputs.
         size: side of the images, pixels.
         device: "cpu" or "cuda".
@@ -73,20 +73,20 @@ def time_step(
         weights.
     """
     torch.set_num_threads(1)  # as a run has on a CPU
-    network = run.initial_network(replace(of, pretrained=False), classes).to(
+    network = run.initial_network(replace(example, pretrained=False), classes).to(
         device, memory_format=torch.channels_last
     )
     pixels = torch.randint(
-        0, 256, (of.batch_size, size, size, 3), dtype=torch.uint8, device=device
+        0, 256, (example.batch_size, size, size, 3), dtype=torch.uint8, device=device
     )
     split = run.Split(
-        pixels, torch.randint(0, classes, (of.batch_size,), device=device)
+        pixels, torch.randint(0, classes, (example.batch_size,), device=device)
     )
-    optimizer = run.make_optimizer(network, of, torch.device(device))
-    train = _seconds(lambda: run.train_epoch(network, optimizer, split, of, 1))
+    optimizer = run.make_optimizer(network, example, torch.device(device))
+    train = _seconds(lambda: run.train_epoch(network, optimizer, split, example, 1))
     evaluate = _seconds(lambda: run.evaluate(network, split))
     weights = sum(value.nbytes for value in network.state_dict().values())
-    return train / of.batch_size, evaluate / of.batch_size, weights
+    return train / example.batch_size, evaluate / example.batch_size, weights
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -95,21 +95,31 @@ def _seconds(call: Callable[[], Any]) -> float:
     return timer.blocked_autorange(min_run_time=0.5).median
 
 
-def count_operations(of: RunConfig, classes: int, size: int) -> tuple[float, int]:
+def count_operations(example: RunConfig, classes: int, size: int) -> tuple[float, int]:
     """Operations of a forward pass of one image, and bytes of weights.
 
     A multiplication and an addition are two. Nothing is computed.
 
     Args:
-        of: the run whose network is taken.
+        example: the run whose network is taken.
         classes: number of outputs.
         size: side of the image, pixels.
     """
-    network = run.initial_network(replace(of, pretrained=False), classes).to("meta")
+    network = run.initial_network(replace(example, pretrained=False), classes)
+    network = network.to("meta")
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         network.eval()(torch.empty(1, 3, size, size, device="meta"))
     weights = sum(value.nbytes for value in network.state_dict().values())
     return float(counter.get_total_flops()), weights
+
+
+class UnitCosts(NamedTuple):
+    """Seconds per image for an architecture and batch size, and bytes of weights."""
+
+    step: float  # of training
+    evaluation: float
+    scored: float  # a pass while a model is scored
+    weights: int
 
 
 @dataclass(frozen=True)
@@ -155,8 +165,8 @@ def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> Images:
         classes * (per_class or 500),
         classes * (tested or 50),
         classes,
-        "assumed from the study's file: 0 is taken for 500 and 50 a class, "
-        "[] for 20 classes",
+        "assumed from the study's file: 500 training and 50 test images a class where "
+        "it says 0, 20 classes where it lists none",
     )
 
 
@@ -230,7 +240,7 @@ def costs(
     runs: Sequence[RunConfig],
     parameters: Mapping[str, Any],
     images: Images,
-    seconds: Mapping[tuple[str, int], tuple[float, float, float, int]],
+    unit_costs: Mapping[tuple[str, int], UnitCosts],
 ) -> list[Cost]:
     """Hours of a study from seconds per image.
 
@@ -238,8 +248,7 @@ def costs(
         runs: all runs of the study.
         parameters: of the study's notebooks.
         images: of the study.
-        seconds: for an architecture and batch size the seconds per image of a training
-            step, of an evaluation and of a scored pass, and the bytes of weights.
+        unit_costs: of each architecture and batch size.
 
     Returns:
         A row for each architecture and batch size.
@@ -247,7 +256,7 @@ def costs(
     snapshots = 1 if parameters.get("snapshots") == "stop" else 2
     passes = passes_of_scoring(parameters, images.train)
     rows = []
-    for (architecture, batch), (step, evaluation, scored, weights) in seconds.items():
+    for (architecture, batch), of_group in unit_costs.items():
         chosen = [
             item
             for item in runs
@@ -255,8 +264,8 @@ def costs(
         ]
         epochs = [
             min(images.train, item.images_per_class * images.classes or images.train)
-            * step
-            + images.test * evaluation
+            * of_group.step
+            + images.test * of_group.evaluation
             for item in chosen
         ]
         rows.append(
@@ -264,11 +273,11 @@ def costs(
                 architecture,
                 batch,
                 len(chosen),
-                1 / step,
+                1 / of_group.step,
                 max(epochs),
                 sum(epochs) * parameters["max_epochs"] / 3600,
-                len(chosen) * snapshots * passes * scored / 3600,
-                snapshots * weights * len(chosen),
+                len(chosen) * snapshots * passes * of_group.scored / 3600,
+                snapshots * of_group.weights * len(chosen),
             )
         )
     return rows
@@ -337,7 +346,8 @@ def _print_families(study: CheckedStudy) -> int:
 
 
 def _groups(runs: Sequence[RunConfig]) -> dict[tuple[str, int], RunConfig]:
-    """A run of each architecture and batch size."""
+    """The first run of each architecture and batch size."""
+    # Reversed, so that the first run of each is kept.
     return {(item.architecture, item.batch_size): item for item in reversed(runs)}
 
 
@@ -350,16 +360,21 @@ def _print_timed(
     """Print hours from timed steps on this machine."""
     use_gpu = torch.cuda.is_available() and parameters["device"] != "cpu"
     device = "cuda" if use_gpu else "cpu"
-    seconds = {}
-    for group, of in sorted(_groups(runs).items()):
-        timed = time_step(of, images.classes, parameters["image_size"], device)
+    unit_costs = {}
+    for group, example in sorted(_groups(runs).items()):
+        timed = time_step(example, images.classes, parameters["image_size"], device)
         step, evaluation, weights = timed
-        seconds[group] = step, evaluation, evaluation, weights
-    rows = costs(runs, parameters, images, seconds)
-    one = 1 if use_gpu else len(os.sched_getaffinity(0))
-    side = (parameters["jobs"] or one) * (gpus if use_gpu else 1)
-    total = sum(row.training_hours for row in rows) / side
-    scoring = sum(row.scoring_hours for row in rows) / side
+        unit_costs[group] = UnitCosts(
+            step,
+            evaluation,
+            scored=evaluation,  # a scored pass costs as much
+            weights=weights,
+        )
+    rows = costs(runs, parameters, images, unit_costs)
+    default_jobs = 1 if use_gpu else len(os.sched_getaffinity(0))
+    side_by_side = (parameters["jobs"] or default_jobs) * (gpus if use_gpu else 1)
+    total = sum(row.training_hours for row in rows) / side_by_side
+    scoring = sum(row.scoring_hours for row in rows) / side_by_side
     table = pd.DataFrame(rows).drop(columns="bytes_on_disk")
     digits = {"images_per_second": 1, "seconds_per_epoch": 1}
     table["training"] = table.pop("training_hours").map(duration)
@@ -367,8 +382,8 @@ def _print_timed(
     print(
         f"timed on {device_name(device)}\n"
         f"{table.round(digits).to_string(index=False)}\n"
-        f"training: at most {duration(total)} with {side} runs side by side; rules 1 "
-        "to 3 stop most runs earlier\n"
+        f"training: at most {duration(total)} with {side_by_side} runs side by side; "
+        "rules 1 to 3 stop most runs earlier\n"
         f"scoring by 03 and 04: at most {duration(scoring)}"
     )
     return rows
@@ -382,20 +397,26 @@ def _print_counted(
 ) -> list[Cost]:
     """Print a range of hours from a count of operations and published rates."""
     groups = _groups(runs)
-    representatives = {of.architecture: of for of in groups.values()}
+    examples = {example.architecture: example for example in groups.values()}
     of_architecture = {
-        name: count_operations(of, images.classes, parameters["image_size"])
-        for name, of in representatives.items()
+        name: count_operations(example, images.classes, parameters["image_size"])
+        for name, example in examples.items()
     }
     counted = {group: of_architecture[group[0]] for group in sorted(groups)}
     lines = []
     for card, rates in _RATES.items():
         rate = rates[parameters["precision"]]
-        seconds = {
-            group: (3 * work / rate, work / _EXACT[card], work / _EXACT[card], weights)
-            for group, (work, weights) in counted.items()
+        exact_rate = _EXACT[card]
+        unit_costs = {
+            group: UnitCosts(
+                step=3 * operations / rate,
+                evaluation=operations / exact_rate,
+                scored=operations / exact_rate,
+                weights=weights,
+            )
+            for group, (operations, weights) in counted.items()
         }
-        rows = costs(runs, parameters, images, seconds)
+        rows = costs(runs, parameters, images, unit_costs)
         cap = sum(row.training_hours for row in rows) / gpus
         scoring = sum(row.scoring_hours for row in rows) / gpus
         lines.append(

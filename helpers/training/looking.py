@@ -4,14 +4,15 @@ An arm is a kind of training that makes networks look at the object, or away fro
 The control of an arm changes training as much but not in line with the object, so that
 a difference between the two is due to looking at the object:
 
-===========================  =======================================================
-``plain``                    nothing
-``map_in_box``               a penalty on the true class's map outside of the box
-``map_in_shuffled_box``      its control: the same with the box of another image
-``map_out_of_box``           the opposite: a penalty on the map inside the box
-``background_swapped``       pixels outside of the box are those of another image
-``background_swapped_shuffled``  its control: outside of the box of another image
-===========================  =======================================================
+===============================  ====================================================
+``plain``                        nothing
+``map_in_box``                   a penalty on the true class's map outside of the box
+``map_in_shuffled_box``          its control: the same with the box of another image
+``map_out_of_box``               the opposite: a penalty on the map inside the box
+``background_swapped``           pixels outside of the box are those of another image
+``background_swapped_shuffled``  its control: the same with another image's box in
+                                 place of its own
+===============================  ====================================================
 
 A level of the hyperparameter ``looking`` is the name of an arm with its strength, such
 as "map_in_box 0.3": the factor of the penalty, or the probability that an image's
@@ -37,7 +38,8 @@ CONTROLS = {
     "background_swapped": "background_swapped_shuffled",
 }
 _SHUFFLED_ARMS = tuple(CONTROLS.values())
-# Added to a seed, so that random numbers differ from those of other parts of a run.
+# Third number of the seed sequence, so that each part of a run has its own random
+# numbers (5: ``strong_augmentation``).
 _BOX_STREAM = 3
 _SWAP_STREAM = 4
 

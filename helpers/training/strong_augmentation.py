@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 NONE = "none"
-# Added to a seed, so that random numbers differ from those of other parts of a run.
+# Third number of the seed sequence, so that each part of a run has its own random
+# numbers (3 and 4: ``looking``).
 _STREAM = 5
 # Smallest and largest area, as a share of the image, and ratio of height to width.
 _CROP_AREAS = (0.35, 1.0)
