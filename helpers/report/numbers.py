@@ -183,7 +183,7 @@ class Numbers:
         Returns:
             Of the table looking_claims: claim, p_adjusted, verdict and others.
         """
-        of_arms = self._table("looking_claims").set_index(["arm", "control", "measure"])
+        of_arms = self.table("looking_claims").set_index(["arm", "control", "measure"])
         return of_arms.loc[(arm, control, outcome)]
 
     def error_along(self, axis: str) -> pd.Series:
@@ -192,15 +192,15 @@ class Numbers:
         Args:
             axis: "ssim", "unseen_fraction" or "weights", of one family of networks.
         """
-        of_axis = self._table("marginals").query("axis == @axis")
+        of_axis = self.table("marginals").query("axis == @axis")
         return 100 * of_axis.set_index("level")["error_mean"]
 
     @cached_property
     def trade_off(self) -> pd.DataFrame:
         """The trade-off point of notebook 06: value, low and high by quantity."""
-        return self._table("table2_tradeoff").set_index("quantity")
+        return self.table("table2_tradeoff").set_index("quantity")
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> pd.DataFrame:
         """A table of the report that its findings need."""
         table = read(self.report, name)
         if table is None:
@@ -210,7 +210,7 @@ class Numbers:
     @cached_property
     def _differences(self) -> pd.DataFrame:
         """Differences over pairs of both starts by arm, control and outcome."""
-        table = self._table("looking_differences")
+        table = self.table("looking_differences")
         table = table[table["start"] == "all"]
         return table.set_index(["arm", "control", "outcome"])
 
@@ -295,7 +295,7 @@ class Numbers:
     @cached_property
     def attributions(self) -> pd.DataFrame:
         """Rows of attributions other than class activation maps."""
-        table = self._table("attributions")
+        table = self.table("attributions")
         return table[~table["method"].str.contains("CAM")]
 
     def of_start(
