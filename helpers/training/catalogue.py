@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import (
+    KEPT,
     complete_or_absent,
     file_digest,
     folder_of_run,
@@ -154,6 +155,22 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
     table = pd.DataFrame(rows, columns=columns)
     table = table.sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_NUMBERS, float))
+
+
+def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
+    """Leave out snapshots without values in records, if others of their run have some.
+
+    A study takes both snapshots of a run, or only the one at the stop. Its records
+    hold the results of whole runs, and the values of the models that it takes.
+
+    Args:
+        table: the catalogue of all snapshots.
+        records: folder of the records.
+    """
+    with_values = {path.stem for path in (records / KEPT).glob("*/*@*.npz")}
+    has_values = table["model_id"].isin(with_values)
+    none_of_run = ~has_values.groupby(table["run_id"]).transform("any")
+    return table[has_values | none_of_run].reset_index(drop=True)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -427,7 +444,7 @@ def models_of_study(
         table = read_table(path)
     elif (records_of(work) / "runs").is_dir():
         path = records_of(work)
-        table = read_catalogue(work)
+        table = _snapshots_of_study(read_catalogue(work), path)
     else:
         raise FileNotFoundError(
             f"{path} is not there: notebook 02 has not trained the networks of the "

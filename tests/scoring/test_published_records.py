@@ -84,9 +84,11 @@ def same(ours, published, columns):
         )
 
 
-def test_reliance_whose_images_are_not_recorded_has_no_interval(study):
-    assert study.drawn.no_interval == {"object_reliance"}
-    assert study.sentences[-1] == NO_INTERVAL
+def test_reliance_has_an_interval_only_where_its_images_are_recorded(study):
+    """The values of single images were not recorded when these studies were scored."""
+    is_early = study.report.name in ("kinds20", "filled20")
+    assert study.drawn.no_interval == ({"object_reliance"} if is_early else set())
+    assert (NO_INTERVAL in study.sentences) == is_early
 
 
 def test_models_and_their_overlaps_are_those_of_the_tables(study):

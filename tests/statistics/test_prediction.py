@@ -184,7 +184,9 @@ def test_what_is_known_in_advance_is_weighed_by_the_same_errors():
     fit = held_out_errors(design(draws.models, (), FIT), draws.models["gap"], folds)
     axes, both = (
         held_out_errors(
-            design(draws.models, ["rate"], linear), draws.models["gap"], folds
+            design(draws.models, ["rate"], linear, all_levels=True),
+            draws.models["gap"],
+            folds,
         )
         for linear in ((), FIT)
     )

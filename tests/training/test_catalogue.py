@@ -193,3 +193,20 @@ def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_c
         match=r"no network of the study 'mine' learnt enough: .* 2 models is 0.81, .* 0.9; give",
     ):
         catalogue.models_of_study(work, CONFIG.data, 0.9)
+
+
+def test_from_records_a_study_has_the_snapshots_whose_values_are_recorded(tmp_path):
+    """Results name both snapshots of a run; only those at the stop were scored."""
+    work = tmp_path / "work/mine"
+    work.mkdir(parents=True)
+    records = tmp_path / "reports/mine/records"
+    later = replace(CONFIG, repeat=1)  # its values are not recorded yet
+    for config in (CONFIG, later):
+        complete(records, config, [snapshot("first", 0.82), snapshot("stop", 0.9)])
+    part = records / "kept/norms-1234"
+    part.mkdir(parents=True)
+    (part / f"{run_id(CONFIG)}@stop.npz").touch()
+    table = catalogue.models_of_study(work, CONFIG.data, 0.8)
+    expected = [f"{run_id(CONFIG)}@stop"]
+    expected += [f"{run_id(later)}@{name}" for name in ("first", "stop")]
+    assert sorted(table["model_id"]) == sorted(expected)
