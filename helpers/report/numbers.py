@@ -14,8 +14,8 @@ from helpers.report.studies import primary_networks
 from helpers.report.style import Tables, percent, short_name
 from helpers.report.sweeps import results_of
 from helpers.report.tables import read
-from helpers.statistics.bootstrap import LEVEL, Bootstrap
-from helpers.statistics.correlations import design, partial_correlation
+from helpers.statistics.bootstrap import LEVEL, Bootstrap, Estimate
+from helpers.statistics.correlations import Array, design, partial_correlation
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import word
 
@@ -232,24 +232,12 @@ class Numbers:
             start, ``pretrained`` and ``scratch``, r with ``_low``, ``_high`` and the
             number ``_n``; no rows where all networks have the same start.
         """
-        models = self.models
-        if models is None or models["pretrained"].nunique() < 2:
+        table = self._measures_of_models()
+        if table.empty or self.models["pretrained"].nunique() < 2:
             return pd.DataFrame()
-        names = [name for name in self.measures.index if name in models]
-        if not names:
-            return pd.DataFrame()
-        level = self.measures["level"].min()
-        r_low = self.measures.loc[names, "r_gap_low"]
-        # such as measures whose values of single images are not recorded
-        no_interval = r_low.index[r_low.isna()]
-        table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
         for start, name in ((True, "pretrained"), (False, "scratch")):
-            rows = models[models["pretrained"].astype(bool) == start]
-            bootstrap = Bootstrap(rows, no_interval=no_interval)
-            r = bootstrap.estimate(names, level=level)
-            table[name] = r.value
-            table[f"{name}_low"] = r.low
-            table[f"{name}_high"] = r.high
+            rows = self.models[self.models["pretrained"].astype(bool) == start]
+            r = self._add_r(table, name, self._bootstrap(rows))
             table[f"{name}_n"] = r.n
         return table
 
@@ -267,13 +255,11 @@ class Numbers:
             ``architecture`` and ``augmentation``. A step in which no networks differ
             has no column; no rows where none has one.
         """
-        models = self.models
-        if models is None:
+        table = self._measures_of_models()
+        if table.empty:
             return pd.DataFrame()
-        names = [name for name in self.measures.index if name in models]
-        r_low = self.measures.loc[names, "r_gap_low"]
-        bootstrap = Bootstrap(models, no_interval=r_low.index[r_low.isna()])
-        table = self.measures.loc[names, ["measure", "title"]].reset_index(drop=True)
+        models = self.models
+        bootstrap = self._bootstrap(models)
         fixed: list[str] = []
         for step, hyperparameters in _STEPS.items():
             varied = [
@@ -281,16 +267,49 @@ class Numbers:
                 for name in hyperparameters
                 if name in models and models[name].nunique() > 1
             ]
-            if not varied:
-                continue
-            fixed += varied
-            statistic = partial(partial_correlation, given=design(models, fixed))
-            level = self.measures["level"].min()
-            r = bootstrap.estimate(names, statistic=statistic, level=level)
-            table[step] = r.value
-            table[f"{step}_low"] = r.low
-            table[f"{step}_high"] = r.high
+            if varied:
+                fixed += varied
+                self._add_r(table, step, bootstrap, design(models, fixed))
         return table if fixed else pd.DataFrame()
+
+    def _measures_of_models(self) -> pd.DataFrame:
+        """Measure and title of the primary measures that ``models`` has."""
+        columns = ["measure", "title"]
+        if self.models is None:
+            return pd.DataFrame(columns=columns)
+        names = [name for name in self.measures.index if name in self.models]
+        return self.measures.loc[names, columns].reset_index(drop=True)
+
+    def _bootstrap(self, models: pd.DataFrame) -> Bootstrap:
+        """Draws of networks, with intervals for the measures that have one in 04."""
+        r_low = self.measures["r_gap_low"]
+        # such as measures whose values of single images are not recorded
+        return Bootstrap(models, no_interval=r_low.index[r_low.isna()])
+
+    def _add_r(
+        self,
+        table: pd.DataFrame,
+        column: str,
+        bootstrap: Bootstrap,
+        given: Array | None = None,
+    ) -> Estimate:
+        """Add r of a table's measures with the gap, and its ends, to the table.
+
+        Args:
+            table: with a column measure; gets ``column``, ``_low`` and ``_high``.
+            column: name of the new column.
+            bootstrap: of the networks.
+            given: (n, k) columns to hold fixed.
+        """
+        r = bootstrap.estimate(
+            table["measure"],
+            statistic=partial(partial_correlation, given=given),
+            level=self.measures["level"].min(),
+        )
+        table[column] = r.value
+        table[f"{column}_low"] = r.low
+        table[f"{column}_high"] = r.high
+        return r
 
     @cached_property
     def attributions(self) -> pd.DataFrame:

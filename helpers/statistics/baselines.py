@@ -11,6 +11,7 @@ from helpers.statistics.bootstrap import LEVEL, Bootstrap
 from helpers.statistics.correlations import Array, design, finite_mean
 from helpers.statistics.prediction import (
     FIT,
+    columns_in_advance,
     held_out_errors,
     predict_gaps,
     with_log_train_loss,
@@ -61,11 +62,11 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
     Returns:
         The four baselines of ``TITLES``, without the start where all have the same.
     """
-    models = with_log_train_loss(models)
+    known = columns_in_advance(models, axes)
     columns = {
-        HYPERPARAMETERS: design(models, axes, all_levels=True),
-        BOTH: design(models, axes, FIT, all_levels=True),
-        TRAINING: design(models, (), FIT),
+        HYPERPARAMETERS: known.hyperparameters,
+        BOTH: known.both,
+        TRAINING: known.fit,
     }
     if START in axes:
         columns[START] = design(models, [START])

@@ -5,6 +5,7 @@ From hyperparameters, training accuracy and loss; and the error that a measure s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -215,6 +216,26 @@ def saved_errors(
     )
 
 
+class ColumnsInAdvance(NamedTuple):
+    """What is known of n networks before a measure is computed, for a ridge."""
+
+    hyperparameters: Array  # (n, h), see ``design`` with all levels
+    fit: Array  # (n, 2), training accuracy and logarithm of the loss
+    both: Array  # (n, h + 2)
+
+
+def columns_in_advance(models: pd.DataFrame, axes: Sequence[str]) -> ColumnsInAdvance:
+    """Columns that predict the gap without any measure.
+
+    Args:
+        models: n networks with hyperparameters, training accuracy and loss.
+        axes: the hyperparameters that vary among them.
+    """
+    hyperparameters = design(models, axes, all_levels=True)
+    fit = design(with_log_train_loss(models), (), FIT)
+    return ColumnsInAdvance(hyperparameters, fit, np.hstack([hyperparameters, fit]))
+
+
 def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
     """Error of the gap predicted without any measure, in points.
 
@@ -226,12 +247,13 @@ def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
         A row each for the mean gap alone, the fit (training accuracy and loss),
         hyperparameters, and both: known, error_points with low and high, n and cells.
     """
-    models = with_log_train_loss(bootstrap.models)
+    models = bootstrap.models
+    known = columns_in_advance(models, axes)
     predictors = {
         "mean": design(models),
-        "fit": design(models, (), FIT),
-        "hyperparameters": design(models, axes, all_levels=True),
-        "hyperparameters and fit": design(models, axes, FIT, all_levels=True),
+        "fit": known.fit,
+        "hyperparameters": known.hyperparameters,
+        "hyperparameters and fit": known.both,
     }
     gap = models["gap"].to_numpy(dtype=float)
     folds = folds_of(bootstrap, CONFIGURATION)
