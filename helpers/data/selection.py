@@ -31,7 +31,7 @@ class Choice:
         object.__setattr__(self, "class_ids", list(self.class_ids))
 
 
-Pools = Mapping[tuple[str, str], list[Decoded]]  # by class and split
+Pools = Mapping[tuple[str, str], list[Decoded]]  # by class and split, empty if absent
 
 
 def select(
@@ -44,7 +44,8 @@ def select(
     """Choose training and test images of the same classes.
 
     Random numbers are seeded by class, so that the images of a class do not depend on
-    other classes. A class without a test image is left out of training as well, unless
+    other classes. A source without test images has some of its training images held out
+    for the test. A class without a test image is left out of training as well, unless
     no class has one: a gap compares accuracies over the same classes.
 
     Args:
@@ -66,9 +67,8 @@ def select(
         training, test = _usable_images(class_id, pools, needs_boxes, hold_out, choice)
         if len(training) < choice.minimum_images_per_class:
             detail = f"{len(training)}{' with a box' if needs_boxes else ''}"
-            faults.append(
-                Fault("", "class_with_too_few_images", detail, class_id, "train")
-            )
+            kind = "class_with_too_few_images"
+            faults.append(_class_fault(class_id, "train", kind, detail))
             continue
         chosen[class_id] = _requested_number(class_id, training, test, pools, choice)
         faults += _shortages(class_id, training, test, choice)
@@ -82,7 +82,10 @@ def select(
 def _usable_images(
     class_id: str, pools: Pools, needs_boxes: bool, hold_out: bool, choice: Choice
 ) -> tuple[list[Decoded], list[Decoded]]:
-    """Images of a class from which training and test images are drawn."""
+    """Images of a class from which training and test images are drawn.
+
+    With ``hold_out`` the test images are drawn here, from those for training.
+    """
     usable = [
         image for image in pools[class_id, "train"] if image.boxes or not needs_boxes
     ]
@@ -126,12 +129,20 @@ def _shortages(
     asked = choice.test_images_per_class
     if len(test) < asked:
         kind = "fewer_test_images_than_asked"
-        faults.append(Fault("", kind, f"{len(test)} of {asked}", class_id, "test"))
+        detail = f"{len(test)} of {asked}"
+        faults.append(_class_fault(class_id, "test", kind, detail))
     asked = choice.images_per_class
     if len(training) < asked:
         kind = "fewer_training_images_than_asked"
-        faults.append(Fault("", kind, f"{len(training)} of {asked}", class_id, "train"))
+        detail = f"{len(training)} of {asked}"
+        faults.append(_class_fault(class_id, "train", kind, detail))
     return faults
+
+
+def _class_fault(class_id: str, split: str, kind: str, detail: str) -> Fault:
+    """Make a fault of all images of a class in a split, so of no single file."""
+    no_file = ""
+    return Fault(no_file, kind, detail, class_id, split)
 
 
 def _with_test_images(
@@ -148,7 +159,8 @@ def _with_test_images(
             with_test_images[class_id] = (training, test)
             continue
         detail = f"its {len(training)} training images are left out too"
-        faults_of_others.append(Fault("", NO_TEST_IMAGES, detail, class_id, "test"))
+        fault = _class_fault(class_id, "test", NO_TEST_IMAGES, detail)
+        faults_of_others.append(fault)
     if not with_test_images:
         return chosen
     faults += faults_of_others
@@ -182,7 +194,7 @@ def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Dec
     """
     first_of: dict[str, Decoded] = {}
     for image in sorted(decoded, key=_training_first):
-        faults += [image.record.fault(*problem) for problem in image.faults]
+        faults += [image.record.fault(kind, detail) for kind, detail in image.faults]
         if image.pixels is None:
             continue
         first = first_of.setdefault(pixel_digest(image.pixels), image)

@@ -126,9 +126,13 @@ def stage_layers(network: nn.Module, example: Tensor) -> dict[str, nn.Module]:
     side_of_layer, _ = _called_layers(network, example)
     # Later calls overwrite earlier ones of the same resolution.
     last_of_side = {side: layer for layer, side in side_of_layer.items()}
-    last_layers = set(last_of_side.values())
     names = {module: name for name, module in network.named_modules()}
-    return {names[layer]: layer for layer in side_of_layer if layer in last_layers}
+    # Not the order of ``last_of_side``, which is that of the first call at each side.
+    return {
+        names[layer]: layer
+        for layer, side in side_of_layer.items()
+        if last_of_side[side] is layer
+    }
 
 
 def last_called(
@@ -168,6 +172,7 @@ def _called_layers(
     linear: list[nn.Linear] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        # Layers that work on windows of the images put out a row per window.
         is_of_batch = isinstance(output, Tensor) and len(output) == len(example)
         if module is network or not is_of_batch:
             return
@@ -176,7 +181,7 @@ def _called_layers(
                 side_of_layer.pop(module, None)  # so that it moves to the end
                 side_of_layer[module] = output.shape[2]
         elif _is_tokens(output):
-            side_of_layer.clear()
+            side_of_layer.clear()  # the network does not classify these maps
         if isinstance(module, nn.Linear):
             linear.append(module)
 
@@ -190,7 +195,10 @@ def _is_maps(output: Tensor) -> bool:
 
 
 def _is_tokens(output: Tensor) -> bool:
-    """Whether an output that is not maps is (B, N, C) or (B, h, w, C)."""
+    """Whether an output that is not maps is (B, N, C) or (B, h, w, C).
+
+    Maps that are pooled to (B, C, 1, 1) are no tokens.
+    """
     return output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1
 
 

@@ -12,12 +12,12 @@ from helpers.files import json_digest
 from helpers.parameters import LIMITS, NUMBERS, outside
 from helpers.training.strong_augmentation import NONE
 
-PLAIN = "plain"  # the level of ``looking`` of training without a guide
+PLAIN = "plain"  # the level of ``looking`` of training as usual
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
-# The paper's seven axes, in the order of its Table 2; any other field of RunConfig may
-# be an axis as well.
+# The paper's seven axes, in the order of its Table 2. ``relations.AXIS_PARAMETERS`` has
+# all axes that a study may have.
 PAPER_AXES = (
     "batch_size",
     "learning_rate",
@@ -50,15 +50,18 @@ class RunConfig:
     last_stride: int = 2  # of the last stage; 1 doubles the side of its map
     precision: str = "float32"  # of products in a training step; all else is float32
     momentum: float = 0.9  # of SGD; the paper does not state one
-    max_epochs: int = 150  # rule 4
-    loss_threshold: float = 0.1  # rule 1
-    accuracy_threshold: float = 0.95  # rule 2
-    # The images on which rule 3 reads the error: "holdout", or "test" as in the paper,
+    # The next four fields are of the rules that stop a run, see ``stopping``.
+    max_epochs: int = 150  # rule 4: the largest number of epochs
+    loss_threshold: float = 0.1  # rule 1: a smaller training loss
+    accuracy_threshold: float = 0.95  # rule 2: a greater training accuracy
+    # Rule 3: a rising error, on the images "holdout", or on "test" as in the paper,
     # which lets the test images decide when the run stops.
     rule3_split: str = "holdout"
     holdout_fraction: float = 0.1  # of the training images; only for "holdout"
     seed: int = 0
-    looking: str = PLAIN  # a level of ``training.looking``: an arm and its strength
+    # Where training makes the network look, and how strongly, such as "map_in_box 0.3";
+    # see ``training.looking``.
+    looking: str = PLAIN
     # A snapshot is taken at the first epoch above this training accuracy; 0: none.
     matched_accuracy: float = 0.0
     label_smoothing: float = 0.0  # share of the target that is spread over all classes
@@ -111,7 +114,9 @@ _LIMITS["looking"] = LIMITS["looking_levels"]
 def configuration_name(config: RunConfig) -> str:
     """Name a configuration of hyperparameters: a run without its repeat.
 
-    The bootstrap resamples configurations, with all their runs.
+    The bootstrap resamples configurations, with all their runs. The name holds every
+    axis that a study may have, except ``repeat``; other fields are the same in all runs
+    of a study, or follow from the axes.
 
     Args:
         config: any of its runs.
@@ -276,14 +281,14 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
         levels[number] = table.groupby(list(names)).ngroup()
     weights = np.array([len(factors) if len(names) == 1 else 1 for names in factors])
     # How often each level of each factor was used so far: (factors, levels).
-    uses = np.zeros(levels.shape)
-    rows = np.arange(len(factors))
+    uses = np.zeros((len(factors), levels.max(initial=0) + 1))
     remaining = np.random.default_rng(seed).permutation(len(runs))
     ordered = []
     while len(remaining):
-        uses_of_runs = uses[rows[:, None], levels[:, remaining]]  # (factors, remaining)
+        # uses_of_runs[factor, i] = uses[factor, levels[factor, remaining[i]]]
+        uses_of_runs = np.take_along_axis(uses, levels[:, remaining], axis=1)
         run = remaining[np.argmin(weights @ uses_of_runs)]
-        uses[rows, levels[:, run]] += 1
+        uses[np.arange(len(factors)), levels[:, run]] += 1
         ordered.append(runs[run])
         remaining = remaining[remaining != run]
     return ordered
