@@ -73,6 +73,7 @@ def overlaps_at(
     boxes = torch.as_tensor(np.asarray(boxes)).long()
     in_boxes = chance.pixels_in_boxes(boxes, size)
     images = torch.arange(len(boxes)).unsqueeze(1)
+    # (N, 1 + D): each image, then D others, with whose boxes its map is compared too.
     itself_and_others = torch.cat([images, chance.derangements(len(boxes))], 1)
     levels, order = torch.tensor(thresholds, dtype=torch.float32).sort()
 
@@ -84,7 +85,7 @@ def overlaps_at(
         return _overlaps_of_image(values, targets, boxes[image], size, levels)
 
     shape = (len(maps), len(boxes), len(levels))
-    *names, _ = [field.name for field in fields(Cuts)]  # without box_pixels
+    names = [field.name for field in fields(Cuts) if field.name != "box_pixels"]
     arrays = {name: np.empty(shape, dtype=np.float32) for name in names}
     place = order.argsort()  # of each threshold, as asked for, among the sorted ones
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
@@ -101,7 +102,7 @@ def _overlaps_of_image(
 
     Args:
         maps: (M, h, w) normalised, NaN where undefined.
-        targets: (1 + K, P) bool, pixels in the boxes of the image, then of the others.
+        targets: (1 + D, P) bool, pixels in the boxes of the image, then of D others.
         boxes: (K, 4) of the image.
         size: side of the image in pixels, P = size^2.
         levels: (T,) thresholds, ascending.
@@ -123,38 +124,43 @@ def _mask_overlaps(
 ) -> dict[str, Tensor]:
     """Overlaps of masks of all models with the boxes of an image and of others.
 
+    The boxes of an image are a target. A region is the set of all pixels that lie in
+    the same targets; an image has some dozens. Counting pixels by region and by the
+    number of thresholds that they reach replaces
+
+        [((values >= level) & target).sum() for level in levels for target in targets]
+
     Args:
         values: (M, S, S) maps at the size of the image.
-        targets: (1 + K, P) bool, pixels in the boxes of the image, then of the others.
+        targets: (1 + D, P) bool, pixels in the boxes of the image, then of D others.
         levels: (T,) thresholds, ascending.
 
     Returns:
         (M, T) each: iou, iou_shuffled, map_pixels, common_pixels.
     """
-    # Pixels that lie in the same targets form a region; an image has some dozens.
-    # Counting pixels by region and by the number of thresholds that they reach replaces
-    #     [((values >= level) & target).sum() for level in levels for target in targets]
     powers = 2 ** torch.arange(len(targets)).unsqueeze(1)  # a bit for each target
-    codes, region = (targets * powers).sum(0).unique(return_inverse=True)
-    is_in_target = (codes & powers) > 0  # (1 + K, regions)
+    codes, region = (
+        (targets * powers).sum(0).unique(return_inverse=True)
+    )  # region: (P,)
+    is_in_target = (codes & powers) > 0  # (1 + D, regions)
     models = len(values)
     regions = len(codes)
-    bins = len(levels) + 1
+    counts = len(levels) + 1  # a pixel reaches 0 to T thresholds
     # Sums of comparisons take a quarter of the time of torch.bucketize.
     flat = values.flatten(1).numpy()
-    reached = np.zeros(flat.shape, dtype=np.min_scalar_type(bins))
+    reached = np.zeros(flat.shape, dtype=np.min_scalar_type(counts))
     for level in levels.numpy():
         reached += (flat >= level).view(np.uint8)
-    # One number for each model, region and number of thresholds reached.
-    bin_numbers = torch.from_numpy(reached).int()  # (M, P)
-    bin_numbers += (bins * region).int()
-    bin_numbers += (bins * regions * torch.arange(models)).int().unsqueeze(1)
-    pixels = torch.bincount(bin_numbers.flatten(), minlength=bins * regions * models)
-    pixels = pixels.view(models, regions, bins).double()
+    # Each pixel's bin, (M, P): (model * regions + region) * counts + reached.
+    bins = torch.from_numpy(reached).int()
+    bins += (counts * region).int()
+    bins += (counts * regions * torch.arange(models)).int().unsqueeze(1)
+    pixels = torch.bincount(bins.flatten(), minlength=models * regions * counts)
+    pixels = pixels.view(models, regions, counts).double()
     # (M, regions, T): pixels that reach at least 1, 2, ... T of the thresholds, that
     # is, the first, the second, ... of the ascending thresholds.
     at_least = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
-    common = torch.einsum("mrt,kr->mkt", at_least, is_in_target.double())
+    common = torch.einsum("mrt,dr->mdt", at_least, is_in_target.double())
     marked = at_least.sum(1, keepdim=True)
     area = targets.sum(1).view(1, -1, 1)
     iou = (common / (marked + area - common)).float()

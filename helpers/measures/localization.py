@@ -1,4 +1,11 @@
-"""Overlap of class activation maps with annotated boxes, also above chance."""
+"""Overlap of class activation maps with annotated boxes, also above chance.
+
+``evidence.score`` calls the functions of this module by their names. A function under
+``@measure(family, direction, source)`` is a measure; direction 1 promises a smaller gap
+for a larger value, and 0 is a count. A function under ``@provides`` computes a value
+that measures share. In both an argument ``x`` is what the function ``x`` returns, or an
+input of the name ``x``.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -100,8 +107,8 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 
 
 # All measures use the map of the predicted class, so they need no labels. An empty map
-# scores 0. In the measures of ``chance.CORRECTED`` so does a map that is the same for
-# all images. Images whose score is undefined are left out of the mean.
+# scores 0. A map that is the same for all images scores 0 in the measures of
+# ``chance.CORRECTED``. Images whose score is undefined are left out of the mean.
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -242,7 +249,8 @@ def box_found(
         image_overlaps: a row per image, see ``image_overlaps``.
         rightly_classified: (N,) whether each image is classified as labelled.
     """
-    is_found = image_overlaps["box_found"]
+    is_found = image_overlaps["box_found"]  # 1 or 0, NaN where undefined
+    # 0 for a wrong class, but NaN stays NaN.
     with_right_class = is_found.where(rightly_classified, 0).where(is_found.notna())
     return {
         "GT-known": float(is_found.mean()),
@@ -434,12 +442,12 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
     Returns:
         maps, kept_maps, predicted_classes and confidence by name, as ``evidence.score``
-        takes them, in place of a network; for what the record lacks the reason of the
-        measures that need it.
+        takes them. In place of a value that the record lacks stands an error, which is
+        the reason why measures that need the value are undefined.
     """
     maps = record[MAPS] if MAPS in record else record["maps"]
     inputs: dict[str, Any] = {
-        "network": nn.Identity(),
+        "network": nn.Identity(),  # stands for the network, which no measure calls
         "device": "cpu",
         "kept_maps": maps,
         "maps": from_integers(maps),
@@ -492,8 +500,8 @@ def at_thresholds(
         [1.0, 0.5]
     """
     overlaps = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
-    has_box = ~np.isnan(overlaps.box_iou)
-    hits = np.where(has_box, overlaps.box_iou >= detection.FOUND, np.nan)
+    is_defined = ~np.isnan(overlaps.box_iou)
+    hits = np.where(is_defined, overlaps.box_iou >= detection.FOUND, np.nan)
     columns = {
         "iou": _mean_of_images(overlaps.iou),
         "iou_b": _mean_of_images(overlaps.iou_b),
