@@ -20,8 +20,8 @@ from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import word
 
 ABOVE_CHANCE = ", above chance"
-# What a network learns from: the hyperparameters that are held fixed in each step,
-# beside those of the steps before.
+# Steps of ``Numbers.held_fixed``: each holds these hyperparameters fixed, and those of
+# the steps before. They are what a network learns from.
 _STEPS = {
     "start": ("pretrained",),
     "images": ("images_per_class",),
@@ -37,7 +37,9 @@ class StaleSentence(ValueError):
 class Numbers:
     """Numbers of one report; texts are formatted for readers.
 
-    A name that a table lacks raises ``KeyError``.
+    A predictor is a measure or a baseline of the primary analysis. A question is one of
+    its correlations, by the name of the column: "r_gap", "r_gap_given_start" or
+    "r_test_accuracy", among others. A name that a table lacks raises ``KeyError``.
     """
 
     def __init__(self, tables: Tables, report: Path) -> None:
@@ -75,7 +77,12 @@ class Numbers:
         return inert(self.primary.loc[predictor, "title"]).removesuffix(ABOVE_CHANCE)
 
     def titles(self, gap: str, question: str = "r_gap") -> str:
-        """Titles of the measures with this verdict, joined by commas."""
+        """Titles of the measures with a verdict, joined by commas.
+
+        Args:
+            gap: the verdict, see ``verdict``.
+            question: a correlation of the primary analysis.
+        """
         names = [
             name for name in self.measures.index if self.verdict(name, question) == gap
         ]
@@ -147,7 +154,12 @@ class Numbers:
         return f"{table.loc[('iou', architecture, 0.8), 'pearson_r']:.2f}"
 
     def condition(self, gate: str, measure: str) -> float:
-        """The value of a condition on a measure."""
+        """The value of a condition that a study must meet for a verdict to count.
+
+        Args:
+            gate: the condition, as the table "gates" names it.
+            measure: the measure that it concerns, as that table names it.
+        """
         gates = self.tables["gates"]
         rows = gates[gates["gate"].eq(gate) & gates["concerns"].eq(measure)]
         if not len(rows):
@@ -201,7 +213,7 @@ class Numbers:
         return self.table("table2_tradeoff").set_index("quantity")
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the report that its findings need."""
+        """A table of the report that is not among ``tables``, read from its file."""
         table = read(self.report, name)
         if table is None:
             raise KeyError(f"{self.report} has no table {name}")
@@ -281,9 +293,12 @@ class Numbers:
         return self.measures.loc[names, columns].reset_index(drop=True)
 
     def _bootstrap(self, models: pd.DataFrame) -> Bootstrap:
-        """Draws of networks, with intervals for the measures that have one in 04."""
+        """Draws of networks, without intervals for measures that have none in 04.
+
+        Notebook 04 gives no interval to a measure whose values of single images are not
+        recorded.
+        """
         r_low = self.measures["r_gap_low"]
-        # such as measures whose values of single images are not recorded
         return Bootstrap(models, no_interval=r_low.index[r_low.isna()])
 
     def _add_r(
@@ -328,9 +343,7 @@ class Numbers:
             pretrained: the start.
             statistic: a name that pandas knows, such as "median".
         """
-        rows = read(self.report, table)
-        if rows is None:
-            raise KeyError(f"{self.report} has no table {table!r}")
+        rows = self.table(table)
         catalogue = self.tables["catalogue"].set_index("model_id")
         starts = rows["model_id"].map(catalogue["pretrained"]).astype(bool)
         return float(rows.loc[starts == pretrained, column].agg(statistic))
@@ -350,6 +363,7 @@ class Numbers:
         images = self.tables.get("images")
         if catalogue is None or images is None or not len(images):
             return {}
+        # Not the snapshot that a run takes before it stops.
         rows = catalogue[catalogue["snapshot"].ne("first")]
         rows = rows.dropna(subset=["test_accuracy"]).reset_index(drop=True)
         if not len(rows):

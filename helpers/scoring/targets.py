@@ -32,11 +32,13 @@ from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
 PLAIN_TARGET = "test images"  # name of the target without a shift
-# The one measure of unlabelled images that predicts no accuracy.
-RANKS = "matrix_norm_of_logits"
+# The one measure of unlabelled images whose values are no accuracies, so that it has no
+# error: it only ranks networks.
+_ONLY_RANKS = "matrix_norm_of_logits"
 
 
 def _part(shift: str) -> str:
+    """Part of the store that holds records on a target; "" is without a shift."""
     return f"target-{shift or 'test'}"
 
 
@@ -59,10 +61,10 @@ def on_targets(
         test: of ``classification.test_logits``.
 
     Returns:
-        A part per target: array "logits" (T, K) float16, table "scores". A measure of
-        the holdout is undefined where the study watches the test images
-        (``rule3_split``). Models that neither can be loaded here nor have records are
-        left out.
+        A part per target: array "logits" (T, K) float16, table "scores". Measures that
+        need held-out training images are undefined if a run holds out none, since it
+        stops by the test images (``rule3_split``). Models that neither can be loaded
+        here nor have records are left out.
     """
     measures = registry.measures_of_families(["unlabelled"])
     targets = _Targets(
@@ -87,14 +89,15 @@ class _Targets:
     """Targets, and the measures to compute on them for each model.
 
     It carries the measures themselves, since the registry of another process lacks
-    those that are defined in a notebook.
+    those that are defined in a notebook, that is, outside of the workbook.
     """
 
     folder: Path  # of the shifted images
     settings: evidence.MeasureSettings
     test: Records  # of ``classification.test_logits``
     measures: Sequence[registry.Measure]
-    from_outside: Mapping[str, evidence.Source]  # see ``sources_from_outside``
+    # Functions of such measures by name, see ``evidence.sources_from_outside``.
+    from_outside: Mapping[str, evidence.Source]
 
     def shifted(self, data: StudyData, shift: str) -> Tensor:
         """The test images under a shift, made at the first call and stored."""
@@ -111,8 +114,9 @@ def _on_targets(
     device: str,
 ) -> dict[str, dict[str, Any]]:
     """Records of the parts of targets that a model lacks."""
-    network = cache(partial(model.load, device))
+    network = cache(partial(model.load, device))  # loads it at the first call
     config = config_from(model.facts)
+    # Measures of unlabelled images take logits; the identity stands for the network.
     inputs: dict[str, Any] = {"network": nn.Identity()}
     if config.rule3_split == "holdout":
         holdout = images_of_run(data, config)[1]
@@ -189,8 +193,9 @@ def scores_on_targets(
         shifts: names of the targets.
 
     Returns:
-        A row per target and model, "test images" first: model_id, cell, kind,
-        architecture, target, test_accuracy (of the target), and the measures.
+        A row per target and model, "test images" first: model_id, cell (its
+        configuration), kind, architecture, target, test_accuracy (of the target), and
+        the measures.
     """
     facts = models[["model_id", CONFIGURATION, "kind", "architecture"]]
     tables = []
@@ -342,7 +347,7 @@ def prediction_errors(
         bootstrap = Bootstrap(models, draws=draws, seed=seed)
         r = bootstrap.estimate(names, "test_accuracy")
         points = 100 * models[names].sub(models["test_accuracy"], axis=0)
-        points[points.columns.intersection([RANKS])] = np.nan
+        points[points.columns.intersection([_ONLY_RANKS])] = np.nan
         table = pd.DataFrame({"target": target, "measure": names})
         table["title"] = [titles[name] for name in names]
         table["n"] = models[names].notna().sum().to_numpy()

@@ -1,6 +1,7 @@
 """The one primary analysis of a study.
 
-One model a run at its stop, on right labels, above the training accuracy of the paper.
+It takes one network of each run, that at the stop, where the labels are right and the
+training accuracy is above the paper's threshold.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ KIND = [
     "label_smoothing",
     "frozen_stages",
 ]
-_START_AXES = ["pretrained", "augmentation"]
+_START_AND_AUGMENTATION = ["pretrained", "augmentation"]
 WITHIN_SETTINGS = "r_gap_within_settings"
 
 
@@ -80,25 +81,30 @@ def primary_table(
         looks: number of analyses of the study's data; verdicts use 0.05 / looks.
 
     Returns:
-        A row per baseline (``baselines.TITLES``) and measure: baseline, n, kinds,
-        twins, level, and
+        A row per baseline (``baselines.TITLES``) and measure:
 
+        - baseline: whether it is one; n: number of networks; level: of intervals;
+        - kinds: number of kinds; twins: the same if architectures do not count, since
+          twins are kinds that differ in architecture alone;
         - r_gap, r_test_accuracy and r_gap_given_start (whether pretrained), with
           interval and p, see ``ranking.answers``;
         - r_gap_within_kinds, given training accuracy and loss, with its interval, p
           and least_p, the smallest p that so few arrangements allow;
-        - r_gap_within_settings, with the settings of each start held fixed too, its p
-          and the smallest r that it could tell;
-        - error_with, the error of the gap of a kind left out, of a baseline alone or
-          of a measure with training accuracy and loss; error_without of the latter
-          alone; saved_error_points, the difference, with its interval and p;
-        - error_with_twins, where a kind is left out in all of its architectures at
-          once, and saved_from_best_points, how much less that is than the error of the
-          best_baseline, which is chosen before a measure is looked at; _p_adjusted is
+        - r_gap_within_settings, with settings held fixed too, for each start and
+          augmentation; its p and the smallest r that it could tell;
+        - error_with: error of the gaps of held-out kinds, by a baseline alone, or by a
+          measure with training accuracy and loss;
+        - error_without: the same by training accuracy and loss alone;
+          saved_error_points is the difference, with its interval and p;
+        - error_with_twins: as error_with, but twins are held out together;
+        - best_baseline: of ``baselines.RIVALS`` that with the least such error,
+          error_best_twins; no measure is looked at to choose it. saved_from_best_points
+          is the difference to error_with_twins, with its interval, p, and _p_adjusted
           by Holm for all measures.
     """
     check_primary(measures)
-    # Sorted, so that settings with the same kinds have them in the same order.
+    # Sorted by kind, so that a permutation that gives one setting the values of another
+    # gives each network those of a network of its own kind.
     bootstrap = bootstrap.subset(np.argsort(bootstrap.models["kind"], kind="stable"))
     bootstrap = bootstrap.assign(**_groups(bootstrap.models))
     level = 1 - (1 - LEVEL) / looks
@@ -123,12 +129,16 @@ def primary_table(
 def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
     """Columns that name groups of networks.
 
-    setting: optimizer, rate, decay and batch, or the configuration where these do not
-    vary; by_start: setting and start; kinds: all kinds of training with this setting
-    (only settings with the same kinds are permuted); twins: the kind of training
-    without its architecture.
+    Args:
+        models: sorted by kind.
+
+    Returns:
+        setting: optimizer, rate, decay and batch, or the configuration where these do
+        not vary; by_start: setting, start and augmentation; kinds: the kinds of all
+        networks with this setting, joined (only settings with the same text are
+        permuted); twins: the kind of training without its architecture.
     """
-    text = models.astype(str)
+    text = models.astype(str)  # so that a sum joins columns
     setting = text.filter(items=SETTING).sum(axis=1)
     if setting.nunique() <= 1:
         setting = models[CONFIGURATION]
@@ -140,7 +150,7 @@ def _groups(models: pd.DataFrame) -> dict[str, pd.Series]:
     ]
     return {
         "setting": setting,
-        "by_start": text.filter(items=[*_START_AXES, *SETTING]).sum(axis=1),
+        "by_start": text.filter(items=[*_START_AND_AUGMENTATION, *SETTING]).sum(axis=1),
         "kinds": text["kind"].groupby(setting).transform("".join),
         "twins": pd.Series(twins, models.index, dtype=object),
     }
@@ -160,7 +170,8 @@ def _correlations(
     table = pd.DataFrame({"measure": names})
     table["n"] = np.isfinite(bootstrap.models[names].astype(float)).sum().to_numpy()
     for question in questions:
-        table = table.assign(**answers(bootstrap, names, question, rows, level)[0])
+        columns, _ = answers(bootstrap, names, question, rows, level)
+        table = table.assign(**columns)
     return table
 
 
@@ -210,10 +221,13 @@ def _measure_rows(
     table = table.assign(**_within_kinds(bootstrap, names, permutations, level))
     table = table.assign(**_within_settings(bootstrap, names, permutations))
 
-    saved = saved_errors(bootstrap, names, Rivalry(fit, None, "kind", "twins"), level)
+    with_fit = Rivalry(predictors=fit, left_out="kind", alike="twins")
+    saved = saved_errors(bootstrap, names, with_fit, level)
     table = table.assign(**saved.drop(columns="measure"))
+
     best = best_rival(baselines, gap, folds_of(bootstrap, "twins"))
-    twins = saved_errors(bootstrap, names, Rivalry(fit, best.columns, "twins"), level)
+    with_best = Rivalry(predictors=fit, rival=best.columns, left_out="twins")
+    twins = saved_errors(bootstrap, names, with_best, level)
     table["best_baseline"] = best.name
     table["error_best_twins"] = twins["error_without"]
     table["error_with_twins"] = twins["error_with"]
@@ -244,7 +258,7 @@ def _within_kinds(
 def _within_settings(
     bootstrap: Bootstrap, names: list[str], permutations: int
 ) -> dict[str, Array]:
-    """r within kinds with settings of each start held fixed too, p and smallest r.
+    """r within kinds with settings held fixed too, see ``by_start``; p, smallest r.
 
     There is no interval: a draw repeats configurations, so it has too few different
     ones for so many columns. The smallest r that has 80 % power is by Fisher's
