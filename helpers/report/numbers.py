@@ -213,7 +213,7 @@ class Numbers:
         return self.table("table2_tradeoff").set_index("quantity")
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the report that is not among ``tables``, read from its file."""
+        """A table of the report, read from its file: ``tables`` holds only some."""
         table = read(self.report, name)
         if table is None:
             raise KeyError(f"{self.report} has no table {name}")
