@@ -126,8 +126,8 @@ class Study:
     ) -> "Study":
         """Open a study by its name.
 
-        If the records are not in the default place, see ``files.records_of``, their
-        folder is noted in a file in the folder of work.
+        Worker processes know the folder of work alone. If the records are not in their
+        default place, see ``files.records_of``, a file there notes where they are.
 
         Args:
             name: of its folder in ``work_dir`` and ``reports_dir``.

@@ -33,6 +33,7 @@ MASKS = "masks"  # the part of the store that keeps masks of the scored images
 SOURCE = "computed_from"  # column with the origin of a row, one of the next two
 OF_NETWORKS = "networks, as published"
 OF_MAPS = "kept maps"
+# Follows the sentence ``Records.left_out``, which says what to do to have all networks.
 WITHOUT_NETWORKS = (
     "Until then rows stand as published, and with other parameters Grad-CAM of the "
     "predicted class is computed from its kept maps "
@@ -60,9 +61,9 @@ def masks_of_images(
     images = scored_on.images_of(store.shared())
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
     folder = store.folder / f"{MASKS}-{json_digest(settings)}"
-    records = Records({MASKS: folder}, (), store.published)
+    records = Records({MASKS: folder}, models=(), published=store.published)
     masks = {}
-    for provider in providers:
+    for provider in providers:  # stands where other parts have the id of a model
         record = records.record(MASKS, provider)
         if images.has_pixels and (provider == "folder" or not record):
             new_masks = make_masks(provider, images, path).numpy()
@@ -100,7 +101,8 @@ def scores_of_maps(
         a map that was not rounded. Without rows where records lack maps of some images.
     """
     size = images.images.shape[-1]
-    method, formula = CLOSED_FORMS[0]
+    method, formula = CLOSED_FORMS[0]  # Grad-CAM
+    # How the maps were made: columns ``compute.WAY``, without the annotation.
     way = {
         "method": method,
         "formula": formula,
@@ -175,13 +177,15 @@ def fill_from_published(
         return ours
     if SOURCE not in published:
         published = published.assign(**{SOURCE: OF_NETWORKS})
+    # Rows that were published of maps are ours to compute again.
     published = published[published[SOURCE] == OF_NETWORKS]
+    # An empty text in a .csv is read as NaN.
     texts = published.select_dtypes(exclude=["number", "bool"]).columns
     published = published.fillna(dict.fromkeys(texts, ""))
     if ours.empty:
         return published.reset_index(drop=True)
     of_networks = _by_keys(published, keys)
-    rows = of_networks | _by_keys(ours, keys)
+    rows = of_networks | _by_keys(ours, keys)  # published keys first, in their order
     if stand:
         rows |= of_networks
     columns = dict.fromkeys([*published, *ours])

@@ -114,16 +114,18 @@ def of_files(
     headers = {name: _header(path) for name, path in files.items()}
     model_ids = [header.get("model_id", "") for header in headers.values()]
     study = calibration.read(place.reports, place.study or calibration.DEFAULT_STUDIES)
-    study = study.without([name.partition("@")[0] for name in model_ids])
-    images = _images(inputs, place, preparation, model_ids, study.images)
+    # A model of a study has the id <run_id>@<snapshot>; it is not to judge itself.
+    run_ids = [model_id.partition("@")[0] for model_id in model_ids]
+    study = study.without(run_ids)
+    most_images = inputs.most or study.images
+    images = _images(inputs, place, preparation, model_ids, most_images)
     is_named = bool(inputs.class_names)
     examined = [
         _examined(name, path, reading, normalise, images, is_named)
         for name, path in files.items()
     ]
-    store = Store(
-        place.work, partial(OwnImages, *images), device=place.device, jobs=place.jobs
-    )
+    images_of_process = partial(OwnImages, *images)  # called by each process
+    store = Store(place.work, images_of_process, device=place.device, jobs=place.jobs)
     examined = _with_checked_orders(examined, store, images, is_named)
     facts = pd.DataFrame([item.facts for item in examined], columns=FACTS)
     facts["known_accuracy"] = [images.test_accuracy(name) for name in model_ids]
@@ -145,7 +147,7 @@ def _judged(
     usable = [model for model, keep in zip(models, is_usable, strict=True) if keep]
     labelled = len(images.labelled or ())
     scored = None
-    right = None
+    right = None  # whether each model classifies each labelled image correctly
     if usable:
         class_images = facts.set_index("model_id")["class_images"].to_dict()
         scored = judging.scored(store, usable, images, study, class_images)
@@ -181,8 +183,15 @@ def _images(
     model_ids: Sequence[str],
     most: int,
 ) -> OwnImages:
-    """Images of the study whose checkpoints these are, or else of the user's folder."""
-    most = inputs.most or most
+    """Images of the study whose checkpoints these are, or else of the user's folder.
+
+    Args:
+        inputs: checkpoints and images.
+        place: folders.
+        preparation: how training prepared images.
+        model_ids: that the checkpoints state, "" for one that states none.
+        most: training images to score on, at most; 0 takes all.
+    """
     unpacked = place.work / "unpacked"
     images = images_of_report(
         inputs.images, model_ids, place.reports, most, place.work / "cache"
@@ -234,6 +243,7 @@ def _examined(
         if is_of_machine(fault):
             raise
         lines = str(fault).splitlines() or [type(fault).__name__]
+        # The name of the file stands beside the reason, so it is not repeated.
         reason = lines[0].removeprefix(f"{path.name} was refused: ")
         facts["fault"] = reason.replace(path.name, "it", 1)
         return Examined(path, reading, facts, None)

@@ -184,6 +184,9 @@ def calibrate(
 ) -> Level:
     """Find a strength whose mean SSIM is within 0.01 of a target.
 
+    Strengths are doubled until the target lies between two of them. Then the secant of
+    these two is followed; each third step is a bisection, which is certain to end.
+
     Args:
         noise: the generator.
         images: (N, 3, H, W) uint8.
@@ -199,7 +202,8 @@ def calibrate(
         nearest = min(tried, key=lambda strength: abs(tried[strength] - target))
         if abs(tried[nearest] - target) <= _TOLERANCE:
             return Level(target, tried[nearest], nearest)
-        strength = _next_strength(tried, target, limit, halve=step % 3 == 2)
+        is_third_step = step % 3 == 2
+        strength = _next_strength(tried, target, limit, halve=is_third_step)
         if strength is None:
             break
         degraded = degrade(images, noise, strength)
@@ -221,10 +225,9 @@ def _next_strength(
     strengths = sorted(tried)
     for low, high in itertools.pairwise(strengths):
         if tried[low] > target >= tried[high]:
-            share = (tried[low] - target) / (tried[low] - tried[high])
-            share = min(0.9, max(0.1, share))
-            if halve:  # as bisection does, which is certain to end
-                share = 0.5
+            secant = (tried[low] - target) / (tried[low] - tried[high])
+            # Not too near to an end, so that the distance shrinks from both sides.
+            share = 0.5 if halve else min(0.9, max(0.1, secant))
             return low + share * (high - low)
     strongest = strengths[-1]
     if strongest == limit:

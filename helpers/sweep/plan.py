@@ -181,7 +181,7 @@ def passes_of_scoring(parameters: Mapping[str, Any], train: int) -> float:
     families = parameters.get("families", ["localization"])
     total = 1.0 * scored  # logits and maps, from one pass
     if "prediction" in families:
-        total += 3 * scored  # three turns
+        total += 3 * scored  # turned by 90, 180 and 270 degrees
     if "reliance" in families:
         total += 3 * scored  # three ways to grey boxes
     if "perturbation" in families:
@@ -262,9 +262,8 @@ def costs(
             for item in runs
             if (item.architecture, item.batch_size) == (architecture, batch)
         ]
-        epochs = [
-            min(images.train, item.images_per_class * images.classes or images.train)
-            * of_group.step
+        seconds_per_epoch = [
+            _images_fitted(item, images) * of_group.step
             + images.test * of_group.evaluation
             for item in chosen
         ]
@@ -274,13 +273,19 @@ def costs(
                 batch,
                 len(chosen),
                 1 / of_group.step,
-                max(epochs),
-                sum(epochs) * parameters["max_epochs"] / 3600,
+                max(seconds_per_epoch),
+                sum(seconds_per_epoch) * parameters["max_epochs"] / 3600,
                 len(chosen) * snapshots * passes * of_group.scored / 3600,
                 snapshots * of_group.weights * len(chosen),
             )
         )
     return rows
+
+
+def _images_fitted(run_config: RunConfig, images: Images) -> int:
+    """Number of training images of a run."""
+    of_all_classes = run_config.images_per_class * images.classes
+    return min(images.train, of_all_classes or images.train)  # 0 takes all
 
 
 def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
@@ -299,6 +304,7 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
             "06_kappa_tradeoff must be among its notebooks"
         )
         return 2
+    # Notebooks may differ in what many have, such as jobs; here that of 02 counts.
     training = next(
         item.parameters for item in study.executions if item.notebook[:2] == "02"
     )
