@@ -76,7 +76,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--study": {
         "default": "",
         "help": "study under --reports that calibrates, several joined by +; none: "
-        "kinds20+filled20",
+        "kinds20+filled20+kinds24",
     },
     "--reports": {
         "default": "reports",

@@ -16,26 +16,29 @@ from helpers.statistics.bootstrap import CONFIGURATION
 from helpers.statistics.prediction import with_log_train_loss
 
 # The studies that calibrate if none is named, joined by "+".
-DEFAULT_STUDIES = "kinds20+filled20"
+DEFAULT_STUDIES = "kinds20+filled20+kinds24"
 SHIFTS = (
     "accuracy_under_augmentation (horizontal translation)",
     "accuracy_under_augmentation (vertical translation)",
 )
 # Mean of the two. Which of the two is lower depends on the images, not on the network.
 SHIFTED = "accuracy_under_translation"
-# Columns of the measures that may be chosen for predictions, with their titles. They
-# are accuracies on changed training images: like a test accuracy they are in [0, 1] for
-# any network and images, and they need no boxes. They are few, since a choice among
-# many measures is less likely to hold for other kinds of training.
-CANDIDATES = {
+# Columns of the measures from which gaps are predicted, with their titles. They are
+# accuracies on changed training images: like a test accuracy they are in [0, 1] for
+# any network and images, and they need no boxes. They are few and named in advance,
+# since a choice among many measures is less likely to hold for other kinds of training.
+CHANGED_IMAGES = {
     "mixup_accuracy": "mixup accuracy (input)",
     "mixup_accuracy (first layer)": "mixup accuracy (first layer)",
     SHIFTED: "accuracy on shifted images",
 }
-# The measures from which the candidates are computed.
+# The measures of the store from which these columns are computed.
 MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")
 # Column: natural logarithm of the number of images per class in training.
 LOG_CLASS_IMAGES = "log_class_images"
+# Settings that change what ``MEASURES`` estimate; others change their precision alone,
+# or other measures.
+_DECISIVE_SETTINGS = ("transform_ranges",)
 # Notebook parameters that share a name with a ``MeasureSettings`` field but mean
 # training.
 _PARAMETERS_OF_TRAINING = {"seed"}
@@ -50,12 +53,14 @@ class Calibration(NamedTuple):
 
     study: str  # name of the study, or names joined by "+"
     # A row per model: the catalogue's columns, study, kind, log_train_loss,
-    # LOG_CLASS_IMAGES (NaN if not known), and a column per candidate.
+    # LOG_CLASS_IMAGES (NaN if not known), and a column per measure.
     models: pd.DataFrame
-    # Columns of measures that are finite for all models and differ between them.
-    candidates: tuple[str, ...]
-    # Parameters of the first study's notebooks; "classes": number of its classes.
+    # Columns of ``CHANGED_IMAGES`` that are finite for all models and differ between
+    # them.
+    measures: tuple[str, ...]
+    # Parameters of the first study's notebooks.
     parameters: Mapping[str, Any]
+    classes: tuple[int, ...]  # number of classes of each study that states it
     settings: MeasureSettings  # with which its measures were computed
 
     @property
@@ -117,15 +122,27 @@ def read(reports: Path, study: str) -> Calibration:
         calibrations.append(_read_one(inside(reports, name)))
     first = calibrations[0]
     for other in calibrations[1:]:
-        if other.settings != first.settings or other.images != first.images:
+        for name in _DECISIVE_SETTINGS:
+            ours = getattr(first.settings, name)
+            theirs = getattr(other.settings, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"{first.study} was scored with {name} {ours!r} and {other.study} "
+                    f"with {theirs!r}; calibrate by one of them"
+                )
+        if other.images != first.images:
             raise ValueError(
-                f"{first.study} and {other.study} were scored by other settings or on "
-                "another number of images; calibrate by one of them"
+                f"{first.study} was scored on {first.images} images and {other.study} "
+                f"on {other.images}; calibrate by one of them"
             )
     models = pd.concat([one.models for one in calibrations], ignore_index=True)
-    shared = set.intersection(*(set(one.candidates) for one in calibrations))
-    candidates = tuple(name for name in CANDIDATES if name in shared)
-    return first._replace(study=study, models=models, candidates=candidates)
+    shared = set.intersection(*(set(one.measures) for one in calibrations))
+    return first._replace(
+        study=study,
+        models=models,
+        measures=tuple(name for name in CHANGED_IMAGES if name in shared),
+        classes=tuple(count for one in calibrations for count in one.classes),
+    )
 
 
 def _read_one(folder: Path) -> Calibration:
@@ -136,12 +153,12 @@ def _read_one(folder: Path) -> Calibration:
     )
     catalogue = catalogue.fillna(dict.fromkeys(text_columns, ""))
     scores = read_table(folder / "tables/scores.parquet")
-    models = with_log_train_loss(with_candidates(catalogue, scores))
+    models = with_log_train_loss(with_changed_images(catalogue, scores))
     models[LOG_CLASS_IMAGES] = np.log(class_images(models, folder))
     has_right_labels = models["label_noise"].eq(0)
     is_analysed = models["left_out"].eq("") & models["gap"].notna()
     models = models[has_right_labels & is_analysed].reset_index(drop=True)
-    candidates = [name for name in CANDIDATES if name in models]
+    measures = [name for name in CHANGED_IMAGES if name in models]
     parameters = parameters_of(folder)
     setting_names = {field.name for field in fields(MeasureSettings)}
     names = (setting_names & set(parameters)) - _PARAMETERS_OF_TRAINING
@@ -152,8 +169,9 @@ def _read_one(folder: Path) -> Calibration:
     return Calibration(
         study=folder.name,
         models=models.assign(study=folder.name),
-        candidates=tuple(name for name in candidates if _varies(models[name])),
+        measures=tuple(name for name in measures if _varies(models[name])),
         parameters=parameters,
+        classes=_class_count(folder),
         settings=settings,
     )
 
@@ -184,7 +202,7 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
     return limited.fillna(all_images) * (1 - held_out)
 
 
-def with_candidates(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+def with_changed_images(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Add a column per measure to models, and ``SHIFTED`` if both shifts are measured.
 
     Args:
@@ -211,7 +229,7 @@ def parameters_of(folder: Path) -> dict[str, Any]:
         folder: folder of the report.
 
     Returns:
-        Values by name, and the number of classes under "classes".
+        Values by name.
     """
     parameters: dict[str, Any] = {}
     for path in sorted(folder.glob("story/0[1-4]*.json")):
@@ -219,10 +237,15 @@ def parameters_of(folder: Path) -> dict[str, Any]:
             if item["kind"] == "parameters":
                 values = item.get("values", {})
                 parameters |= {name: _literal(text) for name, text in values.items()}
-    images = folder / "tables/images.csv"
-    if images.is_file():
-        parameters["classes"] = int(pd.read_csv(images)["classes"].iloc[0])
     return parameters
+
+
+def _class_count(folder: Path) -> tuple[int, ...]:
+    """The number of classes of a report; empty if the report does not state it."""
+    path = folder / "tables/images.csv"
+    if not path.is_file():
+        return ()
+    return (int(pd.read_csv(path)["classes"].iloc[0]),)
 
 
 def _literal(text: str) -> Any:

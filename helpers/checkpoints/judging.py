@@ -11,11 +11,11 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from helpers.checkpoints.calibration import (
-    CANDIDATES,
+    CHANGED_IMAGES,
     LOG_CLASS_IMAGES,
     MEASURES,
     Calibration,
-    with_candidates,
+    with_changed_images,
 )
 from helpers.checkpoints.images import OwnImages, digest
 from helpers.checkpoints.prediction import (
@@ -76,11 +76,11 @@ _TITLES_AND_FORMATS = {
 class Scored(NamedTuple):
     """Values of checkpoints on their training images, and the predictor for them."""
 
-    # A row per model: model_id, the columns FIT, LOG_CLASS_IMAGES, chosen measures.
+    # A row per model: model_id, the columns FIT, LOG_CLASS_IMAGES, and measures.
     table: pd.DataFrame
     predictor: Predictor
     scores: pd.DataFrame  # a row per measure and model, with reasons of NaN
-    classes: int = 0  # number of classes of the studies; 0 if not known
+    classes: tuple[int, ...] = ()  # number of classes of each study, where known
 
 
 def scored(
@@ -90,7 +90,7 @@ def scored(
     study: Calibration,
     class_images: Mapping[str, float] | None = None,
 ) -> Scored:
-    """Compute training accuracy and loss of models, and the measures a study chooses.
+    """Compute training accuracy and loss of models, and the measures that predict.
 
     The measures are computed on as many training images as in the study, if there are
     as many.
@@ -108,7 +108,7 @@ def scored(
     images_of_study = study.images or count
     fraction = study.settings.perturbation_fraction * images_of_study / count
     settings = replace(study.settings, perturbation_fraction=min(1.0, fraction))
-    by = predictor(study.models, study.candidates)
+    by = predictor(study.models, study.measures)
     # Measures of the store, and the columns of the catalogue that hold the same.
     fit = {"training_accuracy": "train_accuracy", "training_loss": "train_loss"}
     records = score(
@@ -121,12 +121,12 @@ def scored(
     )
     scores = score_table(records)
     table = pd.DataFrame({"model_id": [model.model_id for model in models]})
-    table = with_log_train_loss(with_candidates(table, scores).rename(columns=fit))
+    table = with_changed_images(table, scores).rename(columns=fit)
+    table = with_log_train_loss(table)
     numbers = table["model_id"].map(class_images or {}).astype(float)
     table[LOG_CLASS_IMAGES] = np.log(numbers)
-    columns = ["model_id", *FIT, LOG_CLASS_IMAGES, *by.chosen]
-    classes = int(study.parameters.get("classes", 0))
-    return Scored(table.reindex(columns=columns), by, scores, classes)
+    columns = ["model_id", *FIT, LOG_CLASS_IMAGES, *study.measures]
+    return Scored(table.reindex(columns=columns), by, scores, study.classes)
 
 
 def predicted_classes(
@@ -289,13 +289,12 @@ def _reasons_beyond_studies(table: pd.DataFrame, scored: Scored) -> list[str]:
     outside = by.regression.out_of_range_columns(table)
     reasons = []
     for number, row in enumerate(table.itertuples()):
-        ratio = row.outputs / scored.classes if scored.classes else 1.0
         if not row.residual:
             reasons.append(_NOT_A_RESNET)
-        elif not 1 / _CLASS_RATIO_LIMIT <= ratio <= _CLASS_RATIO_LIMIT:
+        elif not _covers_classes(scored.classes, row.outputs):
             reasons.append(
                 f"beyond what the studies cover ({row.outputs} classes; "
-                f"there {scored.classes})"
+                f"there {' and '.join(map(str, sorted(set(scored.classes))))})"
             )
         elif is_far[number]:
             values = table.iloc[number]
@@ -307,9 +306,17 @@ def _reasons_beyond_studies(table: pd.DataFrame, scored: Scored) -> list[str]:
     return reasons
 
 
+def _covers_classes(of_studies: Sequence[int], classes: int) -> bool:
+    """Whether a number of classes is not far from those of the studies, if known."""
+    if not of_studies:
+        return True
+    fewest = min(of_studies) / _CLASS_RATIO_LIMIT
+    return fewest <= classes <= _CLASS_RATIO_LIMIT * max(of_studies)
+
+
 def _compared(column: str, value: float, by: Predictor) -> str:
     """Compare a value with the studies: "training loss 2, there 0.01 to 0.5"."""
-    title = CANDIDATES.get(column, column)
+    title = CHANGED_IMAGES.get(column, column)
     formatted = "{:.2f}".format
     if column in _TITLES_AND_FORMATS:
         title, formatted = _TITLES_AND_FORMATS[column]
@@ -332,7 +339,9 @@ def _with_notes_on_ranges(table: pd.DataFrame, by: Predictor) -> pd.DataFrame:
                 for name in columns
                 if name in _TITLES_AND_FORMATS
             ]
-            words += [CANDIDATES[name] for name in columns if name in CANDIDATES]
+            words += [
+                CHANGED_IMAGES[name] for name in columns if name in CHANGED_IMAGES
+            ]
             words = words or columns
             note_on_range = f"outside the studies' range: {', '.join(words)}"
             note = "; ".join(filter(None, [note, note_on_range]))

@@ -18,23 +18,18 @@ from helpers.checkpoints.calibration import LOG_CLASS_IMAGES
 from helpers.statistics.bootstrap import CONFIGURATION
 from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import (
-    FEWEST_FOLDS,
     FIT,
     PENALTIES,
-    held_out_errors,
     random_folds,
 )
 
 LEVEL = 0.8  # of prediction intervals
 # Half of such an interval, in standard deviations.
 QUANTILE = float(scipy.stats.norm.ppf((1 + LEVEL) / 2))
-MOST = 3  # measures, at most, besides the columns of ``fitted_columns``
 FEWEST_CONFIGURATIONS = 8
 # If the distance between predicted and observed accuracies is above this quantile, the
 # errors of predictions are taken to be larger than they were in the study.
 TRUSTED = 0.95
-_LEAST_GAIN = 0.1  # share of the error that a further measure must remove
-_DEALS = 3  # random divisions into folds, over which errors are averaged
 # A value is out of range if it is outside of the study's range by this share of it.
 _MARGIN = 0.1
 
@@ -42,7 +37,6 @@ _MARGIN = 0.1
 class Regression(NamedTuple):
     """A ridge regression that predicts the gap from some columns of a model."""
 
-    chosen: tuple[str, ...]  # measures, beside the columns of ``fitted_columns``
     pipeline: Pipeline
     ranges: pd.DataFrame  # of each column among the models fitted: low, high
     groups: int  # of models that err together, on which the regression rests
@@ -103,18 +97,13 @@ class Predictor(NamedTuple):
     """A regression, and its errors on groups of models that were held out."""
 
     regression: Regression
-    # A row per model of the study, predicted by the whole method without its group:
-    # group, truth, predicted, leverage.
+    # A row per model of the studies, predicted by the regression without its group:
+    # study, group, truth, predicted, leverage.
     left_out: pd.DataFrame
     half_width_at_0: float  # of an interval where the leverage is 0
     error_sd_at_0: float  # standard deviation of errors where the leverage is 0
     # Share of the squared error that all models of a study have in common.
     common: float
-
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """Measures that the regression uses besides the columns ``fitted_columns``."""
-        return self.regression.chosen
 
     @property
     def ranges(self) -> pd.DataFrame:
@@ -157,63 +146,31 @@ def fitted_columns(models: pd.DataFrame) -> tuple[str, ...]:
     return FIT
 
 
-def _folds(
-    models: pd.DataFrame, fewest_kinds: int, deals: int = 1
-) -> NDArray[np.int64]:
-    """Fold of each model in each of D divisions into folds, (D, n).
+def _folds(models: pd.DataFrame) -> NDArray[np.int64]:
+    """Fold of each model, (n,).
 
-    A fold is a kind of training, of all studies at once: one division. With too few
-    kinds it is a tenth of the configurations, dealt at random ``deals`` times.
+    A fold is a kind of training, of all studies at once; if all models are of one
+    kind, it is a tenth of the configurations, dealt at random.
     """
-    if models["kind"].nunique() >= fewest_kinds:
-        kinds, _ = pd.factorize(models["kind"])
-        return kinds[None]  # (1, n)
-    return random_folds(models[CONFIGURATION], deals)
+    if models["kind"].nunique() > 1:
+        return pd.factorize(models["kind"])[0]
+    return random_folds(models[CONFIGURATION], 1)[0]
 
 
-def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
-    """Choose at most ``MOST`` measures by forward selection.
-
-    Each step adds the measure with the least error on left-out kinds, if it lowers
-    this error by a tenth or more.
-
-    Args:
-        models: of ``Calibration.models``.
-        candidates: columns of measures.
-    """
-    folds = _folds(models, FEWEST_FOLDS, _DEALS)
-    gap = models["gap"].to_numpy(dtype=float)
-    fitted = fitted_columns(models)
-    chosen: list[str] = []
-    error = held_out_errors(models[list(fitted)], gap, folds).mean()
-    while len(chosen) < MOST:
-        rest = [name for name in candidates if name not in chosen]
-        if not rest:
-            break
-        columns = [[*fitted, *chosen, name] for name in rest]
-        sets = np.stack([models[names].to_numpy(dtype=float) for names in columns])
-        errors = held_out_errors(sets, gap, folds).mean(1)
-        if not errors.min() < (1 - _LEAST_GAIN) * error:
-            break
-        chosen.append(rest[int(errors.argmin())])
-        error = errors.min()
-    return tuple(chosen)
-
-
-def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
+def predictor(models: pd.DataFrame, measures: Sequence[str]) -> Predictor:
     """Fit a regression to studies, with intervals from errors on left-out kinds.
 
     An interval is ``predicted ± w * sqrt(1 + leverage)``, so that it widens with the
     distance from what the studies cover; locally weighted conformal prediction, Lei et
     al. 2018, with groups as in Dunn, Wasserman and Ramdas 2023. w is the ``LEVEL``
     quantile of ``|error| / sqrt(1 + leverage)`` over models that were predicted
-    without their kind, which was also left out when measures were chosen. All kinds
-    weigh the same, and one further group counts as a miss. ``coverage`` measures how
-    many gaps the intervals contain.
+    without their kind. All studies weigh the same, and so do all kinds of a study;
+    one further group counts as a miss. ``coverage`` measures how many gaps the
+    intervals contain.
 
     Args:
         models: as ``Calibration.models``.
-        candidates: columns of measures that may be chosen.
+        measures: columns of measures that predict, besides ``fitted_columns``.
 
     Raises:
         ValueError: below ``FEWEST_CONFIGURATIONS``.
@@ -224,23 +181,23 @@ def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
             f"the study has {count} configurations with scores; "
             f"{FEWEST_CONFIGURATIONS} are needed to calibrate others"
         )
-    regression = _fit_regression(models, choose(models, candidates))
-    left_out = _left_out(models, candidates)
+    regression = _fit_regression(models, measures)
+    left_out = _left_out(models, measures)
     return Predictor(
         regression=regression,
         left_out=left_out,
         half_width_at_0=_half_width_at_0(left_out, regression.groups),
         error_sd_at_0=_error_sd_at_0(left_out),
-        common=_common(models, candidates),
+        common=_common(models, measures),
     )
 
 
-def _fit_regression(models: pd.DataFrame, chosen: tuple[str, ...]) -> Regression:
+def _fit_regression(models: pd.DataFrame, measures: Sequence[str]) -> Regression:
     """Ridge regression on standardised columns, Hoerl and Kennard 1970.
 
     Its penalty is the one with the least leave-one-out error.
     """
-    names = [*fitted_columns(models), *chosen]
+    names = [*fitted_columns(models), *measures]
     columns = models[names].astype(float)
     pipeline = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
     pipeline.fit(columns.to_numpy(), models["gap"].to_numpy(dtype=float))
@@ -250,7 +207,6 @@ def _fit_regression(models: pd.DataFrame, chosen: tuple[str, ...]) -> Regression
     # Models of a group err together: the information is that of G, not of n models.
     information = (z.T @ z + penalty) * groups / len(models)
     return Regression(
-        chosen=chosen,
         pipeline=pipeline,
         ranges=pd.DataFrame({"low": columns.min(), "high": columns.max()}),
         groups=groups,
@@ -261,20 +217,21 @@ def _fit_regression(models: pd.DataFrame, chosen: tuple[str, ...]) -> Regression
 def _groups(models: pd.DataFrame) -> int:
     """Number of groups of models that err together: kinds by study, or folds."""
     if models["kind"].nunique() < 2:
-        return len(np.unique(_folds(models, 2)))
+        return len(np.unique(_folds(models)))
     columns = [name for name in ("study", "kind") if name in models]
     return len(models[columns].drop_duplicates())
 
 
-def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
-    """Predict each model by the whole method without its kind.
+def _left_out(models: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
+    """Predict each model by a regression without its kind.
 
     Returns:
         See ``Predictor.left_out``.
     """
     table = pd.DataFrame(
         {
-            "group": _folds(models, 2)[0],
+            "study": models.get("study", ""),
+            "group": _folds(models),
             "truth": models["gap"].astype(float),
             "predicted": np.nan,
             "leverage": np.nan,
@@ -284,7 +241,7 @@ def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     for group in table["group"].unique():
         inside = table["group"] == group
         rest = models[~inside]
-        regression = _fit_regression(rest, choose(rest, candidates))
+        regression = _fit_regression(rest, measures)
         x = models.loc[inside, list(regression.ranges.index)].to_numpy(dtype=float)
         table.loc[inside, "predicted"] = regression.pipeline.predict(x)
         table.loc[inside, "leverage"] = regression.leverage(models[inside])
@@ -294,7 +251,7 @@ def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 def _half_width_at_0(
     left_out: pd.DataFrame, groups: int, level: float = LEVEL
 ) -> float:
-    """Quantile of errors in units of ``sqrt(1 + leverage)``, equal weight per group."""
+    """Quantile of errors in units of ``sqrt(1 + leverage)``."""
     errors, weights = _scaled_errors(left_out)
     # 1e-9: rounding must not lift a quantile that falls on an error to the next error.
     quantile_level = min(1.0, level * (groups + 1) / groups - 1e-9)
@@ -304,19 +261,23 @@ def _half_width_at_0(
 
 
 def _error_sd_at_0(left_out: pd.DataFrame) -> float:
-    """Root mean square of errors in the same units, equal weight per group."""
+    """Root mean square of errors in the same units."""
     errors, weights = _scaled_errors(left_out)
     return float(np.sqrt(np.average(errors**2, weights=weights)))
 
 
 def _scaled_errors(left_out: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Errors over ``sqrt(1 + leverage)``, and weights with equal sums by group."""
+    """Errors over ``sqrt(1 + leverage)``, and their weights.
+
+    The weights have equal sums by study, and within a study by group.
+    """
     errors = (left_out["truth"] - left_out["predicted"]).abs()
-    weights = 1 / left_out.groupby("group")["truth"].transform("size")
+    weights = 1 / left_out.groupby(["study", "group"])["truth"].transform("size")
+    weights /= weights.groupby(left_out["study"]).transform("sum")
     return errors / np.sqrt(1 + left_out["leverage"]), weights
 
 
-def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
+def _common(models: pd.DataFrame, measures: Sequence[str]) -> float:
     """Share of the squared error that all models of a study have in common.
 
     Squared mean over mean square of a study's errors when the other studies predict
@@ -328,7 +289,7 @@ def _common(models: pd.DataFrame, candidates: Sequence[str]) -> float:
     squares = []
     for _, inside in models.groupby("study"):
         others = models.drop(inside.index)
-        regression = _fit_regression(others, choose(others, candidates))
+        regression = _fit_regression(others, measures)
         errors = inside["gap"].to_numpy(dtype=float) - regression.predicted(inside)
         means.append(errors.mean() ** 2)
         squares.append((errors**2).mean())
@@ -355,12 +316,12 @@ def compared_with_truth(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
     )
 
 
-def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
+def coverage(models: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
     """Try the whole method on each kind of training without having seen it.
 
     Args:
         models: of ``Calibration.models``.
-        candidates: columns of measures that may be chosen.
+        measures: columns of measures that predict.
 
     Returns:
         The table of ``compared_with_truth``; a kind is skipped if without it too few
@@ -371,7 +332,7 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     for _, inside in models.groupby("kind", sort=False):
         rest = models.drop(inside.index)
         if rest[CONFIGURATION].nunique() >= FEWEST_CONFIGURATIONS:
-            tables.append(compared_with_truth(inside, predictor(rest, candidates)))
+            tables.append(compared_with_truth(inside, predictor(rest, measures)))
     return pd.concat(tables, ignore_index=True) if tables else empty
 
 

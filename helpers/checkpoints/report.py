@@ -12,7 +12,11 @@ import numpy as np
 import pandas as pd
 
 from helpers.checkpoints.builders import describe
-from helpers.checkpoints.calibration import CANDIDATES, LOG_CLASS_IMAGES, Calibration
+from helpers.checkpoints.calibration import (
+    CHANGED_IMAGES,
+    LOG_CLASS_IMAGES,
+    Calibration,
+)
 from helpers.checkpoints.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.checkpoints.prediction import LEVEL
 from helpers.networks.weights import ResNetForm
@@ -126,7 +130,7 @@ def rests_on(scored: Scored, study: Calibration) -> str:
         "train_accuracy": "training accuracy",
         "log_train_loss": "training loss",
         LOG_CLASS_IMAGES: "training images of a class",
-    } | CANDIDATES
+    } | CHANGED_IMAGES
     return _sentence(
         "rests_on",
         columns=[titles[name] for name in by.ranges.index],
@@ -164,9 +168,11 @@ def differs(
         of_study = "; ".join(sorted(networks_of_study))
         of_files = "; ".join(sorted(networks_of_files)[:3])
         differences.append(("networks", of_study, of_files))
+    if study.classes and classes not in study.classes:
+        of_studies = " or ".join(map(str, sorted(set(study.classes))))
+        differences.append(("classes", of_studies, str(classes)))
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
-        "classes": (study.parameters.get("classes", classes), classes),
         "images that measures are read on": (study.images or images, images),
     }
     differences += [

@@ -9,7 +9,7 @@ from tests.checkpoints.conftest import models_table
 def test_a_report_gives_models_with_kinds_and_measures(reports):
     known = calibration.read(reports(), "a study")
     assert known.models["kind"].tolist() == models_table()["kind"].tolist()
-    assert known.candidates == ("mixup_accuracy", "accuracy_under_translation")
+    assert known.measures == ("mixup_accuracy", "accuracy_under_translation")
     np.testing.assert_allclose(
         known.models["accuracy_under_translation"], models_table()["other"]
     )  # the mean of both shifts
@@ -33,12 +33,12 @@ def test_both_snapshots_of_runs_on_right_labels_that_learnt_teach(reports):
     )
 
 
-def test_a_measure_that_a_model_lacks_is_no_candidate(reports):
+def test_a_measure_that_a_model_lacks_predicts_nothing(reports):
     place = reports()
     path = place / "a study/tables/scores.parquet"
     table = pd.read_parquet(path)
     table[table["measure"] != "mixup_accuracy"].to_parquet(path)
-    assert calibration.read(place, "a study").candidates == (
+    assert calibration.read(place, "a study").measures == (
         "accuracy_under_translation",
     )
 
@@ -65,11 +65,29 @@ def test_two_studies_calibrate_together(reports, tmp_path):
     one, two = (calibration.read(place, name) for name in ("one", "two"))
     assert both.models["study"].tolist() == ["one"] * 16 + ["two"] * 16
     assert both.models["gap"].tolist() == [*one.models["gap"], *two.models["gap"]]
-    assert both.candidates == one.candidates
+    assert both.measures == one.measures
+    assert both.classes == ()
     path = place / "two/story/04_baselines.json"
-    path.write_text(path.read_text().replace('"0.5"', '"0.4"'))
-    with pytest.raises(ValueError, match="one and two were scored by other settings"):
+    story = path.read_text()
+    path.write_text(story.replace('"0.5"', '"0.4"'))  # another share of the images
+    assert calibration.read(place, "one+two").settings == one.settings
+    path.write_text(story.replace('"20"', '"30"'))
+    with pytest.raises(ValueError, match="one was scored on 20 images and two on 30"):
         calibration.read(place, "one+two")
+    ranges = '"perturbation_fraction": "0.5", "transform_ranges": "natural"'
+    path.write_text(story.replace('"perturbation_fraction": "0.5"', ranges))
+    words = "one was scored with transform_ranges 'cifar10' and two with 'natural'"
+    with pytest.raises(ValueError, match=words):
+        calibration.read(place, "one+two")
+
+
+def test_the_classes_of_each_study_are_known(reports):
+    place = reports("one")
+    reports("two", seed=1)
+    for name, classes in (("one", 20), ("two", 8)):
+        table = pd.DataFrame({"classes": [classes]})
+        table.to_csv(place / name / "tables/images.csv", index=False)
+    assert calibration.read(place, "one+two").classes == (20, 8)
 
 
 def test_images_of_a_class_are_those_that_a_run_was_fitted_to(reports):

@@ -138,7 +138,7 @@ def test_networks_beyond_the_studies_are_judged_by_labelled_images_alone():
     assert abs(counted.loc["b.pt", "accuracy"] - 0.54) < 0.02
     for classes, verdict in ((4, "predicted"), (8, "predicted"), (10, "not judged")):
         table = judging.verdicts(
-            facts(fault=["", ""]), found_of([0.6, 0.7])._replace(classes=classes)
+            facts(fault=["", ""]), found_of([0.6, 0.7])._replace(classes=(classes,))
         )
         assert table["verdict"].eq(verdict).all()
     assert "(4 classes; there 10)" in table["note"].iloc[0]
@@ -243,9 +243,19 @@ def test_a_tenth_of_the_way_from_chance_to_one_has_learnt():
 
 
 @pytest.mark.parametrize(
-    ("classes", "is_covered"), [(2, True), (1.9, False), (8, True), (8.1, False)]
+    ("classes", "is_covered"),
+    [
+        ((), True),
+        ((2,), True),
+        ((1.9,), False),
+        ((8,), True),
+        ((8.1,), False),
+        ((1, 9), True),
+        ((10, 20), False),
+    ],
 )
 def test_studies_of_half_or_twice_as_many_classes_cover_a_network(classes, is_covered):
+    """The networks have four classes."""
     found = found_of([0.6, 0.7])._replace(classes=classes)
     table = judging.verdicts(facts(fault=["", ""]), found)
     assert table["verdict"].eq("predicted").all() == is_covered

@@ -10,15 +10,19 @@ from tests.checkpoints.conftest import models_table
 BOTH = ("other", "mixup")
 
 
-def test_what_makes_the_gap_is_chosen_and_what_does_not_is_not():
-    assert prediction.choose(models_table(), BOTH) == ("mixup",)
-    assert prediction.choose(models_table(), ("other",)) == ()
+def test_all_measures_predict_beside_the_fit():
+    regression = prediction.predictor(models_table(), BOTH).regression
+    assert tuple(regression.ranges.index) == (*prediction.FIT, *BOTH)
+    weights = dict(
+        zip(regression.ranges.index, regression.pipeline[-1].coef_, strict=True)
+    )
+    assert abs(weights["mixup"]) > 10 * abs(weights["other"])
 
 
 def test_a_line_without_noise_is_found_as_least_squares_finds_it():
     models = models_table(noise=0)
     found = prediction.predictor(models, BOTH)
-    columns = models[["train_accuracy", "log_train_loss", "mixup"]]
+    columns = models[["train_accuracy", "log_train_loss", "other", "mixup"]]
     line = LinearRegression().fit(columns, models["gap"]).predict(columns)
     np.testing.assert_allclose(found.regression.predicted(models), line, atol=0.01)
     assert (found.half_width(models) < 0.03).all()
@@ -51,6 +55,7 @@ def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
 def test_kinds_count_once_however_many_models_they_have():
     errors = pd.DataFrame(
         {
+            "study": "one",
             "group": [0, 0, 1],
             "truth": 0.0,
             "predicted": [0.1, 0.1, 0.6],
@@ -59,6 +64,24 @@ def test_kinds_count_once_however_many_models_they_have():
     )
     assert prediction._half_width_at_0(errors, 1000, 0.45) == pytest.approx(0.1)
     assert prediction._half_width_at_0(errors, 1000, 0.6) == pytest.approx(0.3)
+
+
+def test_studies_weigh_the_same_however_many_kinds_they_have():
+    """Weights of 1/6 for three kinds of one study, 1/2 for the other's kind."""
+    errors = pd.DataFrame(
+        {
+            "study": ["many", "many", "many", "few"],
+            "group": [0, 1, 2, 0],
+            "truth": 0.0,
+            "predicted": [0.1, 0.2, 0.3, 0.6],
+            "leverage": 0.0,
+        }
+    )
+    assert prediction._half_width_at_0(errors, 1000, 0.32) == pytest.approx(0.2)
+    assert prediction._half_width_at_0(errors, 1000, 0.48) == pytest.approx(0.3)
+    assert prediction._half_width_at_0(errors, 1000, 0.52) == pytest.approx(0.6)
+    mean_square = (0.1**2 + 0.2**2 + 0.3**2) / 6 + 0.6**2 / 2
+    assert prediction._error_sd_at_0(errors) == pytest.approx(np.sqrt(mean_square))
 
 
 def test_leverage_is_that_of_least_squares_on_as_many_groups():
@@ -101,7 +124,7 @@ def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_be
     low, high = found.ranges.loc["mixup"]
     own["mixup"] = [np.nan, high + (high - low), high + 100]
     said = found.regression.predicted(
-        own.assign(train_accuracy=0.9, log_train_loss=-2.0)
+        own.assign(train_accuracy=0.9, log_train_loss=-2.0, other=0.0)
     )
     assert np.isnan(said[0])
     assert said[1] == said[2]
@@ -251,15 +274,3 @@ def test_a_value_is_beyond_a_study_from_a_tenth_of_its_range():
     ends = [low, low, high, high]
     inside["mixup"] = np.array(ends) + np.array(margins) * (high - low)
     assert by.regression.out_of_range_columns(inside) == [["mixup"], [], [], ["mixup"]]
-
-
-@pytest.mark.parametrize(("error", "chosen"), [(0.91, ()), (0.89, ("mixup",))])
-def test_a_measure_takes_a_tenth_of_the_error_away(monkeypatch, error, chosen):
-    monkeypatch.setattr(
-        prediction,
-        "held_out_errors",
-        lambda columns, gap, folds: (
-            np.ones(3) if columns.ndim == 2 else np.full((len(columns), 3), error)
-        ),
-    )
-    assert prediction.choose(models_table(), ("mixup",)) == chosen
