@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -166,6 +166,7 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
     if isinstance(reading, str):
         reading = Reading(reading)
     read = contents.read(path, reading.part)
+    # The header of a checkpoint of a study describes its network.
     form = form_in(path) if reading.architecture == AUTO else None
     if form:
         name = form.architecture
@@ -178,7 +179,8 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
         auxiliary = _AUXILIARY.get(name)
         if auxiliary and not any(auxiliary in key for key in read.state):
             builder = partial(builder, aux_logits=False)
-    state, note = network_part(read.state, set(shapes_of(builder, 2)), reading.part)
+    names = set(shapes_of(builder, 2))  # the same for any number of classes
+    state, note = network_part(read.state, names, reading.part)
     state = with_usual_head(state, builder, name)
     state, further = with_head_beside(state, read.state, builder)
     note += further
@@ -245,22 +247,17 @@ def network_part(
     Raises:
         ValueError: if several prefixes have the network and ``part`` names none.
     """
-    # "model.student.fc.weight" is a match of the prefix "model.student".
-    matches: Counter[str] = Counter()
-    for name in state:
-        words = name.split(".")
-        for place in range(len(words)):
-            prefix = ".".join(words[:place])
-            rest = ".".join(words[place:])
-            if rest in names:
-                matches[prefix] += 1
+    tensors_of_prefix = _tensors_of_prefixes(state, names)
     needed = sum(not name.endswith(_COUNTER) for name in names)
     enough = _ENOUGH_TENSORS * needed
-    prefixes = [prefix for prefix, count in matches.items() if count >= enough]
+    prefixes = [
+        prefix for prefix, count in tensors_of_prefix.items() if count >= enough
+    ]
     note: tuple[str, ...] = ()
-    prefix = max(matches, key=matches.__getitem__, default="")
     if prefixes:
         prefix, note = contents.choose_network(prefixes, part, "it")
+    else:  # of another architecture: the nearest, so that messages name its tensors
+        prefix = max(tensors_of_prefix, key=tensors_of_prefix.__getitem__, default="")
     start = f"{prefix}." if prefix else ""
     taken = {
         name.removeprefix(start): value
@@ -268,6 +265,23 @@ def network_part(
         if name.startswith(start)
     }
     return taken, note
+
+
+def _tensors_of_prefixes(state: Iterable[str], names: set[str]) -> Counter[str]:
+    """Number of a network's tensors that a file has below each prefix.
+
+    "model.student.fc.weight" counts for "model.student" if "fc.weight" is among the
+    names of the network's tensors.
+    """
+    tensors: Counter[str] = Counter()
+    for name in state:
+        words = name.split(".")
+        for place in range(len(words)):
+            prefix = ".".join(words[:place])
+            rest = ".".join(words[place:])
+            if rest in names:
+                tensors[prefix] += 1
+    return tensors
 
 
 def with_usual_head(

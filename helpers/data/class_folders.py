@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from helpers.data.annotations import Annotation, AnnotationOrFault, parse_voc
 from helpers.data.places import Places
-from helpers.data.records import Record
+from helpers.data.records import Record, first_label
 from helpers.data.sources import Source, to_nfc
 
 # A word in a name that stands for a split, such as "train" in "seg_train".
@@ -293,13 +293,18 @@ def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
         return {}
     with_same_classes = set(_with_same_subfolders(tree, folder))
     for splits in groups:
-        holding = {name for name in splits if tree.subfolders(join(folder, name))}
-        training = {name for name in holding if splits[name] == "train"}
+        with_subfolders = {
+            name for name in splits if tree.subfolders(join(folder, name))
+        }
+        training = {name for name in with_subfolders if splits[name] == "train"}
         has_test = "test" in splits.values()
-        is_called_train = any(_SPLIT_NAME.fullmatch(name) for name in training)
-        is_alone = is_called_train and training.isdisjoint(with_same_classes)
-        if training and (has_test or len(training) > 1 or is_alone):
-            return {name: splits[name] for name in sorted(holding)}
+        has_second_training = len(training) > 1
+        is_just_train = any(map(_SPLIT_NAME.fullmatch, training))
+        is_unlike_others = training.isdisjoint(with_same_classes)
+        if training and (
+            has_test or has_second_training or (is_just_train and is_unlike_others)
+        ):
+            return {name: splits[name] for name in sorted(with_subfolders)}
     all_splits: dict[str, str] = {}
     for splits in groups:
         all_splits |= splits
@@ -342,13 +347,14 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
         Question: if they may be splits, domains or views instead.
     """
     names = tree.subfolders(folder)
-    # Names may say splits where contents do not, so that ``_splits_in`` found none; or
-    # the names of splits lie within a split, where ``_splits_in`` does not look.
+    # Some subfolders may be named as splits although ``_splits_in`` found none: they
+    # hold no classes in common, or lie within a split, where it does not look.
     for splits in _split_groups(tree, folder):
         if set(splits.values()) != {"train", "test"}:
             continue
+        # Nothing but "train" and "test": images of all classes in one folder a split.
         if len(splits) == len(names) and all(map(_SPLIT_NAME.fullmatch, names)):
-            return []  # each split has its images in one folder, without classes
+            return []
         raise Question(
             f"{first_three(sorted(splits))} name splits, and hold no folders of the "
             "same classes: their annotations are missing, or they are the classes "
@@ -601,7 +607,7 @@ def disagreement(records: Sequence[Record]) -> str:
     labels: dict[str, list[str]] = defaultdict(list)  # of the first objects, by folder
     for record in records:
         if isinstance(record.annotation, Annotation) and record.annotation.objects:
-            labels[record.class_id].append(record.annotation.objects[0][0])
+            labels[record.class_id].append(first_label(record.annotation))
     distinct = set().union(*labels.values())
     if len(distinct) < 2:
         return ""

@@ -43,7 +43,7 @@ def search(
 
     Args:
         drop_at: drop of accuracy at a magnitude.
-        first: magnitude that is tried first.
+        first: magnitude that is tried first; a good guess saves tries.
         tries: magnitudes that are tried at most.
         name: of the magnitude, for messages.
 
@@ -67,12 +67,13 @@ def search(
         drop = drop_at(math.exp(log_magnitude))
         if abs(drop - TARGET_DROP) < TOLERANCE:
             return math.exp(log_magnitude)
-        latest = _Try(log_magnitude, math.log(max(drop / TARGET_DROP, 0.1)))
+        latest = _Try(log_magnitude, _log_excess(drop))
         if drop < TARGET_DROP:
             below = latest
         else:
             above = latest
         if below and above:
+            # Is tried next, or else is the result.
             log_magnitude = _crossing(below, above)
             if above.log_magnitude - below.log_magnitude < math.log(BRACKET):
                 break
@@ -97,7 +98,16 @@ class _Try(NamedTuple):
     """A magnitude that was tried, in natural logarithms."""
 
     log_magnitude: float
-    log_excess: float  # of its drop / TARGET_DROP: below 0 the magnitude is too small
+    log_excess: float  # see ``_log_excess``
+
+
+def _log_excess(drop: float) -> float:
+    """Logarithm of drop / TARGET_DROP: below 0 where the magnitude is too small.
+
+    Drops below a tenth of the target count as a tenth, since a drop of 0 or less has no
+    logarithm.
+    """
+    return math.log(max(drop / TARGET_DROP, 0.1))
 
 
 def _further(latest: _Try) -> float:
@@ -377,9 +387,9 @@ def sigma(noise_drop: DropAt, flatness_halvings: int) -> float:
     """
     return search(
         lambda magnitude: noise_drop(False, magnitude),
-        2.0**-7,
-        flatness_halvings,
-        "sigma",
+        first=2.0**-7,
+        tries=flatness_halvings,
+        name="sigma",
     )
 
 
@@ -393,9 +403,9 @@ def relative_sigma(noise_drop: DropAt, flatness_halvings: int) -> float:
     """
     return search(
         lambda magnitude: noise_drop(True, magnitude),
-        2.0**-4,
-        flatness_halvings,
-        "sigma'",
+        first=2.0**-4,
+        tries=flatness_halvings,
+        name="sigma'",
     )
 
 
@@ -410,9 +420,9 @@ def alpha(ascent_drop: DropAt, flatness_halvings: int) -> float:
     """
     return search(
         lambda magnitude: ascent_drop(False, magnitude),
-        2.0**-14,
-        flatness_halvings,
-        "alpha",
+        first=2.0**-14,
+        tries=flatness_halvings,
+        name="alpha",
     )
 
 
@@ -428,9 +438,9 @@ def relative_alpha(ascent_drop: DropAt, flatness_halvings: int, alpha: float) ->
     """
     return search(
         lambda magnitude: ascent_drop(True, magnitude),
-        alpha,
-        flatness_halvings,
-        "alpha'",
+        first=alpha,
+        tries=flatness_halvings,
+        name="alpha'",
     )
 
 

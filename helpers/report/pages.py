@@ -42,6 +42,7 @@ _DAMAGED = (
     "run the notebook again to draw it anew.</figcaption>"
 )
 _TEASER_PARAGRAPHS = 3  # paragraphs of an answer in the list of studies
+# Tags that stay in the HTML of notebooks, beside those that bleach allows.
 _TAGS = {
     "br",
     "details",
@@ -123,11 +124,13 @@ def _libraries() -> dict[str, str]:
 
     bundle = Path(itables.__file__).parent / "html"
     text = (bundle / "dt_bundle.js").read_text(encoding="utf-8")
-    (exported,) = re.findall(r"\bexport\s*\{([^}]*)\};?", text)
-    # export {a as b, c}; of the module becomes window.itables={b:a,c}; of the script.
+    # The module ends in: export {a as b, c};
+    # The script has in its place: window.itables={b:a,c};
+    statement = re.compile(r"\bexport\s*\{([^}]*)\};?")
+    (exported,) = statement.findall(text)
     pairs = [":".join(reversed(name.split(" as "))) for name in exported.split(",")]
     assigned = f"window.itables={{{','.join(pairs)}}};"
-    script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: assigned, text)
+    script = statement.sub(lambda _: assigned, text)
     styled = (bundle / "dt_bundle.css").read_text(encoding="utf-8")
     return {
         "itables.js": f"(()=>{{{script}\n}})();\n",
@@ -147,7 +150,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         autoescape=True, loader=jinja2.FileSystemLoader(_TEMPLATES)
     )
-    environment.filters["written"] = _written
+    environment.filters["written"] = _findings_html
     environment.filters["sentence"] = _sentence
     return environment
 
@@ -159,13 +162,18 @@ def _markdown(text: str) -> Markup:
     )
 
 
-def _written(text: str) -> Markup:
-    """Markdown of a template, in which names from data are inert already."""
-    return Markup(_markdown(text).replace("r = ", "r\u00a0=\u00a0"))
+def _findings_html(text: str) -> Markup:
+    """Markdown of findings as HTML; names from data are inert in it already.
+
+    No line breaks within "r = ".
+    """
+    no_break = "r\u00a0=\u00a0"
+    return Markup(_markdown(text).replace("r = ", no_break))
 
 
 def _sentence(text: str) -> Markup:
-    html = _written(inert(text)).strip()
+    """A sentence that may quote data, as HTML within a paragraph."""
+    html = _findings_html(inert(text)).strip()
     return Markup(html.removeprefix("<p>").removesuffix("</p>"))
 
 
@@ -178,7 +186,7 @@ def _page(folder: Path, name: str, template: str, title: str, **content: Any) ->
         links = [("index.html", study.name, "")]
         if tables.read(folder, "catalogue") is not None:
             links.append(("explore.html", "Explore", ""))
-    elif folder.parent.parent != study:
+    elif folder.parent.parent != study:  # a combination, below its sweep
         links.append(("../index.html", "Sweep", ""))
     links += [
         (f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " "))
@@ -202,10 +210,13 @@ def _page(folder: Path, name: str, template: str, title: str, **content: Any) ->
 
 
 def _report_of(folder: Path) -> Path:
-    """The report that a folder is, or that has it as a folder of a sweep."""
-    for above in (folder, folder.parent):
-        if above.parent.name == "sweeps" and (above / SWEEP_LISTING).is_file():
-            return above.parent.parent
+    """The report that a folder is, or that has it as a folder of a sweep.
+
+    Sweeps lie in ``<report>/sweeps/<notebook>``, their combinations in folders there.
+    """
+    for sweep in (folder, folder.parent):
+        if sweep.parent.name == "sweeps" and (sweep / SWEEP_LISTING).is_file():
+            return sweep.parent.parent
     return folder
 
 
@@ -257,7 +268,8 @@ def _with_glossary_links(page: str, assets: str) -> str:
         page: HTML.
         assets: path of the folder that holds the glossary.
     """
-    meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)[1:])
+    rows = re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)
+    meanings = dict(rows[1:])  # without the heads of the columns
     meanings = {
         word: meaning
         for word, meaning in meanings.items()

@@ -429,8 +429,9 @@ def resampled_mean(
     for start in range(0, draws, 100):
         count = min(100, draws - start)
         counts = _counts(random, count, len(table))  # (draws, images)
-        images_of_draw = np.float64(len(table))
-        if not all_are_finite:
+        if all_are_finite:
+            images_of_draw = np.array(len(table))  # the same for all
+        else:
             images_of_draw = counts @ is_finite.astype(float)  # (draws, n)
         images_of_draw = np.where(images_of_draw > 0, images_of_draw, np.nan)
         means[start : start + 100] = (counts @ table) / images_of_draw
@@ -447,10 +448,12 @@ def statistic_in_draws(
 ) -> Array:
     """A correlation of measures with a target in every draw.
 
-    The values hold the noise of their images, and drawing images adds it a second time.
-    The mean shift that this causes on Fisher's scale is subtracted, the spread stays.
-    At reliability 0.74 and r = -0.75 the interval covers the true r in 97 % of
-    simulated catalogues, without the subtraction in 58 %.
+    Without values of single images only configurations are drawn. With them images are
+    drawn too. The values already hold the noise of their images, and drawing images
+    adds it a second time, which shifts correlations towards 0. So the mean difference
+    of the two on Fisher's scale is subtracted; the spread stays. At reliability 0.74
+    and r = -0.75 the interval covers the true r in 97 % of simulated catalogues,
+    without the subtraction in 58 %.
 
     Args:
         statistic: with values in [-1, 1].

@@ -187,6 +187,7 @@ class CheckedStudy:
                 item.notebook: item.parameters
                 for item in sorted((*self.as_published, *whole), key=_order)
             },
+            # Pages are made anew if the findings were.
             "findings": file_digest(self.reports / "FINDINGS.md"),
             "sweeps": sweeps,
         }
@@ -267,22 +268,24 @@ def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedSt
     """
     chooses = [item for item in study.executions if item.notebook[:2] == "01"]
     path = chooses[0].parameters.get("data_path", "") if chooses else ""
-    published = study.reports.parent / study.work_study / RECORDS / MANIFEST
     if not path or (study.root / Path(path).expanduser()).exists():
-        return study
+        return study  # it needs no images, or they are here
     not_run = [
         item
         for item in study.executions
         if item.notebook[:2] in _OF_IMAGES or (only_varied and not item.combination)
     ]
     names = {item.name for item in not_run}
-    if not published.is_file() or len(names) == len(study.executions):
+    manifest = study.reports.parent / study.work_study / RECORDS / MANIFEST
+    nothing_is_left = len(names) == len(study.executions)
+    if not manifest.is_file() or nothing_is_left:
         return study
     executions = []
     for item in study.executions:
         if item.name not in names:
             after = tuple(name for name in item.after if name not in names)
             executions.append(replace(item, after=after))
+    # ``only_varied`` also leaves out notebooks that the report may not have.
     as_published = tuple(
         item
         for item in not_run
