@@ -303,6 +303,31 @@ def test_a_choice_stands_once_and_noise_is_seeded(given, sampled):
     )
 
 
+def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
+    """Of 600 images the second and the third pass do not repeat the first one's."""
+    subject = given._replace(images=given.images.subset([0] * 600))
+    stage = compute.Stage("layer4", given.network.layer4, given.network.fc)
+    closed = compute.ClosedForm(stage, {}, torch.zeros(600, dtype=torch.int64))
+    way = {
+        "method": "smooth_grad_cam_plus_plus",
+        "formula": "correct",
+        "layer": "layer4",
+        "class_used": PREDICTED,
+        "annotation": "boxes",
+        "image_size": 16,
+    }
+    seeds = []
+
+    def maps_of(pixels, classes, seed):
+        seeds.append(seed)
+        return torch.ones(len(pixels), 2, 2)
+
+    monkeypatch.setattr(compute, "closed_form", lambda subject: closed)
+    monkeypatch.setattr(compute, "_other_ways", lambda *given: [(way, maps_of)])
+    compute.sampled_scores(subject, replace(SETTINGS, seed=7))
+    assert seeds == [7, 8, 9]
+
+
 EVERY = ScoringSet(tuple(range(36)), "36-all", 36)
 
 

@@ -27,6 +27,8 @@ def test_classes_stand_in_turn_and_fewer_images_are_the_first_of_more(
     assert some.train.names == every.train.names[:7]
     assert every.train.images.shape == (18, 3, 16, 16)
     assert every.scored_on.name != some.scored_on.name
+    # Networks were trained on all images of a class, however many are read here.
+    assert every.of_a_class("any.pt") == some.of_a_class("any.pt") == 6
 
 
 def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_lie(

@@ -96,6 +96,12 @@ def test_labelled_images_are_weighed_in_and_counted():
         table["accuracy_high"] - table["accuracy"],
         by.half_width_at_0 / by.error_sd_at_0 * deviation,
     )
+    # Both err together on the same images, so they are told apart more easily.
+    assert covariance[0, 1] > 0
+    contrast = np.array([1, -1])
+    spread = np.sqrt(contrast @ covariance @ contrast)
+    is_better = scipy.stats.norm.cdf(-abs(mean[0] - mean[1]) / spread)
+    assert table["better_than_first"].min() == pytest.approx(is_better)
     assert table.loc["a.pt", "labelled_right"] == 0.48
     assert tuple(table.loc["a.pt", ["counted_low", "counted_high"]]) == wilson(48, 100)
     assert (

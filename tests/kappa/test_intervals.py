@@ -59,6 +59,14 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     )
 
 
+def test_steps_that_add_equally_many_classes_do_not_share_their_draws():
+    drawn = resample(LABELS, [3, 6], 50).classes[6]
+    first = np.sort(drawn[:, :3], axis=1)
+    second = np.sort(drawn[:, 3:], axis=1)
+    # Two independent draws of three classes out of three agree in 13 of 100 cases.
+    assert (first == second - 3).all(axis=1).mean() < 0.5
+
+
 def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
     """By a loop over the drawn images and classes, with Cohen's Kappa of scikit-learn; the mean shift by the images is taken out."""
     units = resample(LABELS, STEPS, 30, seed=1)

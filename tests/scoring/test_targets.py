@@ -138,6 +138,23 @@ def test_every_target_has_the_models_and_the_measures(study, found):
         )  # a score predicts no accuracy
 
 
+def test_errors_on_both_sides_add_up_and_only_their_mean_is_the_bias():
+    """0.9 for 0.7 and 0.5 for 0.6: errors of 20 and 10 points, 20 - 10 together."""
+    scores = pd.DataFrame(
+        {
+            "cell": [0, 1, 2],
+            "target": targets.PLAIN_TARGET,
+            "test_accuracy": [0.7, 0.6, 0.5],
+            "average_confidence": [0.9, 0.5, np.nan],
+        }
+    )
+    titles = {"average_confidence": "average confidence"}
+    row = targets.prediction_errors(scores, titles, draws=0, seed=0).iloc[0]
+    assert row["n"] == 2
+    assert row["error_points"] == pytest.approx(15)
+    assert row["bias_points"] == pytest.approx(5)
+
+
 def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
     store, every, _, _ = found
     table = targets.accuracies_under_transforms(store, every, study.data, seed=0)

@@ -181,6 +181,12 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         models[["within", "noise"]].to_numpy(), models["gap"], given
     )
     assert row["r_gap_within_settings"].tolist() == pytest.approx(expected.tolist())
+    # Held fixed: 3 + 14 columns of the 4 kinds and 16 settings, which fall into two
+    # parts without a common setting, and the loss. Fisher's variance of a correlation
+    # given 18 columns is 1 / (32 - 18 - 3).
+    assert row["r_gap_within_settings_smallest"].tolist() == pytest.approx(
+        [math.tanh(2.8 / math.sqrt(11))] * 2
+    )
     # Gaps change places within a kind alone.
     null = null_partial_correlation(
         models[["within", "noise"]],

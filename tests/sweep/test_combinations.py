@@ -160,6 +160,14 @@ def test_what_is_wrong_with_a_sweep_is_told(project, sweep, told):
     assert fault.startswith("sweep: 03_c") and told in fault
 
 
+def test_as_many_combinations_as_are_possible_are_executed(project, monkeypatch):
+    monkeypatch.setattr("helpers.sweep.combinations.MOST", 4)
+    assert len(combinations(project({"03_c": SWEEP}))) == 4
+    monkeypatch.setattr("helpers.sweep.combinations.MOST", 3)
+    (fault,) = faults(project, {"03_c": SWEEP})
+    assert fault == "sweep: 03_c has 4 combinations, and 3 are possible"
+
+
 def test_what_is_trained_is_not_swept_and_the_sentence_says_how(project):
     (fault,) = faults(project, {"02_b": {"threshold": [0.1, 0.2]}})
     assert fault == (

@@ -54,6 +54,7 @@ def machine(monkeypatch, tmp_path):
         ("GPU-a", ["GPU-a"]),  # could be two: torch is to say so
         ("2", ["MIG-dddd-4", "MIG-eeee-5"]),
         ("MIG-eeee-5 , 7", ["MIG-eeee-5", "7"]),
+        ("3", ["3"]),  # the first number that no GPU has
         ("0,-1,1", ["GPU-aaaa-1"]),
         ("", []),
         ("NoDevFiles", []),

@@ -245,6 +245,10 @@ def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
     assert int((clean.labels != noisy.labels).sum()) == 18
     assert noisy.labels.min() >= 0
     assert noisy.labels.max() <= 2
+    # Runs of another seed have other wrong labels.
+    of_another_seed = replace(config, label_noise=0.5, seed=config.seed + 1)
+    others = images_of_run(data, of_another_seed)[0].labels != clean.labels
+    assert not torch.equal(others, noisy.labels != clean.labels)
 
 
 def test_a_last_batch_of_one_image_is_left_out(data, config):

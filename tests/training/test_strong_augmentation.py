@@ -67,17 +67,22 @@ def test_a_rectangle_is_erased_in_its_colour_by_hand():
 
 
 def test_images_and_losses_are_mixed_with_the_one_before_by_hand():
-    images = torch.stack([torch.full((3, 2, 2), value) for value in (0.0, 100.0)])
-    draws = draw_strong("none", 2, 0, 0, 1)._replace(weights=torch.tensor([0.75, 1.0]))
+    # Of two images the one before is the one behind too: hence three.
+    values = (0.0, 100.0, 200.0)
+    images = torch.stack([torch.full((3, 2, 2), value) for value in values])
+    weights = torch.tensor([0.75, 1.0, 0.5])
+    draws = draw_strong("none", 3, 0, 0, 1)._replace(weights=weights)
     mixed = change_images(images, draws)
-    assert mixed[:, 0, 0, 0].tolist() == [25.0, 100.0]
-    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    labels = torch.tensor([0, 2])
+    assert mixed[:, 0, 0, 0].tolist() == [50.0, 100.0, 150.0]
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
+    labels = torch.tensor([0, 2, 1])
     first = 0.75 * cross_entropy(logits[0], labels[0])
-    first += 0.25 * cross_entropy(logits[0], labels[1])
+    first += 0.25 * cross_entropy(logits[0], labels[2])
     second = cross_entropy(logits[1], labels[1])
+    third = 0.5 * cross_entropy(logits[2], labels[2])
+    third += 0.5 * cross_entropy(logits[2], labels[1])
     loss = mixed_cross_entropy(logits, labels, draws, 0.0)
-    torch.testing.assert_close(loss, (first + second) / 2)
+    torch.testing.assert_close(loss, (first + second + third) / 3)
 
 
 def test_smoothed_labels_divide_their_share_among_all_classes():
