@@ -437,6 +437,10 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     models = compute.untrained_models(forms, 3, 2, 4)
     found = [(model.facts["architecture"], model.facts["seed"]) for model in models]
     assert found == [("resnet18", 4), ("resnet18", 5), ("resnet34", 4), ("resnet34", 5)]
+    for model in models[:2]:
+        form = {"stem": "small", "width": 0.125, "seed": model.facts["seed"]}
+        expected = resnet.build("resnet18", 3, **form).fc.weight
+        assert torch.equal(model.load("cpu").fc.weight, expected)
     options = {
         "settings": compute.AblationSettings((0.1,), images=20),
         "scored_on": EVERY,
@@ -461,6 +465,11 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     # One pixel that rounding moves over the threshold changes the IoU of an image by some 1 / 100.
     assert row["iou"] == pytest.approx(float(iou.mean()), abs=2e-3)
     assert (row["train_images"], row["test_images"]) == (20, 20)
+    # Images stand class by class, so the first ones would be of few classes.
+    order = np.random.default_rng(0).permutation(36)[:20]
+    test_images = given.images.subset(order)
+    is_right = network(normalised(test_images)).argmax(1) == test_images.labels
+    assert row["test_accuracy"] == pytest.approx(float(is_right.double().mean()))
     assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]
 
 

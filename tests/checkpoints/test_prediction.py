@@ -165,7 +165,12 @@ def test_a_summary_counts_by_hand():
     assert told["error_points"] == pytest.approx(10)
     assert told["width_points"] == pytest.approx(25)
     assert told["covered"] == pytest.approx(2 / 3)
-    assert told["covered_low"] < 2 / 3 < told["covered_high"]
+    interval = prediction.wilson(2, 3)
+    assert (told["covered_low"], told["covered_high"]) == interval
+    # Repeats of the three configurations make nothing surer.
+    twice = prediction.summary(pd.concat([tried, tried]))
+    assert (twice["models"], twice["inside"]) == (6, 4)
+    assert (twice["covered_low"], twice["covered_high"]) == interval
 
 
 def test_wilson_by_its_formula():

@@ -52,6 +52,12 @@ def test_every_shift_gives_bytes_of_the_same_shape_and_the_same_ones_again(name)
     assert torch.equal(IMAGES, before)
 
 
+def test_noise_is_that_of_its_seed():
+    few = IMAGES[:4]
+    one, other = (shifts.shifted(few, "noise_0.9", seed=seed) for seed in (1, 2))
+    assert not torch.equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("kind", "within"), [("blur", 0.0021), ("noise", 0.0021), ("jpeg", 0.02)]
 )  # qualities are whole numbers

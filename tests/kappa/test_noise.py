@@ -101,6 +101,11 @@ def test_training_repeats_learns_and_leaves_the_global_generator_alone(
     )
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, two[name]) for name, value in one.items())
+    first_weights = [
+        train_autoencoder(images, width=2, epochs=0, seed=seed).encoder[0].weight
+        for seed in (1, 2)
+    ]
+    assert not torch.equal(*first_weights)
     drawn, forward = [], AutoEncoder.forward
     monkeypatch.setattr(
         AutoEncoder,
@@ -115,6 +120,10 @@ def test_training_repeats_learns_and_leaves_the_global_generator_alone(
     assert (whole == 2).all() and 0 <= part.min() < 0.1 and 1.9 < part.max() <= 2, (
         "nested dropout: half of a batch keeps the first u"
     )
+    first_channels = drawn[0]
+    drawn.clear()
+    train_autoencoder(images, width=2, epochs=1, seed=2)
+    assert not torch.equal(drawn[0], first_channels)
     with pytest.raises(
         ValueError, match=r"sides that are multiples of 4, got \(20, 3, 32, 30\)"
     ):

@@ -165,6 +165,11 @@ def test_flipped_signs_by_hand_and_against_scipy():
         np.array([[0, np.nan]] * 4), list("abcd")
     ) == pytest.approx([1, np.nan], nan_ok=True)
     many = RANDOM.normal(0.3, 1, size=(40, 2))
+    of_seeds = [
+        permutation.sign_flip_p(many, np.arange(40), flips=99, seed=seed).tolist()
+        for seed in range(4)
+    ]
+    assert len(set(map(tuple, of_seeds))) > 1
     options = {
         "permutation_type": "samples",
         "alternative": "greater",

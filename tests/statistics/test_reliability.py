@@ -13,6 +13,9 @@ def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
     )  # the mean's noise has variance 1
     assert reliability(values) == pytest.approx(0.5, abs=0.04)
     assert reliability(np.repeat(truth, 6, axis=1)) == pytest.approx(1)
+    few = values[:40, :10]
+    assert reliability(few, seed=1) == reliability(few, seed=1)
+    assert reliability(few, seed=1) != reliability(few, seed=2)
 
 
 def test_two_images_are_two_halves_by_hand():

@@ -10,6 +10,7 @@ from helpers.kappa import cost
 from helpers.measures import evidence, flatness, registry
 from helpers.sweep import plan
 from helpers.sweep.study import load_study
+from helpers.training.config import RunConfig
 
 
 def test_the_runs_are_those_that_the_notebook_would_list():
@@ -143,6 +144,22 @@ def test_more_families_are_more_passes_and_fewer_images_fewer():
     more = few | {"families": ["localization", "prediction", "reliance"]}
     assert plan.passes_of_scoring(more, 5000) == 7000
     assert plan.passes_of_scoring(more, 100) == 700
+
+
+def test_of_last_snapshots_alone_half_is_scored_and_stored():
+    """3 runs of 2 epochs on 100 images; 50 of them are scored, by one pass each."""
+    config = RunConfig("resnet18", 16, 0.01, "adam", 0.0, False, False, data="any")
+    seconds = plan.UnitCosts(step=0.01, evaluation=0.001, scored=0.002, weights=10**6)
+    parameters = {"max_epochs": 2, "scored_images": 50, "families": ["localization"]}
+    arguments = plan.Images(100, 20, 5, "any"), {("resnet18", 16): seconds}
+    (both,) = plan.costs([config] * 3, parameters, *arguments)
+    only_last = parameters | {"snapshots": "stop"}
+    (last,) = plan.costs([config] * 3, only_last, *arguments)
+    training = 3 * 2 * (100 * 0.01 + 20 * 0.001) / 3600
+    assert both.training_hours == last.training_hours == pytest.approx(training)
+    assert both.scoring_hours == pytest.approx(3 * 2 * 50 * 0.002 / 3600)
+    assert last.scoring_hours == pytest.approx(3 * 50 * 0.002 / 3600)
+    assert (both.bytes_on_disk, last.bytes_on_disk) == (6e6, 3e6)
 
 
 def test_networks_of_notebook_06_are_planned_with_the_searches_that_measures_make():

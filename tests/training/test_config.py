@@ -181,3 +181,6 @@ def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
                 Counter(getattr(run, name) for run in block[:4]).values()
             ) == [2, 2]
     assert runs_of_study(axes, {"data": "any"}, blocks=blocks[:2], seed=3) == runs[:16]
+    in_another_order = runs_of_study(axes, {"data": "any"}, blocks=blocks, seed=4)
+    assert in_another_order != runs
+    assert set(map(run_id, in_another_order)) == set(map(run_id, runs))

@@ -1,3 +1,4 @@
+import itertools
 import math
 from dataclasses import replace
 
@@ -129,6 +130,11 @@ def test_controls_take_the_boxes_of_other_images_each_once(data, config):
         control = guide_of_run(replace(config, looking=arm), data.train)
         assert not torch.equal(control.boxes, data.train.boxes)
         assert sorted(control.boxes.tolist()) == sorted(data.train.boxes.tolist())
+    control = replace(config, looking="map_in_shuffled_box 0.5")
+    seeds = ({}, {"seed": config.seed + 1}, {"repeat": 1})
+    guides = [guide_of_run(replace(control, **seed), data.train) for seed in seeds]
+    for one, other in itertools.combinations(guides, 2):
+        assert not torch.equal(one.boxes, other.boxes)
     others = looking.other_images(50, np.random.default_rng(1))
     assert sorted(others) == list(range(50))
     assert (others != np.arange(50)).all()

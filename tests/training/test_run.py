@@ -1,3 +1,4 @@
+import itertools
 import math
 from dataclasses import replace
 
@@ -51,6 +52,16 @@ def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
     assert equal(tensors(tmp_path / "one"), tensors(tmp_path / "two"))
     train_run(replace(config, repeat=1), data, tmp_path / "other")
     assert not equal(tensors(tmp_path / "one"), tensors(tmp_path / "other"))
+
+
+def test_seed_and_repeat_decide_first_weights_and_order(data, config):
+    split = run.resident(data.train, "cpu")
+    runs = [config, replace(config, seed=config.seed + 1), replace(config, repeat=1)]
+    first_weights = [run.initial_network(item, 3).fc.weight for item in runs]
+    orders = [run._images_of_epoch(split, item, 1, None).indices for item in runs]
+    for one, other in itertools.combinations(range(3), 2):
+        assert not torch.equal(first_weights[one], first_weights[other])
+        assert not torch.equal(orders[one], orders[other])
 
 
 class Killed(BaseException):
@@ -226,6 +237,8 @@ def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
     assert names[3] < names[7] < names[0] == set(data.train.names)
     few = images_of_run(data, replace(config, images_per_class=3))[0]
     assert torch.bincount(few.labels).tolist() == [3, 3, 3]
+    of_another_seed = replace(config, images_per_class=3, seed=config.seed + 1)
+    assert set(images_of_run(data, of_another_seed)[0].names) != names[3]
     train, watched = images_of_run(
         data, replace(config, rule3_split="holdout", holdout_fraction=0.25)
     )
