@@ -1,4 +1,10 @@
-"""Correlation of the overlap with the gap under each choice of notebook 05."""
+"""Correlation of the overlap with the gap under each choice of notebook 05.
+
+Scores come in two parts. In the closed part are methods with a closed form, whose maps
+take one forward pass: all images, at the last stage and the study's image size. In the
+sampled part are methods that need gradients or many passes, further stages and image
+sizes, and Grad-CAM beside them: a sample of the images.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -31,6 +37,7 @@ from helpers.statistics.verdicts import NEGLIGIBLE
 PAPER_THRESHOLD = 0.1  # of the map
 PAPER_NETWORKS = 50  # untrained networks of an architecture
 FEWEST_IMAGES = 5  # behind a mean
+# Columns of a correlation; dropped are models, cells configurations.
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED = "same direction"
 REVERSED = "opposite direction"
@@ -47,7 +54,7 @@ def _matches(table: pd.DataFrame, fixed: Mapping[str, object]) -> pd.Series:
 
 
 def scores_of(records: Records, name: str, threshold: float) -> pd.DataFrame:
-    """A table of the closed and the sampled part together.
+    """A table of the closed and the sampled part, one below the other.
 
     Args:
         records: of both parts.
@@ -55,7 +62,7 @@ def scores_of(records: Records, name: str, threshold: float) -> pd.DataFrame:
         threshold: of the map, the paper's.
 
     Returns:
-        The table with its part, see ``mark_choice_of_paper``.
+        The table with the columns part and of_paper, see ``mark_choice_of_paper``.
     """
     parts = [records.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)]
     return mark_choice_of_paper(pd.concat(parts, ignore_index=True), threshold)
@@ -65,7 +72,7 @@ def mark_choice_of_paper(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
     """Mark the rows of the paper's choice in a column ``of_paper``.
 
     Args:
-        table: "scores" or "corrected", with its part.
+        table: "scores" or "corrected", with the column part.
         threshold: of the map.
 
     Returns:
@@ -78,7 +85,7 @@ def mark_choice_of_paper(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
         "annotation": BOXES,
         "part": CLOSED,
     }
-    if "subset" in table:
+    if "subset" in table:  # "corrected" has all images, at the paper's threshold
         paper |= {"subset": ALL_IMAGES, "threshold": threshold}
     return table.assign(of_paper=_matches(table, paper))
 
@@ -100,8 +107,8 @@ def measures_by_choice(
         scores: a row per model and choice.
         keys: columns that identify a choice.
         value: column of the score.
-        single: values of single images by choice. The bootstrap draws scored images for
-            the choices that have them, and test images for all.
+        single: values of single images by choice. For these choices the bootstrap draws
+            scored images too; test images, behind the gap, are drawn for all.
 
     Returns:
         Bootstrap of the models with a column per choice; and per choice the column
@@ -121,9 +128,8 @@ def measures_by_choice(
             images[name] = single[key]
     models = bootstrap.models.join(pd.DataFrame(columns, index=bootstrap.models.index))
     choices = pd.DataFrame(rows, columns=["measure", *keys, "images", "mean"])
-    return Bootstrap(
-        models, images, draws=bootstrap.draws, seed=bootstrap.seed
-    ), choices
+    of_choices = Bootstrap(models, images, draws=bootstrap.draws, seed=bootstrap.seed)
+    return of_choices, choices
 
 
 def _values_of_test_images(bootstrap: Bootstrap) -> dict[str, ArrayLike]:
@@ -159,6 +165,7 @@ def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
     Args:
         scores: see ``scores_of``.
     """
+    # The closed part has no other stage and size.
     closed = scores[scores["part"] == CLOSED]
     is_last = scores["layer"].isin(closed["layer"].unique())
     has_size = scores["image_size"].isin(closed["image_size"].unique())
@@ -172,8 +179,8 @@ def rows_of_grad_cam(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
         scores: of all methods.
         fixed: columns, with the value that they must have.
     """
-    method, formula = CLOSED_FORMS[0]
-    return scores[_matches(scores, {"method": method, "formula": formula, **fixed})]
+    grad_cam = {"method": _PAPER_METHOD, "formula": CORRECT}
+    return scores[_matches(scores, grad_cam | fixed)]
 
 
 def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
@@ -234,9 +241,9 @@ def values_of_images(
     single = {}
     for part in (CLOSED, SAMPLED):
         for name, values in records.stacked(part).items():
-            prefix, _, way = name.partition(", ")
-            if prefix == "iou":
-                method, formula = way.split(", ")
+            # Of the arrays those that ``compute.name_of_images`` names.
+            if name.startswith("iou, "):
+                _, method, formula = name.split(", ")
                 single[method, formula, part] = values[places]
     return single
 
@@ -337,7 +344,7 @@ def by_threshold(
         bootstrap: bootstrap of the models.
         scores: see ``scores_of``.
         minimum_train_accuracy: of the models.
-        paper: threshold of the map that the study takes from the paper.
+        paper: threshold of the study, by default the paper's.
 
     Returns:
         See ``correlations``; published_r where the choice is the paper's.
@@ -355,8 +362,8 @@ def by_threshold(
         "annotation": BOXES,
         "part": CLOSED,
     }
-    is_paper = _matches(table, paper_choice)
-    is_paper &= np.isclose(table["threshold"], paper)
+    is_paper = _matches(table, paper_choice) & np.isclose(table["threshold"], paper)
+    # At a study's threshold that is not the paper's there is no published r.
     is_paper &= np.isclose(paper, PAPER_THRESHOLD)
     published = published_pooled(minimum_train_accuracy).get("iou", np.nan)
     return table.assign(published_r=np.where(is_paper, published, np.nan))

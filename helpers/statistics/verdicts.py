@@ -22,7 +22,7 @@ from helpers.statistics.primary import ended_by_a_rule
 ANY_MEASURE = "all"
 STANDARD_ERRORS = 3
 # Smallest and largest value that meets a condition, and both in words. The limits are
-# conventions, except that a network's map should beat one map for all images.
+# conventions.
 GATES = {
     "the mask can miss": (0.05, 0.60, "mask of 5 to 60 % of the image, in the median"),
     "boxes leave room": (0, 0.40, "whole image scores at most 0.40"),
@@ -53,8 +53,8 @@ NOT_REPRODUCED = "not reproduced"
 CANNOT_TELL = "cannot tell"
 NEGLIGIBLE = 0.2  # |r|, and points of saved error
 SIGNIFICANT = 1 - LEVEL
-# Values of what a claim need not state.
-_UNSTATED = {
+# Values of the items that a claim may leave out.
+_DEFAULTS = {
     "primary": False,
     "source": "",
     "published": np.nan,
@@ -69,6 +69,17 @@ _STATED = (
     "source",
     "published",
     "errs_at_most",
+)
+# Columns of the numbers behind a verdict.
+_NUMBERS = (
+    "ours",
+    "ours_low",
+    "ours_high",
+    "p",
+    "level",
+    "error_low",
+    "error_high",
+    "n",
 )
 
 
@@ -89,8 +100,9 @@ def share_above_chance(corrected: ArrayLike) -> float:
     if not len(count):
         return np.nan
     mean = finite_mean(values)
-    error = np.sqrt(finite_mean((values - mean) ** 2) / (count - 1))
-    return float((mean > STANDARD_ERRORS * error).mean())
+    # Of n values: the mean of squares over n - 1 is the sample variance over n.
+    standard_error = np.sqrt(finite_mean((values - mean) ** 2) / (count - 1))
+    return float((mean > STANDARD_ERRORS * standard_error).mean())
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,8 @@ class OverlapFacts:
     """Facts about the overlap of maps and boxes that conditions need.
 
     Attributes:
-        floor: mean area of the boxes, a fraction of the image; NaN without boxes.
+        floor: mean IoU of a mask of the whole image, which is the share of the image in
+            its boxes; NaN without boxes.
         mask_areas: by measure, (n,) areas of masks, fractions of the image.
         corrected: by measure, (n, images) values minus those by chance.
         above_central_map: by measure, share of models above one fixed central map.
@@ -281,13 +294,12 @@ def verdict_table(
     of_models.sort(key=lambda claim: not claim.get("primary", False))
     rows = []
     for claim in of_models:
-        stated = _UNSTATED | claim
+        stated = _DEFAULTS | claim
         answer = _answer(claim, [primary, ranking])
         not_met = ", ".join(closed(gates, claim["measure"]))
         row = {name: stated[name] for name in _STATED} | answer
         rows.append(row | {"closed": not_met})
-    columns = [*_STATED, *_answer({"measure": "", "question": ""}, []), "closed"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=[*_STATED, *_NUMBERS, "closed"])
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
     return table.assign(verdict=[_verdict_on_claim(row) for row in table.itertuples()])
 
@@ -295,7 +307,7 @@ def verdict_table(
 def _answer(
     claim: Mapping[str, Any], tables: Sequence[pd.DataFrame]
 ) -> dict[str, float | int]:
-    """Numbers on a claim, from the first table with its question and measure."""
+    """``_NUMBERS`` on a claim, from the first table with its question and measure."""
     question = claim["question"]
     row = pd.Series({"n": 0})
     for table in tables:
@@ -325,7 +337,11 @@ def _verdict_on_claim(row: Any) -> str:
         row.published,
         significant=1 - row.level,
     )
+    if not np.isfinite(row.errs_at_most):  # the claim states no error
+        return of_statistic
     if row.error_low > row.errs_at_most:
         return CONTRADICTED
-    is_unsure = np.isfinite(row.errs_at_most) and not row.error_high <= row.errs_at_most
-    return CANNOT_TELL if of_statistic == SUPPORTED and is_unsure else of_statistic
+    errs_as_claimed = row.error_high <= row.errs_at_most  # False if the end is NaN
+    if of_statistic == SUPPORTED and not errs_as_claimed:
+        return CANNOT_TELL
+    return of_statistic
