@@ -87,6 +87,8 @@ def check_type(annotation: str, value: Any) -> Any:
     return adapter.validate_python(value)
 
 
+# Networks of notebook 06, as patterns: those that it trains, with their relative width
+# w and depth d, and those with published weights.
 _ABOVE_0 = r"(?=[\d.]*[1-9])\d*\.?\d+"
 MADE_NETWORKS = (
     rf"resnet(?:18|34|50|101) w{_ABOVE_0}|efficientnet-like w{_ABOVE_0} d{_ABOVE_0}"
@@ -94,6 +96,8 @@ MADE_NETWORKS = (
 PUBLISHED_NETWORKS = (
     r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
 )
+# ``data.layouts.LAYOUTS`` and two more; ``data`` stands above this module, which hence
+# cannot import it.
 _LAYOUTS = (
     "synthetic",
     "auto",
@@ -248,6 +252,7 @@ LIMITS: dict[str, Limit] = {
     "unseen_fractions": Interval("[0, 1)"),
     "width": Interval("[0.0625, 8]"),
 }
+# A number below 100 in one spelling alone, since runs are told apart by their names.
 _NUMBER_ABOVE_0 = r"([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
 _FORMS = {
     "study": r"\w[\w .+-]{0,99}",

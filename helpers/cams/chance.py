@@ -132,7 +132,7 @@ def chance_scores(
     for name in scores_of_batches[0]:
         values = torch.cat([scores[name] for scores in scores_of_batches])
         if values.dtype == torch.float32:
-            values = values.double()
+            values = values.double()  # pandas takes means in the type of the column
         columns[name] = values.cpu().numpy()
     return pd.DataFrame(columns)
 
@@ -206,7 +206,7 @@ def _scores(
     scores = _rectangle_scores(rectangles, targets[:, 0], boxes, size)
     for name, score in with_chance.items():
         scores[name] = score[:, 0].float()
-        # NaN is 0 / 0, where another image has no pixel in a box.
+        # Another image whose boxes have no pixel gives NaN (0 / 0) and is left out.
         scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
     columns = {
         name: score.masked_fill(undefined, torch.nan) for name, score in scores.items()

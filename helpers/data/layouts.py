@@ -144,7 +144,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     readable: set[str] = set()  # files that an earlier candidate read
     problems: dict[str, list[Fault]] = {}  # by earlier candidate, faults of images
     for name in candidates:
-        source.opened.clear()
+        source.opened.clear()  # to it are added the files that this candidate reads
         items = _read(source, name, classes)
         split_items, lists = with_splits(source, items, name in _SPLIT_BY_LISTS)
         listing = _listing(name, source, classes, split_items)
@@ -160,8 +160,11 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
             )
             return listing
         for fault in listing.faults:
+            # A file that an earlier candidate read needs no mention: labelme does not
+            # understand COCO's .json.
             if fault.fault == NOT_UNDERSTOOD and fault.name not in readable:
                 causes.setdefault(fault.name, fault.detail)
+            # A layout that was asked for should fit: all of its faults are reported.
             elif not is_auto or fault.fault in _FAULTS_OF_ANNOTATIONS:
                 problems.setdefault(name, []).append(fault)
         readable |= source.opened - causes.keys()
@@ -190,8 +193,8 @@ def _fits(listing: Listing, classes: Sequence[str]) -> bool:
     """Whether a source is of a layout.
 
     A layout in which images should have boxes does not fit if none has, since another
-    layout may have more to read. Unless classes are asked for, it also needs two: a
-    single folder of images with XML files is a data set, not a class.
+    layout may have more to read. Unless classes are asked for, it also needs two
+    classes: a single folder of images with XML files is a data set, not a class.
     """
     if listing.layout not in WITH_BOXES:
         return bool(listing.records)
@@ -259,6 +262,7 @@ def _listing(
                 detail = "it is not in the source"
             detail += _other_spelling(class_id, counts)
             faults.append(Fault("", "unknown_class", detail, class_id))
+    # Images without a class ("") are not listed; faults of their annotations are.
     wanted = {*classes, ""}
     records = [record for record in records if record.class_id in wanted]
     faults += _annotation_faults(layout, records)
@@ -406,6 +410,7 @@ def _common_prefix(names: Sequence[str]) -> str:
     """The folders at the top that all files share, with a slash; "" for none."""
     if not names:
         return ""
+    # Names between the smallest and the largest begin with all that these two share.
     first = min(names).split("/")[:-1]
     last = max(names).split("/")[:-1]
     shared = []
@@ -453,15 +458,20 @@ def _files_in_words(opened: Iterable[str], names: Sequence[str]) -> str:
 
 
 def _faults_of_layouts(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
-    """Make one fault of all faults of a kind that a rejected layout had."""
+    """Make one fault of all faults of a kind that a rejected layout had.
+
+    Faults that begin at the same file are reported once, as the first layout has them.
+    """
     faults: list[Fault] = []
+    names = set()
     for layout, items in problems.items():
         for kind, count in Counter(fault.fault for fault in items).items():
             first = next(fault for fault in items if fault.fault == kind)
             detail = f"as {layout}, {count} {kind.replace('_', ' ')}: {first.detail}"
             detail = detail.rstrip(": ")
             name = first.name or first.class_id
-            if not any(fault.name == name for fault in faults):
+            if name not in names:
+                names.add(name)
                 faults.append(Fault(name, NOT_READ, detail))
     return faults
 

@@ -154,6 +154,7 @@ def probes(
         partial(_features, generator=generator, noisy=noisy, device=store.device),
     )
     settings = {
+        # Names of folders hold digests of all that the features depend on.
         "features": [folder.name for folder in features.folders.values()],
         "steps": list(steps),
         "l2": l2,
@@ -267,6 +268,7 @@ def kappa_of_classes(
         for (step, count), (place, level) in cells:
             is_tested = labels < count
             predicted = record["predicted"][step, place, is_tested]
+            # (classes, 1) each, of the images as they are, without draws.
             error, loss = error_and_loss(labels[is_tested], predicted, count)
             of_classes = {
                 **network,
@@ -301,4 +303,4 @@ def images_of_seen(
     in_turn = shuffled[classes_in_turn(labels[shuffled])]
     rows = tuple(in_turn[: most or None].tolist())
     name = f"{len(rows)}-{json_digest([data.fingerprint, rows])}"
-    return ScoringSet(rows, name, len(in_turn))
+    return ScoringSet(rows, name, shared=len(in_turn))

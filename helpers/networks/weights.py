@@ -176,17 +176,17 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         and weights[name].shape != state[name].shape
     }
     usable = {name: value for name, value in state.items() if name not in head}
-    needed = {
+    missing = {
         name
         for name in weights
-        if name not in head and not name.endswith("num_batches_tracked")
+        if name not in state and not name.endswith("num_batches_tracked")
     }
-    other = {
+    misfitting = {
         name
         for name, value in usable.items()
         if name not in weights or value.shape != weights[name].shape
     }
-    wrong = sorted(other | needed - set(usable))
+    wrong = sorted(missing | misfitting)
     if wrong:
         raise ValueError(
             f"the weights do not fit the network: {len(wrong)} tensors differ, first "
@@ -233,9 +233,10 @@ def save_float16(
     """
     texts = {name: str(value) for name, value in facts.items()}
     texts[_KEY] = json.dumps(form._asdict())
-    # One text, since the library writes several texts in an order that varies.
     halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
     texts[CHECKSUM] = tensor_checksum(halves, texts)
+    # The library writes several texts in an order that varies. So the header has one
+    # text, with the checksum in it, and write_tensors adds no checksum as a second.
     header = {_TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, halves, header, checked=False)
 

@@ -71,7 +71,7 @@ class Report:
 
     folder: Path  # where tables and figures are written; a sweep publishes from there
     notebook: str
-    work: Path  # work/<study>, of the study that it extends where it extends one
+    work: Path  # work/<study>; a study that extends another one has that one's
     parameters: SimpleNamespace = field(default_factory=SimpleNamespace)  # in force
     story: list[dict[str, Any]] = field(default_factory=list)  # what was shown
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name
@@ -109,7 +109,7 @@ class Report:
         )
         report.parameters = SimpleNamespace(**values)
         report._show_parameters(origins)
-        if not os.environ.get(files.STAGING):
+        if not os.environ.get(files.STAGING):  # else the sweep has kept them
             keep_claims(report.work, check_claims(study_file.get("claims") or []))
         report._tell_what_differs(study_file)
         return report
@@ -131,7 +131,7 @@ class Report:
             self.tell(caption)
             return
         path = inside(self.folder, f"figures/{self.notebook}-{name}.png")
-        caption = inert(caption)
+        caption = inert(caption)  # names from data make no HTML, links or images
         picture = as_file(figure, dpi=_DPI)
         shown = as_file(figure, dpi=_DPI_SHOWN)
         vector = as_file(figure, format="svg", dpi=_DPI)

@@ -143,6 +143,7 @@ class Store:
         """
         if not models or not self.published.is_dir():
             return []
+        # Images of a study or a user; other computations share something else.
         train = getattr(self.shared(), "train", None)
         if train is not None and not train.has_pixels:
             return list(models)
@@ -171,13 +172,16 @@ class Store:
 
     def _other_settings(self, name: str, settings: Mapping[str, Any]) -> str:
         """Text on the settings in which the most similar published values differ."""
-        wanted = json.loads(json.dumps(settings))
-        texts = []
+        wanted = json.loads(json.dumps(settings))  # with lists for tuples, as in files
+        differences = []  # of each folder of published values, a text per setting
         for path in sorted(self.published.glob(f"{name}-*/{SETTINGS}")):
             published = read_json(path)
             keys = [key for key in wanted if published.get(key) != wanted[key]]
-            texts.append([f"{key} is {published.get(key)!r:.60} there" for key in keys])
-        return ", ".join(min(texts, key=len, default=[]))
+            differences.append(
+                [f"{key} is {published.get(key)!r:.60} there" for key in keys]
+            )
+        fewest = min(differences, key=len, default=[])
+        return ", ".join(fewest)
 
 
 class NotInRecords(LookupError):
@@ -366,7 +370,9 @@ class Records:
     def stacked(
         self, part: str, leave_out: Collection[str] = ()
     ) -> dict[str, NDArray[np.float32]]:
-        """Arrays of all models by name, read model by model, without maps in 16 bits.
+        """Arrays of all models by name, read model by model.
+
+        Arrays of ``LARGE`` are left out, which published records do not have.
 
         Args:
             part: of the records.
@@ -398,9 +404,11 @@ def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
     for name, value in record.items():
         if isinstance(value, np.ndarray):
             arrays[name] = value
+    # Tables come after all arrays, as in published files, whose bytes stay the same.
     for name, value in record.items():
         if isinstance(value, pd.DataFrame):
-            arrays |= {f"{name}|{column}": _plain(value[column]) for column in value}
+            for column in value:
+                arrays[f"{name}|{column}"] = _plain(value[column])
     return arrays
 
 

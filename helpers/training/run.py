@@ -367,7 +367,8 @@ def evaluate(
         batch_size: images at a time; a half or a quarter of it if the memory of a GPU
             does not suffice.
     """
-    # fitting_batch halves the batch each time halving_batches starts again.
+    # If memory runs out, halving_batches calls the lambda again, and fitting_batch is
+    # half of what it was.
     return halving_batches(
         lambda: _evaluate(network, split, fitting_batch(batch_size)), "evaluation"
     )
@@ -708,9 +709,9 @@ def snapshots_due(
         taken: the snapshots of earlier epochs.
 
     Returns:
-        "stop" if the run stops, else "first" if one of the rules 1 to 3 holds for the
-        first time. Before it "matched", if the run has a ``matched_accuracy`` above 0
-        and the training accuracy of the epoch exceeds it for the first time.
+        Up to two names: "matched" if the run has a ``matched_accuracy`` above 0
+        and the training accuracy exceeds it for the first time; "stop" if the run
+        stops, or else "first" if one of the rules 1 to 3 holds for the first time.
     """
     due = []
     accuracy = history[-1]["train_accuracy"]
