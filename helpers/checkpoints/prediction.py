@@ -85,12 +85,12 @@ class Regression(NamedTuple):
         return [list(is_outside.columns[row]) for row in is_outside.to_numpy()]
 
     def _clipped(self, models: pd.DataFrame) -> Array:
-        low = self.ranges["low"]
-        high = self.ranges["high"]
-        x = models[list(self.ranges.index)].astype(float)
+        low = self.ranges["low"].to_numpy()
+        high = self.ranges["high"].to_numpy()
+        x = models[list(self.ranges.index)].to_numpy(dtype=float)
         # A column that is constant among the fitted models is not clipped.
-        span = (high - low).where(high > low, np.inf)
-        return x.clip(low - span, high + span, axis=1).to_numpy()
+        span = np.where(high > low, high - low, np.inf)
+        return np.clip(x, low - span, high + span)
 
 
 class Predictor(NamedTuple):
@@ -182,6 +182,9 @@ def predictor(models: pd.DataFrame, measures: Sequence[str]) -> Predictor:
             f"{FEWEST_CONFIGURATIONS} are needed to calibrate others"
         )
     regression = _fit_regression(models, measures)
+    # Few columns, since rows are taken out of the table for each kind.
+    names = [*regression.ranges.index, "gap", "kind", "study", CONFIGURATION]
+    models = models[[name for name in names if name in models]]
     left_out = _left_out(models, measures)
     return Predictor(
         regression=regression,

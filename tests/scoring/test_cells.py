@@ -270,3 +270,17 @@ def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
 
     with pytest.raises(NotInRecords):
         study.scores(["localization"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["03_cam_scoring", "04_baselines", "05_robustness_ablations", "10_all_measures"],
+)
+def test_notebooks_list_measures_after_they_score(name):
+    """A measure may be written in any cell above the one that scores."""
+    path = PROJECT_ROOT / f"notebooks/{name}.ipynb"
+    sources = [cell.source for cell in nbformat.read(path, 4).cells]
+    lists = [row for row, text in enumerate(sources) if "registry.columns()" in text]
+    scores = [row for row, text in enumerate(sources) if "this_study.measure(" in text]
+    assert lists and scores
+    assert min(lists) > min(scores)
