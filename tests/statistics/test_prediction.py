@@ -142,12 +142,13 @@ def test_saved_errors_are_paired_differences_whose_p_flips_what_was_left_out(lef
         table["gap"].to_numpy(),
         folds_of(draws, left_out),
     )
-    names = ["adds", "some", "never", "constant"]
+    names = ["adds", "some", "noise", "never", "constant"]
     rivalry = Rivalry(known, left_out=left_out)
     found = saved_errors(draws, names, rivalry, level=0.9).set_index("measure")
     for name, kept in (
         ("adds", np.full(60, True)),
         ("some", table["some"].notna().to_numpy()),
+        ("noise", np.full(60, True)),  # whose p depends on the choices of signs
     ):
         before = held_out_errors(known[kept], gap[kept], folds[:, kept])
         beside = held_out_errors(
