@@ -179,7 +179,7 @@ FROM_RECORDS = (
 )
 CASES = [
     (study_name, name)
-    for study_name in ("filled20", "kinds20")
+    for study_name in ("filled20", "kinds20", "kinds24")
     for name in FROM_RECORDS
     if (PROJECT_ROOT / f"reports/{study_name}/{name}.ipynb").is_file()
 ]
