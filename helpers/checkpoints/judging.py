@@ -44,6 +44,7 @@ NOT_READ = "not read"
 _LEAST_LEARNT = 0.1
 _CLASS_RATIO_LIMIT = 2.0  # largest ratio of the number of classes to the studies'
 _NOT_A_RESNET = "not a ResNet, unlike the study's networks"
+_CONSEQUENCE_OF_COUNT = "judged by its labelled images alone"
 _REQUEST_FOR_LABELS = "give labelled images that were held out (--labelled), 50 or more"
 VERDICT = [
     "rank",
@@ -215,7 +216,8 @@ def verdicts(
 
     A network that is not a ResNet, or lies outside of the range of the studies, is
     judged by its labelled images alone, since predictions are not reliable for it.
-    Accuracies below chance are raised to it.
+    Predicted accuracies below chance are raised to it, with a note; counted ones stand
+    as they were counted.
 
     Args:
         facts: table with the columns ``case.FACTS``.
@@ -236,6 +238,7 @@ def verdicts(
     accuracy = table["train_accuracy"] - by.regression.predicted(table)
     table = table.assign(
         accuracy=accuracy.clip(chance, 1),
+        raised_from=accuracy.where(accuracy < chance),
         error=by.error_sd(table),  # standard deviation of the error of accuracy
         half=by.half_width(table),  # half the width of its interval
         verdict=PREDICTED,
@@ -247,16 +250,19 @@ def verdicts(
     beyond_studies = pd.Series(_reasons_beyond_studies(table, scored), table.index)
     beyond_studies = beyond_studies.where(judged, "")
     covariance = np.diag(table["error"] ** 2)
+    is_counted = pd.Series(False, table.index)
     consequence = _REQUEST_FOR_LABELS
     if right:
         table, covariance = _combined_with_labels(
             table, judged, beyond_studies, right, by
         )
-        table["accuracy"] = table["accuracy"].clip(chance, 1)
-        consequence = "judged by its labelled images alone"
+        is_counted = table["labelled_right"].notna()
+        consequence = "its accuracy on the labelled images is undefined"
     for row in table.index[beyond_studies.ne("")]:
-        table.loc[row, "verdict"] = COUNTED if right else NOT_JUDGED
-        table.loc[row, "note"] = f"{beyond_studies[row]}; {consequence}"
+        words = _CONSEQUENCE_OF_COUNT if is_counted[row] else consequence
+        table.loc[row, "verdict"] = COUNTED if is_counted[row] else NOT_JUDGED
+        table.loc[row, "note"] = f"{beyond_studies[row]}; {words}"
+    table = _at_least_chance(table, chance)
     table = _with_notes_on_ranges(table, by)
     is_unknown = table["verdict"].isin([NOT_JUDGED, NOT_READ])
     table.loc[is_unknown, "accuracy"] = np.nan
@@ -322,6 +328,32 @@ def _compared(column: str, value: float, by: Predictor) -> str:
         title, formatted = _TITLES_AND_FORMATS[column]
     low, high = by.ranges.loc[column, ["low", "high"]]
     return f"{title} {formatted(value)}, there {formatted(low)} to {formatted(high)}"
+
+
+def _at_least_chance(table: pd.DataFrame, chance: pd.Series) -> pd.DataFrame:
+    """Raise accuracies that rest on a prediction to chance, and note where it was done.
+
+    Args:
+        table: with verdicts, accuracies, notes, and raised_from, the prediction where
+            it was below chance.
+        chance: accuracy of guessing, by checkpoint.
+    """
+    is_predicted = table["verdict"].eq(PREDICTED)
+    raised_from = table["raised_from"].fillna(
+        table["accuracy"].where(table["accuracy"] < chance)
+    )
+    table = table.assign(
+        accuracy=table["accuracy"].where(
+            ~is_predicted, table["accuracy"].clip(chance, 1)
+        )
+    )
+    for row in table.index[is_predicted & raised_from.notna()]:
+        note = (
+            f"its predicted accuracy of {percent(raised_from[row])} is raised to "
+            f"chance ({percent(chance[row])})"
+        )
+        table.loc[row, "note"] = "; ".join(filter(None, [table.loc[row, "note"], note]))
+    return table
 
 
 def _with_notes_on_ranges(table: pd.DataFrame, by: Predictor) -> pd.DataFrame:

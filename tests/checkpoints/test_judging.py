@@ -106,7 +106,7 @@ def test_labelled_images_are_weighed_in_and_counted():
     assert tuple(table.loc["a.pt", ["counted_low", "counted_high"]]) == wilson(48, 100)
     assert (
         report.remarks(table.reset_index(), given, 100)[0]
-        == "a.pt: accuracy on your 100 labelled images: 48.0 % (38 to 58)."
+        == "a.pt: accuracy on your 100 labelled images: 48.0 % (95 % interval: 38 to 58)."
     )
 
 
@@ -126,6 +126,39 @@ def test_networks_like_no_study_s_are_judged_by_their_labelled_images_alone():
         right["c.pt"][None],
     )
     assert table.loc["c.pt", "accuracy"] == pytest.approx(alone[0])
+
+
+def test_a_counted_accuracy_below_chance_stands_as_it_was_counted():
+    """Of 4 classes chance is 0.25; 60 images, of which 7 and 8 are right."""
+    right = {"a.pt": flags(7, 60), "b.pt": flags(8, 60)}
+    given = facts(residual=[False, False])
+    table = judging.verdicts(given, found_of([0.6, 0.6]), right)
+    assert table["verdict"].tolist() == ["counted", "counted"]
+    np.testing.assert_array_equal(table["accuracy"], table["labelled_right"])
+    np.testing.assert_array_equal(table["accuracy"], [8 / 60, 7 / 60])
+    middle = (table["accuracy_low"] + table["accuracy_high"]) / 2
+    np.testing.assert_allclose(middle, table["accuracy"])
+    assert not table["note"].str.contains("chance").any()
+    assert report.answer(table).endswith(
+        "The highest accuracy is 13 % (8 to 19) counted on your labelled images, "
+        "for b.pt."
+    )
+    alone = judging.verdicts(given[:1], found_of([0.6]), {"a.pt": flags(7, 60)})
+    assert report.answer(alone) == (
+        "a.pt: 12 % (6 to 17) counted on your labelled images."
+    )
+
+
+def test_without_a_count_a_network_like_no_study_s_is_not_judged():
+    """Its pass over the labelled images failed, that of the other did not."""
+    found = found_of([0.6, 0.6])
+    given = facts(residual=[False, False])
+    table = judging.verdicts(given, found, {"b.pt": flags(30)}).set_index("checkpoint")
+    assert table["verdict"].to_dict() == {"a.pt": "not judged", "b.pt": "counted"}
+    assert np.isnan(table.loc["a.pt", "accuracy"])
+    assert table.loc["a.pt", "note"].endswith(
+        "; its accuracy on the labelled images is undefined"
+    )
 
 
 def test_networks_beyond_the_studies_are_judged_by_labelled_images_alone():
@@ -169,10 +202,20 @@ def test_a_best_is_named_where_no_interval_reaches_the_first():
 
 
 def test_no_accuracy_is_predicted_below_chance_or_above_one():
-    assert (
-        judging.verdicts(facts(outputs=[2]), found_of([0.25], 0.75))["accuracy"].item()
-        == 0.5
+    found = found_of([0.25], 0.75)
+    table = judging.verdicts(facts(outputs=[2]), found)
+    assert table["accuracy"].item() == 0.5
+    predicted = 0.75 - found.predictor.regression.predicted(found.table).item()
+    note = (
+        f"its predicted accuracy of {100 * predicted:.0f} % is raised to chance (50 %)"
     )
+    assert note in table["note"].item()
+    # Labelled images, of which 10 of 100 are right, do not take it below either.
+    table = judging.verdicts(facts(outputs=[2]), found, {"a.pt": flags(10)})
+    assert table["accuracy"].item() == 0.5
+    assert "raised to chance (50 %)" in table["note"].item()
+    high = judging.verdicts(facts(fault=[""]), found_of([0.6]))
+    assert "chance" not in high["note"].item()
     found = found_of([1.4, 1.6], 0.99)
     assert (
         judging.verdicts(
@@ -232,11 +275,8 @@ def test_values_outside_of_the_studies_range_are_named():
     )
     table = judging.verdicts(facts(fault=[""]), found)
     assert table["verdict"].item() == "predicted"
-    assert (
-        table["note"]
-        .item()
-        .startswith("outside the studies' range: training accuracy 64 %, there 7")
-    )
+    note = "; outside the studies' range: training accuracy 64 %, there 7"
+    assert note in table["note"].item()
 
 
 def test_a_tenth_of_the_way_from_chance_to_one_has_learnt():
