@@ -1,4 +1,8 @@
-"""Overlap of maps with boxes at many thresholds, for all models of a study."""
+"""Overlap of maps with boxes at many thresholds, for all models of a study.
+
+The IoU of the primary table is the mean over images of ``chance.chance_scores``; that
+of ``overlaps_at`` is the same value, computed at many thresholds at once.
+"""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""Overlap of class activation maps with annotated boxes; Du et al. 2024."""
+"""Overlap of class activation maps with annotated boxes; Du et al. 2024.
+
+The IoU of the primary table is the mean over images of ``chance.chance_scores``, which
+enlarges and cuts maps by ``upsample`` and ``cut``; ``overlaps`` is for notebook 05.
+"""
 
 from collections.abc import Sequence
 
