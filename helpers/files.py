@@ -49,6 +49,7 @@ CODE_ROOT = _PACKAGE.parent  # of the modules: the clone, or where a wheel is in
 STAGING = "WORKBOOK_STAGING"
 # Environment variable: the folder in which a combination of a sweep is published.
 COMBINATION = "WORKBOOK_COMBINATION"
+PUBLISHED_VALUES = "published.json"  # values of the parameters of a report's notebooks
 SWEEP_LISTING = "sweep.json"  # lists a sweep's combinations, beside their folders
 # Environment variable: the study's folder of work when a launcher runs the notebook.
 WORK = "WORKBOOK_WORK"

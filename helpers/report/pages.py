@@ -243,6 +243,7 @@ def _write_sweep(folder: Path) -> Path:
         "sweep.html.j2",
         f"Sweep of {folder.name.replace('_', ' ')}",
         counts=f"{count(len(frame), 'combination')}: {', '.join(counts)}.",
+        sentences=sweeps.what_it_shows(frame),
         table=Markup(sweeps.table_html(frame, folder.name)),
         pictures=pictures,
         failed=failed[["folder", "failed"]].to_numpy().tolist(),

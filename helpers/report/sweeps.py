@@ -16,6 +16,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from helpers.files import (
+    PUBLISHED_VALUES,
     STAGING,
     SWEEP_LISTING,
     complete_or_absent,
@@ -31,6 +32,9 @@ _SIZE = (3.6, 2.6)  # of a picture on a page, in inches
 _DPI = 90
 # Ratio of the largest to the smallest value of a parameter that asks for a log axis.
 _LOG_RATIO = 20.0
+_CORRELATION = r"r_(\w+)_gap(_\w+)?"  # name of a result: its measure, and a condition
+# The least shift of a correlation that is laid to maps of 8 bits.
+_LEAST_SHIFT = 1e-4
 
 
 def sweeps_of(report: Path) -> list[Path]:
@@ -53,7 +57,8 @@ def sweep_results(
         interval in columns ``<result>_low`` and ``<result>_high`` if it has one;
         failed, its error or ""; and folder, that of its executed notebook. Results of
         another notebook of the chain are ``<notebook>.<result>``; undefined ones are
-        NaN. ``attrs`` has ``parameters`` (swept), ``results`` and ``units``.
+        NaN. ``attrs`` has ``parameters`` (swept), ``results``, ``units``, and
+        ``of_study``, the values of the study's own report, empty where it has none.
 
     Raises:
         FileNotFoundError: where the study has no sweep of this notebook.
@@ -97,8 +102,98 @@ def results_of(folder: Path) -> pd.DataFrame:
         "parameters": parameters,
         "results": [name for name in units if name in frame],
         "units": units,
+        "of_study": _values_of_study(folder, parameters),
     }
     return frame
+
+
+def _values_of_study(folder: Path, parameters: list[str]) -> dict[str, Any]:
+    """Values of the swept parameters in the report that has the sweep, by name."""
+    path = folder.parents[1] / PUBLISHED_VALUES
+    if not path.is_file():
+        return {}
+    with tables.intact(path):
+        of_notebook = read_json(path)["parameters"].get(folder.name, {})
+        return {
+            name: _as_cell(of_notebook[name])
+            for name in parameters
+            if name in of_notebook
+        }
+
+
+def is_of_study(frame: pd.DataFrame) -> pd.Series:
+    """Whether each combination has the values of the study's own report.
+
+    Args:
+        frame: of ``sweep_results``.
+    """
+    of_study = frame.attrs["of_study"]
+    is_own = pd.Series(bool(of_study), frame.index)
+    for name in frame.attrs["parameters"]:
+        is_own &= frame[name].eq(of_study.get(name))
+    return is_own
+
+
+def what_it_shows(frame: pd.DataFrame) -> list[str]:
+    """Sentences on a sweep: where each correlation lies, and what records change.
+
+    Args:
+        frame: of ``sweep_results``.
+    """
+    # Those of the swept notebook: names of others begin with their notebook's.
+    correlations = [
+        name for name in drawn_results(frame) if re.fullmatch(_CORRELATION, name)
+    ]
+    sentences = [_range_in_words(frame, name) for name in correlations]
+    return [*sentences, *_of_rounded_maps(frame, correlations)]
+
+
+def _range_in_words(frame: pd.DataFrame, name: str) -> str:
+    """Say between which values a correlation lies, and whether its intervals overlap.
+
+    Example:
+        "r of IoU with the gap: -0.31 to -0.21; all intervals overlap."
+    """
+    rows = frame.dropna(subset=name)
+    ends = [f"{rows[name].min():.2f}", f"{rows[name].max():.2f}"]
+    sentence = f"{title(frame, name)}: {' to '.join(dict.fromkeys(ends))}"
+    if f"{name}_low" not in rows:
+        return f"{sentence}."
+    overlap = rows[f"{name}_low"].max() <= rows[f"{name}_high"].min()
+    return f"{sentence}; {'all' if overlap else 'not all'} intervals overlap."
+
+
+def _of_rounded_maps(frame: pd.DataFrame, correlations: list[str]) -> list[str]:
+    """Say that values of the study's own report are not of rounded maps, if so.
+
+    A correlation that is the same in all other combinations does not depend on what is
+    swept. Where it differs at the study's own values, these were read from records, and
+    all others were computed from the recorded maps. Kept maps of 16 bits move it by
+    less than ``_LEAST_SHIFT``.
+
+    Returns:
+        One sentence in a list; empty without such a correlation.
+    """
+    is_own = is_of_study(frame)
+    own = frame[is_own]
+    others = frame[~is_own]
+    differences = {}
+    for name in correlations:
+        elsewhere = others[name].dropna()
+        if len(elsewhere) > 1 and elsewhere.nunique() == 1:
+            shift = (own[name] - elsewhere.iloc[0]).abs().max()
+            if shift >= _LEAST_SHIFT:  # False where there is no row of the study's own
+                differences[name] = shift
+    if not differences:
+        return []
+    names = style.listed([title(frame, name) for name in differences])
+    parameters = style.listed(frame.attrs["parameters"])
+    return [
+        "In the study's own row recorded values are read; in every other row all is "
+        "computed from the recorded maps, which have 8 bits. This alone moves "
+        f"{names}, independent of {parameters}, by "
+        f"{max(differences.values()):.4f} at most."
+    ]
 
 
 def _as_cell(value: Any) -> Any:
@@ -138,7 +233,7 @@ def title(frame: pd.DataFrame, name: str) -> str:
     stem, _, result = name.rpartition(".")
     unit = frame.attrs["units"].get(name, "")
     words = tables.header(result)
-    correlation = re.fullmatch(r"r_(\w+)_gap(_\w+)?", result)
+    correlation = re.fullmatch(_CORRELATION, result)
     if correlation:
         measure, condition = correlation.groups()
         words = f"r of {tables.header(measure)} with the gap"
@@ -324,7 +419,7 @@ def table_html(frame: pd.DataFrame, notebook: str) -> str:
     parameters = frame.attrs["parameters"]
     results = frame.attrs["results"]
     heads = [*parameters, *(title(frame, name) for name in results), "executed"]
-    shown = tables.with_intervals(frame)
+    shown = tables.with_intervals(frame).assign(is_own=is_of_study(frame))
     lines = []
     for row in shown.to_dict("records"):
         # a parameter's value as it was written, a result with two digits
@@ -332,7 +427,10 @@ def table_html(frame: pd.DataFrame, notebook: str) -> str:
         cells += [tables.cell(row[name]) for name in results]
         place = escape(f"{row['folder']}/{notebook}.html")
         state = "failed" if row["failed"] else f'<a href="{place}">report</a>'
-        lines.append(f"<tr>{''.join(cells)}<td>{state}</td></tr>")
+        if row["is_own"]:
+            state += ", the study's own"
+        mark = ' class="own"' if row["is_own"] else ""
+        lines.append(f"<tr{mark}>{''.join(cells)}<td>{state}</td></tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     return (
         f'<div class="table"><table class="sortable"><thead><tr>{head}</tr></thead>'

@@ -233,9 +233,14 @@ def _without_images(study: CheckedStudy) -> str:
     """Sentence on what is run of a study whose images are not here."""
     path = study.as_published[0].parameters["data_path"]
     names = ", ".join(item.notebook for item in study.as_published)
+    rest = "the rest runs"
+    if all(item.combination for item in study.executions):
+        varied = dict.fromkeys(item.notebook for item in study.executions)
+        names = "the notebooks of the study's own report"
+        rest = f"only the combinations of {', '.join(varied)} run,"
     return (
-        f"{path} is not here, so {names} stand as they were published, and the rest "
-        f"runs from the records of {study.work_study}; to run all of it, put the "
+        f"{path} is not here, so {names} stand as they were published, and {rest} "
+        f"from the records of {study.work_study}; to run all of it, put the "
         "images there or name their place by --set data_path=..."
     )
 

@@ -26,6 +26,7 @@ from helpers.files import (
     COMBINATION,
     MANIFEST,
     PROJECT_ROOT,
+    PUBLISHED_VALUES,
     STAGING,
     SWEEP_LISTING,
     WORK,
@@ -440,7 +441,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
     for sweep in job["sweeps"]:
         _list_combinations(sweep, job, work, reports)
     write_json(
-        reports / "published.json",
+        reports / PUBLISHED_VALUES,
         {
             "study": job["study"],
             "notebooks": [*job["parameters"]],
@@ -448,7 +449,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
         },
     )
     pages.write(reports)
-    made = [*sorted(reports.glob("*.html")), reports / "published.json"]
+    made = [*sorted(reports.glob("*.html")), reports / PUBLISHED_VALUES]
     for sweep in job["sweeps"]:
         folder = reports / "sweeps" / sweep["notebook"]
         made += [folder / SWEEP_LISTING, folder / "index.html"]

@@ -161,6 +161,17 @@ def _lazy_names(source: str) -> dict[str, str]:
     return {}
 
 
+def _line(word: str) -> str:
+    """The notebooks that import a module, and those that are executed after them."""
+    from helpers.sweep.study import notebooks_after  # which imports this module
+
+    names = notebooks_with(Path(word))
+    line = f"{word}: {', '.join(names) or 'no notebook'}"
+    stems = [path.stem for path in PROJECT_ROOT.glob("notebooks/[0-9][0-9]_*.ipynb")]
+    after = notebooks_after(names, stems)
+    return f"{line}; after them: {', '.join(after)}" if after else line
+
+
 if __name__ == "__main__":
-    for word in sys.argv[1:]:
-        print(f"{word}: {', '.join(notebooks_with(Path(word))) or 'no notebook'}")
+    for argument in sys.argv[1:]:
+        print(_line(argument))

@@ -692,6 +692,25 @@ def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
     return tuple(other for other in stems if other[:2] == number)
 
 
+def notebooks_after(names: Sequence[str], stems: Sequence[str]) -> list[str]:
+    """Notebooks that are executed after others, whose results they read.
+
+    Args:
+        names: of the others.
+        stems: names of all notebooks of the study.
+
+    Returns:
+        Those that read results of ``names``, directly or through others, in order.
+    """
+    again = set(names)
+    after = []
+    for stem in sorted(stems, key=_place):
+        if stem not in again and again.intersection(_before(stem, stems)):
+            again.add(stem)
+            after.append(stem)
+    return after
+
+
 def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:
     """A line for each parameter, and one for each file or folder that one names."""
     lines = [f"{name} = {value!r}" for name, value in values.items()]

@@ -108,6 +108,42 @@ def test_the_page_compares_all_and_shows_what_failed(folder):
     assert made.Page(executed).of("script", "src")[0].startswith("../../../../assets/")
 
 
+def test_the_study_s_own_row_is_marked_and_a_shift_by_recorded_maps_is_said(tmp_path):
+    """0.2 is the study's; the threshold decides IoU, and not the pointing game."""
+    folder = tmp_path / "made/sweeps/03_c"
+    values = {0.1: (-0.2, -0.89), 0.2: (-0.3, -0.886), 0.4: (-0.9, -0.89)}
+    rows = []
+    for threshold, correlations in values.items():
+        names = ("r_iou_gap", "r_pointing_game_gap")
+        results = [
+            {"name": name, "value": r, "low": r - 0.1, "high": r + 0.1, "unit": ""}
+            for name, r in zip(names, correlations, strict=True)
+        ]
+        rows.append(
+            {"folder": f"t={threshold}", "values": {"t": threshold}, "failed": {}}
+        )
+        write_json(folder / f"t={threshold}/03_c.results.json", results)
+    listing = {"notebooks": ["03_c"], "parameters": ["t"], "combinations": rows}
+    write_json(folder / "sweep.json", listing)
+    assert not sweeps.is_of_study(sweeps.results_of(folder)).any()
+    write_json(tmp_path / "made/published.json", {"parameters": {"03_c": {"t": 0.2}}})
+    table = sweeps.results_of(folder)
+    assert sweeps.is_of_study(table).tolist() == [False, True, False]
+    assert sweeps.table_html(table, "03_c").count("the study's own") == 1
+    overlap, pointing, shift = sweeps.what_it_shows(table)
+    assert (
+        overlap == "r of IoU with the gap: -0.90 to -0.20; not all intervals overlap."
+    )
+    assert pointing.endswith(": -0.89; all intervals overlap.")
+    assert "8 bits. This alone moves r of pointing game with the gap, indep" in shift
+    assert shift.endswith("by 0.0040 at most.")
+    # Where maps have 16 bits there is nothing to say, nor where the row is absent.
+    exact = table.assign(r_pointing_game_gap=[-0.89, -0.89001, -0.89])
+    assert len(sweeps.what_it_shows(exact)) == 2
+    table.attrs["of_study"] = {"t": 0.3}
+    assert len(sweeps.what_it_shows(table)) == 2
+
+
 def test_a_sweep_is_linked_from_the_index_of_its_study(tmp_path):
     report = made.write_report(tmp_path / "made")
     before = pages._write_index(report).read_text()

@@ -17,7 +17,7 @@ from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.relations import RELATIONS, RULES, relation_faults
-from helpers.sweep import execute, plan
+from helpers.sweep import cli, execute, plan
 from helpers.sweep.imports import ProjectModules, notebooks_with
 from helpers.sweep.study import (
     OF_OPENCV,
@@ -28,6 +28,7 @@ from helpers.sweep.study import (
     from_records,
     further_faults,
     load_study,
+    notebooks_after,
     record_of,
 )
 from tests.sweep.conftest import write_notebook
@@ -436,6 +437,14 @@ def test_a_published_study_without_its_images_runs_what_its_records_can(project)
     assert from_records(study) is study
 
 
+def test_after_a_notebook_come_those_that_read_its_results_also_through_others():
+    stems = ["01_a", "02_b", "03_c", "04_d", "07_g", "08_h", "10_j"]
+    assert notebooks_after(["04_d"], stems) == ["08_h", "07_g", "10_j"]
+    assert notebooks_after(["03_c", "08_h"], stems) == ["07_g"]
+    assert notebooks_after(["01_a"], ["01_a", "04_d"]) == ["04_d"]
+    assert notebooks_after([], stems) == []
+
+
 def test_varied_values_of_a_published_study_run_alone(project):
     for stem, cell in (("01_one", TWO), ("04_four", TWO)):
         write_notebook(project.root / f"notebooks/{stem}.ipynb", cell, stem)
@@ -453,6 +462,11 @@ def test_varied_values_of_a_published_study_run_alone(project):
     ]
     assert [item.after for item in alone.executions] == [(), ()]
     assert [item.name for item in alone.as_published] == ["01_one"]
+    assert cli._without_images(alone).startswith(
+        "nowhere.zip is not here, so the notebooks of the study's own report stand as "
+        "they were published, and only the combinations of 04_four run, from the "
+        "records of mine;"
+    )
     # What is set otherwise, or has run here, is asked for as a whole.
     assert not asks_only_combinations([], [], study)
     assert not asks_only_combinations(values, ["count=2"], study)
