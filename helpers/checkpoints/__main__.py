@@ -141,7 +141,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _check_places(options: argparse.Namespace) -> None:
+    """Refuse a folder or file that is not there, before seconds of imports."""
+    places = {
+        "CHECKPOINTS": options.checkpoints,
+        "IMAGES": options.images,
+        "--labelled": options.labelled,
+        "--classes": options.classes,
+    }
+    for name, path in places.items():
+        if path is not None and not path.exists():
+            raise FileNotFoundError(
+                f"{name} is {path}, which does not exist; name the place of yours"
+            )
+
+
 def _judge(options: argparse.Namespace) -> int:
+    _check_places(options)
     # Imported here, since torch takes seconds to import and --help does not need it.
     from helpers.checkpoints import case
     from helpers.checkpoints.images import Preparation

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from torch import nn
 from torchvision.transforms import v2
 
 from helpers.checkpoints import builders, calibration, judging, load, orders, report
@@ -20,6 +21,7 @@ from helpers.checkpoints.images import (
     training_images,
 )
 from helpers.checkpoints.load import Reading
+from helpers.files import tensor_checksum
 from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import header_of
 from helpers.scoring.models import Model
@@ -30,6 +32,7 @@ FACTS = [
     "checkpoint",  # path of the file in its folder
     "model_id",
     "bytes",  # digest of the file
+    "weights",  # checksum of the network's tensors, with their names
     "network",  # in words, see ``builders.describe``
     "residual",  # whether it is a ResNet
     "outputs",  # number of outputs
@@ -253,10 +256,19 @@ def _examined(
         "network": words,
         "residual": residual,
         "outputs": loaded.classes,
+        "weights": _weights_checksum(loaded.network),
         "noted_accuracy": loaded.accuracy,
         "notes": "; ".join((*loaded.notes, *note)),
     }
     return Examined(path, reading, facts, model)
+
+
+def _weights_checksum(network: nn.Module) -> str:
+    """Checksum of a network's tensors and their names, whatever file they come from."""
+    state = network.state_dict().items()
+    return tensor_checksum(
+        {name: value for name, value in state if isinstance(value, torch.Tensor)}, {}
+    )
 
 
 def _check_outputs(loaded: load.Loaded, classes: Sequence[str]) -> None:

@@ -362,7 +362,13 @@ def digest(images: ImageSet) -> str:
 
 def _list_source(path: Path, unpacked: Path) -> tuple[Source, Listing]:
     source = open_source(path, unpacked)
-    return source, layouts.scan(source, layouts.RECOGNISED)
+    try:
+        return source, layouts.scan(source, layouts.RECOGNISED)
+    except layouts.NoClassError as fault:
+        raise ValueError(
+            f"{path} must hold a folder of pictures for each class, or another layout "
+            f"of docs/images.md, and no class was found in it: {fault.content}"
+        ) from None
 
 
 def _natural_size(source: Source, records: Sequence[Record], most: int = 25) -> int:

@@ -107,6 +107,12 @@ WITH_BOXES = tuple(name for name, layout in LAYOUTS.items() if layout.with_boxes
 BY_FOLDER = tuple(name for name, layout in LAYOUTS.items() if layout.by_folder)
 
 
+class NoClassError(ValueError):
+    """A source in which no class was found."""
+
+    content = ""  # what is there, in words
+
+
 class Listing(NamedTuple):
     """The images of a source that are of the classes asked for."""
 
@@ -131,7 +137,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
         be used, and every kind of file that was not read.
 
     Raises:
-        ValueError: if the source has no image of a class; the message says what was
+        NoClassError: if the source has no image of a class; the message says what was
             expected and what is there.
         Question: if two readings are possible; the message names both.
     """
@@ -174,7 +180,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
         *_faults_of_layouts(problems),
         *_faults_of_unread_files(source, [], causes),
     ]
-    raise ValueError(_refusal(source, layout, candidates, faults))
+    raise _refusal(source, layout, candidates, faults)
 
 
 def _read(source: Source, name: str, classes: Sequence[str]) -> list[Record | Fault]:
@@ -478,7 +484,7 @@ def _faults_of_layouts(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
 
 def _refusal(
     source: Source, layout: str, candidates: Sequence[str], faults: Sequence[Fault]
-) -> str:
+) -> NoClassError:
     """Say why a source cannot be read: what was expected, and what is there."""
     expected = " or ".join(LAYOUTS[name].looks_like for name in candidates)
     lines = [
@@ -486,7 +492,10 @@ def _refusal(
         for fault in faults[:8]
     ]
     content = f"found {'; '.join(lines)}" if lines else "nothing like it is there"
-    return (
+    message = (
         f"no class was found in {source.root} for data_source {layout!r}: {content}; "
         f"looked for {expected}; check data_path and data_source"
     )
+    refusal = NoClassError(message)
+    refusal.content = content
+    return refusal

@@ -36,6 +36,7 @@ def checkpoints(fitted_by_heart, tmp_path, users_module):
     for name, state in fitted_by_heart.items():
         save_file(state, place / f"{name}.safetensors")
     (place / "copy.safetensors").write_bytes((place / "a.safetensors").read_bytes())
+    torch.save({"model": fitted_by_heart["a"]}, place / "wrapped.pt")
     (place / "text.pth").write_text("sixteen bytes ok")
     torch.save(Residual(3).state_dict(), place / "three.pt")
     return place
@@ -92,7 +93,7 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
         == 0
     )
     said = capsys.readouterr().out.splitlines()
-    assert " on images like your training images" in said[0]
+    assert " counted on your labelled images, for " in said[0]
     assert (
         sum("text.pth is not read: it is not a checkpoint" in line for line in said)
         == 1
@@ -106,6 +107,7 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
         == 1
     )
     assert "a.safetensors and copy.safetensors are the same file." in said
+    assert "a.safetensors and wrapped.pt hold the same weights." in said
     table = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
     assert table.loc["a.safetensors", "accuracy"] == pytest.approx(
         table.loc["copy.safetensors", "accuracy"]
@@ -169,6 +171,20 @@ def test_a_wrong_argument_is_one_sentence_and_2(
     assert command_line.main(given) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_place_that_is_not_there_is_refused_before_anything_is_read(
+    folders, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(case, "of_files", None)
+    there = str(folders())
+    for places, name in (
+        (["none", there], "CHECKPOINTS"),
+        ([there, "none"], "IMAGES"),
+        ([there, there, "--labelled", "none"], "--labelled"),
+    ):
+        assert command_line.main([*places, "--out", str(tmp_path / "own")]) == 2
+        assert f"{name} is none, which does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

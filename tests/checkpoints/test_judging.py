@@ -16,7 +16,7 @@ def facts(**columns):
     names = [f"{name}.pt" for name in "abcdef"[:count]]
     plain = {"network": "n", "residual": True, "outputs": 4, "notes": "", "fault": ""}
     plain |= {"doubt": "", "noted_accuracy": np.nan, "known_accuracy": np.nan}
-    plain |= {"class_images": np.nan}
+    plain |= {"class_images": np.nan, "weights": ""}
     return pd.DataFrame(
         {"checkpoint": names, "model_id": names, "bytes": names} | plain | columns
     )[FACTS]
@@ -194,6 +194,16 @@ def test_what_a_study_knows_of_its_checkpoints_is_printed():
     assert "known (%)" not in report.printed(
         judging.verdicts(facts(fault=["", ""]), found_of([0.5, 0.6]))
     )
+
+
+def test_different_files_of_the_same_weights_are_said_to_be_equal():
+    """c.pt is a copy of a.pt, which is said as such."""
+    given = facts(weights=["1", "1", "1", "2"], bytes=["a", "b", "a", "d"])
+    table = judging.verdicts(given, found_of([0.6, 0.6, 0.6, 0.6]))
+    assert report.remarks(table, given, 0) == [
+        "a.pt and c.pt are the same file.",
+        "a.pt and b.pt hold the same weights.",
+    ]
 
 
 def test_a_best_is_named_where_no_interval_reaches_the_first():
