@@ -186,8 +186,8 @@ def _of_rounded_maps(frame: pd.DataFrame, correlations: list[str]) -> list[str]:
                 differences[name] = shift
     if not differences:
         return []
-    names = style.listed([title(frame, name) for name in differences])
-    parameters = style.listed(frame.attrs["parameters"])
+    names = " and ".join(title(frame, name) for name in differences)
+    parameters = " and ".join(frame.attrs["parameters"])
     return [
         "In the study's own row recorded values are read; in every other row all is "
         "computed from the recorded maps, which have 8 bits. This alone moves "
