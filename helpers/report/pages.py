@@ -244,6 +244,7 @@ def _write_sweep(folder: Path) -> Path:
         f"Sweep of {folder.name.replace('_', ' ')}",
         counts=f"{count(len(frame), 'combination')}: {', '.join(counts)}.",
         sentences=sweeps.what_it_shows(frame),
+        has_own_row=sweeps.is_of_study(frame).any(),
         table=Markup(sweeps.table_html(frame, folder.name)),
         pictures=pictures,
         failed=failed[["folder", "failed"]].to_numpy().tolist(),

@@ -428,7 +428,7 @@ def table_html(frame: pd.DataFrame, notebook: str) -> str:
         place = escape(f"{row['folder']}/{notebook}.html")
         state = "failed" if row["failed"] else f'<a href="{place}">report</a>'
         if row["is_own"]:
-            state += ", the study's own"
+            state += ", own"
         mark = ' class="own"' if row["is_own"] else ""
         lines.append(f"<tr{mark}>{''.join(cells)}<td>{state}</td></tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)

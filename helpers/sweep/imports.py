@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.files import PROJECT_ROOT, read_json
+from helpers.sweep.order import notebooks_after
 
 PACKAGE = "helpers"
 _DATA = ".csv"  # of files beside a module that decide its numbers
@@ -163,8 +164,6 @@ def _lazy_names(source: str) -> dict[str, str]:
 
 def _line(word: str) -> str:
     """The notebooks that import a module, and those that are executed after them."""
-    from helpers.sweep.study import notebooks_after  # which imports this module
-
     names = notebooks_with(Path(word))
     line = f"{word}: {', '.join(names) or 'no notebook'}"
     stems = [path.stem for path in PROJECT_ROOT.glob("notebooks/[0-9][0-9]_*.ipynb")]

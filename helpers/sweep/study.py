@@ -37,24 +37,10 @@ from helpers.parameters import (
 from helpers.relations import relation_faults
 from helpers.statistics.claims import PAIRED, check_claims, check_primary
 from helpers.study_files import parse_yaml, read_blocks
+from helpers.sweep import order
 from helpers.sweep.combinations import Sweep, read_sweep, vary
 from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
 
-# Notebooks by number, in the order in which they run, each with the notebook whose
-# outputs it reads.
-READS_FROM = {
-    "01": "",
-    "02": "01",
-    "03": "02",
-    "04": "02",
-    "08": "04",
-    "05": "02",
-    "06": "02",
-    "07": "08",
-    "09": "02",
-    "10": "04",
-    "11": "02",
-}
 _FIRST_TO_READ_CLAIMS = 4  # number of a notebook; later ones read the claims too
 SCORES = "tables/scores.parquet"  # of a study's report
 # Values of ``saliency_providers`` that need the package OpenCV.
@@ -244,14 +230,7 @@ class CheckedStudy:
 
 
 def _order(execution: Execution) -> int:
-    return _place(execution.notebook)
-
-
-def _place(stem: str) -> int:
-    """Position of a notebook in the order in which they run; unknown ones are last."""
-    order = list(READS_FROM)
-    number = stem[:2]
-    return order.index(number) if number in order else len(order)
+    return order.place(execution.notebook)
 
 
 def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedStudy:
@@ -417,7 +396,7 @@ def _whole_executions(
         wholes[stem] = Execution(
             stem,
             parameters,
-            after=_before(stem, list(schema)),
+            after=order.before(stem, list(schema)),
             depends=_depends(stem, parameters, claims, root, modules),
         )
     return wholes, faults
@@ -433,7 +412,7 @@ def _path_of(path: Path | str, root: Path) -> Path:
 def _available(root: Path) -> dict[str, dict[str, Parameter]]:
     """Parameters of each notebook, in the order in which notebooks run."""
     paths = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    paths.sort(key=lambda path: _place(path.stem))
+    paths.sort(key=lambda path: order.place(path.stem))
     return {path.stem: declared(path) for path in paths}
 
 
@@ -673,42 +652,6 @@ def split_into_shares(whole: Execution, count: int) -> list[Execution]:
         )
     after = (*whole.after, *(share.name for share in shares))
     return [*shares, replace(whole, after=after)]
-
-
-def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
-    """The notebook whose outputs this one reads.
-
-    If the study does not have that notebook, the one whose outputs that one reads, and
-    so on; none if the study has none of them.
-
-    Args:
-        stem: name of a notebook.
-        stems: names of the notebooks of the study.
-    """
-    numbers = {other[:2] for other in stems}
-    number = READS_FROM.get(stem[:2])
-    while number and number not in numbers:
-        number = READS_FROM.get(number)
-    return tuple(other for other in stems if other[:2] == number)
-
-
-def notebooks_after(names: Sequence[str], stems: Sequence[str]) -> list[str]:
-    """Notebooks that are executed after others, whose results they read.
-
-    Args:
-        names: of the others.
-        stems: names of all notebooks of the study.
-
-    Returns:
-        Those that read results of ``names``, directly or through others, in order.
-    """
-    again = set(names)
-    after = []
-    for stem in sorted(stems, key=_place):
-        if stem not in again and again.intersection(_before(stem, stems)):
-            again.add(stem)
-            after.append(stem)
-    return after
 
 
 def _values_read(values: Mapping[str, Any], root: Path) -> list[str]:

@@ -19,6 +19,7 @@ from helpers.parameters import StudyError, declared
 from helpers.relations import RELATIONS, RULES, relation_faults
 from helpers.sweep import cli, execute, plan
 from helpers.sweep.imports import ProjectModules, notebooks_with
+from helpers.sweep.order import notebooks_after
 from helpers.sweep.study import (
     OF_OPENCV,
     CheckedStudy,
@@ -28,7 +29,6 @@ from helpers.sweep.study import (
     from_records,
     further_faults,
     load_study,
-    notebooks_after,
     record_of,
 )
 from tests.sweep.conftest import write_notebook
