@@ -106,10 +106,10 @@ def scored(
     count = len(images.scored_on.rows)
     # Measures are computed on a fraction of the scored images. It is changed so that
     # their number is that of the study.
-    images_of_study = study.images or count
+    images_of_study = study.images or count  # 0: on all images
     fraction = study.settings.perturbation_fraction * images_of_study / count
     settings = replace(study.settings, perturbation_fraction=min(1.0, fraction))
-    by = predictor(study.models, study.measures)
+    gap_predictor = predictor(study.models, study.measures)
     # Measures of the store, and the columns of the catalogue that hold the same.
     fit = {"training_accuracy": "train_accuracy", "training_loss": "train_loss"}
     records = score(
@@ -127,7 +127,7 @@ def scored(
     numbers = table["model_id"].map(class_images or {}).astype(float)
     table[LOG_CLASS_IMAGES] = np.log(numbers)
     columns = ["model_id", *FIT, LOG_CLASS_IMAGES, *study.measures]
-    return Scored(table.reindex(columns=columns), by, scores, study.classes)
+    return Scored(table.reindex(columns=columns), gap_predictor, scores, study.classes)
 
 
 def predicted_classes(
@@ -165,9 +165,11 @@ def _by_model(
         compute: function that computes it.
     """
     compute = partial(compute, device=store.device)
+    records = store.each(models, {part: decisive}, compute)
     arrays = {}
-    for model_id, record in store.each(models, {part: decisive}, compute).records(part):
-        (arrays[model_id],) = record.values()
+    for model_id, record in records.records(part):
+        (array,) = record.values()
+        arrays[model_id] = array
     return arrays
 
 
@@ -233,14 +235,17 @@ def verdicts(
         note = facts["fault"].where(facts["fault"].ne(""), facts["doubt"])
         return facts.assign(verdict=verdict, note=note).reindex(columns=VERDICT)
     table = facts.merge(scored.table, on="model_id", how="left")
-    by = scored.predictor
+    gap_predictor = scored.predictor
     chance = 1 / table["outputs"].clip(lower=1)
-    accuracy = table["train_accuracy"] - by.regression.predicted(table)
+    predicted_gap = gap_predictor.regression.predicted(table)
+    accuracy = table["train_accuracy"] - predicted_gap
     table = table.assign(
         accuracy=accuracy.clip(chance, 1),
         raised_from=accuracy.where(accuracy < chance),
-        error=by.error_sd(table),  # standard deviation of the error of accuracy
-        half=by.half_width(table),  # half the width of its interval
+        # Standard deviation of the error of accuracy.
+        error=gap_predictor.error_sd(table),
+        # Half the width of the interval of accuracy.
+        half=gap_predictor.half_width(table),
         verdict=PREDICTED,
     )
     table["note"] = [_reason(row) for row in table.itertuples()]
@@ -254,7 +259,7 @@ def verdicts(
     consequence = _REQUEST_FOR_LABELS
     if right:
         table, covariance = _combined_with_labels(
-            table, judged, beyond_studies, right, by
+            table, judged, beyond_studies, right, gap_predictor
         )
         is_counted = table["labelled_right"].notna()
         consequence = "its accuracy on the labelled images is undefined"
@@ -263,7 +268,7 @@ def verdicts(
         table.loc[row, "verdict"] = COUNTED if is_counted[row] else NOT_JUDGED
         table.loc[row, "note"] = f"{beyond_studies[row]}; {words}"
     table = _at_least_chance(table, chance)
-    table = _with_notes_on_ranges(table, by)
+    table = _with_notes_on_ranges(table, gap_predictor)
     is_unknown = table["verdict"].isin([NOT_JUDGED, NOT_READ])
     table.loc[is_unknown, "accuracy"] = np.nan
     return _ranked(table, covariance)
@@ -290,9 +295,9 @@ def _reason(row: Any) -> str:
 
 def _reasons_beyond_studies(table: pd.DataFrame, scored: Scored) -> list[str]:
     """Say why each network lies outside of the range of the studies; "" if inside."""
-    by = scored.predictor
-    is_far = by.regression.leverage(table) > by.largest_leverage
-    outside = by.regression.out_of_range_columns(table)
+    gap_predictor = scored.predictor
+    is_far = gap_predictor.regression.leverage(table) > gap_predictor.largest_leverage
+    outside = gap_predictor.regression.out_of_range_columns(table)
     reasons = []
     for number, row in enumerate(table.itertuples()):
         if not row.residual:
@@ -304,8 +309,9 @@ def _reasons_beyond_studies(table: pd.DataFrame, scored: Scored) -> list[str]:
             )
         elif is_far[number]:
             values = table.iloc[number]
-            columns = outside[number] or list(by.ranges.index)
-            words = [_compared(name, values[name], by) for name in columns]
+            # Where each value is in its range, it is their combination that is far.
+            columns = outside[number] or list(gap_predictor.ranges.index)
+            words = [_compared(name, values[name], gap_predictor) for name in columns]
             reasons.append(f"beyond what the studies cover ({', '.join(words)})")
         else:
             reasons.append("")
@@ -320,13 +326,13 @@ def _covers_classes(of_studies: Sequence[int], classes: int) -> bool:
     return fewest <= classes <= _CLASS_RATIO_LIMIT * max(of_studies)
 
 
-def _compared(column: str, value: float, by: Predictor) -> str:
+def _compared(column: str, value: float, gap_predictor: Predictor) -> str:
     """Compare a value with the studies: "training loss 2, there 0.01 to 0.5"."""
     title = CHANGED_IMAGES.get(column, column)
     formatted = "{:.2f}".format
     if column in _TITLES_AND_FORMATS:
         title, formatted = _TITLES_AND_FORMATS[column]
-    low, high = by.ranges.loc[column, ["low", "high"]]
+    low, high = gap_predictor.ranges.loc[column, ["low", "high"]]
     return f"{title} {formatted(value)}, there {formatted(low)} to {formatted(high)}"
 
 
@@ -356,18 +362,20 @@ def _at_least_chance(table: pd.DataFrame, chance: pd.Series) -> pd.DataFrame:
     return table
 
 
-def _with_notes_on_ranges(table: pd.DataFrame, by: Predictor) -> pd.DataFrame:
+def _with_notes_on_ranges(
+    table: pd.DataFrame, gap_predictor: Predictor
+) -> pd.DataFrame:
     """Add notes on values outside of the studies' range to predicted checkpoints.
 
     They are judged nevertheless, with wider intervals.
     """
-    outside = by.regression.out_of_range_columns(table)
+    outside = gap_predictor.regression.out_of_range_columns(table)
     notes = []
     for row, columns in zip(table.itertuples(), outside, strict=True):
         note = row.note
         if columns and row.verdict == PREDICTED:
             words = [
-                _compared(name, getattr(row, name, np.nan), by)
+                _compared(name, getattr(row, name, np.nan), gap_predictor)
                 for name in columns
                 if name in _TITLES_AND_FORMATS
             ]
@@ -386,7 +394,7 @@ def _combined_with_labels(
     judged: pd.Series,
     beyond_studies: pd.Series,
     right: Mapping[str, NDArray[np.bool_]],
-    by: Predictor,
+    gap_predictor: Predictor,
 ) -> tuple[pd.DataFrame, Array]:
     """Combine predictions with the accuracies on labelled images.
 
@@ -396,7 +404,7 @@ def _combined_with_labels(
         beyond_studies: why it lies outside of the range of the studies, or "". If so,
             its accuracy is that on labelled images alone.
         right: result of ``labelled_right``.
-        by: the predictor.
+        gap_predictor: fitted to the studies.
 
     Returns:
         The table with new accuracies and half widths, and the columns labelled_right,
@@ -425,7 +433,7 @@ def _combined_with_labels(
         accuracy, block = combine_with_labels(
             table["accuracy"].to_numpy()[combined],
             table["error"].to_numpy()[combined],
-            by.common,
+            gap_predictor.common,  # share of the squared error common to all
             _stacked(right, table["model_id"].iloc[combined]),
         )
         table.loc[combined, "accuracy"] = accuracy
@@ -435,10 +443,11 @@ def _combined_with_labels(
         is_right = _stacked(right, table["model_id"].iloc[counted])
         table.loc[counted, "accuracy"] = is_right.mean(1)
         covariance[np.ix_(counted, counted)] = counting_covariance(is_right)
-        table.loc[counted, "half"] = QUANTILE * table["error"]
     error = np.sqrt(np.diag(covariance))
-    # An interval narrows as its standard deviation does.
+    # The interval of a prediction narrows as its standard deviation does; that of a
+    # count is normal.
     table["half"] *= error / table["error"]
+    table.loc[counted, "half"] = QUANTILE * error[counted]
     return table, covariance
 
 

@@ -43,7 +43,8 @@ from helpers.sweep.combinations import Sweep
 from helpers.sweep.gpus import device_in_words, lock_card
 from helpers.sweep.study import Execution, failure, file_digest, record_of
 
-# Tag of the cell with which a notebook begins to sum up. Shares of its work end there.
+# Tag of the cell with which a notebook begins to sum up. Where several processes each
+# execute a share of its work, such as 2/4 of the networks, they end before that cell.
 CLOSING = "closing"
 _KERNEL = {
     "PYTHONHASHSEED": "0",
@@ -190,6 +191,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
     import nbformat
 
     report = reports / f"{name}.ipynb"
+    # Files of subfolders: the notebook and its results, at the top, are copied below.
     files = sorted(
         str(path.relative_to(staging))
         for path in staging.glob("*/**/*")
@@ -309,6 +311,7 @@ def _take_device(
         if cause:
             raise ValueError(cause)
         if not name.startswith("the CPU"):
+            # Else the lock is released where the attempt ends.
             stack.enter_context(attempt.pop_all())
             return visible, name
     return "-1" if visible else "", name  # hidden from notebooks, as it cannot be used
@@ -467,7 +470,8 @@ def _list_combinations(
     rows = []
     notebook = sweep["notebook"]
     chain = [notebook, *sweep["through"]]
-    # In the order of the parameters, which folders are named by and JSON does not keep.
+    # Names of folders have the values in the order of the parameters, which the values
+    # lose in JSON.
     values = {name: sweep["values"][name] for name in sweep["parameters"]}
     combinations = Sweep(notebook, values, tuple(sweep["through"])).combinations()
     for folder, values in combinations.items():
@@ -487,10 +491,11 @@ if __name__ == "__main__":
     die_with_parent()
     # Notebooks do not need this grammar, which jsonschema would build in 1.5 s.
     sys.modules["rfc3987_syntax"] = None
-    if os.getppid() != int(sys.argv[2]):
+    text, parent, *threads = sys.argv[1:]  # threads: of an execution alone
+    if os.getppid() != int(parent):
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)
-    job_of_snakemake = json.loads(sys.argv[1])
+    job_of_snakemake = json.loads(text)
     if "notebook" in job_of_snakemake:
-        sys.exit(execute(job_of_snakemake, int(sys.argv[3])))
+        sys.exit(execute(job_of_snakemake, int(threads[0])))
     sys.exit(_write_pages(job_of_snakemake))
