@@ -84,7 +84,8 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
     upper_sum = values.sum(1, keepdim=True) - lower_sum
     difference = lower_sum / below - upper_sum / (total - below)
     between_variance = below * (total - below) * difference**2
-    # Equal values cannot be parted, and nothing lies above the last.
+    # Equal values cannot be parted. The last value, above which nothing lies, gets a
+    # column that is never chosen, so that a map of one value has a column at all.
     can_part = values[:, 1:] > values[:, :-1]
     between_variance = torch.where(can_part, between_variance, -1)
     between_variance = F.pad(between_variance, (0, 1), value=-1)
@@ -271,6 +272,8 @@ def _without_ending(path: Path) -> str:
 def _read_mask(file: Path, size: int) -> NDArray[np.bool_]:
     try:
         with Image.open(file, formats=FORMATS) as image:
+            # Grey or palette with transparency, which is not among the first three
+            # channels of other modes.
             if image.mode in ("LA", "PA"):
                 image = image.convert("RGB")
             pixels = np.asarray(image)

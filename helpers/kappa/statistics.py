@@ -82,8 +82,8 @@ def error_and_loss(
     n_predicted = (is_predicted @ weights).astype(float)
     n_right = ((is_true * is_predicted) @ weights).astype(float)
     total = n.sum(0)
-    # Both sides of Kappa times N², which leaves whole numbers: only the division
-    # rounds.
+    # The loss is (1 - Po) / (1 - Pe). Times N² both are whole numbers, so that only the
+    # division rounds.
     disagreement = total * (n + n_predicted - 2 * n_right)  # N² (1 - Po)
     possible = total * (n + n_predicted) - 2 * n * n_predicted  # N² (1 - Pe)
     loss = np.divide(disagreement, possible, out=np.ones(n.shape), where=possible > 0)
@@ -204,7 +204,9 @@ def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
 
 
 def along_axis(values: Array, axis: int) -> Array:
-    """Mean over the two others of the first three axes; equation (5), as its code.
+    """Mean over the two others of the first three axes.
+
+    Equation (5), which is a sum in print and a mean in the authors' code.
 
     Args:
         values: (S, U, W, ...).

@@ -122,9 +122,10 @@ def shards(path: Path) -> list[Path]:
         return [path]
     count = int(name["count"])
     digits = len(name["number"])
+    most = 10_000  # a name may state any count
     names = [
         f"{name['stem']}-{number:0{digits}}-of-{name['count']}{name['ending']}"
-        for number in range(1, min(count, 10_000) + 1)
+        for number in range(1, min(count, most) + 1)
     ]
     files = [path.with_name(shard) for shard in names]
     missing = [file.name for file in files if not file.is_file()]
@@ -265,6 +266,7 @@ def _check_members(path: Path) -> None:
             damaged = [item.filename for item in members if _differs(archive, item)]
     except zipfile.BadZipFile as fault:
         raise ValueError(f"it was cut or is damaged: {fault}; copy it again") from fault
+    # An empty member never differs, with or without a checksum.
     filled = [item.filename for item in members if item.file_size]
     if damaged and len(damaged) < len(filled):
         raise ValueError(
@@ -298,6 +300,8 @@ def _differs(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
 
 def _verify_checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
     """Refuse tensors that do not have the checksum in their header."""
+    # Checkpoints of the workbook have all texts, and among them the checksum, as JSON
+    # under one key; its other files have a key for each text.
     of_workbook = _from_json(header.get("workbook", ""))
     texts = dict(of_workbook if isinstance(of_workbook, Mapping) else header)
     stored = texts.pop(CHECKSUM, "")
@@ -320,6 +324,7 @@ def _safe_globals() -> list[Any]:
             allowed.append((pathlib.PurePosixPath, f"{module}.{name}"))
         for name in ("WindowsPath", "PureWindowsPath"):
             allowed.append((pathlib.PureWindowsPath, f"{module}.{name}"))
+    # NumPy's functions that a pickle calls to rebuild a number and an array.
     scalar = np.float64(0).__reduce__()[0]
     array = np.zeros(1).__reduce__()[0]
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
@@ -471,13 +476,14 @@ def _names_in_order(value: Any) -> tuple[str, ...]:
         value: {"b": 1, "a": 0}, {0: "a", 1: "b"}, ["a", "b"], or anything else.
     """
     if isinstance(value, Mapping):
-        pairs = list(value.items())
-        if all(isinstance(name, str) for _, name in pairs):
-            pairs = [(name, number) for number, name in pairs]
-        numbers = {_number(number): name for name, number in pairs}
-        if set(numbers) != set(range(len(pairs))):
+        is_by_number = all(isinstance(name, str) for name in value.values())
+        if is_by_number:
+            name_of = {_number(number): name for number, name in value.items()}
+        else:
+            name_of = {_number(number): name for name, number in value.items()}
+        if set(name_of) != set(range(len(value))):
             return ()
-        value = [numbers[number] for number in range(len(pairs))]
+        value = [name_of[number] for number in range(len(value))]
     names = tuple(value) if isinstance(value, list | tuple) else ()
     if len(names) < 2 or not all(isinstance(name, str) for name in names):
         return ()

@@ -116,8 +116,6 @@ def scene_of(report: Path) -> Scene | None:
     chosen = spread(overlaps[0] - overlaps[1], inside, _PHOTOGRAPHS)
     for look in looks:
         look.maps = look.maps[chosen]
-    primary = tables.read(report, "primary")
-    start = primary[primary["measure"].eq(START)] if primary is not None else ()
     fixed = localization.scores_of_fixed_map(
         torch.as_tensor(published["boxes"]).long(), size, _THRESHOLD
     )
@@ -129,9 +127,18 @@ def scene_of(report: Path) -> Scene | None:
         ],
         looks=(looks[0], looks[1]),
         networks=networks,
-        start_r=float(start["r_gap"].iloc[0]) if len(start) else np.nan,
+        start_r=_r_of_start(report),
         central=fixed,
     )
+
+
+def _r_of_start(report: Path) -> float:
+    """Correlation of the start alone with the gap; NaN where no table has it."""
+    primary = tables.read(report, "primary")
+    if primary is None:
+        return np.nan
+    rows = primary[primary["measure"].eq(START)]
+    return float(rows["r_gap"].iloc[0]) if len(rows) else np.nan
 
 
 def _look(
@@ -202,13 +209,15 @@ def draw(scene: Scene, *, narrow: bool = False) -> Figure:
     with plt.rc_context({"figure.constrained_layout.use": False}):
         figure = plt.figure(figsize=(6, 11.4) if narrow else (12, 6), dpi=_DPI)
         if narrow:
-            tiles = GridSpec(1, 1, figure, 0.02, 0.48, 0.98, 0.965)
-            plots = GridSpec(1, 2, figure, 0.13, 0.205, 0.97, 0.395, wspace=0.2)
+            for_tiles = {"left": 0.02, "right": 0.98, "bottom": 0.48, "top": 0.965}
+            for_plots = {"left": 0.13, "right": 0.97, "bottom": 0.205, "top": 0.395}
             legend = (0.02, 0.0)
         else:
-            tiles = GridSpec(1, 1, figure, 0.008, 0.012, 0.53, 0.945)
-            plots = GridSpec(1, 2, figure, 0.6, 0.37, 0.985, 0.87, wspace=0.2)
+            for_tiles = {"left": 0.008, "right": 0.53, "bottom": 0.012, "top": 0.945}
+            for_plots = {"left": 0.6, "right": 0.985, "bottom": 0.37, "top": 0.87}
             legend = (0.555, 0.0)
+        tiles = GridSpec(1, 1, figure, **for_tiles)
+        plots = GridSpec(1, 2, figure, wspace=0.2, **for_plots)
         _draw_tiles(
             tiles[0].subgridspec(3, _PHOTOGRAPHS, wspace=0.05, hspace=0.2), scene
         )
@@ -266,6 +275,7 @@ def _draw_networks(axes: Sequence[Axes], scene: Scene) -> dict[str, Colour]:
         kinds = starts
     colours: dict[str, Colour] = {}
     for start, palette in _PALETTES.items():
+        # By length first: "60 a class" comes before "125 a class".
         names = sorted(
             kinds[starts == start].unique(), key=lambda name: (len(name), name)
         )

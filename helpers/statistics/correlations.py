@@ -131,7 +131,8 @@ def partial_correlation(
         rank = basis.shape[1]
         if is_finite.sum() < rank + 2:
             continue
-        measures = x[..., is_finite, :][..., columns]  # (models, group), (B, ...) too
+        # (models, measures of the group), or (B, models, measures of the group)
+        measures = x[..., is_finite, :][..., columns]
         target_residuals = residuals(targets[..., is_finite, None], basis)[..., 0]
         numbers_per_draw = len(basis) * max(rank, len(columns))
         for draws in slices(len(result), numbers_per_draw):
@@ -268,7 +269,8 @@ def _weighted(x: Array, y: Array, basis: Array, weights: Array) -> Array:
     # A level without a model in the draw has eigenvalue 0.
     is_positive = eigenvalues > 1e-9 * eigenvalues[:, -1:]
     scales = 1 / np.sqrt(np.maximum(eigenvalues, 1e-300))
-    whitening = vectors * np.where(is_positive, scales, 0)[:, None, :]  # W^(-1/2)
+    # whitening @ whitening.mT is the (pseudo)inverse of W.
+    whitening = vectors * np.where(is_positive, scales, 0)[:, None, :]
     fitted_x = whitening.mT @ (weighted_basis @ x)  # (b, k, M)
     fitted_y = whitening.mT @ (weighted_basis @ y[..., None])  # (b, k, 1)
     # Sums of squares and products of the residuals of weighted least squares: the
@@ -349,6 +351,7 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
             target = _select_draws(targets, draws)
             counts[:, draws] = _count_pairs_in_draws(x[draws], target, weight[draws])
     elif len(x) > 2:
+        # Wide slices, since each computes the pairs of all draws again.
         for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
             counts[:, :, columns] = _count_pairs(x[:, columns], targets, weight)
     return counts[:, 0] if weights is None and np.ndim(y) == 1 else counts

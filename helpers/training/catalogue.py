@@ -160,8 +160,9 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
 def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
     """Leave out snapshots without values in records, if others of their run have some.
 
-    A study takes both snapshots of a run, or only the one at the stop. Its records
-    hold the results of whole runs, and the values of the models that it takes.
+    Records have the results of both snapshots of a run, and values only of those that
+    the study takes: both, or the one at the stop. A run without any values was not
+    scored, so its snapshots stay.
 
     Args:
         table: the catalogue of all snapshots.
@@ -226,8 +227,8 @@ def weights_digests(work: Path, run: RunConfig | str) -> dict[str, str]:
         run: its configuration or its id.
 
     Returns:
-        By snapshot, 16 hex digits; "" for a snapshot that an earlier version trained
-        and that was not published.
+        By snapshot, 16 hex digits; "" where ``result.json`` has none: earlier versions
+        wrote none, and publishing the run adds it.
     """
     folder = result_folder(work, run)
     if folder is None:
@@ -246,13 +247,15 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     Returns:
         A row per run and epoch, with its ``run_id``.
     """
-    tables = [pd.DataFrame(columns=["run_id", "epoch"])]
+    tables = []
     for name in run_ids:
         folder = result_folder(work, name)
         if folder:
             table = read_table(folder / "history.parquet")
             tables.append(table.assign(run_id=name))
-    return pd.concat(tables[1:] or tables, ignore_index=True)
+    if not tables:
+        return pd.DataFrame(columns=["run_id", "epoch"])
+    return pd.concat(tables, ignore_index=True)
 
 
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
@@ -346,6 +349,7 @@ def keep_checkpoints(
         Rows of these models, smallest gap first, with the column ``file``. The header
         of each file holds the same facts.
     """
+    # A run that is not complete stays: load_network says that its weights are missing.
     has_only_records = [
         not is_trained_here(work, name) and is_complete(work, name)
         for name in models["run_id"]
