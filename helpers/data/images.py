@@ -116,7 +116,7 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
     Where a source has boxes, only images with a usable one enter the training split.
     The test split is the source's own, or held out of the training images where it has
     none. Of images with the same pixels the first stays, training before test images.
-    A smaller number of images per class takes a subset of a larger one's.
+    The images that a smaller number per class takes are among those of a larger one.
 
     Args:
         cache_dir: folder of decoded images and unpacked archives.
@@ -203,7 +203,8 @@ def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
         )
         for number, image in enumerate(pixels):
             class_id = class_ids[labels[number]]
-            name = f"{split}/{class_id}/{number % count:05d}"
+            number_in_class = number % count  # scenes come class by class
+            name = f"{split}/{class_id}/{number_in_class:05d}"
             record = Record(name, class_id, split)
             box = tuple(boxes[number, 0].tolist())
             digest = pixel_digest(image)
@@ -309,6 +310,8 @@ def _study_data(
         ],
         columns=["name", "class_id", "split", "digest"],
     )
+    # Labels follow the listed classes: select returns images class by class, and
+    # factorize numbers classes as they appear.
     index["label"], class_ids = pd.factorize(index["class_id"])
     classes = pd.DataFrame(
         {
@@ -319,6 +322,7 @@ def _study_data(
     )
     counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
     labels = index.groupby("split")["label"]
+    # Room for a box even if no test image has one: B is 0 only without boxes.
     least_boxes = 1 if needs_boxes else 0
     sets = {
         split: image_set(chosen[split], labels.get_group(split).to_numpy(), least_boxes)
@@ -497,15 +501,15 @@ def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
     contents = {
         name: tensors[name].numpy().tobytes()
         for name in (*_TABLES, *_TEXTS)
-        if name in tensors  # records of earlier versions lack the last
+        if name in tensors  # records of earlier versions lack boxes_from
     }
     tables = {name: pd.read_parquet(io.BytesIO(contents[name])) for name in _TABLES}
     texts = {name: contents[name].decode() for name in _TEXTS if name in contents}
-    names = tables["index"].groupby("split")["name"].apply(tuple)
+    names_by_split = tables["index"].groupby("split")["name"].apply(tuple)
     sets = {}
     for split in SPLITS:
         of_split = [tensors[f"{split}_{name}"] for name in _TENSORS]
-        sets[split] = ImageSet(*of_split, names[split])
+        sets[split] = ImageSet(*of_split, names_by_split[split])
     return StudyData(train=sets["train"], test=sets["test"], **tables, **texts)
 
 
@@ -633,7 +637,8 @@ def with_classes(
 
     Args:
         work: the folder of work of the study.
-        class_ids: of its source; with a further source the study's own stand first.
+        class_ids: of its source. With a further source all classes of the study are
+            taken, named or not, and then those named that the study lacks.
         further_path: a folder or .zip, of the same layout, that holds the classes which
             are none of the study's; "" for the study's source.
 

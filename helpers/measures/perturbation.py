@@ -34,6 +34,7 @@ _AT = " @ "  # between the name of a perturbation and its magnitude
 # The Davies-Bouldin index of the first layer is a mean over random subsets of images.
 _CLUSTERED_IMAGES = 120  # of a subset
 _CLUSTERED_DRAWS = 10  # subsets
+_CLUSTERED_STREAM = 4  # second number of the seed, see ``response``
 
 # Where images are mixed: None is the input, a text says why there is no first layer.
 Places = dict[str, response.FirstLayer | str | None]
@@ -43,14 +44,15 @@ Curves = dict[str, pd.Series | str]
 
 @provides
 def response_sample(images: Any, perturbation_fraction: float) -> int:
-    """Number of first images that are perturbed.
+    """Number n of images that are perturbed: the first n of the training images.
 
     Args:
         images: all training images.
         perturbation_fraction: of all images, in [0, 1].
 
     Returns:
-        That fraction, or as many as hold two of every class that has two.
+        This fraction of the images; more where the first two of each class (the only
+        one, if it has one) are not yet among them.
     """
     labels = pd.Series(images.labels.cpu().numpy())
     is_first_or_second = labels.groupby(labels).cumcount() < 2
@@ -128,6 +130,7 @@ def mixup_curves(
                 classifier.batch_size,
             )
             magnitudes = np.linspace(0, 0.5, perturbation_points)
+            # At a magnitude of 0 a mixture is the first image of its pair.
             curve = _curve(mixed, magnitudes, clean_hits[pairs[0]])
             curves[f"{kind} {place}"] = curve
     return curves
@@ -251,8 +254,9 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     variants = scores["variant"].astype(str)
     is_point = variants.str.contains(_AT, regex=False)
     is_point &= scores["measure"].eq("response_curve")
+    # Column 0 is the perturbation, 2 the alpha; absent where no row is a point.
     names = variants[is_point].str.rpartition(_AT, expand=True)
-    names = names.reindex(columns=[0, 2])  # absent where no row is a point
+    names = names.reindex(columns=[0, 2])
     points = pd.DataFrame(
         {
             "model_id": scores.loc[is_point, "model_id"],
@@ -263,6 +267,7 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     )
     gi = scores.loc[scores["measure"] == "gi_score", ["model_id", "variant", "value"]]
     gi = gi.rename(columns={"variant": "perturbation", "value": "score"})
+    # Of the same type as in points, even without rows, for the merge.
     gi["perturbation"] = gi["perturbation"].astype(object)
     return points.merge(gi, how="left", on=["model_id", "perturbation"])
 
@@ -486,7 +491,7 @@ def _dispersion_of_maps(maps: Tensor, labels: NDArray[np.integer], seed: int) ->
     points = max_pool2d(maps, window).flatten(1).double().cpu().numpy()
     if len(labels) <= _CLUSTERED_IMAGES:
         return _dispersion(points, labels)
-    generator = np.random.default_rng((seed, 4))
+    generator = np.random.default_rng((seed, _CLUSTERED_STREAM))
     values = []
     for _ in range(_CLUSTERED_DRAWS):
         images = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]

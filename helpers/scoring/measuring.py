@@ -25,9 +25,9 @@ IMAGE_VALUES = {
     "prediction": ("prediction_values",),
     "reliance": ("reliance_values",),
 }
-# Measures that depend much on the drawn images, as means of -1, 0 and 1 over images,
-# most of them 0: drawing images makes the interval of r over 40 networks 0.27 wider.
-# For other measures it becomes at most 0.02 wider.
+# Measures that depend much on which images are drawn: an image has the value -1, 0 or
+# 1, and most have 0. Drawing images makes the interval of their r over 40 networks 0.27
+# wider, and that of other measures at most 0.02.
 OF_UNEQUAL_IMAGES = ("object_reliance",)
 NO_INTERVAL = (
     "Reliance on the object has no interval here: it depends on the draw of the scored "
@@ -61,11 +61,13 @@ def score(
         only: names of the measures that are wanted; all where it is empty.
 
     Returns:
-        Records by part. A part has a table "scores": measure, variant, value (NaN is
-        undefined), seconds, reason. The part of a family has its measures of
-        ``registry.STORED_TOGETHER``, and arrays of values of single images where all
-        measures are wanted. Each further measure has a part "family.measure", so
-        that a new one leaves the values of all others as they are.
+        Records by part. A part is what is stored in one file per model: a table
+        "scores" of measure, variant, value (NaN is undefined), seconds, reason.
+
+        With ``only``, each family is one part. Without it, the part "family" has the
+        measures of ``registry.STORED_TOGETHER`` and arrays of values of single images;
+        each further measure has a part "family.measure", so that a new one leaves the
+        stored values of all others as they are.
     """
     measures = measures_by_part(families, only)
     parts = {}
@@ -136,7 +138,8 @@ def cache_key(
         of the formulas, and the source of functions from outside the workbook.
     """
     measures = _measures(family, only)
-    used = evidence.transitive_needs(item.name for item in measures) - {"batch_size"}
+    used = evidence.transitive_needs(item.name for item in measures)
+    used -= {"batch_size"}  # values do not depend on it
     relevant = {
         item.name: getattr(settings, item.name)
         for item in fields(settings)
@@ -171,7 +174,10 @@ class _MeasuringTask:
     def needs(
         self, parts: Sequence[str], inputs: Mapping[str, Any] | None = None
     ) -> set[str]:
-        """Names of values that measures of some parts need, if some are given."""
+        """Names of values that measures of some parts need.
+
+        What values among the inputs were computed from does not count.
+        """
         items = self._measures_of(parts)
         sources = evidence.sources_by_name(items, self.from_outside)
         return evidence.transitive_needs(
@@ -294,7 +300,7 @@ def _maps_of_models(
     for model in models:
         for source in sources:
             record = source.record("localization", model.model_id)
-            has_full_maps = localization.MAPS in record
+            has_full_maps = localization.MAPS in record  # 16 bits; "maps" has 8
             is_complete = len(record.get("maps", ())) == len(scored_on.rows)
             may_use_8_bits = model.model_id in recorded and is_complete
             if has_full_maps or may_use_8_bits:

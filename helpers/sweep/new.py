@@ -37,7 +37,8 @@ _SAMPLE_IMAGES = 200  # images that are decoded to check them
 _SAMPLE_SIDE = 64  # pixels to which these are scaled
 _MOST_TEST_IMAGES = 50  # of a class
 _MOST_TRAINING_IMAGES = 100  # of a class
-# With this many images of a class, rule 3 always leaves enough of them to train on.
+# With this many images of a class, enough of them are always left to train on after
+# some are held out, see ``fewest_fitted``.
 _ALWAYS_ENOUGH_IMAGES = 40
 _TIME_FOR_TRAINING = 0.4  # share of the study's time
 _SHORT_STUDY_MINUTES = 30.0  # a study with less time leaves out costly notebooks
@@ -45,7 +46,8 @@ _PROBE_SECONDS = 60.0  # longest time of a probing run
 _LEARNT_ACCURACY = 0.9  # training accuracy at which a probing run ends
 _MOST_EPOCHS = 150  # of a run
 _FEWEST_RUNS = 4  # of a study
-_FEWEST_EPOCHS = 40  # for which images are chosen so that the fewest runs have time
+# So many images are taken that ``_FEWEST_RUNS`` runs have time for this many epochs.
+_FEWEST_EPOCHS = 40
 _FEWEST_CLASSES = 4  # of a study
 _FEWEST_IMAGES_OF_CLASS = 25  # of a study
 _EPOCHS_PER_PROBE_EPOCH = 2  # epochs of a run for each that the probing run needed
@@ -181,7 +183,8 @@ def _leave_out_untested(
 def fewest_fitted(images_per_class: int, classes: int) -> int:
     """Number of images that runs are fitted to, of the class with the fewest.
 
-    Rule 3 holds out a tenth of all training images at random, more of some classes.
+    A run holds out a tenth of all training images at random, more of some classes, for
+    stopping rule 3; see ``run.rows_of_run``.
 
     Args:
         images_per_class: training images of each class.
@@ -201,6 +204,8 @@ def least_training_images(classes: int) -> int:
     Args:
         classes: number of classes.
     """
+    # One image more can leave fewer in a class, since other images are then held out.
+    # So this looks for the largest number that is too small, not the first that is not.
     counts = range(FEWEST_PER_CLASS, _ALWAYS_ENOUGH_IMAGES)
     short = [
         count for count in counts if fewest_fitted(count, classes) < FEWEST_PER_CLASS
@@ -236,6 +241,7 @@ def good_classes(look: Look) -> tuple[list[str], int]:
     good = [name for name in names if _training_images(look, name) >= least]
     if len(good) < 2:
         kind = "training images with boxes" if look.boxes else "training images"
+        # so many that enough are left when test images are taken from them
         needed = least
         while not look.test and needed - _test_images(needed, 0) < least:
             needed += 1
@@ -359,7 +365,7 @@ def choose_values(
     # as many images as the fewest runs can learn from in that time
     scale = _largest_scale(look, good)
     subset = _subset(look, place, size, scale, least)
-    _, seconds_per_epoch = probe(subset, recipe, cache, device, 0.0)
+    _, seconds_per_epoch = probe(subset, recipe, cache, device, 0.0)  # one epoch
     needed = _FEWEST_RUNS * _FEWEST_EPOCHS * seconds_per_epoch
     scale = _reduced_scale(scale, budget / needed)
     # without the classes that turn out too small when their images are decoded
@@ -585,7 +591,7 @@ def _reasons_for_leaving_out(look: Look, runs: int, minutes: float) -> list[str]
             f"less than {_SHORT_STUDY_MINUTES:g} minutes: flatness, 08 and 05 are left "
             "out"
         )
-    if runs < 40:
+    if runs < 40:  # a run gives one model or more
         reasons.append(
             f"a study of {runs} runs shows how things work but supports no claim; 60 "
             "models or more do"
