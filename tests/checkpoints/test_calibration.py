@@ -90,6 +90,14 @@ def test_the_classes_of_each_study_are_known(reports):
     assert calibration.read(place, "one+two").classes == (20, 8)
 
 
+def test_measures_are_drawn_by_the_seed_of_the_analysis_not_of_training(reports):
+    place = reports()
+    path = place / "a study/story/04_baselines.json"
+    seeds = '"perturbation_fraction": "0.5", "analysis_seed": "7", "seed": "3"'
+    path.write_text(path.read_text().replace('"perturbation_fraction": "0.5"', seeds))
+    assert calibration.read(place, "a study").settings.seed == 7
+
+
 def test_images_of_a_class_are_those_that_a_run_was_fitted_to(reports):
     place = reports()
     folder = place / "a study"

@@ -155,6 +155,24 @@ def test_errors_on_both_sides_add_up_and_only_their_mean_is_the_bias():
     assert row["bias_points"] == pytest.approx(5)
 
 
+def test_intervals_of_predictions_follow_the_seed():
+    random = np.random.default_rng(0)
+    scores = pd.DataFrame(
+        {
+            "target": "test images",
+            "cell": np.arange(20),
+            "test_accuracy": random.uniform(size=20),
+            "average_confidence": random.uniform(size=20),
+        }
+    )
+    titles = {"average_confidence": "average confidence"}
+    lows = [
+        targets.prediction_errors(scores, titles, draws=50, seed=seed)["r_low"].item()
+        for seed in (1, 1, 2)
+    ]
+    assert lows[0] == lows[1] != lows[2]
+
+
 def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
     store, every, _, _ = found
     table = targets.accuracies_under_transforms(store, every, study.data, seed=0)

@@ -380,3 +380,16 @@ def test_a_measure_whose_images_are_not_known_has_a_value_and_no_interval():
         assert theirs.loc["reliance", ends].notna().all()
         assert ours.loc["reliance", "pearson_r"] == theirs.loc["reliance", "pearson_r"]
     assert np.isnan(smallest_detectable(drawn.estimate(["reliance"]))).all()
+
+
+def test_derived_bootstraps_and_permutations_follow_the_seed():
+    models = pd.DataFrame({"cell": np.arange(12), "gap": np.linspace(0, 1, 12)})
+    drawn = Bootstrap(models, draws=20, seed=3)
+    expected = configuration_weights(models["cell"], 20, 3)
+    np.testing.assert_array_equal(drawn.weights, expected)
+    for derived in (drawn.subset(np.arange(12)), drawn.assign(more=0.0)):
+        assert derived.seed == 3
+        np.testing.assert_array_equal(derived.weights, expected)
+    rows = drawn.permutations(30)
+    np.testing.assert_array_equal(rows, permuted_rows(models["cell"], 30, 3))
+    assert not np.array_equal(rows, permuted_rows(models["cell"], 30, 0))
