@@ -163,11 +163,20 @@ class Store:
         differing = "; ".join(text for text in settings if text)
         if differing:
             differing = f" ({differing})"
+        remedy = (
+            "To compute this, their weights and images are needed: run "
+            f"`python -m helpers.sweep {study}` where the images are."
+        )
+        train = getattr(self.shared(), "train", None)
+        if train is not None and train.has_pixels:
+            remedy = (
+                "The images are here and the weights are not. To train the networks "
+                f"again, delete work/{study} and reports/{study}/records, and run "
+                f"`python -m helpers.sweep {study}`."
+            )
         return (
             f"The records of {study} lack {', '.join(names)} of {len(absent)} of "
-            f"{len(missing)} models{differing}. To compute this, their weights and "
-            f"images are needed: run `python -m helpers.sweep {study}` where the "
-            "images are."
+            f"{len(missing)} models{differing}. {remedy}"
         )
 
     def _other_settings(self, name: str, settings: Mapping[str, Any]) -> str:

@@ -242,6 +242,28 @@ def test_a_damaged_record_is_named_and_one_of_other_weights_too(published, tmp_p
         assert kept.complete == [chosen[1].model_id]
 
 
+def test_where_images_are_and_weights_are_not_training_again_is_proposed(
+    published, tmp_path
+):
+    study, *_, done = published
+    work, _ = copied(done, tmp_path)
+    store = Store(work, lambda: study.data, jobs=1)
+    chosen = models.models_of(work, study.table, study.data)
+    assert study.data.train.has_pixels and not any(model.at_hand for model in chosen)
+    words = (
+        "The images are here and the weights are not. To train the networks again, "
+        f"delete work/{work.name} and reports/{work.name}/records"
+    )
+    with pytest.raises(NotInRecords, match=words):
+        measuring.score(
+            store,
+            chosen,
+            ["localization"],
+            MeasureSettings(cam_method="layer_cam"),
+            scoring_set.scoring_set(study.table, study.data, 20),
+        )
+
+
 def test_a_run_that_two_machines_trained_is_refused(published, tmp_path):
     study, *_, done = published
     _, folder = copied(done, tmp_path)
