@@ -25,7 +25,7 @@ SHIFTS = (
 SHIFTED = "accuracy_under_translation"
 # Columns of the measures from which gaps are predicted, with their titles. They are
 # accuracies on changed training images: like a test accuracy they are in [0, 1] for
-# any network and images, and they need no boxes. They are few and named in advance,
+# any network and images, and they need no boxes. They are few, and none is chosen,
 # since a choice among many measures is less likely to hold for other kinds of training.
 CHANGED_IMAGES = {
     "mixup_accuracy": "mixup accuracy (input)",
@@ -36,9 +36,6 @@ CHANGED_IMAGES = {
 MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")
 # Column: natural logarithm of the number of images per class in training.
 LOG_CLASS_IMAGES = "log_class_images"
-# Settings that change what ``MEASURES`` estimate; others change their precision alone,
-# or other measures.
-_DECISIVE_SETTINGS = ("transform_ranges",)
 # Notebook parameters that share a name with a ``MeasureSettings`` field but mean
 # training.
 _PARAMETERS_OF_TRAINING = {"seed"}
@@ -122,14 +119,14 @@ def read(reports: Path, study: str) -> Calibration:
         calibrations.append(_read_one(inside(reports, name)))
     first = calibrations[0]
     for other in calibrations[1:]:
-        for name in _DECISIVE_SETTINGS:
-            ours = getattr(first.settings, name)
-            theirs = getattr(other.settings, name)
-            if ours != theirs:
-                raise ValueError(
-                    f"{first.study} was scored with {name} {ours!r} and {other.study} "
-                    f"with {theirs!r}; calibrate by one of them"
-                )
+        # Other settings change the precision of ``MEASURES`` alone, or other measures.
+        ours = first.settings.transform_ranges
+        theirs = other.settings.transform_ranges
+        if ours != theirs:
+            raise ValueError(
+                f"{first.study} was scored with transform_ranges {ours!r} and "
+                f"{other.study} with {theirs!r}; calibrate by one of them"
+            )
         if other.images != first.images:
             raise ValueError(
                 f"{first.study} was scored on {first.images} images and {other.study} "

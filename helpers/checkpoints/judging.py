@@ -234,23 +234,8 @@ def verdicts(
         verdict = np.where(facts["fault"].ne(""), NOT_READ, NOT_JUDGED)
         note = facts["fault"].where(facts["fault"].ne(""), facts["doubt"])
         return facts.assign(verdict=verdict, note=note).reindex(columns=VERDICT)
-    table = facts.merge(scored.table, on="model_id", how="left")
     gap_predictor = scored.predictor
-    chance = 1 / table["outputs"].clip(lower=1)
-    predicted_gap = gap_predictor.regression.predicted(table)
-    accuracy = table["train_accuracy"] - predicted_gap
-    table = table.assign(
-        accuracy=accuracy.clip(chance, 1),
-        raised_from=accuracy.where(accuracy < chance),
-        # Standard deviation of the error of accuracy.
-        error=gap_predictor.error_sd(table),
-        # Half the width of the interval of accuracy.
-        half=gap_predictor.half_width(table),
-        verdict=PREDICTED,
-    )
-    table["note"] = [_reason(row) for row in table.itertuples()]
-    table.loc[table["note"].ne(""), "verdict"] = NOT_JUDGED
-    table.loc[table["fault"].ne(""), "verdict"] = NOT_READ
+    table = _with_predictions(facts, scored)
     judged = table["verdict"].eq(PREDICTED)
     beyond_studies = pd.Series(_reasons_beyond_studies(table, scored), table.index)
     beyond_studies = beyond_studies.where(judged, "")
@@ -267,11 +252,42 @@ def verdicts(
         words = _CONSEQUENCE_OF_COUNT if is_counted[row] else consequence
         table.loc[row, "verdict"] = COUNTED if is_counted[row] else NOT_JUDGED
         table.loc[row, "note"] = f"{beyond_studies[row]}; {words}"
-    table = _at_least_chance(table, chance)
+    table = _at_least_chance(table)
     table = _with_notes_on_ranges(table, gap_predictor)
     is_unknown = table["verdict"].isin([NOT_JUDGED, NOT_READ])
     table.loc[is_unknown, "accuracy"] = np.nan
     return _ranked(table, covariance)
+
+
+def _with_predictions(facts: pd.DataFrame, scored: Scored) -> pd.DataFrame:
+    """Predict the accuracy of each checkpoint, or say why it cannot be judged.
+
+    Args:
+        facts: table with the columns ``case.FACTS``.
+        scored: values of the checkpoints, and the predictor.
+
+    Returns:
+        Both tables, and further: chance, the accuracy of guessing; accuracy, at least
+        chance; raised_from, the prediction where it was below chance; error, the
+        standard deviation of its error; half, half the width of its interval; verdict
+        and note, the reason of one that is not judged.
+    """
+    table = facts.merge(scored.table, on="model_id", how="left")
+    chance = 1 / table["outputs"].clip(lower=1)
+    predicted_gap = scored.predictor.regression.predicted(table)
+    accuracy = table["train_accuracy"] - predicted_gap
+    table = table.assign(
+        chance=chance,
+        accuracy=accuracy.clip(chance, 1),
+        raised_from=accuracy.where(accuracy < chance),
+        error=scored.predictor.error_sd(table),
+        half=scored.predictor.half_width(table),
+        verdict=PREDICTED,
+    )
+    table["note"] = [_reason(row) for row in table.itertuples()]
+    table.loc[table["note"].ne(""), "verdict"] = NOT_JUDGED
+    table.loc[table["fault"].ne(""), "verdict"] = NOT_READ
+    return table
 
 
 def _reason(row: Any) -> str:
@@ -336,14 +352,13 @@ def _compared(column: str, value: float, gap_predictor: Predictor) -> str:
     return f"{title} {formatted(value)}, there {formatted(low)} to {formatted(high)}"
 
 
-def _at_least_chance(table: pd.DataFrame, chance: pd.Series) -> pd.DataFrame:
+def _at_least_chance(table: pd.DataFrame) -> pd.DataFrame:
     """Raise accuracies that rest on a prediction to chance, and note where it was done.
 
     Args:
-        table: with verdicts, accuracies, notes, and raised_from, the prediction where
-            it was below chance.
-        chance: accuracy of guessing, by checkpoint.
+        table: of ``_with_predictions``, with the verdicts.
     """
+    chance = table["chance"]
     is_predicted = table["verdict"].eq(PREDICTED)
     raised_from = table["raised_from"].fillna(
         table["accuracy"].where(table["accuracy"] < chance)

@@ -143,11 +143,17 @@ class Store:
         """
         if not models or not self.published.is_dir():
             return []
-        # Images of a study or a user; other computations share something else.
-        train = getattr(self.shared(), "train", None)
-        if train is not None and not train.has_pixels:
+        if self._has_pixels() is False:
             return list(models)
         return [model for model in models if not model.at_hand]
+
+    def _has_pixels(self) -> bool | None:
+        """Whether pixels of the images are here; None where no images are shared.
+
+        Images are those of a study or a user; some computations share something else.
+        """
+        train = getattr(self.shared(), "train", None)
+        return None if train is None else train.has_pixels
 
     def _sentence(
         self,
@@ -167,8 +173,7 @@ class Store:
             "To compute this, their weights and images are needed: run "
             f"`python -m helpers.sweep {study}` where the images are."
         )
-        train = getattr(self.shared(), "train", None)
-        if train is not None and train.has_pixels:
+        if self._has_pixels():
             remedy = (
                 "The images are here and the weights are not. To train the networks "
                 f"again, delete work/{study} and reports/{study}/records, and run "
