@@ -164,7 +164,7 @@ def test_flipped_signs_by_hand_and_against_scipy():
     assert permutation.sign_flip_p(
         np.array([[0, np.nan]] * 4), list("abcd")
     ) == pytest.approx([1, np.nan], nan_ok=True)
-    many = RANDOM.normal(0.3, 1, size=(40, 2))
+    many = np.random.default_rng(8).normal(0.3, 1, size=(40, 2))
     of_seeds = [
         permutation.sign_flip_p(many, np.arange(40), flips=99, seed=seed).tolist()
         for seed in range(4)
@@ -174,6 +174,7 @@ def test_flipped_signs_by_hand_and_against_scipy():
         "permutation_type": "samples",
         "alternative": "greater",
         "n_resamples": 20_000,
+        "random_state": 0,  # else p-values near 0.4 differ by over 0.01 in one of 30 runs
     }
     expected = [
         scipy.stats.permutation_test((column,), np.mean, **options).pvalue
