@@ -1,8 +1,8 @@
 """Parsers of annotation files: the labels and boxes of the objects in images.
 
-Every parser takes the bytes of a file. A fault of one image is returned as a text in
-place of its ``Annotation``, so that only this image is left out; a fault of a whole
-table raises ValueError.
+Every parser takes the bytes of a file. A fault of one image stands in its
+``Annotation``, so that only this image is left out; a fault of a whole table raises
+ValueError.
 """
 
 import codecs
@@ -24,13 +24,14 @@ _LARGEST_SHARE = 2.0
 
 
 class Annotation(NamedTuple):
-    """Objects in one image, as an annotation states them."""
+    """Objects in one image, as an annotation states them; none where it is faulty."""
 
     # Label and box of each; a box is xmin, ymin, xmax, ymax in pixels of ``size``.
-    objects: tuple[tuple[str, Box | None], ...]
+    objects: tuple[tuple[str, Box | None], ...] = ()
     # Stated width and height; None where there is none, IN_SHARES for shares.
     size: tuple[int, int] | None = None
     split: str = ""  # as its file calls it, such as "valid"; "" where not stated
+    fault: str = ""  # why it cannot be used, in words
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -41,9 +42,6 @@ class Annotation(NamedTuple):
     def labels(self) -> set[str]:
         """Labels of the objects."""
         return {label for label, _ in self.objects}
-
-
-AnnotationOrFault = Annotation | str  # the fault in words
 
 
 class _NoBoxError(ValueError):
@@ -136,15 +134,18 @@ def _from_json(content: bytes) -> Any:
 
 # --- Pascal VOC ---
 
+# LookupError: the file names an unknown encoding.
+_XML_FAULTS = (ParseError, DefusedXmlException, LookupError, ValueError)
 
-def parse_voc(content: bytes) -> AnnotationOrFault:
+
+def parse_voc(content: bytes) -> Annotation:
     """Read a Pascal VOC XML file, in any namespace; entity definitions are refused.
 
     Args:
         content: bytes of the file.
 
     Returns:
-        Labels and boxes of its objects, or its fault in words.
+        Labels and boxes of its objects, or its fault.
 
     Example:
         >>> box = b"<xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax>"
@@ -154,13 +155,12 @@ def parse_voc(content: bytes) -> AnnotationOrFault:
     """
     try:
         root = defusedxml.ElementTree.fromstring(content)
-    except (ParseError, DefusedXmlException, LookupError, ValueError) as fault:
-        # LookupError: the file names an unknown encoding.
-        return f"{type(fault).__name__}: {fault}"
+    except _XML_FAULTS as fault:
+        return Annotation(fault=f"{type(fault).__name__}: {fault}")
     try:
         objects = tuple(_voc_object(item) for item in root.iterfind(".//{*}object"))
     except _NoBoxError as fault:
-        return str(fault)
+        return Annotation(fault=str(fault))
     width = root.findtext("{*}size/{*}width")
     height = root.findtext("{*}size/{*}height")
     return Annotation(objects, _size(width, height))
@@ -174,7 +174,7 @@ def voc_image(content: bytes) -> str:
     """
     try:
         root = defusedxml.ElementTree.fromstring(content)
-    except (ParseError, DefusedXmlException, LookupError, ValueError):
+    except _XML_FAULTS:
         return ""
     return root.findtext("{*}filename", "").strip()
 
@@ -198,20 +198,20 @@ class _Row(NamedTuple):
     split: str = ""  # of the image; "" if not stated
 
 
-def _annotations(rows: Iterable[_Row]) -> dict[str, AnnotationOrFault]:
+def _annotations(rows: Iterable[_Row]) -> dict[str, Annotation]:
     """Annotations by image; size and split are those of the last row that states them.
 
-    An image with a faulty box has the fault in place of its annotation.
+    An image with a faulty box has the fault in place of its objects.
     """
-    annotations: dict[str, AnnotationOrFault] = {}
+    annotations: dict[str, Annotation] = {}
     for row in rows:
-        earlier = annotations.get(row.image, Annotation(()))
-        if isinstance(earlier, str):
+        earlier = annotations.get(row.image, Annotation())
+        if earlier.fault:
             continue
         try:
             box = _box(row.numbers) if row.numbers else None
         except _NoBoxError as fault:
-            annotations[row.image] = str(fault)
+            annotations[row.image] = Annotation(fault=str(fault))
         else:
             annotations[row.image] = Annotation(
                 objects=(*earlier.objects, (row.label, box)),
@@ -221,7 +221,7 @@ def _annotations(rows: Iterable[_Row]) -> dict[str, AnnotationOrFault]:
     return annotations
 
 
-def parse_tiny_boxes(content: bytes) -> dict[str, AnnotationOrFault]:
+def parse_tiny_boxes(content: bytes) -> dict[str, Annotation]:
     """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, tab-separated.
 
     Args:
@@ -265,7 +265,7 @@ _COLUMNS = {
 }
 
 
-def parse_csv(content: bytes) -> dict[str, AnnotationOrFault]:
+def parse_csv(content: bytes) -> dict[str, Annotation]:
     """Read a table of objects: columns path and label, and a box or none.
 
     The first line names the columns, separated by commas, semicolons or tabs. The
@@ -284,8 +284,8 @@ def parse_csv(content: bytes) -> dict[str, AnnotationOrFault]:
             another encoding.
 
     Example:
-        >>> parse_csv(b"path;label\\na.png;cat")
-        {'a.png': Annotation(objects=(('cat', None),), size=None, split='')}
+        >>> parse_csv(b"path;label\\na.png;cat")["a.png"].objects
+        (('cat', None),)
     """
     lines = _nonblank(text_of(content)) or [","]  # no line: the columns are missing
     # the one that occurs most often in the first line
@@ -348,7 +348,7 @@ def _csv_box(
 # --- COCO ---
 
 
-def parse_coco(content: bytes) -> dict[str, AnnotationOrFault]:
+def parse_coco(content: bytes) -> dict[str, Annotation]:
     """Read COCO's JSON by the names of its images.
 
     Groups of objects (iscrowd) are left out. The box of an object that states none is
@@ -358,7 +358,7 @@ def parse_coco(content: bytes) -> dict[str, AnnotationOrFault]:
         content: bytes of the file.
 
     Returns:
-        Annotations by ``file_name``; the fault of an image that has a faulty box.
+        Annotations by ``file_name``.
 
     Raises:
         ValueError: if it is not such a file, if no object belongs to a listed image, or
@@ -415,14 +415,14 @@ def _coco_image(
     image: Mapping[str, Any],
     image_objects: Sequence[Mapping[str, Any]],
     labels: Mapping[str, str],
-) -> AnnotationOrFault:
+) -> Annotation:
     objects = []
     try:
         for item in image_objects:
             label = labels.get(_key(item["category_id"]), "")
             objects.append((label, _coco_box(item)))
     except _NoBoxError as fault:
-        return str(fault)
+        return Annotation(fault=str(fault))
     return Annotation(tuple(objects), _size(image.get("width"), image.get("height")))
 
 
@@ -446,7 +446,7 @@ def _coco_box(item: Mapping[str, Any]) -> Box | None:
 
 def parse_yolo(
     content: bytes, names: Mapping[str, str], keypoints: bool = False
-) -> AnnotationOrFault:
+) -> Annotation:
     """Read lines of "class x y width height", centre and size as shares of the image.
 
     Six or more numbers are the outline of the object, x, y, x, y, ..., or with
@@ -459,7 +459,7 @@ def parse_yolo(
         keypoints: whether points follow each box.
 
     Returns:
-        Boxes in shares of the image, or the fault of the file in words.
+        Boxes in shares of the image, or the fault of the file.
 
     Example:
         >>> parse_yolo(b"0 0.5 0.5 1 0.5", {"0": "cat"}).objects
@@ -471,10 +471,10 @@ def parse_yolo(
             box = _yolo_box(numbers[:4] if keypoints else numbers)
             number = _class_number(label)
             if number.startswith("-"):
-                return f"{number} is not the number of a class"
+                raise ValueError(f"{number} is not the number of a class")
             objects.append((names.get(number, number), box))
-    except (_NoBoxError, ValueError) as fault:
-        return str(fault)
+    except ValueError as fault:
+        return Annotation(fault=str(fault))
     return Annotation(tuple(objects), IN_SHARES)
 
 
@@ -503,7 +503,7 @@ def _yolo_box(numbers: Sequence[str]) -> Box:
 # --- labelme ---
 
 
-def parse_labelme(content: bytes) -> AnnotationOrFault:
+def parse_labelme(content: bytes) -> Annotation:
     """Read labelme's JSON of one image: a box around each shape that has an area.
 
     Args:
@@ -518,7 +518,7 @@ def parse_labelme(content: bytes) -> AnnotationOrFault:
         size = _size(table.get("imageWidth"), table.get("imageHeight"))
         objects = [(str(shape["label"]), _labelme_box(shape)) for shape in shapes]
     except _NoBoxError as fault:
-        return str(fault)
+        return Annotation(fault=str(fault))
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise ValueError("it holds no shapes as labelme has them") from fault
     return Annotation(tuple(objects), size)
@@ -528,10 +528,9 @@ def labelme_image(content: bytes) -> str:
     """Path of the image that a labelme JSON states; "" where it states none.
 
     Args:
-        content: bytes of the file.
+        content: bytes of a file that ``parse_labelme`` reads.
     """
-    table = _from_json(content)
-    path = table.get("imagePath") if isinstance(table, Mapping) else None
+    path = _from_json(content).get("imagePath")
     return path if isinstance(path, str) else ""
 
 
@@ -561,8 +560,8 @@ def parse_names(content: bytes) -> dict[str, str]:
         >>> parse_names(b"n01 tench, Tinca tinca")
         {'n01': 'tench'}
     """
-    pairs = (line.split(None, 1) for line in _lines(content))
-    return {pair[0]: pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
+    names = parse_pairs(content)
+    return {key: synonyms.split(",")[0].strip() for key, synonyms in names.items()}
 
 
 def parse_lines(content: bytes) -> list[str]:
@@ -592,20 +591,18 @@ def parse_pairs(content: bytes) -> dict[str, str]:
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
-def parse_corner_box(text: str) -> Box | str:
-    """Read a box "x y width height".
+def parse_corner_box(text: str, label: str) -> Annotation:
+    """Read the box "x y width height" of the one object in an image.
 
     Args:
         text: four numbers in pixels.
-
-    Returns:
-        The box, or its fault in words.
+        label: of the object.
 
     Example:
-        >>> parse_corner_box("1 2 10 20")
-        (1.0, 2.0, 11.0, 22.0)
+        >>> parse_corner_box("1 2 10 20", "owl").objects
+        (('owl', (1.0, 2.0, 11.0, 22.0)),)
     """
     try:
-        return _box_of_corner(text.split())
+        return Annotation(((label, _box_of_corner(text.split())),))
     except _NoBoxError as fault:
-        return str(fault)
+        return Annotation(fault=str(fault))

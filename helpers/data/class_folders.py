@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from helpers.data.annotations import Annotation, AnnotationOrFault, parse_voc
+from helpers.data.annotations import parse_voc
 from helpers.data.places import Places
 from helpers.data.records import Record, first_label
 from helpers.data.sources import Source, to_nfc
@@ -505,7 +505,10 @@ def read_annotated_folders(source: Source, classes: Sequence[str]) -> Iterator[R
     images = _without_masks(source)
     voc_files = Places(path for path in source.names if is_voc(path))
     for record in _records(images, _folders_of_classes(images, classes)):
-        annotation = _annotation_of(source, record.name, voc_files)
+        stem = PurePosixPath(record.name).with_suffix("")
+        path = source.find_ignoring_case(f"{stem}.xml")
+        path = path or voc_files.nearest(record.name, stem.name)
+        annotation = parse_voc(source.read(path)) if path else None
         yield record._replace(annotation=annotation)
 
 
@@ -580,21 +583,6 @@ def _records(images: Sequence[str], folders: Sequence[ClassFolder]) -> Iterator[
                 break
 
 
-def _annotation_of(
-    source: Source, image: str, voc_files: Places
-) -> AnnotationOrFault | None:
-    """The annotation in the XML file of an image; None if it has no such file."""
-    stem = PurePosixPath(image).with_suffix("")
-    path = source.find_ignoring_case(f"{stem}.xml")
-    path = path or voc_files.nearest(image, stem.name)
-    if not path:
-        return None
-    try:
-        return parse_voc(source.read(path))
-    except ValueError as fault:
-        return str(fault)
-
-
 def disagreement(records: Sequence[Record]) -> str:
     """Say that folders and labels of objects are different classes; "" if they agree.
 
@@ -606,7 +594,7 @@ def disagreement(records: Sequence[Record]) -> str:
     """
     labels: dict[str, list[str]] = defaultdict(list)  # of the first objects, by folder
     for record in records:
-        if isinstance(record.annotation, Annotation) and record.annotation.objects:
+        if record.annotation and record.annotation.objects:
             labels[record.class_id].append(first_label(record.annotation))
     distinct = set().union(*labels.values())
     if len(distinct) < 2:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 from tqdm.auto import tqdm
 
-from helpers.data.annotations import IN_SHARES, Annotation, Box
+from helpers.data.annotations import IN_SHARES, Annotation
 from helpers.data.records import Record
 from helpers.data.sources import Fault, Source
 
@@ -84,9 +84,7 @@ def decode_image(
         MemoryError: if memory runs out.
     """
     digest = ""
-    annotation = Annotation(())
-    if isinstance(record.annotation, Annotation):
-        annotation = record.annotation
+    annotation = record.annotation or Annotation()
     try:
         content = record.content or source.read(record.name)
         digest = _content_digest(content)
@@ -112,8 +110,7 @@ def decode_image(
     problems: list[Problem] = []
     reaches_out = False
     if not isinstance(size, Crop):
-        boxes, problems = square_boxes(annotation, oriented.size, size)
-        reaches_out = _reaches_out(annotation, oriented.size)
+        boxes, problems, reaches_out = square_boxes(annotation, oriented.size, size)
     faults += problems
     return Decoded(record, pixels, boxes, *image.size, digest, faults, reaches_out)
 
@@ -218,7 +215,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def square_boxes(
     annotation: Annotation, image_size: tuple[int, int], size: int
-) -> tuple[list[SquareBox], list[Problem]]:
+) -> tuple[list[SquareBox], list[Problem], bool]:
     """Clip boxes to the image, scale them to the square, and truncate to integers.
 
     Args:
@@ -227,43 +224,40 @@ def square_boxes(
         size: side of the square, pixels.
 
     Returns:
-        The usable boxes, half-open; and a problem for each box that is clipped, lies
-        outside of the image, or has no area before or after scaling.
+        The usable boxes, half-open; a problem for each box that is clipped, lies
+        outside of the image, or has no area before or after scaling; and whether a
+        tenth of the area of a box, or more, lies outside of the image.
     """
-    width, height = annotation.size or image_size
+    sides = np.array(annotation.size or image_size)  # width, height
     usable = []
     problems = []
+    reaches_out = False
     for box in annotation.boxes:
-        clipped = _clipped(box, width, height)
-        scaled = _scaled(clipped, width, height, size)
-        if not _has_area(box):
+        corners = np.reshape(box, (2, 2))  # upper left and lower right, x and y each
+        clipped = corners.clip(0, sides)
+        scaled = (clipped * size / sides).astype(int)
+        if _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(corners):
+            reaches_out = True
+        if not _area(corners):
             problems.append(("box_without_area", str(box)))
-        elif not _has_area(clipped):
+        elif not _area(clipped):
             problems.append(("box_outside_dropped", str(box)))
         else:
-            if clipped != box:
+            if (clipped != corners).any():
                 problems.append(("box_outside_clipped", str(box)))
-            if _has_area(scaled):
-                usable.append(scaled)
+            square_box = tuple(scaled.ravel().tolist())
+            if _area(scaled):
+                usable.append(square_box)
             else:
-                detail = f"{box}, in the square {scaled}"
+                detail = f"{box}, in the square {square_box}"
                 problems.append(("box_without_area", detail))
-    return usable, problems
+    return usable, problems, reaches_out
 
 
-def _reaches_out(annotation: Annotation, image_size: tuple[int, int]) -> bool:
-    """Whether a tenth of the area of a box, or more, lies outside of the image."""
-    width, height = annotation.size or image_size
-    for box in filter(_has_area, annotation.boxes):
-        clipped = _clipped(box, width, height)
-        if _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(box):
-            return True
-    return False
-
-
-def _area(box: Box) -> float:
-    x0, y0, x1, y1 = box
-    return (x1 - x0) * (y1 - y0)
+def _area(corners: np.ndarray) -> float:
+    """Area of a box; 0 where its lower right corner is not below and right."""
+    width, height = corners[1] - corners[0]
+    return float(width * height) if min(width, height) > 0 else 0.0
 
 
 def boxes_reaching_out(decoded: Sequence[Decoded]) -> list[Fault]:
@@ -289,22 +283,3 @@ def boxes_reaching_out(decoded: Sequence[Decoded]) -> list[Fault]:
         "of pictures of another size, or corners in place of width and height?"
     )
     return [Fault("", "boxes_reach_out", detail)]
-
-
-def _clipped(box: Box, width: float, height: float) -> Box:
-    x0, y0, x1, y1 = box
-    columns = [min(max(x, 0), width) for x in (x0, x1)]
-    rows = [min(max(y, 0), height) for y in (y0, y1)]
-    return columns[0], rows[0], columns[1], rows[1]
-
-
-def _scaled(box: Box, width: float, height: float, size: int) -> SquareBox:
-    x0, y0, x1, y1 = box
-    columns = [int(x * size / width) for x in (x0, x1)]
-    rows = [int(y * size / height) for y in (y0, y1)]
-    return columns[0], rows[0], columns[1], rows[1]
-
-
-def _has_area(box: Box | SquareBox) -> bool:
-    x0, y0, x1, y1 = box
-    return x1 > x0 and y1 > y0

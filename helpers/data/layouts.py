@@ -312,8 +312,8 @@ def _annotation_faults(layout: str, records: Sequence[Record]) -> Iterator[Fault
         splits_with_boxes = {"train", "test"}
     for record in records:
         needs_box = record.split in splits_with_boxes
-        if isinstance(record.annotation, str):
-            yield record.fault("malformed_annotation", record.annotation)
+        if record.annotation and record.annotation.fault:
+            yield record.fault("malformed_annotation", record.annotation.fault)
         elif needs_box and record.annotation is None:
             yield record.fault("missing_annotation", "no annotation for this image")
         elif needs_box and not record.boxes:

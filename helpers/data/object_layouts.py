@@ -21,7 +21,6 @@ import yaml
 from helpers.data.annotations import (
     IN_SHARES,
     Annotation,
-    AnnotationOrFault,
     Box,
     labelme_image,
     parse_labelme,
@@ -51,11 +50,11 @@ class AnnotatedImage(NamedTuple):
 
     name: str  # as the file of annotations names it
     path: str  # of the image in the source; "" if the source does not have it
-    annotation: AnnotationOrFault
+    annotation: Annotation
 
 
 def read_tables(
-    source: Source, ending: str, parse: Callable[[bytes], dict[str, AnnotationOrFault]]
+    source: Source, ending: str, parse: Callable[[bytes], dict[str, Annotation]]
 ) -> RecordsOrFaults:
     """Read images from tables that name them, such as COCO's JSON or a CSV.
 
@@ -103,7 +102,7 @@ def _each_image_once(
     Raises:
         Question: if two tables contradict each other about an image.
     """
-    annotations: dict[str, dict[str, AnnotationOrFault]] = defaultdict(dict)
+    annotations: dict[str, dict[str, Annotation]] = defaultdict(dict)
     for table, annotated_images in by_table.items():
         for image in annotated_images:
             annotations[image.path][table] = image.annotation
@@ -123,9 +122,7 @@ def _each_image_once(
     }
 
 
-def _tables_of_image(
-    path: str, annotations: Mapping[str, AnnotationOrFault]
-) -> list[str]:
+def _tables_of_image(path: str, annotations: Mapping[str, Annotation]) -> list[str]:
     """Choose which of the tables that name an image are read for it, one per split.
 
     Tables with boxes come before tables with labels alone. A table whose name does not
@@ -139,12 +136,16 @@ def _tables_of_image(
     Raises:
         Question: if two tables do not agree.
     """
-    with_labels = [table for table in annotations if _labels_of(annotations[table])]
-    with_boxes = [table for table in annotations if _boxes_of(annotations[table])]
+    with_labels = [table for table in annotations if annotations[table].labels]
+    with_boxes = [table for table in annotations if annotations[table].boxes]
     tables = with_boxes or with_labels or list(annotations)
+    first = annotations[tables[0]]
     for table in with_labels:
-        compared = _boxes_of if table in with_boxes else _labels_of
-        if compared(annotations[table]) != compared(annotations[tables[0]]):
+        annotation = annotations[table]
+        agrees = annotation.labels == first.labels
+        if annotation.boxes:
+            agrees = _boxes_of(annotation) == _boxes_of(first)
+        if not agrees:
             raise Question(
                 f"{tables[0]} and {table} disagree about {path}: leave one of them "
                 "there"
@@ -155,14 +156,8 @@ def _tables_of_image(
     return list(table_of_split.values()) or [without_split]
 
 
-def _labels_of(annotation: AnnotationOrFault) -> set[str]:
-    return annotation.labels if isinstance(annotation, Annotation) else set()
-
-
-def _boxes_of(annotation: AnnotationOrFault) -> set[tuple[str, Box]]:
+def _boxes_of(annotation: Annotation) -> set[tuple[str, Box]]:
     """Label and box of each object that has a box."""
-    if not isinstance(annotation, Annotation):
-        return set()
     return {(label, box) for label, box in annotation.objects if box is not None}
 
 
@@ -178,14 +173,10 @@ def read_voc(source: Source) -> RecordsOrFaults:
     places = Places(source.images, find_masks(source.images))
     annotated_images = []
     for name in filter(is_voc, source.names):
+        content = source.read(name)
         path = places.nearest(name, PurePosixPath(name).stem)
-        try:
-            content = source.read(name)
-            annotation = parse_voc(content)
-            path = path or places.named(name, voc_image(content))
-        except ValueError as fault:
-            annotation = str(fault)
-        annotated_images.append(AnnotatedImage(name, path, annotation))
+        path = path or places.named(name, voc_image(content))
+        annotated_images.append(AnnotatedImage(name, path, parse_voc(content)))
     yield from by_largest_box("*.xml", annotated_images)
 
 
@@ -248,16 +239,12 @@ def read_yolo(source: Source) -> RecordsOrFaults:
     annotated_images = []
     numbers_without_name = set()
     for image, path in label_files.items():
-        annotation: AnnotationOrFault
-        try:
-            annotation = parse_yolo(
-                source.read(path), class_names.names, class_names.keypoints
-            )
-        except ValueError as fault:
-            annotation = str(fault)
+        annotation = parse_yolo(
+            source.read(path), class_names.names, class_names.keypoints
+        )
         annotated_images.append(AnnotatedImage(image, image, annotation))
         # The parser uses the number of a class without a name as its label.
-        without_name = _labels_of(annotation) - set(class_names.names.values())
+        without_name = annotation.labels - set(class_names.names.values())
         numbers_without_name |= set(filter(str.isdigit, without_name))
     if numbers_without_name:
         count = len(numbers_without_name)
@@ -420,14 +407,11 @@ def by_largest_box(
         detail = f"{in_shares} images: no number exceeds 1, so they are read as shares"
         yield Fault(table, "boxes_in_shares", detail, split=split)
     for path, annotation in annotations.items():
-        split_of_image = split or split_of(path.rpartition("/")[0]) or "train"
-        if isinstance(annotation, Annotation):
-            split_of_image = split_of(annotation.split) or split_of_image
+        split_of_folder = split or split_of(path.rpartition("/")[0]) or "train"
+        split_of_image = split_of(annotation.split) or split_of_folder
         yield from _record_by_largest_box(path, annotation, split_of_image)
-    labels_of_images = [_labels_of(annotation) for annotation in annotations.values()]
-    all_labels = set().union(*labels_of_images)
-    _check_distinct(all_labels)
-    yield from _differing_in_capitals(all_labels, table)
+    labels_of_images = [annotation.labels for annotation in annotations.values()]
+    yield from _check_labels(set().union(*labels_of_images), table)
     with_several = sum(len(labels) > 1 for labels in labels_of_images)
     if with_several:
         detail = (
@@ -438,11 +422,11 @@ def by_largest_box(
 
 
 def _record_by_largest_box(
-    path: str, annotation: AnnotationOrFault, split: str
+    path: str, annotation: Annotation, split: str
 ) -> RecordsOrFaults:
     """An image with the class of its largest box, and the boxes of that class."""
-    if isinstance(annotation, str):
-        yield Fault(path, "malformed_annotation", annotation, split=split)
+    if annotation.fault:
+        yield Fault(path, "malformed_annotation", annotation.fault, split=split)
     elif not all(label for label, _ in annotation.objects):
         detail = "an object has no class"
         yield Fault(path, "malformed_annotation", detail, split=split)
@@ -470,24 +454,24 @@ def class_id_of(label: str) -> str:
     return _FORBIDDEN_IN_IDS.sub("-", " ".join(label.split()))[:_LONGEST_ID]
 
 
-def _check_distinct(labels: Iterable[str]) -> None:
-    """Raise a Question if two labels would have the same id of a class."""
-    label_of: dict[str, str] = {}
-    for label in sorted(set(labels)):
-        other = label_of.setdefault(class_id_of(label), label)
+def _check_labels(labels: Iterable[str], table: str) -> Iterator[Fault]:
+    """Report labels that differ in capitals alone and may be meant as one class.
+
+    Raises:
+        Question: if two labels would have the same id of a class.
+    """
+    label_of_id: dict[str, str] = {}
+    label_of_spelling: dict[str, str] = {}
+    for label in sorted(labels):
+        class_id = class_id_of(label)
+        other = label_of_id.setdefault(class_id, label)
         if other.split() != label.split():
             raise Question(
                 f"the labels {other!r:.100} and {label!r:.100} would both be the class "
-                f"{class_id_of(label)!r:.100}: rename one of them"
+                f"{class_id!r:.100}: rename one of them"
             )
-
-
-def _differing_in_capitals(labels: Iterable[str], table: str) -> Iterator[Fault]:
-    """Report labels that differ in capitals alone and may be meant as one class."""
-    first_spelling: dict[str, str] = {}
-    for label in sorted(set(labels)):
-        other = first_spelling.setdefault(class_id_of(label).casefold(), label)
-        if class_id_of(other) != class_id_of(label):
+        other = label_of_spelling.setdefault(class_id.casefold(), label)
+        if class_id_of(other) != class_id:
             detail = (
                 f"the labels {other!r:.100} and {label!r:.100} differ in capitals "
                 "alone, and are two classes"
@@ -500,8 +484,8 @@ def _area(box: Box | None) -> float:
 
 
 def _as_shares(
-    annotations: Mapping[str, AnnotationOrFault],
-) -> tuple[dict[str, AnnotationOrFault], int]:
+    annotations: Mapping[str, Annotation],
+) -> tuple[dict[str, Annotation], int]:
     """Read boxes as shares of the image if they are too small to be in pixels.
 
     They are if no number in any box exceeds 1.
@@ -512,9 +496,7 @@ def _as_shares(
     in_pixels = {
         path: annotation
         for path, annotation in annotations.items()
-        if isinstance(annotation, Annotation)
-        and annotation.boxes
-        and annotation.size != IN_SHARES
+        if annotation.boxes and annotation.size != IN_SHARES
     }
     largest = max(
         (max(box) for annotation in in_pixels.values() for box in annotation.boxes),

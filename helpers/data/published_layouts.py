@@ -1,25 +1,26 @@
 """Layouts of published data sets: ILSVRC, Tiny ImageNet, CIFAR, CUB-200."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from helpers.data.annotations import (
     Annotation,
-    AnnotationOrFault,
     parse_corner_box,
     parse_pairs,
     parse_tiny_boxes,
     parse_voc,
 )
-from helpers.data.object_layouts import NOT_UNDERSTOOD, missing_images
+from helpers.data.object_layouts import (
+    NOT_UNDERSTOOD,
+    RecordsOrFaults,
+    missing_images,
+)
 from helpers.data.places import Places
 from helpers.data.records import Record, first_label
 from helpers.data.sources import Fault, Source, to_nfc
-
-RecordsOrFaults = Iterator[Record | Fault]
 
 # train/<class>/images/<file> and val/images/<file>. Some copies have validation images
 # sorted into classes: val/<class>/images/<file>, or val/<class>/<file>.
@@ -50,7 +51,7 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> RecordsOr
         source: the files.
         classes: ids of the classes to read; empty for all.
     """
-    tables: dict[str, dict[str, AnnotationOrFault]] = {}
+    tables: dict[str, dict[str, Annotation]] = {}
     for name in source.images:
         match = _TINY.fullmatch(name)
         if not match:
@@ -61,8 +62,7 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> RecordsOr
         if train_class:
             path = f"{top}train/{train_class}/{train_class}_boxes.txt"
         if path not in tables:
-            file = source.find_ignoring_case(path)
-            tables[path] = parse_tiny_boxes(source.read(file)) if file else {}
+            tables[path] = parse_tiny_boxes(source.read_if_there(path))
         annotation = tables[path].pop(match["file"], None)
         val_class = match["val_class"] or match["sorted_class"]
         class_id = train_class or val_class or first_label(annotation)
@@ -96,23 +96,15 @@ def read_ilsvrc(source: Source) -> RecordsOrFaults:
         val_class = match["val_class"]
         stem = PurePosixPath(match["file"]).stem
         folder = f"train/{train_class}" if train_class else "val"
-        annotation = _voc(source, f"{top}/Annotations/CLS-LOC/{folder}/{stem}.xml")
-        if annotation is None and val_class:
-            path = f"{top}/Annotations/CLS-LOC/val/{val_class}/{stem}.xml"
-            annotation = _voc(source, path)
+        annotations = f"{top}/Annotations/CLS-LOC"
+        path = source.find_ignoring_case(f"{annotations}/{folder}/{stem}.xml")
+        if not path and val_class:
+            path = source.find_ignoring_case(
+                f"{annotations}/val/{val_class}/{stem}.xml"
+            )
+        annotation = parse_voc(source.read(path)) if path else None
         class_id = train_class or val_class or first_label(annotation)
         yield Record(name, class_id, "train" if train_class else "test", annotation)
-
-
-def _voc(source: Source, path: str) -> AnnotationOrFault | None:
-    """The annotation in an XML file; None if there is no such file."""
-    file = source.find_ignoring_case(path)
-    if not file:
-        return None
-    try:
-        return parse_voc(source.read(file))
-    except ValueError as fault:
-        return str(fault)
 
 
 def read_cifar(source: Source) -> RecordsOrFaults:
@@ -138,7 +130,8 @@ def read_cifar(source: Source) -> RecordsOrFaults:
             yield Fault(path, NOT_UNDERSTOOD, f"{detail}; {advice}")
             continue
         table = "fine_label_names.txt" if match["of_100"] else "batches.meta.txt"
-        names = _words(source, f"{match['top']}{table}")
+        content_of_table = source.read_if_there(f"{match['top']}{table}")
+        names = content_of_table.decode("utf-8", "replace").split()
         word = match["of_10"] or match["of_100"]
         split = "test" if word.lower() == "test" else "train"
         rows = np.frombuffer(content, np.uint8).reshape(-1, row_length)
@@ -149,12 +142,6 @@ def read_cifar(source: Source) -> RecordsOrFaults:
             # As a PPM file, whose bytes are R, G, B pixel by pixel.
             image = b"P6 32 32 255\n" + channels.T.tobytes()
             yield Record(f"{path}/{number:05d}", class_id, split, None, image)
-
-
-def _words(source: Source, path: str) -> list[str]:
-    """Words of a text file; empty if there is no such file."""
-    file = source.find_ignoring_case(path)
-    return source.read(file).decode("utf-8", "replace").split() if file else []
 
 
 def read_cub(source: Source) -> RecordsOrFaults:
@@ -170,34 +157,22 @@ def read_cub(source: Source) -> RecordsOrFaults:
         if table.rpartition("/")[2].lower() != "images.txt":
             continue
         top = table[: -len("images.txt")]
-        boxes = _pairs(source, f"{top}bounding_boxes.txt")
-        splits = _pairs(source, f"{top}train_test_split.txt")
+        boxes = parse_pairs(source.read_if_there(f"{top}bounding_boxes.txt"))
+        splits = parse_pairs(source.read_if_there(f"{top}train_test_split.txt"))
         if not boxes and not splits:
             continue
         places = Places(name for name in source.images if name.startswith(top))
         missing = []
-        for number, name in _pairs(source, table).items():
+        for number, name in parse_pairs(source.read(table)).items():
             path = places.named(f"{top}images/{name}", name)
             class_id = PurePosixPath(name).parent.name
             if not path or not class_id:
                 missing.append(name)
                 continue
             split = "test" if splits.get(number) == "0" else "train"
-            annotation = _cub_annotation(boxes.get(number), class_id)
+            annotation = None
+            if number in boxes:
+                annotation = parse_corner_box(boxes[number], class_id)
             yield Record(path, to_nfc(class_id), split, annotation)
         if missing:
             yield missing_images(table, missing)
-
-
-def _pairs(source: Source, path: str) -> dict[str, str]:
-    """Values by number from lines "number value"; empty if there is no such file."""
-    file = source.find_ignoring_case(path)
-    return parse_pairs(source.read(file)) if file else {}
-
-
-def _cub_annotation(text: str | None, class_id: str) -> AnnotationOrFault | None:
-    """The annotation with the box of an image; None if the table has no box of it."""
-    if text is None:
-        return None
-    box = parse_corner_box(text)
-    return box if isinstance(box, str) else Annotation(((class_id, box),))

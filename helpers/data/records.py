@@ -12,15 +12,14 @@ class Record(NamedTuple):
     name: str  # path inside the source
     class_id: str  # "" if not known
     split: str  # "train" or "test"
-    # A text is the fault of the annotation; None if the image has no annotation.
-    annotation: Annotation | str | None = None
+    annotation: Annotation | None = None  # None if the image has none
     # Bytes of the image, if it is part of a larger file; else empty.
     content: bytes = b""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
         """Annotated boxes, usable or not."""
-        return getattr(self.annotation, "boxes", ())
+        return self.annotation.boxes if self.annotation else ()
 
     def fault(self, kind: str, detail: str) -> Fault:
         """Make a fault of this image.
@@ -32,13 +31,13 @@ class Record(NamedTuple):
         return Fault(self.name, kind, detail, self.class_id, self.split)
 
 
-def first_label(annotation: Annotation | str | None) -> str:
+def first_label(annotation: Annotation | None) -> str:
     """Label of the first object of an annotation; "" if it has no object.
 
     Args:
-        annotation: of one image; a text is its fault.
+        annotation: of one image; None if it has none.
     """
-    if isinstance(annotation, Annotation) and annotation.objects:
+    if annotation and annotation.objects:
         label, _ = annotation.objects[0]
         return label
     return ""

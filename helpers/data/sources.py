@@ -158,6 +158,18 @@ class Source:
         """
         return self._by_small_letters.get(path.lower(), "")
 
+    def read_if_there(self, path: str) -> bytes:
+        """Read a file whose path is equal up to case; empty if there is none.
+
+        Args:
+            path: of a file, in letters of any case.
+
+        Raises:
+            ValueError, OSError: as ``read``.
+        """
+        name = self.find_ignoring_case(path)
+        return self.read(name) if name else b""
+
     def read(self, name: str) -> bytes:
         """Read the bytes of a regular file of the folder.
 

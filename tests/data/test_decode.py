@@ -151,7 +151,7 @@ def test_exif_rotation_is_left_out_where_the_annotation_has_the_stored_size(tmp_
 
 def test_boxes_are_scaled_by_the_size_that_is_stated_clipped_and_truncated():
     def squared(*boxes, size=(20, 16)):
-        usable, wrong = square_boxes(
+        usable, wrong, _ = square_boxes(
             Annotation(tuple(("a", box) for box in boxes), size), (20, 16), 16
         )
         return usable, [kind for kind, _ in wrong]
