@@ -484,7 +484,7 @@ def read_top_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]
 
     Args:
         source: the files.
-        classes: ignored; the readers of class folders share one signature.
+        classes: ignored; the readers of folders share one signature.
     """
     yield from _records(source.images, top_class_folders(Tree(source.images)))
 

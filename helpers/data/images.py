@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from helpers.data import layouts, sources, synthetic
 from helpers.data.decode import Decoded, boxes_reaching_out, decode_all
@@ -267,15 +268,10 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
 
 def _joined_sets(first: ImageSet, further: ImageSet, classes: int) -> ImageSet:
     """Images of two sets; labels of the further one begin at a number of classes."""
-    most = max(first.boxes.shape[1], further.boxes.shape[1])
-    boxes = [
-        nn.functional.pad(images.boxes, (0, 0, 0, most - images.boxes.shape[1]))
-        for images in (first, further)
-    ]
     return ImageSet(
         torch.cat([first.images, further.images]),
         torch.cat([first.labels, further.labels + classes]),
-        torch.cat(boxes),
+        pad_sequence([*first.boxes, *further.boxes], batch_first=True),
         first.names + further.names,
     )
 

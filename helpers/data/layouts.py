@@ -4,6 +4,7 @@ A source is read as the first layout that fits. Files that are not read are repo
 faults. If two readings are possible, a ``Question`` is raised.
 """
 
+import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,9 +35,10 @@ class Layout(NamedTuple):
 
     read: Callable[..., Iterator[Record | Fault]]
     looks_like: str  # pattern of the paths, for messages
-    by_folder: bool = False  # only the folders of the classes asked for are entered
+    # Only the folders of the classes asked for are entered, and the reader is told
+    # these classes.
+    by_folder: bool = False
     with_boxes: bool = False  # every training image should have a box
-    takes_classes: bool = False  # the reader has an argument for the classes asked for
 
 
 _COCO = partial(object_layouts.read_tables, ending=".json", parse=parse_coco)
@@ -55,7 +57,6 @@ LAYOUTS: dict[str, Layout] = {
         "train/<wnid>/images/*.JPEG with train/<wnid>/<wnid>_boxes.txt",
         by_folder=True,
         with_boxes=True,
-        takes_classes=True,
     ),
     "cub": Layout(
         published_layouts.read_cub,
@@ -73,7 +74,6 @@ LAYOUTS: dict[str, Layout] = {
         "[train/]<class>/*.jpg with an .xml of each",
         by_folder=True,
         with_boxes=True,
-        takes_classes=True,
     ),
     "voc": Layout(
         object_layouts.read_voc,
@@ -83,26 +83,14 @@ LAYOUTS: dict[str, Layout] = {
         class_folders.read_class_folders,
         "[train/]<class>/*.jpg",
         by_folder=True,
-        takes_classes=True,
     ),
     "top_folders": Layout(
         class_folders.read_top_folders,
         "<class>/*.jpg, whatever the folders are called",
         by_folder=True,
-        takes_classes=True,
     ),
 }
 _ONLY_BY_NAME = ("top_folders",)  # layouts that are never recognised by themselves
-# Layouts in which files such as train.txt may list the images of a split.
-_SPLIT_BY_LISTS = (
-    "coco",
-    "csv",
-    "labelme",
-    "yolo",
-    "voc_folder",
-    "voc",
-    "class_folders",
-)
 WITH_BOXES = tuple(name for name, layout in LAYOUTS.items() if layout.with_boxes)
 BY_FOLDER = tuple(name for name, layout in LAYOUTS.items() if layout.by_folder)
 
@@ -152,7 +140,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     for name in candidates:
         source.opened.clear()  # to it are added the files that this candidate reads
         items = _read(source, name, classes)
-        split_items, lists = with_splits(source, items, name in _SPLIT_BY_LISTS)
+        split_items, lists = with_splits(source, items)
         listing = _listing(name, source, classes, split_items)
         fits = _fits(listing, classes) if is_auto else bool(listing.records)
         if fits:
@@ -186,7 +174,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
 def _read(source: Source, name: str, classes: Sequence[str]) -> list[Record | Fault]:
     """Records and faults of a layout, with class ids in Unicode's form NFC."""
     layout = LAYOUTS[name]
-    arguments = [source, classes] if layout.takes_classes else [source]
+    arguments = [source, classes] if layout.by_folder else [source]
     items = []
     for item in layout.read(*arguments):
         if isinstance(item, Record):
@@ -354,7 +342,6 @@ _REASON_OF_ENDING = {
     for reason, endings in _ENDINGS_NOT_READ.items()
     for ending in endings.split()
 }
-_MOST_FAULTS = 12  # one for each folder and ending of files that are not read
 _MOST_GROUPS_IN_WORDS = 3
 
 
@@ -379,26 +366,23 @@ def _faults_of_unread_files(
     opened_groups = set()
     if has_chosen_classes:
         opened_groups = {_folder_and_ending(name, prefix) for name in source.opened}
-    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    groups: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
     for name in source.names:
         folder, ending = _folder_and_ending(name, prefix)
         is_expected = (folder, ending) in opened_groups or _HARMLESS.fullmatch(name)
         if name in used or is_expected:
             continue
-        reason = "masks of images" if name in masks else ""
-        groups[folder, ending, reason].append(name)
+        groups[folder, ending, name in masks].append(name)
     faults = []
     largest_first = sorted(groups.items(), key=lambda item: -len(item[1]))
-    for (folder, ending, reason), names in largest_first:
+    for (folder, ending, are_masks), names in largest_first:
         cause = next((causes[name] for name in names if name in causes), "")
-        reason = reason or _REASON_OF_ENDING.get(ending) or cause
+        reason = _REASON_OF_ENDING.get(ending, cause)
+        if are_masks:
+            reason = "masks of images"
         path = f"{prefix}{folder}".strip("/")
         detail = _unread_in_words(len(names), ending, path, reason)
         faults.append(Fault(names[0], NOT_READ, detail))
-    if len(faults) > _MOST_FAULTS:
-        rest = faults[_MOST_FAULTS - 1 :]
-        detail = f"{len(rest)} further kinds of files are not read"
-        faults[_MOST_FAULTS - 1 :] = [Fault(rest[0].name, NOT_READ, detail)]
     return faults
 
 
@@ -417,26 +401,15 @@ def _common_prefix(names: Sequence[str]) -> str:
     if not names:
         return ""
     # Names between the smallest and the largest begin with all that these two share.
-    first = min(names).split("/")[:-1]
-    last = max(names).split("/")[:-1]
-    shared = []
-    for one, other in zip(first, last, strict=False):
-        if one != other:
-            break
-        shared.append(f"{one}/")
-    return "".join(shared)
+    folders = [posixpath.dirname(min(names)), posixpath.dirname(max(names))]
+    return posixpath.join(posixpath.commonpath(folders), "")
 
 
 def _folder_and_ending(name: str, prefix: str) -> tuple[str, str]:
-    """The first folder of a file below the common prefix, and its ending."""
+    """The first folder of a file below the common prefix, and its ending with dot."""
     parent = name.removeprefix(prefix).rpartition("/")[0]
-    return parent.partition("/")[0], _ending(name)
-
-
-def _ending(name: str) -> str:
-    """Ending of a file, in small letters with its dot; "" for none."""
-    stem, dot, ending = name.rpartition("/")[2].rpartition(".")
-    return f".{ending.lower()}" if dot and stem else ""
+    _, ending = posixpath.splitext(name)
+    return parent.partition("/")[0], ending.lower()
 
 
 def _files_in_words(opened: Iterable[str], names: Sequence[str]) -> str:
@@ -452,10 +425,7 @@ def _files_in_words(opened: Iterable[str], names: Sequence[str]) -> str:
         if name.rpartition("/")[2] not in _TABLES_OF_NAMES
     )
     if len(groups) > _MOST_GROUPS_IN_WORDS:
-        by_ending: Counter[tuple[str, str]] = Counter()
-        for (_, ending), count in groups.items():
-            by_ending["", ending] += count
-        groups = by_ending
+        groups = Counter(("", ending) for _, ending in groups.elements())
     words = []
     for (folder, ending), count in groups.most_common(_MOST_GROUPS_IN_WORDS):
         files = f"{count} {ending or 'files'}"

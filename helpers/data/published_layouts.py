@@ -44,7 +44,7 @@ _CIFAR = re.compile(
 )
 
 
-def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> RecordsOrFaults:
+def read_tiny_imagenet(source: Source, classes: Sequence[str]) -> RecordsOrFaults:
     """Read Tiny ImageNet, which has a table of boxes per class and one for validation.
 
     Args:
@@ -78,7 +78,7 @@ def read_tiny_imagenet(source: Source, classes: Sequence[str] = ()) -> RecordsOr
             yield missing_images(path, missing)
 
 
-def read_ilsvrc(source: Source) -> RecordsOrFaults:
+def read_ilsvrc(source: Source, classes: Sequence[str]) -> RecordsOrFaults:
     """Read ILSVRC CLS-LOC in the layout of Kaggle.
 
     Validation images lie in one folder, and their XML names the class, or in a folder
@@ -86,6 +86,7 @@ def read_ilsvrc(source: Source) -> RecordsOrFaults:
 
     Args:
         source: the files.
+        classes: ignored; the readers of folders share one signature.
     """
     for name in source.images:
         match = _ILSVRC.fullmatch(name)

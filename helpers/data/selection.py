@@ -62,7 +62,7 @@ def select(
     for image in _without_copies(decoded, faults):
         pools[image.record.class_id, image.record.split].append(image)
     hold_out = not any(image.record.split == "test" for image in decoded)
-    chosen = {}
+    chosen = {}  # class id: (training, test)
     for class_id in class_ids:
         training, test = _usable_images(class_id, pools, needs_boxes, hold_out, choice)
         if len(training) < choice.minimum_images_per_class:
@@ -72,7 +72,7 @@ def select(
             continue
         chosen[class_id] = _requested_number(class_id, training, test, pools, choice)
         faults += _shortages(class_id, training, test, choice)
-    chosen = _with_test_images(chosen, faults)  # class id: (training, test)
+    _leave_out_without_test(chosen, faults)
     return {
         "train": [image for training, _ in chosen.values() for image in training],
         "test": [image for _, test in chosen.values() for image in test],
@@ -126,16 +126,14 @@ def _shortages(
 ) -> list[Fault]:
     """Make a fault for each split with fewer images of a class than are asked for."""
     faults = []
-    asked = choice.test_images_per_class
-    if len(test) < asked:
-        kind = "fewer_test_images_than_asked"
-        detail = f"{len(test)} of {asked}"
-        faults.append(_class_fault(class_id, "test", kind, detail))
-    asked = choice.images_per_class
-    if len(training) < asked:
-        kind = "fewer_training_images_than_asked"
-        detail = f"{len(training)} of {asked}"
-        faults.append(_class_fault(class_id, "train", kind, detail))
+    for split, word, images, asked in (
+        ("test", "test", test, choice.test_images_per_class),
+        ("train", "training", training, choice.images_per_class),
+    ):
+        if len(images) < asked:
+            kind = f"fewer_{word}_images_than_asked"
+            detail = f"{len(images)} of {asked}"
+            faults.append(_class_fault(class_id, split, kind, detail))
     return faults
 
 
@@ -145,26 +143,20 @@ def _class_fault(class_id: str, split: str, kind: str, detail: str) -> Fault:
     return Fault(no_file, kind, detail, class_id, split)
 
 
-def _with_test_images(
+def _leave_out_without_test(
     chosen: dict[str, tuple[list[Decoded], list[Decoded]]], faults: list[Fault]
-) -> dict[str, tuple[list[Decoded], list[Decoded]]]:
+) -> None:
     """Leave out classes without test images, unless no class has any.
 
     A source without any test image is refused by the caller.
     """
-    with_test_images = {}
-    faults_of_others = []
-    for class_id, (training, test) in chosen.items():
-        if test:
-            with_test_images[class_id] = (training, test)
-            continue
+    without_test = [class_id for class_id, (_, test) in chosen.items() if not test]
+    if len(without_test) == len(chosen):
+        return
+    for class_id in without_test:
+        training, _ = chosen.pop(class_id)
         detail = f"its {len(training)} training images are left out too"
-        fault = _class_fault(class_id, "test", NO_TEST_IMAGES, detail)
-        faults_of_others.append(fault)
-    if not with_test_images:
-        return chosen
-    faults += faults_of_others
-    return with_test_images
+        faults.append(_class_fault(class_id, "test", NO_TEST_IMAGES, detail))
 
 
 def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:

@@ -22,7 +22,7 @@ _LEAST_TEST_SHARE = 0.05
 
 
 def with_splits(
-    source: Source, items: Sequence[Record | Fault], may_have_lists: bool
+    source: Source, items: Sequence[Record | Fault]
 ) -> tuple[list[Record | Fault], list[str]]:
     """Split the images of a source by its lists, unless it has test images already.
 
@@ -35,7 +35,6 @@ def with_splits(
     Args:
         source: the files.
         items: the records and faults that a layout reads.
-        may_have_lists: whether to look for lists.
 
     Returns:
         The items with their splits, and the paths of the lists that were used. If
@@ -43,7 +42,7 @@ def with_splits(
         fault.
     """
     records = [item for item in items if isinstance(item, Record)]
-    if not may_have_lists or any(record.split == "test" for record in records):
+    if any(record.split == "test" for record in records):
         return list(items), []
     splits, lists = _best_set(source, records)
     if not lists:
