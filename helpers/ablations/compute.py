@@ -351,7 +351,7 @@ def closed_form_scores(
             "annotation": BOXES,
             "image_size": subject.size,
         }
-        scores.add(maps, way, with_images=class_used == PREDICTED)
+        scores.add(maps, way)
         if key == PAPER_MAPS:
             for name, annotated in masks.items():
                 scores.add_overlap(maps, annotated, way | {"annotation": name})
@@ -366,21 +366,26 @@ class _Scores:
     ) -> None:
         self._subject = subject
         self._settings = settings
+        self._last_stage = closed.stage.name
         self._is_right = closed.predicted.cpu() == subject.images.labels
         self._in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
         self._scores: list[pd.DataFrame] = []
         self._corrected: list[pd.DataFrame] = []
         self._of_images: dict[str, NDArray[np.float16]] = {}
 
-    def add(
-        self, maps: Tensor, way: Mapping[str, str | int], *, with_images: bool
-    ) -> None:
-        """Score maps (N, h, w) against boxes; ``with_images``, keep IoUs of images."""
+    def add(self, maps: Tensor, way: Mapping[str, str | int]) -> None:
+        """Score maps (N, h, w) against boxes.
+
+        IoUs of single images are kept at the last stage and the study's image size, of
+        all classes but the true one.
+        """
         self.add_overlap(maps, self._in_boxes, way)
         threshold = self._settings.threshold
         row = corrected_row(maps, self._subject, threshold)
         self._corrected.append(with_way(row, way))
-        if with_images:
+        place = (way["layer"], way["image_size"])
+        is_usual = place == (self._last_stage, self._subject.size)
+        if is_usual and way["class_used"] != TRUE:
             name = name_of_images(way["method"], way["formula"])
             self._of_images[name] = iou_of_images(maps, self._in_boxes, threshold)
 
@@ -435,8 +440,7 @@ def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
         rows: of scores.
         way: values of the columns ``WAY``.
     """
-    keys = pd.DataFrame(dict(way), index=rows.index)
-    return pd.concat([keys[WAY], rows], axis=1)
+    return rows.assign(**way)[[*WAY, *rows]]
 
 
 def overlap_rows(
@@ -504,26 +508,15 @@ def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, An
     """
     closed = closed_form(subject)
     scores = _Scores(subject, closed, settings)
-    for way, maps_of in _other_ways(subject, closed.stage, settings):
-        classes = closed.predicted.split(_BATCH)
-        batches = []
-        for number, pixels in enumerate(subject.batches()):
-            seed = settings.seed + number
-            batches.append(maps_of(pixels, classes[number], seed))
-        maps = normalise_maps(torch.cat(batches))
-        is_at_last_stage = way["layer"] == closed.stage.name
-        has_size = way["image_size"] == subject.size
-        scores.add(maps, way, with_images=is_at_last_stage and has_size)
+    for way, layer in _other_ways(subject, closed.stage, settings):
+        scores.add(_maps_of(way, layer, subject, closed, settings), way)
     return scores.record()
 
 
 def _other_ways(
     subject: Subject, stage: Stage, settings: AblationSettings
-) -> Iterator[tuple[dict[str, str | int], Callable[..., Tensor]]]:
-    """Ways to compute maps: values of the columns ``WAY``, and a function.
-
-    The function turns pixels (B, 3, S, S), classes (B,) and a seed into (B, h, w).
-    """
+) -> Iterator[tuple[dict[str, str | int], nn.Module]]:
+    """Ways to compute maps, as values of the columns ``WAY``, with their layer."""
     last_stage_way = {
         "formula": CORRECT,
         "layer": stage.name,
@@ -531,55 +524,52 @@ def _other_ways(
         "annotation": BOXES,
         "image_size": subject.size,
     }
-    options = MapOptions(**settings.noise)
     for method in settings.methods:
         way = last_stage_way | {"method": method}
         if method == "eigen_cam":
             way["class_used"] = NO_CLASS
-        yield way, _by_gradient(subject, stage.layer, method, options)
+        yield way, stage.layer
         if method in TORCHCAM_DIFFERS:
-            of_torchcam = replace(options, torchcam_compat=True)
-            yield (
-                way | {"formula": TORCHCAM},
-                _by_gradient(subject, stage.layer, method, of_torchcam),
-            )
+            yield way | {"formula": TORCHCAM}, stage.layer
     example = subject.input(subject.images.images[:1])
     for name, layer in hooks.stage_layers(subject.network, example).items():
         for method in LAYER_METHODS:
-            yield (
-                last_stage_way | {"method": method, "layer": name},
-                _by_gradient(subject, layer, method, options),
-            )
+            yield last_stage_way | {"method": method, "layer": name}, layer
     sides = [max(8, round(scale * subject.size)) for scale in settings.scales]
     for side in dict.fromkeys(sides):
         if side != subject.size:
-            yield (
-                last_stage_way | {"method": "grad_cam", "image_size": side},
-                partial(_at_size, subject, stage, side),
-            )
+            way = last_stage_way | {"method": "grad_cam", "image_size": side}
+            yield way, stage.layer
 
 
-def _by_gradient(
-    subject: Subject, layer: nn.Module, method: str, options: MapOptions
-) -> Callable[[Tensor, Tensor, int], Tensor]:
-    """A function as ``_other_ways`` yields it, for maps of one layer by gradients."""
-
-    def maps_of(pixels: Tensor, classes: Tensor, seed: int) -> Tensor:
-        inputs = subject.input(pixels)
-        with_seed = replace(options, seed=seed)
-        return layer_maps(method, subject.network, layer, inputs, classes, with_seed)
-
-    return maps_of
-
-
-def _at_size(
+def _maps_of(
+    way: Mapping[str, Any],
+    layer: nn.Module,
     subject: Subject,
-    stage: Stage,
-    side: int,
-    pixels: Tensor,
-    classes: Tensor,
-    seed: int,
+    closed: ClosedForm,
+    settings: AblationSettings,
 ) -> Tensor:
+    """Normalised maps of one way of ``_other_ways``: (N, h, w)."""
+    options = MapOptions(**settings.noise, torchcam_compat=way["formula"] == TORCHCAM)
+    classes = closed.predicted.split(_BATCH)
+    batches = []
+    for number, pixels in enumerate(subject.batches()):
+        if way["image_size"] == subject.size:
+            maps = layer_maps(
+                way["method"],
+                subject.network,
+                layer,
+                subject.input(pixels),
+                classes[number],
+                replace(options, seed=settings.seed + number),
+            )
+        else:
+            maps = _at_size(way["image_size"], pixels, subject, closed.stage)
+        batches.append(maps)
+    return normalise_maps(torch.cat(batches))
+
+
+def _at_size(side: int, pixels: Tensor, subject: Subject, stage: Stage) -> Tensor:
     """Grad-CAM of images of another size, for the class that is predicted there."""
     resized = F.interpolate(
         pixels, size=(side, side), mode="bilinear", antialias=True, align_corners=False
@@ -629,7 +619,7 @@ def untrained_scores(
     scored_on: ScoringSet,
     device: str,
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Accuracies, gap and overlap of an untrained network.
+    """Accuracies, gap and IoU of an untrained network.
 
     Du et al. 2024, Table 5.
 
@@ -656,7 +646,6 @@ def untrained_scores(
     maps = closed.maps[PAPER_MAPS]
     in_boxes = overlap.box_masks(train.boxes, subject.size)
     (iou,) = overlap.overlaps(maps, in_boxes, [settings.threshold])
-    above_chance = attributions.above_chance(maps, train, settings.threshold, device)
     on_train = closed.predicted.cpu() == train.labels
     logits = logits_of(subject.network, test.images, device, subject.normalise)
     on_test = logits.argmax(1) == test.labels
@@ -667,7 +656,6 @@ def untrained_scores(
         "train_accuracy": train_accuracy,
         "train_images": len(train),
         "iou": float(iou.double().nanmean()),
-        **above_chance.mean().to_dict(),
         "test_accuracy": test_accuracy,
         "test_images": len(test),
         "gap": train_accuracy - test_accuracy,

@@ -181,26 +181,11 @@ def _rectangles(values: Tensor, levels: Tensor) -> Tensor:
 
     A row is in the rectangle where its largest value reaches the threshold.
     """
-    x0, x1 = _ends_at_levels(values.amax(1), levels)
-    y0, y1 = _ends_at_levels(values.amax(2), levels)
+    columns = values.amax(1).unsqueeze(1) >= levels.view(1, -1, 1)  # (M, T, S)
+    rows = values.amax(2).unsqueeze(1) >= levels.view(1, -1, 1)
+    x0, x1 = overlap.ends(columns.view(torch.uint8))
+    y0, y1 = overlap.ends(rows.view(torch.uint8))
     return torch.stack([x0, y0, x1, y1], 2)
-
-
-def _ends_at_levels(largest: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """First row or column that reaches a level, and the one after the last.
-
-    Args:
-        largest: (M, S), largest value of each row or column.
-        levels: (T,).
-
-    Returns:
-        Two (M, T), zeros if none reaches the level.
-    """
-    reaches = largest.unsqueeze(1) >= levels.view(1, -1, 1)  # (M, T, S)
-    reaches = reaches.view(torch.uint8)
-    first = reaches.argmax(2)
-    end = reaches.shape[2] - reaches.flip(2).argmax(2)
-    return first, torch.where(reaches.amax(2) > 0, end, 0)
 
 
 def _rectangle_iou(rectangles: Tensor, mask: Tensor) -> Tensor:

@@ -83,16 +83,23 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
         tensor([[1, 0, 2, 2]])
     """
     occupied = masks.view(torch.uint8)  # any() is several times slower than amax()
-    x0, x1 = _ends(occupied.amax(1))
-    y0, y1 = _ends(occupied.amax(2))
+    x0, x1 = ends(occupied.amax(1))
+    y0, y1 = ends(occupied.amax(2))
     return torch.stack([x0, y0, x1, y1], 1)
 
 
-def _ends(occupied: Tensor) -> tuple[Tensor, Tensor]:
-    """First occupied row or column, and the one after the last: (B, L) -> two (B,)."""
-    first = occupied.argmax(1)
-    end = occupied.shape[1] - occupied.flip(1).argmax(1)
-    return first, torch.where(occupied.amax(1) > 0, end, 0)
+def ends(occupied: Tensor) -> tuple[Tensor, Tensor]:
+    """First occupied place of a line, and the one after the last.
+
+    Args:
+        occupied: (..., L) uint8, 1 where a place is occupied, else 0.
+
+    Returns:
+        Two (...), zeros where no place is occupied.
+    """
+    first = occupied.argmax(-1)
+    end = occupied.shape[-1] - occupied.flip(-1).argmax(-1)
+    return first, torch.where(occupied.amax(-1) > 0, end, 0)
 
 
 def mask_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -130,41 +137,16 @@ def overlaps(
     device = maps_normalised.device
     annotated = annotated.to(device)
     levels = torch.tensor(thresholds, dtype=maps_normalised.dtype, device=device)
-    levels, order = levels.sort()
     # On a CPU a batch should fit into the cache; a GPU takes all images at once.
     batch_size = max(1, len(annotated))
     if device.type == "cpu":
         batch_size = max(4, 2**17 // annotated.shape[-1] ** 2)
-    batches = [
-        _iou_at(maps, masks, levels)
-        for maps, masks in zip(
-            maps_normalised.split(batch_size),
-            annotated.split(batch_size),
-            strict=True,
-        )
-    ]
-    iou = torch.cat(batches)[:, order.argsort()].T  # (T, N), thresholds as asked
+    batches = []
+    for maps, masks in zip(
+        maps_normalised.split(batch_size), annotated.split(batch_size), strict=True
+    ):
+        values = upsample(maps, annotated.shape[-1])
+        iou = [mask_iou(values >= level, masks) for level in levels]
+        batches.append(torch.stack(iou))
     undefined = ~maps_normalised.isfinite().flatten(1).all(1)
-    return iou.masked_fill(undefined, torch.nan)
-
-
-def _iou_at(maps: Tensor, annotated: Tensor, levels: Tensor) -> Tensor:
-    """IoU of maps (B, h, w) with masks (B, S, S) at ascending levels: (B, T)."""
-    count = len(maps)
-    bins = len(levels) + 1
-    values = upsample(maps, annotated.shape[-1])
-    # Counting the pixels of each image, outside and inside of its mask, by the number
-    # of thresholds that they reach replaces
-    #     [((values >= level) & annotated).sum((1, 2)) for level in levels]
-    reached = torch.bucketize(values, levels, right=True, out_int32=True).flatten(1)
-    image = torch.arange(count, device=maps.device, dtype=torch.int32).unsqueeze(1)
-    group = 2 * image + annotated.flatten(1)  # (B, P): even outside, odd inside
-    bin_numbers = (reached + bins * group).flatten()
-    pixels = torch.bincount(bin_numbers, minlength=2 * bins * count)
-    pixels = pixels.view(count, 2, bins)
-    # (B, 2, bins): pixels that reach at least 0, 1, ... T thresholds.
-    at_least = pixels.flip(2).cumsum(2).flip(2)
-    common = at_least[:, 1]
-    marked = at_least.sum(1)
-    area = common[:, :1]  # all pixels of the mask reach at least 0 thresholds
-    return (common / (marked + area - common))[:, 1:]
+    return torch.cat(batches, 1).masked_fill(undefined, torch.nan)

@@ -318,12 +318,13 @@ def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
     }
     seeds = []
 
-    def maps_of(pixels, classes, seed):
-        seeds.append(seed)
-        return torch.ones(len(pixels), 2, 2)
+    def layer_maps(method, network, layer, inputs, classes, options):
+        seeds.append(options.seed)
+        return torch.ones(len(inputs), 2, 2)
 
     monkeypatch.setattr(compute, "closed_form", lambda subject: closed)
-    monkeypatch.setattr(compute, "_other_ways", lambda *given: [(way, maps_of)])
+    monkeypatch.setattr(compute, "_other_ways", lambda *given: [(way, stage.layer)])
+    monkeypatch.setattr(compute, "layer_maps", layer_maps)
     compute.sampled_scores(subject, replace(SETTINGS, seed=7))
     assert seeds == [7, 8, 9]
 
