@@ -5,7 +5,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from helpers.kappa.intervals import Spread
-from helpers.kappa.statistics import CELL_STATISTICS, slice_marginals
+from helpers.kappa.statistics import (
+    CELL_STATISTICS,
+    of_clean_images,
+    of_seen_classes,
+    slice_marginals,
+)
 from helpers.statistics.bootstrap import percentile_interval
 from helpers.statistics.published import published_table
 
@@ -120,20 +125,14 @@ def families(sizes: pd.DataFrame, shares: pd.DataFrame) -> pd.DataFrame:
         share of sign errors above 0.5, NaN where there are none.
     """
     table = sizes.groupby("family", sort=False)[list(CELL_STATISTICS)].mean()
-    other_cells = sizes.drop(index=_clean(sizes))
-    divergence = other_cells.groupby("family")["divergence"].mean()
+    clean_cells = of_seen_classes(of_clean_images(sizes)).index
+    divergence = sizes.drop(clean_cells).groupby("family")["divergence"].mean()
     above_half = shares["share_above_half"] * shares["measures"]  # number of measures
     wrong = above_half.groupby(shares["family"]).sum()
     total = shares.groupby("family")["measures"].sum()
     table.insert(0, "networks", sizes.groupby("family")["model"].nunique())
     table = table.assign(divergence=divergence, sign_errors_above_half=wrong / total)
     return table.reset_index()
-
-
-def _clean(sizes: pd.DataFrame) -> pd.Index:
-    """Rows of clean images of seen classes."""
-    seen = sizes["unseen_fraction"] == sizes["unseen_fraction"].min()
-    return sizes.index[seen & (sizes["ssim"] == sizes["ssim"].max())]
 
 
 def stability(sizes: pd.DataFrame) -> pd.DataFrame:
@@ -146,16 +145,13 @@ def stability(sizes: pd.DataFrame) -> pd.DataFrame:
         A row per network: mean divergence of its other cells in nats, and its error
         on clean and on the noisiest images of seen classes.
     """
-    seen = sizes[sizes["unseen_fraction"] == sizes["unseen_fraction"].min()]
-    errors = {}
-    for name, level in (
-        ("clean_error", seen["ssim"].max()),
-        ("noisy_error", seen["ssim"].min()),
-    ):
-        at_level = seen[seen["ssim"] == level]
-        errors[name] = at_level.set_index("model")["error_mean"]
-    other_cells = sizes.drop(index=_clean(sizes))
-    errors["divergence"] = other_cells.groupby("model")["divergence"].mean()
+    seen = of_seen_classes(sizes)
+    clean = of_clean_images(seen)
+    noisiest = seen[seen["ssim"] == seen["ssim"].min()]
     networks = sizes.drop_duplicates("model")[["family", "model"]]
-    table = networks.set_index("model", drop=False).assign(**errors)
+    table = networks.set_index("model", drop=False).assign(
+        clean_error=clean.set_index("model")["error_mean"],
+        noisy_error=noisiest.set_index("model")["error_mean"],
+        divergence=sizes.drop(clean.index).groupby("model")["divergence"].mean(),
+    )
     return table.sort_values("divergence", ignore_index=True)

@@ -6,8 +6,6 @@ network and setting: model, weights (their number), ssim (1 is clean), unseen_fr
 and the six ``CELL_STATISTICS``.
 """
 
-import itertools
-
 import numpy as np
 import pandas as pd
 import scipy.stats
@@ -47,7 +45,6 @@ _PLACE = [
 # into the bin below.
 _BIN_EDGES = np.arange(11) / 10
 _FLOOR = 1e-10  # added to each fraction of a histogram
-_ALL_PAIRINGS = 7  # networks, up to which every pairing is tried
 _FEWEST_NETWORKS = 3  # of a sign error
 _BEST_RANK = 3
 
@@ -140,6 +137,24 @@ def _histogram(classes: pd.DataFrame) -> Array:
     return (counts / len(pairs) + _FLOOR).ravel()
 
 
+def of_clean_images(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of clean images.
+
+    Args:
+        cells: with a column ssim.
+    """
+    return cells[cells["ssim"] == cells["ssim"].max()]
+
+
+def of_seen_classes(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the smallest step, whose classes adapted the backbone.
+
+    Args:
+        cells: with a column unseen_fraction.
+    """
+    return cells[cells["unseen_fraction"] == cells["unseen_fraction"].min()]
+
+
 def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
     """Statistics over the classes of each cell.
 
@@ -154,9 +169,7 @@ def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for _, network in classes.groupby("model", sort=False):
-        is_clean = network["ssim"] == network["ssim"].max()
-        is_seen = network["unseen_fraction"] == network["unseen_fraction"].min()
-        clean = network[is_clean & is_seen]
+        clean = of_seen_classes(of_clean_images(network))
         for place, cell in network.groupby(_PLACE, sort=True):
             tested = cell[["error", "kappa_loss"]].dropna().to_numpy()
             row = dict(zip(_PLACE, place, strict=True))
@@ -251,26 +264,18 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
         A row per network: each statistic averaged over unseen fractions of clean
         images, and over SSIM of seen classes; NaN where a cell is missing.
     """
-    is_clean = cells["ssim"] == cells["ssim"].max()
-    is_seen = cells["unseen_fraction"] == cells["unseen_fraction"].min()
     networks = cells["model"].unique()
+    cells_of_axes = {
+        "unseen_fraction": of_clean_images(cells),
+        "ssim": of_seen_classes(cells),
+    }
     slices = {}
-    for axis, rows in (("unseen_fraction", cells[is_clean]), ("ssim", cells[is_seen])):
+    for axis, rows in cells_of_axes.items():
         for statistic in ("error_mean", "error_10th_percentile"):
             table = rows.pivot(index="model", columns=axis, values=statistic)
             table = table.reindex(networks)
             slices[f"{statistic}_over_{axis}"] = table.mean(axis=1, skipna=False)
     return pd.DataFrame(slices)
-
-
-def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
-    """The observed pairing, then all others or some random ones; (1 + D, n)."""
-    # permutations yields the identity first, so that row 0 is what was observed.
-    if networks <= _ALL_PAIRINGS:
-        orders = list(itertools.permutations(range(networks)))
-        return np.array(orders, dtype=np.intp).reshape(-1, networks)
-    observed = np.arange(networks)
-    return np.vstack([observed, permuted_rows(observed, draws, seed)])
 
 
 def sign_errors(
@@ -287,8 +292,8 @@ def sign_errors(
         complexities: a column per measure, a row per network by its name; larger values
             promise larger errors.
         cells: of ``cells_of``, of one family.
-        draws: number of pairings that are drawn above 7 networks; up to 7 all are
-            tried.
+        draws: number of pairings that are drawn above 8 networks; up to 8 all are
+            tried, see ``permutation.permuted_rows``.
         seed: of the draws.
 
     Returns:
@@ -299,7 +304,8 @@ def sign_errors(
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).to_numpy(dtype=float)
-    pairings = _pairings(len(slices), draws, seed)
+    observed = np.arange(len(slices))
+    pairings = np.vstack([observed, permuted_rows(observed, draws, seed)])  # (1 + D, n)
     n = np.isfinite(values).sum(0)
     pairs = np.where(n >= _FEWEST_NETWORKS, n * (n - 1) / 2, np.nan)
     table = pd.DataFrame({"measure": complexities.columns, "n": n})

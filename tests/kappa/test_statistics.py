@@ -318,10 +318,3 @@ def test_the_table_ranks_measures_and_its_p_values_are_those_of_all_pairings(fam
     assert found["p_adjusted"].tolist() == pytest.approx(
         [np.mean(np.array(least) <= error + 1e-9) for error in (0, 0.1, 0.3, 0.5, 1)]
     )
-
-
-def test_random_pairings_follow_the_seed_after_the_observed_one():
-    pairings = [statistics._pairings(12, 20, seed) for seed in (1, 1, 2)]
-    assert pairings[0][0].tolist() == list(range(12))
-    np.testing.assert_array_equal(pairings[0], pairings[1])
-    assert not np.array_equal(pairings[0][1:], pairings[2][1:])
