@@ -18,12 +18,7 @@ from helpers.cams import overlap
 from helpers.data.images import ImageSet
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
-_MASK_BOX = {
-    "edgecolor": "#00d5ff",
-    "facecolor": "none",
-    "linewidth": 1.8,
-    "linestyle": "--",
-}
+_MASK_BOX = _BOX | {"edgecolor": "#00d5ff", "linestyle": "--"}
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 NO_PIXELS = (
     "Records have no pixels: to draw it anew, put the images where notebook 01 reads "

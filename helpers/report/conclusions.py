@@ -28,11 +28,6 @@ def nothing_concluded(tables: Tables) -> str:
             "of it."
         )
     primary = tables["primary"]
-    if len(primary) and "baseline" not in primary:
-        return (
-            "The primary analysis of this report is of an earlier version, without "
-            "baselines; run its notebook 04 again."
-        )
     if not len(primary) or primary["baseline"].astype(bool).all():
         return _nothing_analysed(catalogue)
     return ""

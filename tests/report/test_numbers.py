@@ -263,9 +263,6 @@ def test_a_study_that_is_too_small_or_claims_nothing_says_so(tables):
     catalogue = {"catalogue": tables["catalogue"]}
     assert "no primary analysis" in nothing_concluded(catalogue)
     assert nothing_concluded({}) == ""
-    earlier = tables["primary"].drop(columns="baseline")
-    text = nothing_concluded(tables | {"primary": earlier})
-    assert "of an earlier version" in text
 
 
 def test_attributions_are_those_that_are_no_class_activation_maps(tables, tmp_path):

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.colors import to_hex
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.cams import chance, cuts
-from helpers.cams.maps import from_integers
 from helpers.measures import localization
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
@@ -145,8 +143,8 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
     """Content of the explorer "maps": pictures, maps of each model, and overlaps.
 
     Args:
-        models: rows of the catalogue. Measures without a threshold are read from their
-            columns, or computed from the maps if these are missing.
+        models: rows of the catalogue, with a column for each measure without a
+            threshold that is to be shown.
         published: see ``published_maps.read_maps``.
 
     Returns:
@@ -228,28 +226,11 @@ def _quantities(
             }
         )
     for name, rule in _BY_RULES.items():
-        values = (
-            models[name]
-            if name in models
-            else _above_chance(maps_of_models, published, name)
-        )
-        title = MEASURES[name].title
-        listed.append({"title": title, "rule": rule, "values": [_numbers(values)]})
+        if name in models:
+            values = [_numbers(models[name])]
+            title = MEASURES[name].title
+            listed.append({"title": title, "rule": rule, "values": values})
     return listed
-
-
-def _above_chance(
-    maps_of_models: NDArray[np.uint8], published: Mapping[str, Any], name: str
-) -> list[float]:
-    """A measure without a threshold, above chance, of every model."""
-    boxes = torch.from_numpy(published["boxes"]).long()
-    values = []
-    for maps_of_model in maps_of_models:
-        scores = chance.chance_scores(
-            from_integers(maps_of_model), boxes, int(published["image_size"])
-        )
-        values.append(chance.above_shuffled(scores, name).mean())
-    return values
 
 
 def _targets(models: pd.DataFrame) -> list[Content]:
