@@ -202,7 +202,7 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
         change(browser, "maps", 1, str(place))
         assert of(browser, "maps", told) == [f"{value:.2f}" for value in values]
     before = of(browser, "maps", "return box.querySelector('.said').textContent")
-    change(browser, "maps", 0, "3")
+    change(browser, "maps", 0, "2")
     assert set(of(browser, "maps", told)) <= {"inside", "outside"}
     assert (
         "pointing game, above chance"
