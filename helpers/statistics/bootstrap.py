@@ -93,7 +93,11 @@ class Bootstrap:
         }
         self.no_interval = frozenset(no_interval)
         self.unit = CONFIGURATION  # column whose values are drawn as a whole
-        self._image_draws = ImageDraws(self.models, self.images, draws, seed)
+        # Columns in draws of images are computed once, for all models of the bootstrap
+        # from which subsets are taken: these are the rows of the whole.
+        self._whole = self
+        self._rows = np.arange(len(self.models))
+        self._in_image_draws: dict[str, Array | None] = {}
 
     @cached_property
     def weights(self) -> Array:
@@ -106,10 +110,11 @@ class Bootstrap:
         Args:
             rows: (n,) bool, or row numbers.
         """
-        rows = np.arange(len(self.models))[np.asarray(rows)]
-        images = {name: values[rows] for name, values in self.images.items()}
-        image_draws = self._image_draws.subset(rows)
-        return self._derived(self.models.iloc[rows], images, image_draws)
+        numbers = np.arange(len(self.models))[np.asarray(rows)]
+        subset = self._with_models(self.models.iloc[numbers])
+        subset.images = {name: values[numbers] for name, values in self.images.items()}
+        subset._rows = self._rows[numbers]
+        return subset
 
     def assign(self, **columns: ArrayLike) -> "Bootstrap":
         """Bootstrap of the same models with further columns, and the same draws.
@@ -117,8 +122,7 @@ class Bootstrap:
         Args:
             columns: (n,) each, by name.
         """
-        models = self.models.assign(**columns)
-        return self._derived(models, self.images, self._image_draws)
+        return self._with_models(self.models.assign(**columns))
 
     def resampling(self, unit: str) -> "Bootstrap":
         """Bootstrap of the same models that draws the values of another column.
@@ -126,41 +130,51 @@ class Bootstrap:
         Args:
             unit: such as "setting", where all networks of a setting are shifted alike.
         """
-        derived = self._derived(self.models, self.images, self._image_draws)
+        derived = self._with_models(self.models)
         derived.unit = unit
         return derived
 
-    def _derived(
-        self,
-        models: pd.DataFrame,
-        images: Mapping[str, Array],
-        image_draws: "ImageDraws",
-    ) -> "Bootstrap":
-        """Bootstrap of a table made from these models, with the same draws of images.
-
-        Args:
-            models: the table.
-            images: values of single images of its models.
-            image_draws: draws of its models.
-        """
-        derived = Bootstrap(
-            models,
-            images,
-            draws=self.draws,
-            seed=self.seed,
-            no_interval=self.no_interval,
-        )
-        derived.unit = self.unit
-        derived._image_draws = image_draws
+    def _with_models(self, models: pd.DataFrame) -> "Bootstrap":
+        """A copy with another table of models, made from these."""
+        derived = copy(self)
+        derived.models = models.reset_index(drop=True)
+        vars(derived).pop("weights", None)  # those of these models
         return derived
 
     def resampled(self, name: str) -> Array | None:
-        """A column in every draw of its images, see ``ImageDraws.column``.
+        """A column in every draw of images.
 
         Args:
-            name: of the column.
+            name: of the column. The gap is resampled through the test accuracy.
+
+        Returns:
+            (draws, n); None for a column without values of single images.
         """
-        return self._image_draws.column(name)
+        column = self._whole._in_each_image_draw(name)
+        return None if column is None else column[:, self._rows]
+
+    def _in_each_image_draw(self, name: str) -> Array | None:
+        if name not in self._in_image_draws:
+            self._in_image_draws[name] = self._resample(name)
+        return self._in_image_draws[name]
+
+    def _resample(self, name: str) -> Array | None:
+        if name == "gap" and _TEST_ACCURACY in self.images:
+            # The training accuracy stays as it is.
+            train_accuracy = self.models["gap"] + self.models[_TEST_ACCURACY]
+            test_accuracy = self._in_each_image_draw(_TEST_ACCURACY)
+            return train_accuracy.to_numpy(dtype=float) - test_accuracy
+        if name not in self.images:
+            return None
+        values = self.images[name]
+        column = self.models[name].to_numpy(dtype=float)
+        mean = finite_mean(values.T.astype(float))
+        _check_means(name, values, column, mean)
+        is_of_test = name.partition("@")[0] == _TEST_ACCURACY
+        stream = TEST_IMAGES if is_of_test else SCORING_IMAGES
+        # Values of images may be stored in half precision, the column is exact: only
+        # the shift of the mean is taken from them.
+        return column + resampled_mean(values, self.draws, self.seed, stream) - mean
 
     def estimate(
         self,
@@ -290,78 +304,6 @@ class Bootstrap:
         return np.array(
             [len(np.unique(codes[column])) for column in is_finite.T], dtype=int
         )
-
-
-class ImageDraws:
-    """Columns of a table of models in every draw of images, each computed once."""
-
-    def __init__(
-        self,
-        models: pd.DataFrame,
-        images: Mapping[str, Array],
-        draws: int,
-        seed: int,
-    ) -> None:
-        """See ``Bootstrap``.
-
-        Args:
-            models: a row per model.
-            images: (models, images) values by column.
-            draws: number of draws.
-            seed: of the draws.
-        """
-        self._models = models
-        self._images = images
-        self._draws = draws
-        self._seed = seed
-        self._rows: NDArray[np.int64] | slice = slice(None)
-        self._columns: dict[str, Array | None] = {}
-
-    def subset(self, rows: NDArray[np.int64]) -> "ImageDraws":
-        """The same draws for some of the models; columns are computed once for both.
-
-        Args:
-            rows: numbers of the models.
-        """
-        subset = copy(self)
-        subset._rows = np.arange(len(self._models))[self._rows][rows]
-        return subset
-
-    def column(self, name: str) -> Array | None:
-        """A column in every draw.
-
-        Args:
-            name: of the column. The gap is resampled through the test accuracy.
-
-        Returns:
-            (draws, n); None for a column without values of single images.
-        """
-        column = self._column_of_all_models(name)
-        return None if column is None else column[:, self._rows]
-
-    def _column_of_all_models(self, name: str) -> Array | None:
-        if name not in self._columns:
-            self._columns[name] = self._compute(name)
-        return self._columns[name]
-
-    def _compute(self, name: str) -> Array | None:
-        """A column of all models in every draw of images, (draws, all models)."""
-        if name == "gap" and _TEST_ACCURACY in self._images:
-            # The training accuracy stays as it is.
-            train_accuracy = self._models["gap"] + self._models[_TEST_ACCURACY]
-            test_accuracy = self._column_of_all_models(_TEST_ACCURACY)
-            return train_accuracy.to_numpy(dtype=float) - test_accuracy
-        if name not in self._images:
-            return None
-        values = self._images[name]
-        column = self._models[name].to_numpy(dtype=float)
-        mean = finite_mean(values.T.astype(float))
-        _check_means(name, values, column, mean)
-        is_of_test = name.partition("@")[0] == _TEST_ACCURACY
-        stream = TEST_IMAGES if is_of_test else SCORING_IMAGES
-        # Values of images may be stored in half precision, the column is exact: only
-        # the shift of the mean is taken from them.
-        return column + resampled_mean(values, self._draws, self._seed, stream) - mean
 
 
 def _check_means(name: str, values: Array, column: Array, mean: Array) -> None:
