@@ -1,7 +1,6 @@
 """Kernels of a network in the order of their calls, batch normalisation folded in."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,22 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torch.overrides import TorchFunctionMode
 
 from helpers.measures.evidence import provides
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import observe
+from helpers.networks.resnet import SampledConvolution
 
-# Functions that multiply by a matrix. A weight may be used without a call of its
-# nn.Linear: attention multiplies by its projections itself.
-_MATRIX_PRODUCTS = {
-    "linear",
-    "matmul",
-    "__matmul__",
-    "mm",
-    "addmm",
-    "multi_head_attention_forward",
-}
+# Of layers that multiply by their weight as it stands.
+_PLAIN_FORWARDS = (
+    nn.Conv2d.forward,
+    nn.Linear.forward,
+    SampledConvolution.forward,
+)
 
 
 @dataclass(frozen=True)
@@ -41,108 +36,85 @@ class Layer:
 
 
 @dataclass
-class _Use:
-    """A weight that a pass applies, and for a convolution what follows it."""
+class _Call:
+    """The first call of a convolution or linear layer in a pass."""
 
-    kernel: Tensor  # which a parametrisation may have computed
-    convolution: nn.Conv2d | None = None
-    input_size: tuple[int, int] = (1, 1)
-    output: Tensor | None = None
-    norm: nn.Module | None = None
+    module: nn.Conv2d | nn.Linear
+    input_size: tuple[int, int]
+    output: Tensor
+    norm: nn.Module | None = None  # batch normalisation of this very output
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the layer multiplies by its weight as it stands."""
+        return type(self.module).forward in _PLAIN_FORWARDS
 
     def layer(self) -> Layer:
         """The layer, with its normalisation folded in."""
+        module = self.module
         if self.norm is None:
-            weight = _copy(self.kernel, torch.float64)
+            weight = _copy(module.weight, torch.float64)
         else:
-            weight, _ = folded(self.kernel, self.convolution.bias, self.norm)
-        if self.convolution is None:
+            weight, _ = folded(module.weight, module.bias, self.norm)
+        if isinstance(module, nn.Linear):
             return Layer(weight)
         return Layer(
-            weight,
-            self.convolution.stride,
-            self.convolution.dilation,
-            self.convolution.groups,
-            self.input_size,
+            weight, module.stride, module.dilation, module.groups, self.input_size
         )
 
 
-class _Trace(TorchFunctionMode):
-    """Uses of weights in one forward pass, while the context is open."""
+@torch.no_grad()
+def _trace(network: nn.Module, example: Tensor) -> tuple[list[_Call], Tensor]:
+    """First calls of convolutions and linear layers, in their order; and the logits."""
+    calls: dict[nn.Module, _Call] = {}
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.uses: dict[Any, _Use] = {}  # by convolution, or by the id of a matrix
-        self._matrices = {
-            id(value) for value in network.parameters() if value.ndim == 2
-        }
-        # Kernel of the latest conv2d, whose module ``see_module`` gets right after it.
-        self._kernel: Tensor | None = None
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple = (),
-        kwargs: dict | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
-        values = [*args, *kwargs.values()]
-        if name == "conv2d":
-            self._kernel = values[1]
-        if name == "linear":  # the second argument is the weight
-            self.uses.setdefault(id(values[1]), _Use(values[1]))
-        if name in _MATRIX_PRODUCTS:
-            for value in values:
-                if id(value) in self._matrices:
-                    self.uses.setdefault(id(value), _Use(value))
-        return function(*args, **kwargs)
-
-    def see_module(self, module: nn.Module, inputs: tuple, output: Any) -> None:
-        """Add a convolution to the uses, or add a normalisation to its convolution."""
-        if isinstance(module, nn.Conv2d):
-            kernel = module.weight if self._kernel is None else self._kernel
-            height, width = inputs[0].shape[-2:]
-            use = _Use(kernel, module, (height, width), output)
-            self.uses.setdefault(module, use)
-            self._kernel = None
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            call = _Call(module, tuple(inputs[0].shape[-2:]), output)
+            calls.setdefault(module, call)
         elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)):
             if module.running_mean is None:
                 return
-            for use in self.uses.values():
-                if use.output is inputs[0] and use.norm is None:
-                    use.norm = module
+            for call in calls.values():
+                if call.output is inputs[0] and call.norm is None:
+                    call.norm = module
 
-
-@torch.no_grad()
-def _trace_uses(network: nn.Module, example: Tensor) -> tuple[list[_Use], Tensor]:
-    """Uses of weights in the order of their first calls, and the logits."""
-    with _Trace(network) as trace:
-        logits = observe(network, example, trace.see_module)
-    return list(trace.uses.values()), logits
+    logits = observe(network, example, note)
+    return list(calls.values()), logits
 
 
 def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     """List the convolutions and linear layers in the order of their first calls.
 
-    A matrix that is applied without a call of its module counts too. A batch
-    normalisation is folded into the convolution whose very output it takes.
+    A batch normalisation is folded into the convolution whose very output it takes.
 
     Args:
         network: in evaluation mode.
         example: (1, 3, S, S) input.
 
     Raises:
-        ValueError: where the network has none.
+        ValueError: where the network has no such layer, or also has matrices that are
+            not applied as the weight of one, as attention has.
     """
-    uses, _ = _trace_uses(network, example)
-    if not uses:
+    calls, _ = _trace(network, example)
+    if not calls:
         raise ValueError(
             "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose "
             "norms could be taken"
         )
-    return [use.layer() for use in uses]
+    plain = [call.module for call in calls if call.is_plain]
+    seen = {id(value) for module in plain for value in module.parameters()}
+    others = [
+        name
+        for name, value in network.named_parameters()
+        if value.ndim in (2, 4) and id(value) not in seen
+    ]
+    if others:
+        raise ValueError(
+            "norms are of networks whose only matrices are weights of nn.Conv2d and "
+            f"nn.Linear; this one also has {', '.join(others[:3])}"
+        )
+    return [call.layer() for call in calls]
 
 
 def _copy(values: Tensor, precision: torch.dtype) -> Tensor:
@@ -206,11 +178,11 @@ def folded_copy(
         ValueError: where a logit changes by more.
     """
     copied = copy.deepcopy(network).eval()
-    uses, expected = _trace_uses(copied, example)
+    calls, expected = _trace(copied, example)
     convolutions = {
-        use.norm: use.convolution
-        for use in uses
-        if use.norm is not None and use.kernel is use.convolution.weight
+        call.norm: call.module
+        for call in calls
+        if call.is_plain and isinstance(call.module.weight, nn.Parameter)
     }
     for name, norm in list(copied.named_modules()):
         if not isinstance(norm, _NormBase) or norm.running_mean is None:

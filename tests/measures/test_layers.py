@@ -117,24 +117,26 @@ def test_a_layer_that_is_called_twice_is_listed_once():
     assert layers[1].input_size == (16, 16)
 
 
-def test_the_kernel_is_the_one_that_is_applied():
-    class Standardised(nn.Conv2d):
-        def forward(self, maps):
-            centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-            return nn.functional.conv2d(
-                maps, centred / centred.std((1, 2, 3), keepdim=True), self.bias
-            )
+class Standardised(nn.Conv2d):
+    """A convolution by another kernel than its weight."""
 
-    network, images = (
-        chain(Standardised(3, 4, 3), nn.BatchNorm2d(4)),
-        torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)),
-    )
-    assert trace(network)[0].weight.mean((1, 2, 3)).abs().max() < 1e-6
-    torch.testing.assert_close(
-        folded_copy(network, images)(images), network(images), rtol=1e-4, atol=1e-4
-    )
-    nn.utils.parametrizations.weight_norm(network[-1])
-    assert torch.equal(trace(network)[-1].weight, network[-1].weight.double())
+    def forward(self, maps):
+        centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return nn.functional.conv2d(
+            maps, centred / centred.std((1, 2, 3), keepdim=True), self.bias
+        )
+
+
+def test_a_normalisation_behind_a_computed_kernel_stays_as_scale_and_shift():
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
+    for convolution in (Standardised(3, 4, 3), normed):
+        network = chain(convolution, nn.BatchNorm2d(4))
+        torch.testing.assert_close(
+            folded_copy(network, images)(images), network(images), rtol=1e-4, atol=1e-4
+        )
+    weight, _ = folded(normed.weight, normed.bias, network[1])
+    assert torch.equal(trace(network)[0].weight, weight)
 
 
 class Attention(nn.Module):
@@ -156,13 +158,22 @@ class Attention(nn.Module):
         )
 
 
-def test_matrices_that_no_called_layer_owns_are_found_and_others_are_not():
-    assert [tuple(layer.weight.shape) for layer in trace(Attention())] == [
-        (4, 3, 4, 4),
-        (12, 4),
-        (4, 4),
-        (4, 7),
-    ]
+@pytest.mark.parametrize(
+    ("network", "names"),
+    [
+        (Attention(), "matrix, position, unused_linear.weight"),
+        (chain(Standardised(3, 4, 3)), "0.weight"),
+    ],
+)
+def test_networks_with_matrices_beside_the_weights_of_layers_have_no_norms(
+    network, names
+):
+    message = (
+        "norms are of networks whose only matrices are weights of nn.Conv2d and "
+        f"nn.Linear; this one also has {names}"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        trace(network)
 
 
 def test_the_folded_copy_is_the_same_function_of_other_parameters():
