@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -100,26 +100,6 @@ class Pass:
     maps: Tensor | None  # (N, h, w), of the predicted class; None without closed form
 
 
-@dataclass
-class _Batches:
-    """Results of the batches of a pass."""
-
-    logits: list[Tensor] = field(default_factory=list)
-    features: list[Tensor] = field(default_factory=list)
-    maps: list[Tensor] = field(default_factory=list)
-
-    def concatenated(self) -> Pass:
-        return Pass(
-            _concatenated(self.logits),
-            _concatenated(self.features),
-            _concatenated(self.maps),
-        )
-
-
-def _concatenated(batches: list[Tensor]) -> Tensor | None:
-    return torch.cat(batches) if batches else None
-
-
 @provides
 @torch.inference_mode()
 def forward_pass(
@@ -144,27 +124,31 @@ def forward_pass(
     layer, linear = hooks.last_called(network, example)
     first_inputs = classifier.input(images.images[:_CHECKED_IMAGES])
     linear_of_maps = _linear_of_maps(network, layer, first_inputs)
-    batches = _Batches()
+    logits_of_batches = []
+    features = []
+    maps_of_batches = []
     linear_inputs: list[Tensor] = []
     with _captured_input(linear, linear_inputs):
         for pixels in images.images.split(classifier.batch_size):
             inputs = classifier.input(pixels)
             if linear_of_maps is None:
-                maps = None
                 logits = network(inputs)
             else:
                 maps, logits = hooks.features_and_logits(network, layer, inputs)
-            _check_logits(logits)
-            batches.logits.append(logits.float().cpu())
-            if _gives_logits(linear, linear_inputs, logits):
-                batches.features.append(linear_inputs[-1].float().cpu())
-            linear_inputs.clear()
-            if maps is not None:
                 weighted = closed_form_cam(
                     cam_method, maps, linear_of_maps.weight, logits.argmax(1)
                 )
-                batches.maps.append(normalise_maps(weighted).float().cpu())
-    return batches.concatenated()
+                maps_of_batches.append(normalise_maps(weighted).float().cpu())
+            _check_logits(logits)
+            logits_of_batches.append(logits.float().cpu())
+            if _gives_logits(linear, linear_inputs, logits):
+                features.append(linear_inputs[-1].float().cpu())
+            linear_inputs.clear()
+    return Pass(
+        torch.cat(logits_of_batches),
+        torch.cat(features) if features else None,
+        torch.cat(maps_of_batches) if maps_of_batches else None,
+    )
 
 
 def _check_logits(logits: Tensor) -> None:
