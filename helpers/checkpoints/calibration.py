@@ -36,6 +36,12 @@ CHANGED_IMAGES = {
 MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")
 # Column: natural logarithm of the number of images per class in training.
 LOG_CLASS_IMAGES = "log_class_images"
+# Titles of all columns from which gaps are predicted.
+TITLES = {
+    "train_accuracy": "training accuracy",
+    "log_train_loss": "training loss",
+    LOG_CLASS_IMAGES: "training images of a class",
+} | CHANGED_IMAGES
 # Notebook parameters that share a name with a ``MeasureSettings`` field but mean
 # training.
 _PARAMETERS_OF_TRAINING = {"seed"}

@@ -11,9 +11,9 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from helpers.checkpoints.calibration import (
-    CHANGED_IMAGES,
     LOG_CLASS_IMAGES,
     MEASURES,
+    TITLES,
     Calibration,
     with_changed_images,
 )
@@ -66,11 +66,11 @@ VERDICT = [
     "note",
     "model_id",
 ]
-# Columns from which gaps are predicted: title, and function that formats a value.
-_TITLES_AND_FORMATS = {
-    "train_accuracy": ("training accuracy", percent),
-    "log_train_loss": ("training loss", lambda value: f"{np.exp(value):.2g}"),
-    LOG_CLASS_IMAGES: ("images of a class", lambda value: f"{np.exp(value):.0f}"),
+# How values of these columns are written; those of others with two decimals.
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "train_accuracy": percent,
+    "log_train_loss": lambda value: f"{np.exp(value):.2g}",
+    LOG_CLASS_IMAGES: lambda value: f"{np.exp(value):.0f}",
 }
 
 
@@ -131,7 +131,11 @@ def scored(
 
 
 def predicted_classes(
-    store: Store, models: Sequence[Model], images: OwnImages
+    store: Store,
+    models: Sequence[Model],
+    images: OwnImages,
+    *,
+    of_labelled: bool = False,
 ) -> dict[str, Array]:
     """Predict the classes of the images on which models are scored.
 
@@ -139,45 +143,33 @@ def predicted_classes(
         store: of computed values.
         models: checkpoints.
         images: that they are scored on.
+        of_labelled: whether the classes of the labelled images are predicted instead.
 
     Returns:
         By model id, (N,) number of the output with the largest logit. A model that
         fails on the images is left out.
     """
-    decisive = {"images": images.scored_on.name}
-    return _by_model(store, models, "predicted_classes", decisive, _predicted)
-
-
-def _by_model(
-    store: Store,
-    models: Sequence[Model],
-    part: str,
-    decisive: Mapping[str, Any],
-    compute: Callable[..., Any],
-) -> dict[str, Array]:
-    """Compute or read one array per model, by model id.
-
-    Args:
-        store: of computed values.
-        models: checkpoints.
-        part: name of the array in the store.
-        decisive: settings on which the array depends.
-        compute: function that computes it.
-    """
-    compute = partial(compute, device=store.device)
-    records = store.each(models, {part: decisive}, compute)
-    arrays = {}
-    for model_id, record in records.records(part):
-        (array,) = record.values()
-        arrays[model_id] = array
-    return arrays
+    name = digest(images.labelled) if of_labelled else images.scored_on.name
+    compute = partial(_predicted, of_labelled=of_labelled, device=store.device)
+    records = store.each(models, {"predicted_classes": {"images": name}}, compute)
+    return {
+        model_id: record["predicted"]
+        for model_id, record in records.records("predicted_classes")
+    }
 
 
 def _predicted(
-    model: Model, shared: OwnImages, parts: Sequence[str], *, device: str
+    model: Model,
+    shared: OwnImages,
+    parts: Sequence[str],
+    *,
+    of_labelled: bool,
+    device: str,
 ) -> dict[str, dict[str, Any]]:
-    pixels = shared.train.images[list(shared.scored_on.rows)]
-    logits = logits_of(model.load(device), pixels, device, model.normalise)
+    images = shared.labelled
+    if not of_labelled:
+        images = shared.scored_on.images_of(shared)
+    logits = logits_of(model.load(device), images.images, device, model.normalise)
     return {part: {"predicted": logits.argmax(1).numpy()} for part in parts}
 
 
@@ -195,18 +187,9 @@ def labelled_right(
         By model id, (n,) whether each labelled image is classified correctly. A model
         that cannot be loaded is left out.
     """
-    decisive = {"images": digest(images.labelled)}
-    return _by_model(store, models, "labelled_right", decisive, _correct_on_labelled)
-
-
-def _correct_on_labelled(
-    model: Model, shared: OwnImages, parts: Sequence[str], *, device: str
-) -> dict[str, dict[str, Any]]:
-    labelled = shared.labelled
-    network = model.load(device)
-    logits = logits_of(network, labelled.images, device, model.normalise)
-    right = (logits.argmax(1) == labelled.labels).numpy()
-    return {part: {"right": right} for part in parts}
+    labels = images.labelled.labels.numpy()
+    predicted = predicted_classes(store, models, images, of_labelled=True)
+    return {model_id: classes == labels for model_id, classes in predicted.items()}
 
 
 def verdicts(
@@ -344,11 +327,9 @@ def _covers_classes(of_studies: Sequence[int], classes: int) -> bool:
 
 def _compared(column: str, value: float, gap_predictor: Predictor) -> str:
     """Compare a value with the studies: "training loss 2, there 0.01 to 0.5"."""
-    title = CHANGED_IMAGES.get(column, column)
-    formatted = "{:.2f}".format
-    if column in _TITLES_AND_FORMATS:
-        title, formatted = _TITLES_AND_FORMATS[column]
+    formatted = _FORMATS.get(column, "{:.2f}".format)
     low, high = gap_predictor.ranges.loc[column, ["low", "high"]]
+    title = TITLES.get(column, column)
     return f"{title} {formatted(value)}, there {formatted(low)} to {formatted(high)}"
 
 
@@ -386,18 +367,11 @@ def _with_notes_on_ranges(
     """
     outside = gap_predictor.regression.out_of_range_columns(table)
     notes = []
-    for row, columns in zip(table.itertuples(), outside, strict=True):
-        note = row.note
-        if columns and row.verdict == PREDICTED:
-            words = [
-                _compared(name, getattr(row, name, np.nan), gap_predictor)
-                for name in columns
-                if name in _TITLES_AND_FORMATS
-            ]
-            words += [
-                CHANGED_IMAGES[name] for name in columns if name in CHANGED_IMAGES
-            ]
-            words = words or columns
+    for number, columns in enumerate(outside):
+        row = table.iloc[number]
+        note = row["note"]
+        if columns and row["verdict"] == PREDICTED:
+            words = [_compared(name, row[name], gap_predictor) for name in columns]
             note_on_range = f"outside the studies' range: {', '.join(words)}"
             note = "; ".join(filter(None, [note, note_on_range]))
         notes.append(note)

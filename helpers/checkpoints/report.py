@@ -12,11 +12,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.checkpoints.builders import describe
-from helpers.checkpoints.calibration import (
-    CHANGED_IMAGES,
-    LOG_CLASS_IMAGES,
-    Calibration,
-)
+from helpers.checkpoints.calibration import TITLES, Calibration
 from helpers.checkpoints.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.checkpoints.prediction import LEVEL
 from helpers.networks.weights import ResNetForm
@@ -137,14 +133,9 @@ def rests_on(scored: Scored, study: Calibration) -> str:
     """
     by = scored.predictor
     kinds = study.models["kind"].nunique()
-    titles = {
-        "train_accuracy": "training accuracy",
-        "log_train_loss": "training loss",
-        LOG_CLASS_IMAGES: "training images of a class",
-    } | CHANGED_IMAGES
     return _sentence(
         "rests_on",
-        columns=[titles[name] for name in by.ranges.index],
+        columns=[TITLES[name] for name in by.ranges.index],
         snapshots=len(study.models),
         kinds=kinds,
         study=study.study,
