@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-from helpers.measures.registry import Measure, enter, needs
+from helpers.measures.registry import measure, needs
 
 # Which linear map a spectral norm is of: the layer at the size of its own input; its
 # weight reshaped to a (c_out, rest) matrix; its kernel without stride and dilation at
@@ -59,20 +59,15 @@ def complexity(
                 for variant in variants
             }
 
-        enter(
-            Measure(
-                name=raw.__name__,
-                title=title,
-                family=family,
-                direction=-1,
-                source=paper + source,
-                variants=variants,
-                summary=(inspect.getdoc(raw) or "").partition("\n")[0],
-                needs=tuple(dict.fromkeys([*needs(raw), "training_images"])),
-                function=scaled,
-            )
+        arguments = dict(inspect.signature(raw).parameters)
+        arguments.setdefault(
+            "training_images",
+            inspect.Parameter("training_images", inspect.Parameter.KEYWORD_ONLY),
         )
-        return scaled
+        # What the measure asks for, see ``registry.needs``.
+        scaled.__signature__ = inspect.Signature(list(arguments.values()))
+        enters = measure(family, -1, paper + source, title=title, variants=variants)
+        return enters(scaled)
 
     return decorate
 

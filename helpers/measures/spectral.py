@@ -8,7 +8,6 @@ under ``complexity`` gets the spectral norms of one variant at a time, one under
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 from torch import Tensor
 
 from helpers.measures.complexity import NORM_VARIANTS, complexity
@@ -20,23 +19,28 @@ from helpers.networks.operator_norm import Pair, operator_norm
 from helpers.statistics.correlations import Array
 
 
-def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
-    """Spectral norm of one layer's weight; equal in all variants for a linear layer.
+def norms_of_layer(layer: Layer, size: Pair) -> dict[str, float]:
+    """Spectral norms of one layer's weight by variant; equal for a kernel of one pixel.
+
+    reshaped: of one (c_out, rest) matrix (Yoshida and Miyato 2017); fft: stride and
+    dilation ignored, at the network's input size, as in the code of Dziugaite et al.
+    2020.
 
     Args:
         layer: with batch normalisation folded in.
-        variant: of ``complexity.NORM_VARIANTS``. reshaped: of one (c_out, rest) matrix
-            (Yoshida and Miyato 2017); fft: stride and dilation ignored, at the
-            network's input size, as in the code of Dziugaite et al. 2020.
         size: of the network's input, for fft.
     """
-    if variant == "reshaped" or layer.weight.ndim == 2:
-        return operator_norm(layer.weight.flatten(1)[..., None, None], (1, 1))
-    if variant == "fft":
-        return operator_norm(layer.weight, size, groups=layer.groups)
-    return operator_norm(
-        layer.weight, layer.input_size, layer.stride, layer.dilation, layer.groups
-    )
+    weight = layer.weight
+    reshaped = operator_norm(weight.flatten(1)[..., None, None], (1, 1))
+    if weight.shape[2:] in ((), (1, 1)) and layer.groups == 1:
+        return dict.fromkeys(NORM_VARIANTS, reshaped)
+    return {
+        "operator": operator_norm(
+            weight, layer.input_size, layer.stride, layer.dilation, layer.groups
+        ),
+        "reshaped": reshaped,
+        "fft": operator_norm(weight, size, groups=layer.groups),
+    }
 
 
 @provides
@@ -47,20 +51,10 @@ def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]
         layers: with their folded weights.
         example: (1, 3, S, S) one image as input of the network.
     """
-    rows = [_norms_of(layer, tuple(example.shape[-2:])) for layer in layers]
-    table = pd.DataFrame(rows, columns=NORM_VARIANTS, dtype=float)
-    return {name: table[name].to_numpy() for name in NORM_VARIANTS}
-
-
-def _norms_of(layer: Layer, size: Pair) -> dict[str, float]:
-    """Spectral norms of a layer by variant; equal for a kernel of one pixel."""
-    reshaped = layer_norm(layer, "reshaped", size)
-    if layer.weight.shape[2:] in ((), (1, 1)) and layer.groups == 1:
-        return dict.fromkeys(NORM_VARIANTS, reshaped)
+    norms = [norms_of_layer(layer, tuple(example.shape[-2:])) for layer in layers]
     return {
-        "operator": layer_norm(layer, "operator", size),
-        "reshaped": reshaped,
-        "fft": layer_norm(layer, "fft", size),
+        variant: np.array([of_layer[variant] for of_layer in norms], dtype=float)
+        for variant in NORM_VARIANTS
     }
 
 

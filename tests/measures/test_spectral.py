@@ -39,13 +39,12 @@ def largest_by_frequency(weight, size):
 
 
 def reshaped(weight):
-    return spectral.layer_norm(Layer(weight), "reshaped", (1, 1))
+    return spectral.norms_of_layer(Layer(weight, input_size=(9, 9)), (9, 9))["reshaped"]
 
 
 def fft(weight, size):
-    return spectral.layer_norm(
-        Layer(weight, stride=(2, 2), input_size=(9, 9)), "fft", size
-    )
+    layer = Layer(weight, stride=(2, 2), input_size=(9, 9))
+    return spectral.norms_of_layer(layer, size)["fft"]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +161,20 @@ def test_a_kernel_of_one_pixel_has_one_norm():
     layers = [Layer(random_kernel(4, 3, 1, 1), (2, 2), input_size=(9, 9))]
     layers.append(Layer(random_kernel(4, 3, 1, 1, seed=1), groups=2, input_size=(9, 9)))
     norms = spectral.spectral_norms(layers, torch.zeros(1, 3, 8, 8))
-    for variant, values in norms.items():
-        expected = [spectral.layer_norm(layer, variant, (8, 8)) for layer in layers]
-        assert values == pytest.approx(expected, rel=1e-12)
+    for row, layer in enumerate(layers):
+        weight = layer.weight.reshape(
+            *layer.weight.shape[:2], *layer.weight.shape[2:] or (1, 1)
+        )
+        as_matrix = weight.flatten(1)[..., None, None]
+        expected = {
+            "operator": operator_norm(
+                weight, layer.input_size, layer.stride, groups=layer.groups
+            ),
+            "reshaped": operator_norm(as_matrix, (1, 1)),
+            "fft": operator_norm(weight, (8, 8), groups=layer.groups),
+        }
+        for variant, values in norms.items():
+            assert values[row] == pytest.approx(expected[variant], rel=1e-12)
     assert norms["reshaped"][1] > norms["operator"][1]
 
 
