@@ -635,9 +635,8 @@ def untrained_scores(
     Returns:
         A record by part, with a table "scores" of one row.
     """
-    subject = Subject(
-        model.load(device), scored_on.images_of(data), model.normalise, device
-    )
+    images = scored_on.images_of(data)
+    subject = Subject(model.load(device), images, model.normalise, device)
     subject = subject.first(settings.images)
     train = subject.images
     order = np.random.default_rng(settings.seed).permutation(len(data.test))

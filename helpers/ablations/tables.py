@@ -45,6 +45,13 @@ UNDECIDED = "not told"  # as published tables have it
 # Values of single images, (models, images), by method, formula and part.
 ImageValues = Mapping[tuple[Any, ...], ArrayLike]
 _PAPER_METHOD = "grad_cam"
+# The paper's choice of maps and annotation; the closed part has all images.
+_PAPER_CHOICE = {
+    "method": _PAPER_METHOD,
+    "formula": CORRECT,
+    "annotation": BOXES,
+    "part": CLOSED,
+}
 _NORMAL_95 = 1.96  # half-width of a 95 % interval in standard errors
 
 
@@ -78,13 +85,7 @@ def mark_choice_of_paper(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
     Returns:
         The table with of_paper: Grad-CAM of the predicted class on all images.
     """
-    paper = {
-        "method": _PAPER_METHOD,
-        "formula": CORRECT,
-        "class_used": PREDICTED,
-        "annotation": BOXES,
-        "part": CLOSED,
-    }
+    paper = _PAPER_CHOICE | {"class_used": PREDICTED}
     if "subset" in table:  # "corrected" has all images, at the paper's threshold
         paper |= {"subset": ALL_IMAGES, "threshold": threshold}
     return table.assign(of_paper=_matches(table, paper))
@@ -167,8 +168,8 @@ def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
     """
     # The closed part has no other stage and size.
     closed = scores[scores["part"] == CLOSED]
-    is_last = scores["layer"].isin(closed["layer"].unique())
-    has_size = scores["image_size"].isin(closed["image_size"].unique())
+    is_last = scores["layer"].isin(closed["layer"])
+    has_size = scores["image_size"].isin(closed["image_size"])
     return scores[is_last & has_size & (scores["subset"] == ALL_IMAGES)]
 
 
@@ -356,13 +357,7 @@ def by_threshold(
     chosen = chosen[~(has_closed_form & (chosen["part"] == SAMPLED))]
     keys = ["method", "formula", "annotation", "part"]
     table = correlations(bootstrap, chosen, [*keys, "threshold"])
-    paper_choice = {
-        "method": _PAPER_METHOD,
-        "formula": CORRECT,
-        "annotation": BOXES,
-        "part": CLOSED,
-    }
-    is_paper = _matches(table, paper_choice) & np.isclose(table["threshold"], paper)
+    is_paper = _matches(table, _PAPER_CHOICE) & np.isclose(table["threshold"], paper)
     # At a study's threshold that is not the paper's there is no published r.
     is_paper &= np.isclose(paper, PAPER_THRESHOLD)
     published = published_pooled(minimum_train_accuracy).get("iou", np.nan)

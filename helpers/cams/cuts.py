@@ -7,7 +7,7 @@ of ``overlaps_at`` is the same value, computed at many thresholds at once.
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -88,14 +88,13 @@ def overlaps_at(
         targets = in_boxes[itself_and_others[image]]
         return _overlaps_of_image(values, targets, boxes[image], size, levels)
 
-    shape = (len(maps), len(boxes), len(levels))
-    names = [field.name for field in fields(Cuts) if field.name != "box_pixels"]
-    arrays = {name: np.empty(shape, dtype=np.float32) for name in names}
-    place = order.argsort()  # of each threshold, as asked for, among the sorted ones
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        for image, columns in enumerate(pool.map(of_image, range(len(boxes)))):
-            for name, array in arrays.items():
-                array[:, image] = columns[name][:, place].numpy()
+        overlaps_of_images = list(pool.map(of_image, range(len(boxes))))
+    place = order.argsort()  # of each threshold, as asked for, among the sorted ones
+    arrays = {}
+    for name in overlaps_of_images[0]:
+        values = torch.stack([overlaps[name] for overlaps in overlaps_of_images], 1)
+        arrays[name] = values[:, :, place].float().numpy()
     return Cuts(**arrays, box_pixels=in_boxes.sum(1).float().numpy())
 
 

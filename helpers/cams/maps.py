@@ -357,15 +357,11 @@ def _run(explained: _MapTarget) -> tuple[Tensor, Tensor]:
     leaves: list[Tensor] = []
 
     def cut(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        if not isinstance(output, Tensor):
+        is_tensor = isinstance(output, Tensor)
+        if not is_tensor or output.ndim != 4:
+            shape = tuple(output.shape) if is_tensor else type(output).__name__
             raise ValueError(
-                f"the layer {kind} puts out {type(output).__name__}; a CAM needs "
-                "(B, C, h, w)"
-            )
-        if output.ndim != 4:
-            raise ValueError(
-                f"the layer {kind} puts out {tuple(output.shape)}; a CAM needs "
-                "(B, C, h, w)"
+                f"the layer {kind} puts out {shape}; a CAM needs (B, C, h, w)"
             )
         leaves.append(output.detach().clone().requires_grad_())
         # A copy, since an in-place layer behind this one may not overwrite a leaf.

@@ -176,23 +176,21 @@ def spread(
     points = [trade_off_point(levels, draw, strength) for draw in draws]
     return Spread(
         pd.DataFrame(points),
-        _bands_of_marginals(levels, draws, classes),
+        _bands_of_marginals(levels, grids, classes),
         _bands_of_fits(levels, values, draws, classes),
     )
 
 
 def _bands_of_marginals(
-    levels: Sequence[Array], draws: Array, classes: int
+    levels: Sequence[Array], grids: Array, classes: int
 ) -> pd.DataFrame:
     axes = np.repeat(AXES, [len(of_axis) for of_axis in levels])
     table = pd.DataFrame({"axis": axes, "level": np.concatenate(levels)})
+    # (levels of all axes, B, 6)
+    means = np.concatenate([along_axis(grids, axis) for axis in range(len(AXES))])
     for name in BOUNDS.values():
-        statistic = draws[..., CELL_STATISTICS.index(name)]
-        means = []
-        for draw in statistic:
-            of_axes = [along_axis(draw, axis) for axis in range(3)]
-            means.append(np.concatenate(of_axes))
-        low, high = percentile_interval(means, classes)
+        of_draws = means[:, :, CELL_STATISTICS.index(name)].T
+        low, high = percentile_interval(of_draws, classes)
         table[f"{name}_low"] = low
         table[f"{name}_high"] = high
     return table

@@ -167,12 +167,10 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
     Raises:
         FileNotFoundError: where the weights of a network are not there.
     """
-    published_names = [
-        name for name in names if name != MODEL_SET and not family_made(name)
-    ]
     return [
         _published(name, from_root(weights.replace("{architecture}", name)))
-        for name in published_names
+        for name in names
+        if name != MODEL_SET and not family_made(name)
     ]
 
 

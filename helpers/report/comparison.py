@@ -72,8 +72,9 @@ def side_by_side(reports: Path, names: Sequence[str]) -> pd.DataFrame:
     joined = pd.concat(parts, ignore_index=True)
     joined = joined[joined["measure"].isin(shared)]
     rank = {measure: place for place, measure in enumerate(parts[0]["measure"])}
-    order = joined["measure"].map(rank)
-    return joined.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+    return joined.sort_values(
+        "measure", key=lambda names: names.map(rank), kind="stable", ignore_index=True
+    )
 
 
 def predictions(

@@ -71,7 +71,6 @@ class Scene:
     Attributes:
         photographs: (4, side, side, 3) uint8.
         boxes: (4, K, 4) half-open, rows of zeros are padding.
-        labels: names of the four objects.
         looks: the networks with the smallest and the largest gap.
         networks: a row per network of the primary analysis, with its measures.
         start_r: correlation of the start alone with the gap; NaN where all are alike.
@@ -80,7 +79,6 @@ class Scene:
 
     photographs: NDArray[np.uint8]
     boxes: NDArray[np.int16]
-    labels: list[str]
     looks: tuple[Look, Look]
     networks: pd.DataFrame
     start_r: float
@@ -104,6 +102,7 @@ def scene_of(report: Path) -> Scene | None:
     except FileNotFoundError:
         return None
     networks = networks[networks["model_id"].isin(published["model_ids"])]
+    networks = networks.reset_index(drop=True)
     if len(networks) < 2 or not {PUBLISHED, CORRECTED} <= {*networks.columns}:
         return None
     extremes = networks.sort_values("gap", kind="stable").iloc[[0, -1]]
@@ -116,19 +115,14 @@ def scene_of(report: Path) -> Scene | None:
     chosen = spread(overlaps[0] - overlaps[1], inside, _PHOTOGRAPHS)
     for look in looks:
         look.maps = look.maps[chosen]
-    fixed = localization.scores_of_fixed_map(
-        torch.as_tensor(published["boxes"]).long(), size, _THRESHOLD
-    )
+    all_boxes = torch.as_tensor(published["boxes"]).long()
     return Scene(
         photographs=np.stack([_decoded(published, row, size) for row in chosen]),
         boxes=boxes[chosen],
-        labels=[
-            str(published["class_names"][published["labels"][row]]) for row in chosen
-        ],
         looks=(looks[0], looks[1]),
         networks=networks,
         start_r=_r_of_start(report),
-        central=fixed,
+        central=localization.scores_of_fixed_map(all_boxes, size, _THRESHOLD),
     )
 
 
@@ -270,7 +264,7 @@ def _draw_networks(axes: Sequence[Axes], scene: Scene) -> dict[str, Colour]:
     networks = scene.networks
     points = 100 * networks["gap"]
     kinds = pd.Series([kind_words(row) for _, row in networks.iterrows()])
-    starts = networks["pretrained"].astype(bool).map(_STARTS).reset_index(drop=True)
+    starts = networks["pretrained"].astype(bool).map(_STARTS)
     if kinds.nunique() > _MOST_KINDS:
         kinds = starts
     colours: dict[str, Colour] = {}
@@ -282,11 +276,11 @@ def _draw_networks(axes: Sequence[Axes], scene: Scene) -> dict[str, Colour]:
         shades = seaborn.color_palette(palette, len(names) + 1)[1:]
         colours |= dict(zip(names, shades, strict=True))
     for ax, measure in zip(axes, (PUBLISHED, CORRECTED), strict=True):
-        values = networks[measure].reset_index(drop=True)
+        values = networks[measure]
         shades = kinds.map(colours).tolist()
         ax.scatter(values, points, s=58, c=shades, edgecolor="white", linewidth=0.7)
         ax.axvline(scene.central[measure], color="black", linewidth=1.2, linestyle="--")
-        r = f"r = {values.corr(points.reset_index(drop=True)):.2f}".replace("-", "−")
+        r = f"r = {values.corr(points):.2f}".replace("-", "−")
         ax.set_title(f"{_TITLES[measure]}\n{r}", loc="left", fontsize=13, weight="bold")
         ax.set_xlabel(_AXES[measure], fontsize=11.5)
         ax.tick_params(labelsize=11.5)

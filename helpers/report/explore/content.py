@@ -175,15 +175,12 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
                 "boxes": boxes[boxes[:, 2] > boxes[:, 0]].astype(int).tolist(),
             }
         )
-    facts = {
-        "size": int(published["image_size"]),
-        "side": published["maps"].shape[2:],
-        "threshold": cuts.PAPER_THRESHOLD,
-    }
     return {
         "kind": "maps",
         **shown,
-        **facts,
+        "size": int(published["image_size"]),
+        "side": published["maps"].shape[2:],
+        "threshold": cuts.PAPER_THRESHOLD,
         "images": images,
         "scored": len(published["boxes"]),
         "quantities": _quantities(models, published["maps"][rows], published),
