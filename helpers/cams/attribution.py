@@ -18,15 +18,6 @@ ATTRIBUTIONS = (
     "occlusion",
     "deep_lift",
 )
-# ReLUs that are not modules: functions, and the names of a tensor's methods.
-_RELUS = (
-    torch.relu,
-    torch.relu_,
-    nn.functional.relu,
-    nn.functional.relu_,
-    "relu",
-    "relu_",
-)
 _FEWEST_IN_PASS = 64  # images of integrated gradients in one pass, at least
 # Windows of occlusion that fit along a side; a window moves by half of its side.
 _OCCLUSION_WINDOWS = 4
@@ -43,49 +34,32 @@ class Attribution(NamedTuple):
 
 
 def with_separate_relus(network: nn.Module) -> nn.Module:
-    """Copy a network so that each call of a ReLU is a module of its own.
+    """Copy a ResNet so that each call of a ReLU is a module of its own.
 
-    Captum's DeepLift and guided backpropagation need that.
+    A ResNet calls one ReLU several times, which Captum's DeepLift and guided
+    backpropagation do not allow.
 
     Args:
-        network: any.
+        network: whose ReLUs are modules.
 
     Returns:
         A copy in evaluation mode with the same logits, whose ReLUs are not in place and
         whose weights need no gradient.
-
-    Raises:
-        ValueError: if the forward pass cannot be traced.
     """
     tracer = fx.Tracer()
     tracer.is_leaf_module = lambda module, name: not any(module.children())
     with torch.inference_mode(False):
         copied = copy.deepcopy(network).eval().requires_grad_(False)
-    try:
-        graph = tracer.trace(copied)
-    except (fx.proxy.TraceError, TypeError) as fault:
-        raise ValueError(
-            f"the forward pass of {type(network).__name__} depends on values and "
-            f"cannot be traced: {fault}"
-        ) from fault
-    traced = fx.GraphModule(copied, graph)
-    for number, node in enumerate(graph.nodes):
-        if _is_relu(node, traced):
-            node.op = "call_module"
+    traced = fx.GraphModule(copied, tracer.trace(copied))
+    relus = {name for name, layer in copied.named_modules() if type(layer) is nn.ReLU}
+    for number, node in enumerate(traced.graph.nodes):
+        if node.target in relus:
             node.target = f"relu_{number}"
-            node.args = tuple(node.all_input_nodes[:1])
-            node.kwargs = {}
             traced.add_submodule(node.target, nn.ReLU())
         elif node.target is operator.iadd:  # x += y, which would overwrite x
             node.target = operator.add
     traced.recompile()
     return traced.eval()
-
-
-def _is_relu(node: fx.Node, traced: fx.GraphModule) -> bool:
-    if node.op == "call_module":
-        return isinstance(traced.get_submodule(node.target), nn.ReLU)
-    return node.op in ("call_function", "call_method") and node.target in _RELUS
 
 
 def attribution_maps(

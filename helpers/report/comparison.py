@@ -110,20 +110,6 @@ def predictions(
     )
 
 
-def classes(reports: Path, names: Sequence[str]) -> pd.DataFrame:
-    """Overlap, accuracies and gap of each class of each study.
-
-    Columns are those of ``statistics.classes.class_table``, and study. Studies whose
-    notebook 10 has not written ``classes.csv`` yet have no row.
-    """
-    parts = []
-    for name in names:
-        table = tables.read(inside(reports, name), "classes")
-        if table is not None:
-            parts.append(table.assign(study=name))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
 def write(
     reports: Path, names: Sequence[str], equal_architectures: bool = False
 ) -> Path:
@@ -136,11 +122,13 @@ def write(
     """
     rows = side_by_side(reports, names)
     across = predictions(reports, names, equal_architectures)
-    of_classes = classes(reports, names)
-    absent = [
-        name
-        for name in names
-        if of_classes.empty or name not in set(of_classes["study"])
+    # Notebook 10 of a study may not have written its table of classes yet.
+    by_study = {name: tables.read(inside(reports, name), "classes") for name in names}
+    absent = [name for name, table in by_study.items() if table is None]
+    classes = [
+        table.assign(study=name)
+        for name, table in by_study.items()
+        if table is not None
     ]
     return pages.write_comparison(
         reports,
@@ -150,7 +138,7 @@ def write(
         figure=_inline(_forests(rows)),
         across=Markup(tables.html(across.drop(columns=["measure", "baseline"]))),
         best=best_predictors(across),
-        classes=Markup(tables.html(of_classes)) if len(of_classes) else "",
+        classes=Markup(tables.html(pd.concat(classes))) if classes else "",
         absent=", ".join(absent),
         equal=equal_architectures,
     )
