@@ -5,6 +5,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ class StudyData:
     layout: str  # as which the source was read
     boxes_from: str = ""  # which files say where the boxes are
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """16 hex digits over what the images are.
 
@@ -104,8 +105,8 @@ class StudyData:
         """
         digest = blake2b(f"{self.train.images.shape[-1]}".encode(), digest_size=8)
         columns = self.index[["digest", "class_id", "label", "split"]]
-        for row in columns.itertuples(index=False):
-            digest.update("\0".join(map(str, row)).encode())
+        for row in columns.astype(str).to_numpy():
+            digest.update("\0".join(row).encode())
         for images in (self.train, self.test):
             digest.update(images.boxes.numpy().tobytes())
         return digest.hexdigest()

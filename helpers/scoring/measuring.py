@@ -263,6 +263,9 @@ def _localize_from_maps(
     target = Records(folders, models, store.published)
     missing = {model.model_id: target.missing(model.model_id) for model in models}
     todo = [model for model in models if missing[model.model_id]]
+    if not todo:
+        return
+    images = task.scored_on.images_of(store.shared())
     maps = _maps_of_models(store, todo, parts["localization"], task.scored_on)
     for model_id, record in maps:
         inputs = localization.inputs_from_record(record)
@@ -273,7 +276,7 @@ def _localize_from_maps(
         ]
         if not possible:
             continue
-        inputs["images"] = task.scored_on.images_of(store.shared())
+        inputs["images"] = images
         for part, values in task.records(possible, inputs).items():
             write_json(folders[part] / SETTINGS, parts[part])
             target.write(part, model_id, values)
