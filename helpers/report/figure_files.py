@@ -61,7 +61,7 @@ def resize(picture: bytes, share: float) -> bytes:
 
 def _small_png(image: Image.Image) -> bytes:
     """A picture as PNG with 256 colours."""
-    picture = image.convert("RGB").quantize(256, kmeans=4, dither=Image.Dither.NONE)
+    picture = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small = io.BytesIO()
     picture.save(small, "png", optimize=True)
     return small.getvalue()
