@@ -36,7 +36,11 @@ from helpers.relations import relation_faults
 from helpers.report import style, tables
 from helpers.report.figure_files import as_file, is_photographs, resize
 from helpers.report.markup import figure_title, inert
-from helpers.report.published_figures import is_of_parameters, published_figure
+from helpers.report.published_figures import (
+    PublishedFigure,
+    is_of_parameters,
+    published_figure,
+)
 from helpers.statistics.claims import check_claims, keep_claims
 
 _PACKAGES = (
@@ -144,8 +148,9 @@ class Report:
     def published_figure(self, name: str, reason: str) -> None:
         """Show the published version of a figure that cannot be drawn here.
 
-        Its caption names the execution that drew it. If the study has no such figure,
-        or one of other parameters, a sentence says that it is left out.
+        Its caption names the execution that drew it. If neither this combination of a
+        sweep nor the study has such a figure, or only one of other parameters, a
+        sentence says that it is left out.
 
         Args:
             name: as of ``figure``.
@@ -156,8 +161,7 @@ class Report:
         """
         path = inside(self.folder, f"figures/{self.notebook}-{name}.png")
         reason = inert(reason)
-        values = vars(self.parameters)
-        origin = published_figure(self.published, self.notebook, name, values)
+        origin = self._published_figure(name)
         if origin is None:
             self.tell(f"**{figure_title(name)}** is left out. {reason}")
             return
@@ -173,6 +177,16 @@ class Report:
         )
         facts = {"caption": origin.caption, "finished": origin.finished}
         self._show_figure(contents, shown, name, caption, origin=facts)
+
+    def _published_figure(self, name: str) -> PublishedFigure | None:
+        """A figure of this combination of a sweep, else of the study's own report."""
+        values = vars(self.parameters)
+        combination = os.environ.get(files.COMBINATION)
+        if combination:
+            figure = published_figure(Path(combination), self.notebook, name, values)
+            if figure:
+                return figure
+        return published_figure(self.published, self.notebook, name, values)
 
     def _show_figure(
         self,

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
@@ -434,13 +435,30 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
     return {os.path.relpath(path, work): file_digest(path) for path in made}
 
 
-def _write_pages(job: Mapping[str, Any]) -> int:
-    """Write the pages of a report and their figures, and their record last of all."""
+def write_pages(job: Mapping[str, Any]) -> int:
+    """Write the pages of a report and their figures, and their record last of all.
+
+    Args:
+        job: ``CheckedStudy.job`` without an execution.
+
+    Returns:
+        0, or 1 if it failed, with the reason in the log, such as a hand-written
+        sentence that the tables no longer support.
+    """
+    work = from_root(job["work"])
+    try:
+        _write_pages(job, work, from_root(job["reports"]))
+    except (OSError, ValueError) as fault:
+        traceback.print_exc()  # goes to Snakemake's own log
+        log(work, job["study"], f"pages failed: {fault}")
+        return 1
+    return 0
+
+
+def _write_pages(job: Mapping[str, Any], work: Path, reports: Path) -> None:
     os.environ["MPLBACKEND"] = "agg"  # in place of the user's
     from helpers.report import pages
 
-    work = from_root(job["work"])
-    reports = from_root(job["reports"])
     for sweep in job["sweeps"]:
         _list_combinations(sweep, job, work, reports)
     write_json(
@@ -460,7 +478,6 @@ def _write_pages(job: Mapping[str, Any]) -> int:
         work / "done" / job["study"] / "pages.json",
         {"made": {os.path.relpath(path, work): file_digest(path) for path in made}},
     )
-    return 0
 
 
 def _list_combinations(
@@ -498,4 +515,4 @@ if __name__ == "__main__":
     job_of_snakemake = json.loads(text)
     if "notebook" in job_of_snakemake:
         sys.exit(execute(job_of_snakemake, int(threads[0])))
-    sys.exit(_write_pages(job_of_snakemake))
+    sys.exit(write_pages(job_of_snakemake))

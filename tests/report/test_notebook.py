@@ -181,6 +181,22 @@ def test_a_figure_that_cannot_be_drawn_stays_as_it_was_published(report):
     assert opened.story[-1]["reading"] == caption
 
 
+def test_a_combination_of_a_sweep_keeps_its_own_published_figures(report, monkeypatch):
+    opened, shown = report
+    execution_that_drew(opened.published, 0.1)  # of the study's own value
+    of_combination = opened.published / "sweeps/01_data_subset/threshold=0.2"
+    drawn = execution_that_drew(of_combination, 0.2)
+    before = {path.name: path.read_bytes() for path in drawn.folder.glob("figures/*")}
+    opened.folder = opened.folder.with_name("staging")
+    opened.parameters = SimpleNamespace(threshold=0.2)
+    opened.published_figure("curve", "Records have no pixels.")
+    assert shown[-1][0].data == "**Curve** is left out. Records have no pixels."
+    monkeypatch.setenv("WORKBOOK_COMBINATION", str(of_combination))
+    opened.published_figure("curve", "Records have no pixels.")
+    after = opened.folder / "figures"
+    assert {one.name: one.read_bytes() for one in after.iterdir()} == before
+
+
 @pytest.mark.parametrize("threshold", [0.2, None])
 def test_a_published_figure_of_other_parameters_is_left_out(report, threshold):
     opened, shown = report

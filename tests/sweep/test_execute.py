@@ -110,6 +110,23 @@ def test_a_job_whose_asker_is_gone_is_not_done():
     assert done.returncode == 1 and "is gone" in done.stderr
 
 
+def test_pages_that_fail_say_why_in_the_log_that_a_sweep_prints(tmp_path, monkeypatch):
+    from helpers.report import pages
+
+    def refuse(folder):
+        raise ValueError("params/a.md.j2: the tables no longer support this sentence")
+
+    monkeypatch.setattr(pages, "write", refuse)
+    places = {"work": str(tmp_path / "work"), "reports": str(tmp_path / "reports")}
+    job = {"study": "a", "sweeps": [], "parameters": {}} | places
+    assert execute.write_pages(job) == 1
+    assert not (tmp_path / "work/done/a/pages.json").exists()
+    line = (tmp_path / "work/log/a.log").read_text().strip()
+    assert line[20:] == (
+        "pages failed: params/a.md.j2: the tables no longer support this sentence"
+    )
+
+
 def test_progress_bars_are_read_as_tqdm_writes_them():
     """Printed, and as the state of a widget, in which signs of HTML are escaped."""
     drawn = "runs:  25%|██▌       | 3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"
