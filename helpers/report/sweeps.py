@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from helpers.report.notebook import results_file
 
 _SIZE = (3.6, 2.6)  # of a picture on a page, in inches
 _DPI = 90
+_ROWS = 30  # combinations that a page shows before it parts its table
 # Ratio of the largest to the smallest value of a parameter that asks for a log axis.
 _LOG_RATIO = 20.0
 _CORRELATION = r"r_(\w+)_gap(_\w+)?"  # name of a result: its measure, and a condition
@@ -418,21 +420,29 @@ def table_html(frame: pd.DataFrame, notebook: str) -> str:
     """All combinations as a table that sorts, with a link to each executed notebook."""
     parameters = frame.attrs["parameters"]
     results = frame.attrs["results"]
-    heads = [*parameters, *(title(frame, name) for name in results), "executed"]
+    # The link comes before the results, of which a narrow screen hides the last ones.
+    heads = [*parameters, "executed", *(title(frame, name) for name in results)]
     shown = tables.with_intervals(frame).assign(is_own=is_of_study(frame))
     lines = []
     for row in shown.to_dict("records"):
         # a parameter's value as it was written, a result with two digits
         cells = [f"<td>{escape(str(row[name]))}</td>" for name in parameters]
+        cells.append(f"<td>{_state(row, notebook)}</td>")
         cells += [tables.cell(row[name]) for name in results]
-        place = escape(f"{row['folder']}/{notebook}.html")
-        state = "failed" if row["failed"] else f'<a href="{place}">report</a>'
-        if row["is_own"]:
-            state += ", own"
         mark = ' class="own"' if row["is_own"] else ""
-        lines.append(f"<tr{mark}>{''.join(cells)}<td>{state}</td></tr>")
+        lines.append(f"<tr{mark}>{''.join(cells)}</tr>")
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     return (
-        f'<div class="table"><table class="sortable"><thead><tr>{head}</tr></thead>'
+        f'<div class="table"><table class="sortable" data-rows="{_ROWS}">'
+        f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _state(row: Mapping[str, Any], notebook: str) -> str:
+    """The link to a combination's executed notebook, or that it failed, as HTML."""
+    state = "failed"
+    if not row["failed"]:
+        place = escape(f"{row['folder']}/{notebook}.html")
+        state = f'<a href="{place}">report</a>'
+    return f"{state}, own" if row["is_own"] else state

@@ -129,7 +129,9 @@ def test_the_study_s_own_row_is_marked_and_a_shift_by_recorded_maps_is_said(tmp_
     write_json(tmp_path / "made/published.json", {"parameters": {"03_c": {"t": 0.2}}})
     table = sweeps.results_of(folder)
     assert sweeps.is_of_study(table).tolist() == [False, True, False]
-    assert sweeps.table_html(table, "03_c").count('<tr class="own">') == 1
+    page = sweeps.table_html(table, "03_c")
+    link = '<a href="t=0.2/03_c.html">report</a>, own'
+    assert page.count(f'<tr class="own"><td>0.2</td><td>{link}</td>') == 1
     overlap, pointing, shift = sweeps.what_it_shows(table)
     assert (
         overlap == "r of IoU with the gap: -0.90 to -0.20; not all intervals overlap."

@@ -1,7 +1,8 @@
 // Tables that sort and search and never get lower, so that nothing below them jumps, and one button for all code.
 for (const table of window.itables ? document.querySelectorAll("table.sortable") : []) {
-  const long = table.tBodies[0].rows.length > 10;
-  const shown = new window.itables.default(table, { paging: long, searching: long, info: long, order: [], autoWidth: false, pageLength: 10,
+  const pageLength = Number(table.dataset.rows ?? 10);
+  const long = table.tBodies[0].rows.length > pageLength;
+  const shown = new window.itables.default(table, { paging: long, searching: long, info: long, order: [], autoWidth: false, pageLength,
     layout: { topStart: null, topEnd: long ? "search" : null, bottomStart: long ? "info" : null, bottomEnd: long ? "paging" : null } });
   const keep = (box = table.closest(".table")) => { box.style.minHeight = `${box.offsetHeight}px`; };
   keep();
