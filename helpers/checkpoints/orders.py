@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
@@ -80,7 +81,7 @@ def better_order(
     assumed = np.arange(len(names))
     natural = np.array(in_natural_order(names))
     best = _best_assignment(predicted, labels, len(names))
-    halves = _halves(labels)
+    halves = pd.Series(labels).groupby(labels).cumcount().to_numpy() % 2
     gains = np.zeros(len(labels))
     for half in (0, 1):
         inside = halves == half
@@ -140,15 +141,6 @@ def in_words(names: Sequence[str], order: Sequence[int]) -> str:
     more = len(by_output) - _MOST_NAMES
     first_names = ", ".join(by_output[:_MOST_NAMES])
     return f"{first_names} and {more} more" if more > 0 else first_names
-
-
-def _halves(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Divide images into two halves with equal classes: 0 or 1 for each, (N,)."""
-    halves = np.zeros(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        halves[rows] = np.arange(len(rows)) % 2
-    return halves
 
 
 def _best_assignment(

@@ -67,10 +67,8 @@ def levels_of(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
     Returns:
         (n, A).
     """
-    levels = np.empty((len(models), len(axes)), dtype=np.int64)
-    for place, name in enumerate(axes):
-        levels[:, place] = level_codes(models[name])
-    return levels
+    codes = np.array([level_codes(models[name]) for name in axes], dtype=np.int64)
+    return codes.reshape(len(axes), len(models)).T
 
 
 def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
