@@ -348,13 +348,16 @@ def prediction_errors(
         r = bootstrap.estimate(names, "test_accuracy")
         points = 100 * models[names].sub(models["test_accuracy"], axis=0)
         points[points.columns.intersection([_ONLY_RANKS])] = np.nan
-        table = pd.DataFrame({"target": target, "measure": names})
-        table["title"] = [titles[name] for name in names]
-        table["n"] = models[names].notna().sum().to_numpy()
-        table["r"] = r.value
-        table["r_low"] = r.low
-        table["r_high"] = r.high
-        table["error_points"] = points.abs().mean().to_numpy()
-        table["bias_points"] = points.mean().to_numpy()
-        tables.append(table)
+        columns = {
+            "target": target,
+            "measure": names,
+            "title": [titles[name] for name in names],
+            "n": models[names].notna().sum().to_numpy(),
+            "r": r.value,
+            "r_low": r.low,
+            "r_high": r.high,
+            "error_points": points.abs().mean().to_numpy(),
+            "bias_points": points.mean().to_numpy(),
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)

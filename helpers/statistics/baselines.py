@@ -64,9 +64,9 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
     """
     known = columns_in_advance(models, axes)
     columns = {
-        HYPERPARAMETERS: known.hyperparameters,
-        BOTH: known.both,
-        TRAINING: known.fit,
+        HYPERPARAMETERS: known["hyperparameters"],
+        BOTH: known["hyperparameters and fit"],
+        TRAINING: known["fit"],
     }
     if START in axes:
         columns[START] = design(models, [START])

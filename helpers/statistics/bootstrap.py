@@ -237,22 +237,24 @@ class Bootstrap:
         names = list(measures)
         statistic = partial(partial_correlation, given=given)
         r = self.estimate(names, target, statistic=statistic)
-        table = pd.DataFrame({"measure": names})
-        table["n"] = r.n
-        table["dropped"] = len(self.models) - r.n
-        table["cells"] = r.configurations
-        table["pearson_r"] = r.value
-        table["ci_low"] = r.low
-        table["ci_high"] = r.high
+        table = pd.DataFrame(
+            {
+                "measure": names,
+                "n": r.n,
+                "dropped": len(self.models) - r.n,
+                "cells": r.configurations,
+                "pearson_r": r.value,
+                "ci_low": r.low,
+                "ci_high": r.high,
+                "kendall_tau": kendall(self.models[names], self.models[target]),
+                "kendall_low": np.nan,
+                "kendall_high": np.nan,
+            }
+        )
         if tau:
             ranked = self.estimate(names, target, statistic=kendall)
-            table["kendall_tau"] = ranked.value
             table["kendall_low"] = ranked.low
             table["kendall_high"] = ranked.high
-        else:
-            table["kendall_tau"] = kendall(self.models[names], self.models[target])
-            table["kendall_low"] = np.nan
-            table["kendall_high"] = np.nan
         return table
 
     def mean(self, values: Array, level: float = LEVEL) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
 """Paired differences between an arm of training and its control."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,9 @@ def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
     differences = np.asarray(arm, dtype=float) - np.asarray(control, dtype=float)
     differences = differences[np.isfinite(differences)]
     pairs = len(differences)
+    mean = float(differences.mean()) if pairs else np.nan
     if pairs < 2:
-        mean = float(differences.mean()) if pairs else np.nan
         return PairedDifference(mean, np.nan, np.nan, np.nan, pairs)
-    mean = float(differences.mean())
     error = differences.std(ddof=1) / pairs**0.5
     half_width = error * scipy.stats.t.ppf((1 + LEVEL) / 2, pairs - 1)
     columns = np.stack([differences, -differences], 1)
@@ -102,11 +101,7 @@ def paired_table(
         ValueError: where two networks of an arm share all columns of ``paired_by``.
     """
     rows = []
-    starts = {
-        "all": [True, False],
-        "scratch": [False],
-        "pretrained": [True],
-    }
+    starts = {"all": [True, False], "scratch": [False], "pretrained": [True]}
     for arm, control in contrasts:
         for start, levels in starts.items():
             chosen = models[models["pretrained"].isin(levels)]
@@ -117,21 +112,11 @@ def paired_table(
                 difference = paired_difference(
                     first.loc[shared, outcome], second.loc[shared, outcome]
                 )
-                rows.append(
-                    {
-                        "arm": arm,
-                        "control": control,
-                        "start": start,
-                        "outcome": outcome,
-                        "pairs": difference.pairs,
-                        "difference": difference.mean,
-                        "low": difference.low,
-                        "high": difference.high,
-                        "p": difference.p,
-                    }
-                )
-    columns = "arm control start outcome pairs difference low high p"
-    return pd.DataFrame(rows, columns=columns.split())
+                names = {"arm": arm, "control": control, "start": start}
+                rows.append(names | {"outcome": outcome} | asdict(difference))
+    columns = "arm control start outcome pairs mean low high p"
+    table = pd.DataFrame(rows, columns=columns.split())
+    return table.rename(columns={"mean": "difference"})
 
 
 def _by_pair(

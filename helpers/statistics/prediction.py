@@ -5,7 +5,6 @@ From hyperparameters, training accuracy and loss; and the error that a measure s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -216,24 +215,26 @@ def saved_errors(
     )
 
 
-class ColumnsInAdvance(NamedTuple):
-    """What is known of n networks before a measure is computed, for a ridge."""
-
-    hyperparameters: Array  # (n, h), see ``design`` with all levels
-    fit: Array  # (n, 2), training accuracy and logarithm of the loss
-    both: Array  # (n, h + 2)
-
-
-def columns_in_advance(models: pd.DataFrame, axes: Sequence[str]) -> ColumnsInAdvance:
-    """Columns that predict the gap without any measure.
+def columns_in_advance(models: pd.DataFrame, axes: Sequence[str]) -> dict[str, Array]:
+    """Columns that predict the gap without any measure, for a ridge regression.
 
     Args:
         models: n networks with hyperparameters, training accuracy and loss.
         axes: the hyperparameters that vary among them.
+
+    Returns:
+        (n, k) by name: none for the mean gap alone, the fit (training accuracy and
+        logarithm of the loss), hyperparameters (see ``design`` with all levels), and
+        both.
     """
     hyperparameters = design(models, axes, all_levels=True)
     fit = design(with_log_train_loss(models), (), FIT)
-    return ColumnsInAdvance(hyperparameters, fit, np.hstack([hyperparameters, fit]))
+    return {
+        "mean": design(models),
+        "fit": fit,
+        "hyperparameters": hyperparameters,
+        "hyperparameters and fit": np.hstack([hyperparameters, fit]),
+    }
 
 
 def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
@@ -248,23 +249,20 @@ def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
         hyperparameters, and both: known, error_points with low and high, n and cells.
     """
     models = bootstrap.models
-    known = columns_in_advance(models, axes)
-    predictors = {
-        "mean": design(models),
-        "fit": known.fit,
-        "hyperparameters": known.hyperparameters,
-        "hyperparameters and fit": known.both,
-    }
+    predictors = columns_in_advance(models, axes)
     gap = models["gap"].to_numpy(dtype=float)
     folds = folds_of(bootstrap, CONFIGURATION)
     errors = np.column_stack(
         [held_out_errors(columns, gap, folds) for columns in predictors.values()]
     )
     mean, low, high = bootstrap.mean(errors)
-    table = pd.DataFrame({"known": list(predictors)})
-    table["error_points"] = mean
-    table["low"] = low
-    table["high"] = high
-    table["n"] = len(models)
-    table["cells"] = models[CONFIGURATION].nunique()
-    return table
+    return pd.DataFrame(
+        {
+            "known": list(predictors),
+            "error_points": mean,
+            "low": low,
+            "high": high,
+            "n": len(models),
+            "cells": models[CONFIGURATION].nunique(),
+        }
+    )

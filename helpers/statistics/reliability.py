@@ -57,9 +57,8 @@ def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
         At most 1; NaN with fewer than two groups, without repeats, or where all values
         are equal.
     """
-    table = pd.DataFrame({"value": np.asarray(values, dtype=float)})
-    table["group"] = np.asarray(groups)
-    table = table.dropna()
+    columns = {"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}
+    table = pd.DataFrame(columns).dropna()
     by_group = table.groupby("group")["value"]
     total = len(table)
     count = by_group.ngroups
