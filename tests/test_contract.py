@@ -278,7 +278,6 @@ def test_imports_run_one_way():
 CALLED_FROM_OUTSIDE = {
     "score_network": "the lines of Python in README",
     "withdraw_changed": "the Snakefile",
-    "of_kept_maps": "cells that read published maps, see docs/measures.md",
     **dict.fromkeys(
         ("execute_managed_notebook", "process_message"), "papermill and nbclient"
     ),

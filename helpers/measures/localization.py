@@ -8,7 +8,6 @@ input of the name ``x``.
 """
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from helpers.cams import chance, cuts, detection
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures.evidence import MeasureSettings, provides, score
+from helpers.measures.evidence import provides
 from helpers.measures.registry import MEASURES, measure, measures_of_families
 
 # Names of arrays in a record of a model.
@@ -398,47 +397,13 @@ def predictions_of_images(
     }
 
 
-def of_kept_maps(
-    record: Mapping[str, NDArray[Any]],
-    boxes: Tensor,
-    labels: Tensor,
-    size: int,
-    threshold: float = cuts.PAPER_THRESHOLD,
-) -> pd.DataFrame:
-    """Every localization measure of a model at any threshold, from its kept maps.
-
-    No network and no pixels are needed.
-
-    Args:
-        record: of ``localization_values``, or of a report: ``maps_16`` or ``maps``
-            (N, h, w), and where they are kept ``predicted`` and ``confidence`` (N,).
-        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
-            padding.
-        labels: (N,).
-        size: side of the images in pixels.
-        threshold: of the normalised map, in (0, 1].
-
-    Returns:
-        A row per measure and variant: measure, variant, value (NaN where undefined),
-        reason. From 16 bits a value differs by 1e-6 from that of maps that were not
-        rounded; from 8 bits by 1e-4, IoU-B by 3e-4.
-    """
-    images = SimpleNamespace(
-        images=torch.empty(len(boxes), 3, size, size, device="meta"),
-        boxes=torch.as_tensor(boxes).long(),
-        labels=torch.as_tensor(labels).long(),
-    )
-    inputs = inputs_from_record(record) | {"images": images}
-    settings = MeasureSettings(cam_threshold=threshold)
-    scores, _ = score(measures_of_families(["localization"]), inputs, settings)
-    return scores.drop(columns="seconds")
-
-
 def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Inputs of localization measures of a model, from its record.
 
     Args:
-        record: see ``of_kept_maps``.
+        record: of ``localization_values`` and ``predictions_of_images``, or of a
+            report: ``maps_16`` or ``maps`` (N, h, w), and where they are kept
+            ``predicted`` and ``confidence`` (N,).
 
     Returns:
         maps, kept_maps, predicted_classes and confidence by name, as ``evidence.score``
@@ -487,8 +452,8 @@ def at_thresholds(
 
     Returns:
         A row per model and threshold: model (its place among the maps), threshold, and
-        the measures that depend on it by the name of their column, as ``of_kept_maps``
-        has them one model and threshold at a time. NaN where no image defines a value.
+        the measures that depend on it by the name of their column. NaN where no image
+        defines a value.
 
     Raises:
         ValueError: if a threshold is outside of (0, 1], or no image has a box.

@@ -125,6 +125,19 @@ def made_record(seed):
     }
 
 
+def of_record(record, boxes, labels, size, threshold=0.1):
+    """Localization measures of a model from its record, without network and pixels."""
+    images = SimpleNamespace(
+        images=torch.empty(len(boxes), 3, size, size, device="meta"),
+        boxes=boxes.long(),
+        labels=labels,
+    )
+    inputs = localization.inputs_from_record(record) | {"images": images}
+    settings = MeasureSettings(cam_threshold=threshold)
+    scores, _ = score(measures_of_families(["localization"]), inputs, settings)
+    return scores.drop(columns="seconds")
+
+
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
     """Also at a threshold that it was never scored at, without the network."""
     asked = measures_of_families(["localization"])
@@ -136,7 +149,7 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
         settings = MeasureSettings(cam_threshold=threshold)
         expected, _ = score(asked, tiny_given, settings)
         images = tiny_given["images"]
-        scores = localization.of_kept_maps(
+        scores = of_record(
             record,
             images.boxes,
             images.labels,
@@ -166,7 +179,7 @@ def test_all_models_at_all_thresholds_are_as_one_at_a_time():
     ]
     columns = registry.columns()[["measure", "variant", "column"]]
     for row in table.to_dict("records"):
-        scores = localization.of_kept_maps(
+        scores = of_record(
             records[row.pop("model")], SCENES["boxes"], labels, 16, row.pop("threshold")
         )
         expected = scores.merge(columns).set_index("column")["value"]
@@ -177,8 +190,8 @@ def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
     record = made_record(0)
     rest = {"maps": to_integers(from_integers(record["maps_16"]))}
     labels = torch.tensor([0, 1, 0])
-    scores = localization.of_kept_maps(rest, SCENES["boxes"], labels, 16)
-    of_16_bits = localization.of_kept_maps(record, SCENES["boxes"], labels, 16)
+    scores = of_record(rest, SCENES["boxes"], labels, 16)
+    of_16_bits = of_record(record, SCENES["boxes"], labels, 16)
     iou = scores["measure"] == "iou"
     assert scores[iou]["value"].item() == pytest.approx(
         of_16_bits[iou]["value"].item(), abs=2e-3
