@@ -44,7 +44,16 @@ def primary_networks(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFr
         scores: of a report: model_id, measure, variant and value.
     """
     rows = catalogue[primary_rows(catalogue)].reset_index(drop=True)
-    return with_measures(rows, scores.assign(variant=scores["variant"].fillna("")))
+    return with_measures(rows, with_text_variants(scores))
+
+
+def with_text_variants(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of scores or measures whose absent variants are "", not NaN.
+
+    Args:
+        table: with a column variant, as a file holds it.
+    """
+    return table.assign(variant=table["variant"].astype(object).fillna(""))
 
 
 def errors_across_studies(

@@ -356,18 +356,23 @@ def without_interval(
     ]
 
 
-def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+def with_measures(
+    catalogue: pd.DataFrame, scores: pd.DataFrame, listing: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Join scores to a table of models.
 
     Args:
         catalogue: a row per model.
         scores: of ``score_table``.
+        listing: measures that get a column, as ``registry.columns`` lists them; None
+            takes all.
 
     Returns:
         The catalogue with a column per measure and variant, see ``registry.columns``;
         NaN where a model has none.
     """
-    listing = registry.columns().merge(scores, on=["measure", "variant"])
-    wide = listing.pivot(index="model_id", columns="column", values="value")
-    in_order = wide[listing["column"].unique()]
+    listing = registry.columns() if listing is None else listing
+    named = listing.merge(scores, on=["measure", "variant"])
+    wide = named.pivot(index="model_id", columns="column", values="value")
+    in_order = wide[named["column"].unique()]
     return catalogue.merge(in_order, how="left", left_on="model_id", right_index=True)

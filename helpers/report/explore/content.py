@@ -18,7 +18,9 @@ from helpers.measures import localization
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
+from helpers.report.studies import with_text_variants
 from helpers.report.style import colours, in_order, percent, short_name
+from helpers.scoring.measuring import with_measures
 from helpers.scoring.published_maps import read_maps
 from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES
@@ -103,18 +105,16 @@ def with_scores(
     Returns:
         The models, and the title of each measure by its column.
     """
-    variant = {"variant": ""}
-    named = listing[listing["direction"] != 0]
-    named = named.astype({"variant": object}).fillna(variant)
-    scores = scores.astype({"variant": object}).fillna(variant)
-    columns = named[["measure", "variant", "column"]]
-    long = scores.merge(columns, on=["measure", "variant"])
-    wide = long.pivot_table("value", "model_id", "column")
-    has_values = named["column"].isin(long.dropna(subset="value")["column"])
-    titles = named[has_values].set_index("column")["title"].to_dict()
+    scores = with_text_variants(scores)
+    listing = with_text_variants(listing[listing["direction"] != 0])
+    models = with_measures(models, scores, listing)
+    titles = {
+        name: title
+        for name, title in zip(listing["column"], listing["title"], strict=True)
+        if name in models and models[name].notna().any()
+    }
     first = primary["measure"] if primary is not None else []
     order = [*(name for name in first if name in titles), *titles]
-    models = models.merge(wide, "left", left_on="model_id", right_index=True)
     return models, {name: titles[name] for name in order}
 
 
