@@ -48,12 +48,17 @@ class _NoBoxError(ValueError):
     """Numbers are not a box."""
 
 
+def _floats(numbers: Sequence[Any]) -> list[float]:
+    """Numbers or texts as floats; empty if one is no number."""
+    try:
+        return [float(number) for number in numbers]
+    except (TypeError, ValueError):
+        return []
+
+
 def _box(numbers: Sequence[Any]) -> Box:
     """Check that numbers are four and finite, and return them as a box."""
-    try:
-        values = [float(number) for number in numbers]
-    except (TypeError, ValueError):
-        values = []
+    values = _floats(numbers)
     if len(values) != 4 or not all(map(math.isfinite, values)):
         raise _NoBoxError(f"{numbers!r:.200} is not a box of 4 finite numbers")
     x0, y0, x1, y1 = values
@@ -74,10 +79,7 @@ def _box_of_centre(numbers: Sequence[Any]) -> Box:
 
 def _box_of_points(numbers: Sequence[Any]) -> Box:
     """Box around the points x, y, x, y, ... of an outline."""
-    try:
-        values = [float(number) for number in numbers]
-    except (TypeError, ValueError):
-        values = []
+    values = _floats(numbers)
     columns = values[0::2]
     rows = values[1::2]
     if len(columns) != len(rows) or len(rows) < 2:

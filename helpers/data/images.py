@@ -211,21 +211,8 @@ def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
             record = Record(name, class_id, split)
             box = tuple(boxes[number, 0].tolist())
             digest = pixel_digest(image)
-            decoded.append(
-                Decoded(
-                    record=record,
-                    pixels=image,
-                    boxes=[box],
-                    width=size,
-                    height=size,
-                    digest=digest,
-                    faults=[],
-                )
-            )
-    listing = Listing(
-        layout=SYNTHETIC, classes=asked, names=names, records=[], faults=[]
-    )
-    return listing, decoded
+            decoded.append(Decoded(record, image, [box], size, size, digest, []))
+    return Listing(SYNTHETIC, asked, names, records=[], faults=[]), decoded
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
@@ -245,25 +232,20 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
             f"{is_shared.sum()} images of the further source are the study's own, "
             f"first {name}; name other classes"
         )
-    tables = {
-        name: pd.concat(
-            [getattr(first, name), getattr(further, name)], ignore_index=True
-        )
-        for name in _TABLES
-    }
-    classes = tables["classes"]
-    classes["label"] = range(len(classes))
-    names = classes.set_index("class_id")["class_name"]
-    classes["class_name"] = class_names(classes["class_id"], names)
-    index = tables["index"]
-    index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])
-    is_training = index["split"] == "train"
-    ordered = [index[is_training], index[~is_training]]
-    tables["index"] = pd.concat(ordered, ignore_index=True)
+    classes = pd.concat([first.classes, further.classes], ignore_index=True)
+    classes["label"] = classes.index
+    by_id = classes.set_index("class_id")
+    classes["class_name"] = class_names(classes["class_id"], by_id["class_name"])
+    index = pd.concat([first.index, further.index], ignore_index=True)
+    index["label"] = index["class_id"].map(by_id["label"])
+    # stable, and training before test images
+    index = index.sort_values("split", ascending=False, kind="stable")
     return StudyData(
         _joined_sets(first.train, further.train, len(first.classes)),
         _joined_sets(first.test, further.test, len(first.classes)),
-        **tables,
+        index.reset_index(drop=True),
+        pd.concat([first.faults, further.faults], ignore_index=True),
+        classes,
         layout=first.layout,
     )
 

@@ -34,7 +34,8 @@ _NESTED = (
 _DEPTH = 3  # levels of nested dicts that are searched
 # Prefixes of names that wrappers (DataParallel, Lightning) or programmers add.
 _PREFIXES = ("module.", "model.", "net.", "network.")
-_COMPILED = "_orig_mod"  # that torch.compile adds to the names of a compiled network
+_COMPILED = "_orig_mod."  # that torch.compile adds to the names of a compiled network
+TEXTS = "workbook"  # key in the header of this workbook's checkpoints: JSON of texts
 _AVERAGED = re.compile(r"(^|[_.])ema([_.]|$)", re.IGNORECASE)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<ending>\.\w+)")
 # First bytes of files of torch.save: a zip, or a pickle before version 1.6.
@@ -212,7 +213,7 @@ def _content(path: Path) -> Any:
     try:
         if tensors_only:
             tensors = safetensors.torch.load_file(path)
-            _verify_checksum(tensors, read_header(path))
+            _verify_checksum(tensors, path)
             return tensors
         if head.startswith(b"PK"):
             _check_members(path)
@@ -298,12 +299,11 @@ def _differs(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
     return False
 
 
-def _verify_checksum(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Refuse tensors that do not have the checksum in their header."""
+def _verify_checksum(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors that do not have the checksum in the header of their file."""
     # Checkpoints of the workbook have all texts, and among them the checksum, as JSON
     # under one key; its other files have a key for each text.
-    of_workbook = _from_json(header.get("workbook", ""))
-    texts = dict(of_workbook if isinstance(of_workbook, Mapping) else header)
+    texts = dict(header_of(path) or read_header(path))
     stored = texts.pop(CHECKSUM, "")
     if stored and stored != tensor_checksum(tensors, texts):
         raise ValueError("its checksum is another: it is damaged")
@@ -410,17 +410,12 @@ def _share_half(first: set[str], second: set[str]) -> bool:
 
 def _unwrapped(state: Mapping[str, Tensor]) -> State:
     """A state dict with the names that the network has without wrappers."""
-    names = [_without_compilation(name) for name in state]
+    names = [name.replace(_COMPILED, "") for name in state]
     while True:
         prefix = _common_prefix(names)
         if not prefix:
             return dict(zip(names, state.values(), strict=True))
         names = [name.removeprefix(prefix) for name in names]
-
-
-def _without_compilation(name: str) -> str:
-    words = [word for word in name.split(".") if word != _COMPILED]
-    return ".".join(words)
 
 
 def _common_prefix(names: Sequence[str]) -> str:
@@ -445,11 +440,20 @@ def _dictionaries(content: Any, depth: int = 0) -> list[Mapping]:
 
 def _plain_header(path: Path) -> dict[str, Any]:
     """Texts in the header of a safetensors file; those that are JSON are decoded."""
-    texts = dict(read_header(path))
-    ours = _from_json(texts.get("workbook", ""))
-    if isinstance(ours, Mapping):
-        texts.update(ours)
+    texts = read_header(path) | header_of(path)
     return {name: _from_json(text) for name, text in texts.items()}
+
+
+def header_of(path: Path) -> dict[str, str]:
+    """Read the texts that ``weights.save_float16`` wrote; empty for other files.
+
+    A damaged file has an empty header here; reading its weights raises an error.
+
+    Args:
+        path: of a file.
+    """
+    texts = _from_json(read_header(path).get(TEXTS, ""))
+    return texts if isinstance(texts, dict) else {}
 
 
 def _from_json(text: Any) -> Any:
@@ -476,11 +480,11 @@ def _names_in_order(value: Any) -> tuple[str, ...]:
         value: {"b": 1, "a": 0}, {0: "a", 1: "b"}, ["a", "b"], or anything else.
     """
     if isinstance(value, Mapping):
-        is_by_number = all(isinstance(name, str) for name in value.values())
-        if is_by_number:
-            name_of = {_number(number): name for number, name in value.items()}
-        else:
-            name_of = {_number(number): name for name, number in value.items()}
+        numbers_and_names = list(value.items())
+        is_by_name = not all(isinstance(name, str) for name in value.values())
+        if is_by_name:
+            numbers_and_names = [(number, name) for name, number in value.items()]
+        name_of = {_number(number): name for number, name in numbers_and_names}
         if set(name_of) != set(range(len(value))):
             return ()
         value = [name_of[number] for number in range(len(value))]

@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from helpers.files import (
     CHECKSUM,
     from_root,
-    read_header,
     tensor_checksum,
     write_tensors,
 )
 from helpers.networks import contents, resnet
-from helpers.networks.contents import State
+from helpers.networks.contents import State, header_of
 
-_TEXTS = "workbook"  # key in the header: JSON of the texts that this module writes
-_KEY = "network"  # key of the text among them that describes the network
+_KEY = "network"  # key of the text in the header that describes the network
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -35,14 +33,7 @@ class ResNetForm(NamedTuple):
 
     def network(self, classes: int) -> nn.Module:
         """Build the untrained network for a number of classes."""
-        return resnet.build(
-            self.architecture,
-            classes,
-            stem=self.stem,
-            width=self.width,
-            last_stride=self.last_stride,
-            seed=0,
-        )
+        return resnet.build(**self._asdict(), classes=classes, seed=0)
 
 
 def read_state(path: Path) -> State:
@@ -168,14 +159,6 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         ValueError: if other tensors are missing, unknown or of another shape.
     """
     weights = model.state_dict()
-    head = {
-        name
-        for name in ("fc.weight", "fc.bias")
-        if name in weights
-        and name in state
-        and weights[name].shape != state[name].shape
-    }
-    usable = {name: value for name, value in state.items() if name not in head}
     missing = {
         name
         for name in weights
@@ -183,9 +166,12 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     }
     misfitting = {
         name
-        for name, value in usable.items()
+        for name, value in state.items()
         if name not in weights or value.shape != weights[name].shape
     }
+    head = misfitting & {"fc.weight", "fc.bias"} & weights.keys()
+    misfitting -= head
+    usable = {name: value for name, value in state.items() if name not in head}
     wrong = sorted(missing | misfitting)
     if wrong:
         raise ValueError(
@@ -237,28 +223,13 @@ def save_float16(
     texts[CHECKSUM] = tensor_checksum(halves, texts)
     # The library writes several texts in an order that varies. So the header has one
     # text, with the checksum in it, and write_tensors adds no checksum as a second.
-    header = {_TEXTS: json.dumps(texts, sort_keys=True)}
+    header = {contents.TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, halves, header, checked=False)
 
 
 def _half(value: Tensor) -> Tensor:
     half = value.half() if value.is_floating_point() else value
     return half if bool(half.isfinite().all()) else value
-
-
-def header_of(path: Path) -> dict[str, str]:
-    """Read the texts that ``save_float16`` wrote in a header; empty for other files.
-
-    A damaged file has an empty header here; reading its weights raises an error.
-
-    Args:
-        path: of a file.
-    """
-    try:
-        texts = json.loads(read_header(path).get(_TEXTS, "{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return texts if isinstance(texts, dict) else {}
 
 
 def form_in(path: Path) -> ResNetForm | None:

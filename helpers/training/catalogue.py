@@ -51,7 +51,7 @@ def run_folder(work: Path, run: RunConfig | str) -> Path:
         work: the folder of work.
         run: its configuration or its id.
     """
-    return folder_of_run(work, run if isinstance(run, str) else run_id(run))
+    return folder_of_run(work, str(run))  # the text of a configuration is its id
 
 
 def snapshot_path(folder: Path, snapshot: str) -> Path:
@@ -284,9 +284,7 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
 
 def _form(row: Mapping[str, Any]) -> ResNetForm:
     """Form of the network of a row of the catalogue."""
-    return ResNetForm(
-        row["architecture"], row["stem"], row["width"], row["last_stride"]
-    )
+    return ResNetForm(**{name: row[name] for name in ResNetForm._fields})
 
 
 def load_network(

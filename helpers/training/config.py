@@ -130,19 +130,32 @@ def configuration_name(config: RunConfig) -> str:
         "aug" if config.augmentation else "plain",
         "pre" if config.pretrained else "scratch",
     ]
-    if config.images_per_class:
-        words.append(f"n{config.images_per_class}")
-    if config.label_noise:
-        words.append(f"noise{config.label_noise:g}")
-    if config.looking != PLAIN:
-        words.append(config.looking.replace(" ", "-"))
-    if config.strong_augmentation != NONE:
-        words.append(config.strong_augmentation)
-    if config.label_smoothing:
-        words.append(f"smooth{config.label_smoothing:g}")
-    if config.frozen_stages:
-        words.append(f"frozen{config.frozen_stages}")
+    words += [short for short, _ in _further_words(config)]
     return "-".join(words)
+
+
+def _further_words(config: RunConfig) -> list[tuple[str, str]]:
+    """What a run has beyond the paper's axes: in its id, and in words."""
+    words = []
+    if config.images_per_class:
+        count = config.images_per_class
+        words.append((f"n{count}", f"{count} a class"))
+    if config.label_noise:
+        noise = config.label_noise
+        words.append((f"noise{noise:g}", f"{100 * noise:g}% wrong labels"))
+    if config.looking != PLAIN:
+        level = config.looking
+        words.append((level.replace(" ", "-"), level.replace("_", " ")))
+    if config.strong_augmentation != NONE:
+        level = config.strong_augmentation
+        words.append((level, level.replace("+", " and ")))
+    if config.label_smoothing:
+        share = config.label_smoothing
+        words.append((f"smooth{share:g}", f"labels smoothed by {share:g}"))
+    if config.frozen_stages:
+        stages = config.frozen_stages
+        words.append((f"frozen{stages}", f"stem and {stages} stages frozen"))
+    return words
 
 
 def kind_name(config: RunConfig) -> str:
@@ -158,18 +171,7 @@ def kind_name(config: RunConfig) -> str:
         "pretrained" if config.pretrained else "scratch",
         "augmented" if config.augmentation else "plain",
     ]
-    if config.images_per_class:
-        words.append(f"{config.images_per_class} a class")
-    if config.label_noise:
-        words.append(f"{100 * config.label_noise:g}% wrong labels")
-    if config.looking != PLAIN:
-        words.append(config.looking.replace("_", " "))
-    if config.strong_augmentation != NONE:
-        words.append(config.strong_augmentation.replace("+", " and "))
-    if config.label_smoothing:
-        words.append(f"labels smoothed by {config.label_smoothing:g}")
-    if config.frozen_stages:
-        words.append(f"stem and {config.frozen_stages} stages frozen")
+    words += [long for _, long in _further_words(config)]
     return " ".join(words)
 
 

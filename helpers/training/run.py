@@ -487,10 +487,6 @@ def history_so_far(folder: Path) -> list[Epoch]:
         return []
 
 
-class _Diverged(Exception):
-    """The training loss is not finite."""
-
-
 @dataclass
 class _Training:
     """A run while it trains."""
@@ -506,6 +502,7 @@ class _Training:
     test: Split
     history: list[Epoch] = field(default_factory=list)
     snapshots: list[dict[str, Any]] = field(default_factory=list)
+    diverged: bool = False  # whether the training loss is not finite
     _saved: float = -math.inf  # when the last checkpoint was written
     _pause: float = 0.0  # seconds until the next
 
@@ -514,9 +511,6 @@ class _Training:
 
         Returns:
             Why the run stops after it; "" if it goes on.
-
-        Raises:
-            _Diverged: if the loss is not finite.
         """
         started = time.perf_counter()
         epoch = len(self.history) + 1
@@ -529,7 +523,8 @@ class _Training:
             self.guide,
         )
         if not math.isfinite(loss):
-            raise _Diverged(f"loss is {loss} in epoch {epoch}")
+            self.diverged = True
+            return f"loss is {loss} in epoch {epoch}"
         _, monitored = evaluate(self.network, self.monitor)
         self.history.append(
             Epoch(
@@ -573,13 +568,13 @@ class _Training:
         writing = self._saved - started
         self._pause = pause_after_checkpoint(self.train.labels.device.type, writing)
 
-    def write_result(self, reason: str, diverged: bool) -> None:
+    def write_result(self, reason: str) -> None:
         """Write history and result, the result last."""
         table = pd.DataFrame(self.history, columns=list(Epoch.__annotations__))
         write_table(self.folder / "history.parquet", table)
         result = {
             "run_id": run_id(self.config),
-            "status": "diverged" if diverged else "complete",
+            "status": "diverged" if self.diverged else "complete",
             "stop_reason": reason,
             "epochs": len(self.history),
             "seconds": sum(row["seconds"] for row in self.history),
@@ -638,14 +633,9 @@ def train_run(
     # If the process was killed between the last checkpoint and the result, the reason
     # to stop is known already.
     reason = stop_reason(training.history, config) if training.history else ""
-    diverged = False
     while not reason:
-        try:
-            reason = training.run_epoch()
-        except _Diverged as fault:
-            reason = str(fault)
-            diverged = True
-    training.write_result(reason, diverged)
+        reason = training.run_epoch()
+    training.write_result(reason)
     return read_json(folder / "result.json")
 
 
