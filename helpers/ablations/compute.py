@@ -531,8 +531,7 @@ def _other_ways(
         yield way, stage.layer
         if method in TORCHCAM_DIFFERS:
             yield way | {"formula": TORCHCAM}, stage.layer
-    example = subject.input(subject.images.images[:1])
-    for name, layer in hooks.stage_layers(subject.network, example).items():
+    for name, layer in hooks.stage_layers(subject.network).items():
         for method in LAYER_METHODS:
             yield last_stage_way | {"method": method, "layer": name}, layer
     sides = [max(8, round(scale * subject.size)) for scale in settings.scales]

@@ -108,33 +108,16 @@ def features_and_logits(
     return outputs[-1], logits
 
 
-def stage_layers(network: nn.Module, example: Tensor) -> dict[str, nn.Module]:
-    """Find the stages of a network, by name in the order of their calls.
+def stage_layers(network: nn.Module) -> dict[str, nn.Module]:
+    """The four stages of a ResNet by name, in the order of their calls.
 
     Args:
-        network: in evaluation mode.
-        example: (B, 3, S, S) input.
-
-    Returns:
-        The four stages of a ResNet; of another network the last layer of maps called
-        at each resolution above one pixel.
+        network: of ``resnet.build``.
     """
-    children = dict(network.named_children())
-    stages = {name: children[name] for name in _RESNET_STAGES if name in children}
-    if stages:
-        return stages
-    side_of_layer, _ = _called_layers(network, example)
-    # Later calls overwrite earlier ones of the same resolution.
-    last_of_side = {side: layer for layer, side in side_of_layer.items()}
-    names = {module: name for name, module in network.named_modules()}
-    # Not the order of ``last_of_side``, which is that of the first call at each side.
-    return {
-        names[layer]: layer
-        for layer, side in side_of_layer.items()
-        if last_of_side[side] is layer
-    }
+    return {name: network.get_submodule(name) for name in _RESNET_STAGES}
 
 
+@torch.inference_mode()
 def last_called(
     network: nn.Module, example: Tensor
 ) -> tuple[nn.Module | None, nn.Linear | None]:
@@ -152,24 +135,7 @@ def last_called(
     Returns:
         The two layers, each None if there is none.
     """
-    side_of_layer, linear = _called_layers(network, example)
-    last_maps = list(side_of_layer)[-1] if side_of_layer else None
-    last_linear = linear[-1] if linear else None
-    return last_maps, last_linear
-
-
-@torch.inference_mode()
-def _called_layers(
-    network: nn.Module, example: Tensor
-) -> tuple[dict[nn.Module, int], list[nn.Linear]]:
-    """Find the layers of maps and the linear layers that one pass calls.
-
-    Returns:
-        The side in pixels of the output of each layer of maps, in the order of their
-        last calls; and the linear layers in the order of their calls.
-    """
-    side_of_layer: dict[nn.Module, int] = {}
-    linear: list[nn.Linear] = []
+    last: dict[str, nn.Module] = {}
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
         # Layers that work on windows of the images put out a row per window.
@@ -178,15 +144,14 @@ def _called_layers(
             return
         if _is_maps(output):
             if not isinstance(module, _POOLING):
-                side_of_layer.pop(module, None)  # so that it moves to the end
-                side_of_layer[module] = output.shape[2]
+                last["maps"] = module
         elif _is_tokens(output):
-            side_of_layer.clear()  # the network does not classify these maps
+            last.pop("maps", None)  # the network does not classify these maps
         if isinstance(module, nn.Linear):
-            linear.append(module)
+            last["linear"] = module
 
     observe(network, example, note)
-    return side_of_layer, linear
+    return last.get("maps"), last.get("linear")
 
 
 def _is_maps(output: Tensor) -> bool:

@@ -64,27 +64,6 @@ def test_what_is_no_stack_of_maps_is_refused_and_hooks_are_removed(network):
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def test_layers_are_found_by_resolution(network):
-    example = torch.zeros(1, 3, 16, 16)
-    assert list(hooks.stage_layers(network, example)) == [
-        "layer1",
-        "layer2",
-        "layer3",
-        "layer4",
-    ]
-    plain = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(4, 4, 3, 2),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-    )
-    assert list(hooks.stage_layers(plain, example)) == [
-        "1",
-        "3",
-    ]  # the last at each resolution, none of a single pixel
-
-
 def test_the_last_maps_and_the_last_linear_layer_are_those_that_classify(network):
     for side, layer in (
         (64, network.layer4),
