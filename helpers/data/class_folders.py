@@ -10,6 +10,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -63,56 +64,33 @@ class ClassFolder(NamedTuple):
     split: str  # "train" or "test"
 
 
-class Tree:
-    """The folders that hold images, directly or in their subfolders.
+@dataclass
+class Folder:
+    """A folder that holds images, directly or in its subfolders."""
 
-    Attributes:
-        with_images: paths of the folders that hold images directly.
-    """
-
-    def __init__(self, images: Sequence[str]) -> None:
-        """Collect the folders of some images.
-
-        Args:
-            images: their paths.
-        """
-        self.with_images = {path.rpartition("/")[0] for path in images}
-        subfolders: dict[str, set[str]] = defaultdict(set)
-        for folder in self.with_images:
-            while folder:
-                parent, _, name = folder.rpartition("/")
-                subfolders[parent].add(name)
-                folder = parent
-        self._subfolders = {
-            folder: sorted(names) for folder, names in subfolders.items()
-        }
-
-    @property
-    def folders(self) -> list[str]:
-        """All folders that have subfolders with images; "" is the top."""
-        return sorted(self._subfolders)
-
-    def subfolders(self, folder: str) -> list[str]:
-        """Names of the folders directly in a folder that hold images, sorted.
-
-        Args:
-            folder: path of the folder; "" for the top.
-        """
-        return self._subfolders.get(folder, [])
+    path: str = ""  # "" is the top of a source
+    has_images: bool = False  # directly
+    subfolders: "dict[str, Folder]" = field(default_factory=dict)  # by name, sorted
 
 
-def join(folder: str, name: str) -> str:
-    """Join the path of a folder and the name of a file or folder in it.
+def folder_tree(images: Sequence[str]) -> Folder:
+    """Collect the folders of some images.
 
     Args:
-        folder: path of the folder; "" for the top.
-        name: name of the file or folder in it.
+        images: their paths.
 
-    Example:
-        >>> join("", "cat"), join("train", "cat")
-        ('cat', 'train/cat')
+    Returns:
+        The folder at the top of the source.
     """
-    return f"{folder}/{name}" if folder else name
+    top = Folder()
+    paths = {tuple(path.split("/")[:-1]) for path in images}
+    for names in sorted(paths):
+        folder = top
+        for name in names:
+            path = f"{folder.path}/{name}".removeprefix("/")
+            folder = folder.subfolders.setdefault(name, Folder(path))
+        folder.has_images = True
+    return top
 
 
 def split_of(name: str) -> str:
@@ -159,42 +137,33 @@ def find_masks(images: Sequence[str]) -> set[str]:
         >>> find_masks(["a.jpg", "a_mask.png", "mask.jpg"])
         {'a_mask.png'}
     """
-    tree = Tree(images)
-    mask_folders = {
-        join(parent, name)
-        for parent in tree.folders
-        for name in tree.subfolders(parent)
-        if _MASK_FOLDER.fullmatch(name) and _has_image_folder(tree, parent, name)
-    }
-    inside_mask_folders = {
-        folder
-        for folder in tree.with_images
-        if not mask_folders.isdisjoint(_with_parents(folder))
-    }
+    mask_folders = tuple(f"{path}/" for path in _mask_folders(folder_tree(images)))
     stems = {path.rpartition(".")[0] for path in images}
     return {
         path
         for path in images
-        if path.rpartition("/")[0] in inside_mask_folders or _is_mask_file(path, stems)
+        if path.startswith(mask_folders) or _is_mask_file(path, stems)
     }
 
 
-def _with_parents(folder: str) -> list[str]:
-    """A folder and its parents, the nearest first: a/b/c -> a/b/c, a/b, a."""
-    names = folder.split("/")
-    return ["/".join(names[:end]) for end in range(len(names), 0, -1)]
+def _mask_folders(folder: Folder) -> Iterator[str]:
+    """Paths of the folders of masks below a folder, at any depth."""
+    for name, subfolder in folder.subfolders.items():
+        if _MASK_FOLDER.fullmatch(name) and _has_image_folder(folder, name):
+            yield subfolder.path
+        yield from _mask_folders(subfolder)
 
 
-def _has_image_folder(tree: Tree, parent: str, name: str) -> bool:
-    """Whether a folder of masks lies beside the images that they mask.
+def _has_image_folder(folder: Folder, name: str) -> bool:
+    """Whether a subfolder of masks lies beside the images that they mask.
 
     These are in a folder of images, or in folders with the names of its subfolders.
     """
-    siblings = [other for other in tree.subfolders(parent) if other != name]
-    if any(_IMAGE_FOLDER.fullmatch(sibling) for sibling in siblings):
+    siblings = folder.subfolders.keys() - {name}
+    if any(map(_IMAGE_FOLDER.fullmatch, siblings)):
         return True
-    subfolders = set(tree.subfolders(join(parent, name)))
-    return bool(subfolders) and subfolders <= set(siblings)
+    subfolders = folder.subfolders[name].subfolders.keys()
+    return bool(subfolders) and subfolders <= siblings
 
 
 def _is_mask_file(path: str, stems: set[str]) -> bool:
@@ -204,52 +173,52 @@ def _is_mask_file(path: str, stems: set[str]) -> bool:
         path: path of the file.
         stems: paths of all images without their endings.
     """
-    folder, _, file = path.rpartition("/")
+    folder, slash, file = path.rpartition("/")
     match = _MASK_FILE.fullmatch(file.rpartition(".")[0])
-    return bool(match) and join(folder, match[1]) in stems
+    return bool(match) and f"{folder}{slash}{match[1]}" in stems
 
 
 # --- splits and classes ---
 
 
-def class_folders_of(tree: Tree) -> list[ClassFolder]:
+def class_folders_of(top: Folder) -> list[ClassFolder]:
     """Find the folders of classes, with the split that a folder above them names.
 
     Args:
-        tree: the folders that hold images.
+        top: the folder at the top of a source.
 
     Raises:
         Question: if folders may be classes or something else, such as domains.
     """
-    folder, split = _below_single_folders(tree, "", "train")
-    split_folders = _splits_in(tree, folder)
+    folder, split = _below_single_folders(top, "train")
+    split_folders = _splits_in(folder)
     if not split_folders:
-        return _classes_in(tree, folder, split)
+        return _classes_in(folder, split)
     classes = []
     for name, split in split_folders.items():
-        class_parent, _ = _below_single_folders(tree, join(folder, name), split)
-        classes += _classes_in(tree, class_parent, split)
+        class_parent, _ = _below_single_folders(folder.subfolders[name], split)
+        classes += _classes_in(class_parent, split)
     return classes
 
 
-def top_class_folders(tree: Tree) -> list[ClassFolder]:
+def top_class_folders(top: Folder) -> list[ClassFolder]:
     """Take every folder at the top as a class, whatever its name.
 
     Args:
-        tree: the folders that hold images.
+        top: the folder at the top of a source.
     """
-    folder, _ = _below_single_folders(tree, "", "train")
-    return _all_as_classes(tree, folder, "train")
+    folder, _ = _below_single_folders(top, "train")
+    return _all_as_classes(folder, "train")
 
 
-def _all_as_classes(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
+def _all_as_classes(folder: Folder, split: str) -> list[ClassFolder]:
     return [
-        ClassFolder(join(folder, name), to_nfc(name), split)
-        for name in tree.subfolders(folder)
+        ClassFolder(subfolder.path, to_nfc(name), split)
+        for name, subfolder in folder.subfolders.items()
     ]
 
 
-def _below_single_folders(tree: Tree, folder: str, split: str) -> tuple[str, str]:
+def _below_single_folders(folder: Folder, split: str) -> tuple[Folder, str]:
     """Descend as long as a folder holds nothing but one subfolder.
 
     A subfolder that holds images is not entered: it may be the only class.
@@ -258,10 +227,9 @@ def _below_single_folders(tree: Tree, folder: str, split: str) -> tuple[str, str
         The folder at which the descent ends, and the split that the last folder named
         as a split stands for, else ``split``.
     """
-    while folder not in tree.with_images and len(tree.subfolders(folder)) == 1:
-        (name,) = tree.subfolders(folder)
-        subfolder = join(folder, name)
-        if subfolder in tree.with_images:
+    while not folder.has_images and len(folder.subfolders) == 1:
+        ((name, subfolder),) = folder.subfolders.items()
+        if subfolder.has_images:
             break
         if _SPLIT_NAME.fullmatch(name):
             split = split_of(name)
@@ -269,7 +237,7 @@ def _below_single_folders(tree: Tree, folder: str, split: str) -> tuple[str, str
     return folder, split
 
 
-def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
+def _splits_in(folder: Folder) -> dict[str, str]:
     """Subfolders that are splits and hold folders of classes, with their splits.
 
     A group of names (``_split_groups``) counts as splits if it has a training folder
@@ -288,13 +256,13 @@ def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
     Returns:
         "train" or "test" by name; empty if no subfolder is a split.
     """
-    groups = _split_groups(tree, folder)
+    groups = _split_groups(folder)
     if not groups:
         return {}
-    with_same_classes = set(_with_same_subfolders(tree, folder))
+    with_same_classes = set(_with_same_subfolders(folder))
     for splits in groups:
         with_subfolders = {
-            name for name in splits if tree.subfolders(join(folder, name))
+            name for name in splits if folder.subfolders[name].subfolders
         }
         training = {name for name in with_subfolders if splits[name] == "train"}
         has_test = "test" in splits.values()
@@ -308,10 +276,10 @@ def _splits_in(tree: Tree, folder: str) -> dict[str, str]:
     all_splits: dict[str, str] = {}
     for splits in groups:
         all_splits |= splits
-    return all_splits if _share_classes(tree, folder, all_splits) else {}
+    return all_splits if _share_classes(folder, all_splits) else {}
 
 
-def _split_groups(tree: Tree, folder: str) -> list[dict[str, str]]:
+def _split_groups(folder: Folder) -> list[dict[str, str]]:
     """Group the subfolders named after splits by the other letters in their names.
 
     ``seg_train`` and ``seg_test`` are one group, as are ``train.X1`` and ``val.X``;
@@ -322,7 +290,7 @@ def _split_groups(tree: Tree, folder: str) -> list[dict[str, str]]:
         letters.
     """
     groups: dict[str, dict[str, str]] = defaultdict(dict)
-    for name in tree.subfolders(folder):
+    for name in folder.subfolders:
         split = split_of(name)
         if split:
             rest = _SPLIT_WORD.sub("", _words(name))
@@ -331,25 +299,25 @@ def _split_groups(tree: Tree, folder: str) -> list[dict[str, str]]:
     return [groups[letters] for letters in sorted(groups, key=len)]
 
 
-def _share_classes(tree: Tree, folder: str, splits: Mapping[str, str]) -> bool:
+def _share_classes(folder: Folder, splits: Mapping[str, str]) -> bool:
     """Whether the training folders and the test folders have a class in common."""
     classes: dict[str, set[str]] = {"train": set(), "test": set()}
     for name, split in splits.items():
-        class_parent, _ = _below_single_folders(tree, join(folder, name), "")
-        classes[split] |= set(map(to_nfc, tree.subfolders(class_parent)))
+        class_parent, _ = _below_single_folders(folder.subfolders[name], "")
+        classes[split] |= set(map(to_nfc, class_parent.subfolders))
     return bool(classes["train"] & classes["test"])
 
 
-def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
+def _classes_in(folder: Folder, split: str) -> list[ClassFolder]:
     """Subfolders as classes.
 
     Raises:
         Question: if they may be splits, domains or views instead.
     """
-    names = tree.subfolders(folder)
+    names = list(folder.subfolders)
     # Some subfolders may be named as splits although ``_splits_in`` found none: they
     # hold no classes in common, or lie within a split, where it does not look.
-    for splits in _split_groups(tree, folder):
+    for splits in _split_groups(folder):
         if set(splits.values()) != {"train", "test"}:
             continue
         # Nothing but "train" and "test": images of all classes in one folder a split.
@@ -360,88 +328,83 @@ def _classes_in(tree: Tree, folder: str, split: str) -> list[ClassFolder]:
             "same classes: their annotations are missing, or they are the classes "
             "(--layout top_folders)"
         )
-    with_splits_inside = _splits_in_classes(tree, folder)
+    with_splits_inside = _splits_in_classes(folder)
     if with_splits_inside:
         return with_splits_inside
     for name in names:
-        repeated = _repeats(tree, folder, name)
+        repeated = _repeats(folder, name)
         if repeated:
             raise Question(
                 f"{name} holds folders with the names of those beside it, such as "
                 f"{first_three(repeated)}: take {name} away where it repeats them, or "
                 f"--layout top_folders where {name} is a class"
             )
-    alike = _with_same_subfolders(tree, folder)
+    alike = _with_same_subfolders(folder)
     if alike:
-        subfolders = tree.subfolders(join(folder, alike[0]))
+        subfolders = list(folder.subfolders[alike[0]].subfolders)
         raise Question(
             f"{first_three(alike)} hold folders of the same names, such as "
             f"{first_three(subfolders)}: "
             "give one of them as the path where these names are the classes, or "
             f"--layout top_folders where {first_three(alike)} are"
         )
-    if len(names) > 1 and all(_is_group(tree, join(folder, name)) for name in names):
-        subfolders = tree.subfolders(join(folder, names[0]))
+    if len(names) > 1 and all(map(_is_group, folder.subfolders.values())):
+        subfolders = list(folder.subfolders[names[0]].subfolders)
         raise Question(
             f"{first_three(names)} hold no images but several folders each, such as "
             f"{first_three(subfolders)}: name these in class_ids where they are the "
             f"classes, or --layout top_folders where {first_three(names)} are"
         )
-    return _all_as_classes(tree, folder, split)
+    return _all_as_classes(folder, split)
 
 
-def _repeats(tree: Tree, folder: str, name: str) -> list[str]:
+def _repeats(folder: Folder, name: str) -> list[str]:
     """Subfolders of ``name`` if each has the name of a folder beside ``name``."""
-    path = join(folder, name)
-    subfolders = tree.subfolders(path)
-    siblings = [other for other in tree.subfolders(folder) if other != name]
-    if path in tree.with_images or not set(subfolders) <= set(siblings):
+    subfolder = folder.subfolders[name]
+    siblings = folder.subfolders.keys() - {name}
+    if subfolder.has_images or not subfolder.subfolders.keys() <= siblings:
         return []
-    return subfolders
+    return list(subfolder.subfolders)
 
 
-def _is_group(tree: Tree, folder: str) -> bool:
+def _is_group(folder: Folder) -> bool:
     """Whether a folder holds no images itself, and several folders that do."""
-    names = tree.subfolders(folder)
+    subfolders = folder.subfolders.values()
     return (
-        folder not in tree.with_images
-        and len(names) > 1
-        and all(join(folder, name) in tree.with_images for name in names)
+        not folder.has_images
+        and len(subfolders) > 1
+        and all(subfolder.has_images for subfolder in subfolders)
     )
 
 
-def _splits_in_classes(tree: Tree, folder: str) -> list[ClassFolder]:
+def _splits_in_classes(folder: Folder) -> list[ClassFolder]:
     """Folders of splits in folders of classes: cat/train, cat/test, dog/train, ...
 
     Empty unless every class has folders for both training and test.
     """
     classes = []
-    for name in tree.subfolders(folder):
-        path = join(folder, name)
-        split_folders = list(filter(_SPLIT_NAME.fullmatch, tree.subfolders(path)))
-        splits = set(map(split_of, split_folders))
-        if not {"train", "test"} <= splits or path in tree.with_images:
-            return []
-        classes += [
-            ClassFolder(join(path, split_folder), to_nfc(name), split_of(split_folder))
-            for split_folder in split_folders
+    for name, subfolder in folder.subfolders.items():
+        split_folders = [
+            ClassFolder(split_folder.path, to_nfc(name), split_of(split))
+            for split, split_folder in subfolder.subfolders.items()
+            if _SPLIT_NAME.fullmatch(split)
         ]
+        splits = {split_folder.split for split_folder in split_folders}
+        if splits != {"train", "test"} or subfolder.has_images:
+            return []
+        classes += split_folders
     return classes
 
 
-def _with_same_subfolders(tree: Tree, folder: str) -> list[str]:
+def _with_same_subfolders(folder: Folder) -> list[str]:
     """Names of the subfolders that hold folders of the same names as another one.
 
     Two of them must share at least two names, and half of those in the one with fewer.
     """
-    subfolders = {
-        name: set(tree.subfolders(join(folder, name)))
-        for name in tree.subfolders(folder)
-    }
     alike = set()
-    for (first, first_names), (second, second_names) in itertools.combinations(
-        subfolders.items(), 2
-    ):
+    for first, second in itertools.combinations(folder.subfolders, 2):
+        first_names = folder.subfolders[first].subfolders.keys()
+        second_names = folder.subfolders[second].subfolders.keys()
         fewer = min(len(first_names), len(second_names))
         if len(first_names & second_names) >= max(2, _SAME_CLASSES * fewer):
             alike |= {first, second}
@@ -486,7 +449,7 @@ def read_top_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]
         source: the files.
         classes: ignored; the readers of folders share one signature.
     """
-    yield from _records(source.images, top_class_folders(Tree(source.images)))
+    yield from _records(source.images, top_class_folders(folder_tree(source.images)))
 
 
 def read_annotated_folders(source: Source, classes: Sequence[str]) -> Iterator[Record]:
@@ -543,32 +506,29 @@ def _folders_of_classes(
     If none of the classes asked for is where classes usually are, folders with their
     names are taken at the top, and else anywhere.
     """
-    tree = Tree(images)
+    top = folder_tree(images)
     if not classes:
-        return class_folders_of(tree)
+        return class_folders_of(top)
     try:
-        folders = class_folders_of(tree)
+        folders = class_folders_of(top)
     except Question:
         folders = []
     if set(classes) & {folder.class_id for folder in folders}:
         return folders
-    top = top_class_folders(tree)
-    if set(classes) & {folder.class_id for folder in top}:
-        return top
-    return _named_as_classes(tree, "", classes)
+    at_top = top_class_folders(top)
+    if set(classes) & {folder.class_id for folder in at_top}:
+        return at_top
+    return _named_as_classes(top, classes)
 
 
-def _named_as_classes(
-    tree: Tree, folder: str, classes: Sequence[str]
-) -> list[ClassFolder]:
+def _named_as_classes(folder: Folder, classes: Sequence[str]) -> list[ClassFolder]:
     """The outermost folders, at any depth, that are named as classes."""
     folders = []
-    for name in tree.subfolders(folder):
-        path = join(folder, name)
+    for name, subfolder in folder.subfolders.items():
         if to_nfc(name) in classes:
-            folders.append(ClassFolder(path, to_nfc(name), "train"))
+            folders.append(ClassFolder(subfolder.path, to_nfc(name), "train"))
         else:
-            folders += _named_as_classes(tree, path, classes)
+            folders += _named_as_classes(subfolder, classes)
     return folders
 
 
@@ -576,8 +536,8 @@ def _records(images: Sequence[str], folders: Sequence[ClassFolder]) -> Iterator[
     """Images in folders of classes, at any depth."""
     by_path = {folder.path: folder for folder in folders}
     for image in images:
-        for parent in _with_parents(image.rpartition("/")[0]):
-            folder = by_path.get(parent)
+        for parent in PurePosixPath(image).parents:  # the nearest first
+            folder = by_path.get(str(parent))
             if folder:
                 yield Record(image, folder.class_id, folder.split)
                 break

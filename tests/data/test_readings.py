@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.data import class_folders, images, layouts
 from helpers.data.annotations import Annotation
-from helpers.data.class_folders import Question, Tree
+from helpers.data.class_folders import Question, folder_tree
 from helpers.data.records import Record
 from helpers.data.sources import Source
 from tests.conftest import ilsvrc, jpeg, tiny_imagenet, voc
@@ -33,10 +33,10 @@ from tests.data.conftest import (
 
 def read(paths):
     """Class and split of folders, for images in folders."""
-    tree = Tree([f"{path}/{image}.png" for path in paths for image in range(2)])
+    top = folder_tree([f"{path}/{image}.png" for path in paths for image in range(2)])
     return {
         (folder.path, folder.class_id, folder.split)
-        for folder in class_folders.class_folders_of(tree)
+        for folder in class_folders.class_folders_of(top)
     }
 
 
