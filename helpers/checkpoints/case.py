@@ -31,7 +31,6 @@ from helpers.scoring.store import Store
 FACTS = [
     "checkpoint",  # path of the file in its folder
     "model_id",
-    "bytes",  # digest of the file
     "weights",  # checksum of the network's tensors, with their names
     "network",  # in words, see ``builders.describe``
     "residual",  # whether it is a ResNet
@@ -251,7 +250,7 @@ def _examined(
         facts["fault"] = reason.replace(path.name, "it", 1)
         return Examined(path, reading, facts, None)
     words, residual = builders.describe(loaded.network)
-    facts |= dict(model.facts) | {
+    facts |= {
         "model_id": model.model_id,
         "network": words,
         "residual": residual,

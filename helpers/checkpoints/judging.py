@@ -399,24 +399,17 @@ def _combined_with_labels(
         The table with new accuracies and half widths, and the columns labelled_right,
         counted_low and counted_high; and the covariance of the accuracies' errors.
     """
-    shares = table["model_id"].map(
-        {model_id: is_right.mean() for model_id, is_right in right.items()}
+    shares = pd.DataFrame.from_dict(
+        {
+            model_id: [is_right.mean(), *wilson(int(is_right.sum()), len(is_right))]
+            for model_id, is_right in right.items()
+        },
+        orient="index",
+        columns=["labelled_right", "counted_low", "counted_high"],
     )
-    shares = shares.astype(float)
-    images = len(next(iter(right.values())))
-    intervals = [
-        wilson(round(share * images), images)
-        if np.isfinite(share)
-        else (np.nan, np.nan)
-        for share in shares
-    ]
-    table = table.assign(
-        labelled_right=shares,
-        counted_low=[low for low, _ in intervals],
-        counted_high=[high for _, high in intervals],
-    )
+    table = table.join(shares, on="model_id")
     covariance = np.diag(table["error"] ** 2)
-    has_labels = judged & shares.notna()
+    has_labels = judged & table["labelled_right"].notna()
     combined = np.flatnonzero(has_labels & beyond_studies.eq(""))  # rows
     if len(combined):
         accuracy, block = combine_with_labels(

@@ -111,7 +111,7 @@ def as_model(path: Path, name: str, reading: Reading, normalise: v2.Compose) -> 
     """A checkpoint as a model for which measures can be computed.
 
     Its id depends on all that its values depend on: the bytes of its files, how they
-    are read, and the normalisation. ``facts``: checkpoint, bytes.
+    are read, and the normalisation.
 
     Args:
         path: of the file, or of the first of its shards.
@@ -124,15 +124,12 @@ def as_model(path: Path, name: str, reading: Reading, normalise: v2.Compose) -> 
         ValueError: if it is not a regular file, or if a shard is missing.
     """
     content = "".join(_bytes_digest(file) for file in contents.shards(path))
-    decisive = f"{reading.architecture} {normalise} {content}"
-    if reading.part or reading.order:
-        decisive += f" {reading.part} {reading.order}"
+    decisive = f"{reading} {normalise} {content}"
     digest = hashlib.blake2b(decisive.encode(), digest_size=6).hexdigest()
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[-60:]
     return Model(
         f"{plain}-{digest}",
         partial(_network, path, reading),
-        facts={"checkpoint": name, "bytes": content},
         normalise=normalise,
     )
 

@@ -72,25 +72,15 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
         sentences.append(
             _sentence("refused", names=names, verdict=verdict, reason=reason)
         )
-    # Files that cannot be read have no digest.
-    readable = facts[facts["bytes"].ne("")]
-    for _, rows in readable.groupby("bytes", sort=False):
+    # Files that cannot be read have no checksum.
+    readable = facts[facts["weights"].ne("")]
+    for _, rows in readable.groupby("weights", sort=False):
         if len(rows) > 1:
-            sentences.append(_sentence("same_file", names=rows["checkpoint"].tolist()))
-    sentences += _of_same_weights(facts)
+            names = rows["checkpoint"].tolist()
+            sentences.append(_sentence("same_weights", names=names))
     for row in facts[facts["notes"].ne("")].itertuples():
         sentences.append(_sentence("note", checkpoint=row.checkpoint, text=row.notes))
     return sentences + _too_low(table, facts) + _truth(table)
-
-
-def _of_same_weights(facts: pd.DataFrame) -> list[str]:
-    """A sentence on each group of different files that hold the same weights."""
-    files = facts[facts["weights"].ne("")].drop_duplicates("bytes")
-    return [
-        _sentence("same_weights", names=rows["checkpoint"].tolist())
-        for _, rows in files.groupby("weights", sort=False)
-        if len(rows) > 1
-    ]
 
 
 def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:

@@ -106,8 +106,8 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
         )
         == 1
     )
-    assert "a.safetensors and copy.safetensors are the same file." in said
-    assert "a.safetensors and wrapped.pt hold the same weights." in said
+    equal = "a.safetensors and copy.safetensors and wrapped.pt hold the same weights."
+    assert equal in said
     table = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
     assert table.loc["a.safetensors", "accuracy"] == pytest.approx(
         table.loc["copy.safetensors", "accuracy"]
