@@ -256,15 +256,7 @@ def train_autoencoder(
         epochs: passes over the images.
         seed: of weights, order and u.
         device: of the training.
-
-    Raises:
-        ValueError: for other sides.
     """
-    if any(side % 4 for side in images.shape[-2:]):
-        raise ValueError(
-            "the auto-encoder takes sides that are multiples of 4, got "
-            f"{tuple(images.shape)}; take another image_size"
-        )
     random = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

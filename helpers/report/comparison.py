@@ -101,13 +101,9 @@ def predictions(
         if equal_architectures:
             of_study = of_study[equal_numbers(of_study["architecture"], seed=0)]
         models[name] = of_study.reset_index(drop=True)
-    columns = set.intersection(*(set(table.columns) for table in models.values()))
-    titles = {name: titles[name] for name in titles if name in columns}
-    axes = [name for name in (*KIND, *SETTING) if name in columns]
-    return pd.concat(
-        [across_studies(models, name, axes, titles) for name in names],
-        ignore_index=True,
-    )
+    axes = (*KIND, *SETTING)
+    parts = [across_studies(models, name, axes, titles) for name in names]
+    return pd.concat(parts, ignore_index=True)
 
 
 def write(

@@ -79,5 +79,4 @@ def errors_across_studies(
         name: published_models(reports, name) for name in others if name != study
     }
     studies[study] = models
-    axes = [name for name in (*KIND, *SETTING) if name in models]
-    return across_studies(studies, study, axes, measures)
+    return across_studies(studies, study, (*KIND, *SETTING), measures)
