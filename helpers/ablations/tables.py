@@ -7,6 +7,7 @@ sizes, and Grad-CAM beside them: a sample of the images.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -379,62 +380,38 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     """
     values = records.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
     costs = records.table(ATTRIBUTED, "costs")
-    methods = costs["method"].unique()
-    means = {name: finite_mean(single.T) for name, single in values.items()}
+    choices = list(product(chance.LESS_CHANCE, costs["method"].unique()))
+    names = [f"{measure}, {method}" for measure, method in choices]
+    models = bootstrap.models.assign(
+        **{name: finite_mean(values[name].T) for name in names}
+    )
     of_attributions = Bootstrap(
-        bootstrap.models.assign(**means),
+        models,
         _values_of_test_images(bootstrap) | values,
         draws=bootstrap.draws,
         seed=bootstrap.seed,
     )
-    tables = [
-        _attribution_rows(of_attributions, values, measure, methods)
-        for measure in chance.LESS_CHANCE
-    ]
+    r = of_attributions.estimate(names)
+    # For each choice the number of Grad-CAM's with the same measure.
+    cams = [names.index(f"{measure}, {_PAPER_METHOD}") for measure, _ in choices]
+    low, high = percentile_interval(r.draws - r.draws[:, cams], r.configurations)
+    table = pd.DataFrame(choices, columns=["measure", "method"]).assign(
+        images=[values[name].shape[1] for name in names],
+        n=r.n,
+        mean=models[names].mean().to_numpy(),
+        reliability=[reliability(values[name]) for name in names],
+        pearson_r=r.value,
+        ci_low=r.low,
+        ci_high=r.high,
+        kendall_tau=kendall(models[names], models["gap"]),
+        minus_cam=r.value - r.value[cams],
+        minus_cam_low=low,
+        minus_cam_high=high,
+    )
     by_method = costs.groupby("method")
     # A method has one reason; max skips the "" of models with maps, which sorts first.
     per_method = by_method[COSTS].median().join(by_method["reason"].max())
-    table = pd.concat(tables, ignore_index=True)
     return table.merge(per_method, left_on="method", right_index=True)
-
-
-def _attribution_rows(
-    bootstrap: Bootstrap,
-    values: Mapping[str, NDArray[np.float32]],
-    measure: str,
-    methods: Sequence[str],
-) -> pd.DataFrame:
-    """Rows of ``attributions_compared`` of one measure, without costs.
-
-    Args:
-        bootstrap: of models with a column for each of ``values``.
-        values: (models, images) by "<measure>, <method>".
-        measure: its name.
-        methods: of attribution, Grad-CAM among them.
-    """
-    names = [f"{measure}, {method}" for method in methods]
-    models = bootstrap.models
-    r = bootstrap.estimate(names)
-    cam = list(methods).index(_PAPER_METHOD)  # the column to compare with
-    differences = r.draws - r.draws[:, cam, None]  # (draws, methods)
-    low, high = percentile_interval(differences, r.configurations)
-    return pd.DataFrame(
-        {
-            "measure": measure,
-            "method": methods,
-            "images": [values[name].shape[1] for name in names],
-            "n": r.n,
-            "mean": models[names].mean().to_numpy(),
-            "reliability": [reliability(values[name]) for name in names],
-            "pearson_r": r.value,
-            "ci_low": r.low,
-            "ci_high": r.high,
-            "kendall_tau": kendall(models[names], models["gap"]),
-            "minus_cam": r.value - r.value[cam],
-            "minus_cam_low": low,
-            "minus_cam_high": high,
-        }
-    )
 
 
 def equivalence_verdict(low: float, high: float) -> str:
