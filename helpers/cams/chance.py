@@ -20,7 +20,6 @@ box that it matches best; box_found, 1 if box_iou is at least 0.5 (Russakovsky e
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -192,12 +191,18 @@ def _scores(
     masks = cut(values)
     values = values.flatten(1)  # (B, S * S)
     in_target = targets.float()
-    counts = _count_pixels(masks.flatten(1), values, in_target)
-    matched_iou, precision = _by_levels(values, in_target, counts.areas)
-    union = counts.marked.unsqueeze(1) + counts.areas - counts.common
+    # One product of matrices replaces, with masks and values as (B, 1, S * S),
+    #     common = (masks * in_target).sum(2)
+    #     energy = (values * in_target).sum(2)
+    # Float32 counts pixels exactly up to 2^24.
+    both = torch.stack([masks.flatten(1).float(), values], 1)  # (B, 2, S * S)
+    common, energy = torch.bmm(both, in_target.mT).unbind(1)  # (B, 1 + K) each
+    marked = masks.flatten(1).sum(1)  # (B,) pixels of the mask
+    areas = in_target.sum(2)  # (B, 1 + K) pixels of each target
+    matched_iou, precision = _by_levels(values, in_target, areas)
     with_chance = {  # (B, 1 + K) each
-        "iou": counts.common / union,
-        "energy_in_box": (counts.energy / values.sum(1, keepdim=True)).nan_to_num(0),
+        "iou": common / (marked.unsqueeze(1) + areas - common),
+        "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
         "pointing_game": _points_into(maps, targets, size),
         "area_matched_iou": matched_iou,
         "pixel_average_precision": precision,
@@ -208,52 +213,20 @@ def _scores(
         scores[name] = score[:, 0].float()
         # Another image whose boxes have no pixel gives NaN (0 / 0) and is left out.
         scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
+    pixels = {
+        "empty_map": marked == 0,
+        "map_pixels": marked,
+        "box_pixels": areas[:, 0].int(),
+        "common_pixels": common[:, 0].int(),
+        "image_pixels": torch.full_like(marked, size**2),
+        "mask_area": marked / size**2,
+        "box_area": areas[:, 0] / size**2,
+    }
+    corners = dict(zip(("x0", "y0", "x1", "y1"), rectangles.unbind(1), strict=True))
     columns = {
         name: score.masked_fill(undefined, torch.nan) for name, score in scores.items()
     }
-    corners = dict(zip(("x0", "y0", "x1", "y1"), rectangles.unbind(1), strict=True))
-    return _areas(counts, size) | corners | columns
-
-
-class _Counts(NamedTuple):
-    """Numbers of pixels in B masks and their targets, and sums of maps in targets."""
-
-    marked: Tensor  # (B,) pixels of the mask
-    areas: Tensor  # (B, 1 + K) pixels of each target
-    common: Tensor  # (B, 1 + K) pixels of the mask in each target
-    energy: Tensor  # (B, 1 + K) sum of the map in each target
-
-
-def _count_pixels(masks: Tensor, values: Tensor, in_target: Tensor) -> _Counts:
-    """Count pixels of masks and sum maps in targets.
-
-    Args:
-        masks: (B, P) bool.
-        values: (B, P) of the maps.
-        in_target: (B, 1 + K, P), 1 in the target and 0 outside.
-    """
-    # One product of matrices replaces, with masks and values as (B, 1, P),
-    #     common = (masks * in_target).sum(2)
-    #     energy = (values * in_target).sum(2)
-    # Float32 counts pixels exactly up to 2^24.
-    both = torch.stack([masks.float(), values], 1)  # (B, 2, P)
-    common, energy = torch.bmm(both, in_target.mT).unbind(1)
-    marked = masks.sum(1, dtype=torch.int32)
-    return _Counts(marked, in_target.sum(2).int(), common.int(), energy)
-
-
-def _areas(counts: _Counts, size: int) -> dict[str, Tensor]:
-    """Areas of masks and boxes in pixels and as shares of the image, (B,) each."""
-    in_boxes = counts.areas[:, 0]
-    return {
-        "empty_map": counts.marked == 0,
-        "map_pixels": counts.marked,
-        "box_pixels": in_boxes,
-        "common_pixels": counts.common[:, 0],
-        "image_pixels": torch.full_like(counts.marked, size**2),
-        "mask_area": counts.marked / size**2,
-        "box_area": in_boxes / size**2,
-    }
+    return pixels | corners | columns
 
 
 def _rectangle_scores(
