@@ -67,7 +67,6 @@ SAMPLED_METHODS = tuple(
 )
 # The way in which maps were computed, and what they are compared with: columns.
 WAY = ["method", "formula", "layer", "class_used", "annotation", "image_size"]
-KEYS = [*WAY, "threshold", "subset"]
 _BATCH = 256  # images per pass; the noise of Smooth Grad-CAM++ depends on it
 _CAPTUM_BATCH = 16
 _VERSION = 1  # of the values
@@ -341,21 +340,36 @@ def closed_form_scores(
     """
     closed = closed_form(subject)
     scores = _Scores(subject, closed, settings)
+    way_of_paper = grad_cam_way(closed.stage.name, subject.size)
     for key, maps in closed.maps.items():
         method, formula, class_used = key
-        way = {
+        way = way_of_paper | {
             "method": method,
             "formula": formula,
-            "layer": closed.stage.name,
             "class_used": class_used,
-            "annotation": BOXES,
-            "image_size": subject.size,
         }
         scores.add(maps, way)
         if key == PAPER_MAPS:
             for name, annotated in masks.items():
                 scores.add_overlap(maps, annotated, way | {"annotation": name})
     return scores.record()
+
+
+def grad_cam_way(layer: str, size: int) -> dict[str, Any]:
+    """Values of the columns ``WAY`` for the paper's maps, beside annotated boxes.
+
+    Args:
+        layer: name of the last stage.
+        size: side of the images in pixels.
+    """
+    return {
+        "method": "grad_cam",
+        "formula": CORRECT,
+        "layer": layer,
+        "class_used": PREDICTED,
+        "annotation": BOXES,
+        "image_size": size,
+    }
 
 
 class _Scores:
@@ -517,15 +531,9 @@ def _other_ways(
     subject: Subject, stage: Stage, settings: AblationSettings
 ) -> Iterator[tuple[dict[str, str | int], nn.Module]]:
     """Ways to compute maps, as values of the columns ``WAY``, with their layer."""
-    last_stage_way = {
-        "formula": CORRECT,
-        "layer": stage.name,
-        "class_used": PREDICTED,
-        "annotation": BOXES,
-        "image_size": subject.size,
-    }
+    grad_cam = grad_cam_way(stage.name, subject.size)
     for method in settings.methods:
-        way = last_stage_way | {"method": method}
+        way = grad_cam | {"method": method}
         if method == "eigen_cam":
             way["class_used"] = NO_CLASS
         yield way, stage.layer
@@ -533,12 +541,11 @@ def _other_ways(
             yield way | {"formula": TORCHCAM}, stage.layer
     for name, layer in hooks.stage_layers(subject.network).items():
         for method in LAYER_METHODS:
-            yield last_stage_way | {"method": method, "layer": name}, layer
+            yield grad_cam | {"method": method, "layer": name}, layer
     sides = [max(8, round(scale * subject.size)) for scale in settings.scales]
     for side in dict.fromkeys(sides):
         if side != subject.size:
-            way = last_stage_way | {"method": "grad_cam", "image_size": side}
-            yield way, stage.layer
+            yield grad_cam | {"image_size": side}, stage.layer
 
 
 def _maps_of(

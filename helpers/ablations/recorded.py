@@ -12,9 +12,8 @@ from torch import Tensor
 from helpers.ablations.compute import (
     BOXES,
     CLOSED,
-    CLOSED_FORMS,
-    PREDICTED,
     AblationSettings,
+    grad_cam_way,
     overlap_rows,
     with_way,
 )
@@ -101,15 +100,7 @@ def scores_of_maps(
         a map that was not rounded. Without rows where records lack maps of some images.
     """
     size = images.images.shape[-1]
-    method, formula = CLOSED_FORMS[0]  # Grad-CAM
-    # How the maps were made: columns ``compute.WAY``, without the annotation.
-    way = {
-        "method": method,
-        "formula": formula,
-        "layer": layer,
-        "class_used": PREDICTED,
-        "image_size": size,
-    }
+    way = grad_cam_way(layer, size)
     annotations = {BOXES: overlap.box_masks(images.boxes, size), **masks}
     scores = []
     corrected = []
@@ -123,7 +114,7 @@ def scores_of_maps(
             rows = with_way(rows, way | {"annotation": name})
             scores.append(rows.assign(model_id=model_id))
         means = record["scores"].set_index("measure")["value"]
-        row = way | {"annotation": BOXES, "n": len(images), "model_id": model_id}
+        row = way | {"n": len(images), "model_id": model_id}
         corrected.append(row | means[list(chance.CORRECTED)].to_dict())
     if not scores:
         return {"scores": pd.DataFrame(), "corrected": pd.DataFrame()}

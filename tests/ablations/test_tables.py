@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.ablations import report, tables
-from helpers.ablations.compute import ATTRIBUTED, KEYS
+from helpers.ablations.compute import ATTRIBUTED, WAY
 from helpers.cams import chance
 from helpers.scoring.models import Model
 from helpers.scoring.store import Records
@@ -16,6 +16,7 @@ from helpers.statistics.correlations import kendall, pearson
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
 
+KEYS = [*WAY, "threshold", "subset"]
 PAPER = {
     "method": "grad_cam",
     "formula": "correct",
