@@ -293,6 +293,6 @@ def read_or_shift(folder: Path, images: Tensor, name: str, seed: int = 0) -> Ten
     path = folder / f"{name}-{digest.hexdigest()}.safetensors"
     tensors = read_tensors(path)
     if tensors is None:
-        write_tensors(path, {"images": shifted(images, name, seed)})
-        tensors = read_tensors(path)
+        tensors = {"images": shifted(images, name, seed)}
+        write_tensors(path, tensors)
     return tensors["images"]

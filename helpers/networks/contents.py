@@ -386,12 +386,13 @@ def _locate_state_dict(
     if not usual:
         return choose_network(list(states), part, file)
     main = max(usual, key=lambda name: len(states[name]))
-    main_names = set(_unwrapped(states[main]))
-    candidates = [
-        name
-        for name, state in states.items()
-        if name in usual or _share_half(main_names, set(_unwrapped(state)))
-    ]
+    main_names = _unwrapped(states[main]).keys()
+    candidates = []
+    for name, state in states.items():
+        names = _unwrapped(state).keys()
+        half = min(len(main_names), len(names)) / 2
+        if name in usual or len(main_names & names) >= half:
+            candidates.append(name)
     place, notes = choose_network(candidates, part, file)
     others = [name for name in states if name not in candidates]
     if others:
@@ -401,11 +402,6 @@ def _locate_state_dict(
             f"those under {place!r} are taken",
         )
     return place, notes
-
-
-def _share_half(first: set[str], second: set[str]) -> bool:
-    """Whether two sets share at least half of the smaller one."""
-    return len(first & second) >= min(len(first), len(second)) / 2
 
 
 def _unwrapped(state: Mapping[str, Tensor]) -> State:

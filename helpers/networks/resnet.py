@@ -107,9 +107,7 @@ def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
 
     Cached, since each copy to a GPU makes the host wait for it.
     """
-
-    def on_device(values: tuple[float, ...]) -> Tensor:
-        return torch.tensor(values).mul(255).view(1, 3, 1, 1).to(device)
-
     with torch.inference_mode(False):
-        return on_device(_MEAN), on_device(_STANDARD_DEVIATION)
+        statistics = torch.tensor([_MEAN, _STANDARD_DEVIATION]).mul(255)
+        mean, standard_deviation = statistics.view(2, 1, 3, 1, 1).to(device)
+        return mean, standard_deviation

@@ -80,7 +80,9 @@ def check_numbers(
             f"{name} was refused: {_with_first(unusable, weights)} are not real "
             "weights; save float32"
         )
-    infinite = [key for key, value in weights.items() if _is_not_finite(value)]
+    infinite = [
+        key for key, value in weights.items() if not value.float().isfinite().all()
+    ]
     if infinite:
         raise ValueError(
             f"{name} was refused: {_with_first(infinite, weights)} are not finite; its "
@@ -95,10 +97,6 @@ def _with_first(keys: Sequence[str], weights: Mapping[str, Tensor]) -> str:
 
 def _is_unusable(value: Tensor) -> bool:
     return value.is_meta or value.dtype not in _REAL or value.layout != torch.strided
-
-
-def _is_not_finite(value: Tensor) -> bool:
-    return not bool(value.float().isfinite().all())
 
 
 def read_weights(source: str, architecture: str) -> State:

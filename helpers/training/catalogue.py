@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -347,12 +348,7 @@ def keep_checkpoints(
         Rows of these models, smallest gap first, with the column ``file``. The header
         of each file holds the same facts.
     """
-    # A run that is not complete stays: load_network says that its weights are missing.
-    has_only_records = [
-        not is_trained_here(work, name) and is_complete(work, name)
-        for name in models["run_id"]
-    ]
-    has_weights = ~np.array(has_only_records, dtype=bool)
+    has_weights = models["run_id"].map(partial(is_trained_here, work)).astype(bool)
     ordered = models[models["gap"].notna() & has_weights]
     ordered = ordered.sort_values(["gap", "model_id"])
     ranks = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))

@@ -113,13 +113,19 @@ def side_by_side(
         outcomes = _in_processes(process, items, processes, start, show)
     faults = []
     for outcome in outcomes:
-        if outcome.fault is None:
+        fault = outcome.fault
+        if fault is None:
             yield outcome.item, outcome.result
-        elif breaks_process(outcome.fault):
+            continue
+        words = f"{outcome.item}: {type(fault).__name__}: {fault}"
+        if breaks_process(fault):
             outcomes.close()
-            raise RuntimeError(_message_of_gpu_fault(outcome)) from outcome.fault
-        else:
-            faults.append(_fault_in_words(outcome))
+            raise RuntimeError(
+                f"{words}\nAfter this error CUDA computes nothing more in this "
+                "process, so the rest was not tried: look at the GPU (nvidia-smi) and "
+                "run again; what is complete is kept"
+            ) from fault
+        faults.append(words)
     if faults:
         raise RuntimeError(
             f"{len(faults)} of {len(items)} failed; the others are complete. "
@@ -204,20 +210,6 @@ def _in_processes(
                 show()
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _fault_in_words(outcome: _Outcome) -> str:
-    """Name an item, and the kind and the message of its fault."""
-    return f"{outcome.item}: {type(outcome.fault).__name__}: {outcome.fault}"
-
-
-def _message_of_gpu_fault(outcome: _Outcome) -> str:
-    """Say that nothing more can be computed in a process whose GPU failed."""
-    return (
-        f"{_fault_in_words(outcome)}\nAfter this error CUDA computes nothing more in "
-        "this process, so the rest was not tried: look at the GPU (nvidia-smi) and run "
-        "again; what is complete is kept"
-    )
 
 
 def _start_worker(threads: int, shared: Callable[[], Any]) -> None:

@@ -205,8 +205,8 @@ class Batch:
     strong_draws: StrongDraws | None = None  # those of stronger augmentation
     guide: looking.Guide | None = None  # target regions of the class activation maps
 
-    def of(self, part: slice) -> "Batch":
-        """Select a part of the images."""
+    def of(self, part: Tensor | slice) -> "Batch":
+        """Select a part of the images (integer indices, or a slice: no copy)."""
         return Batch(
             self.indices[part],
             self.labels[part],
@@ -333,14 +333,9 @@ def _images_of_epoch(
         ).to(device)
     if count % config.batch_size == 1:
         order = order[:-1]
-    order = order.to(device)
-    return Batch(
-        order,
-        split.labels[order],
-        draws.of(order) if draws else None,
-        strong_draws.of(order) if strong_draws else None,
-        guide.of(order) if guide else None,
-    )
+    images = torch.arange(count, device=device)
+    whole = Batch(images, split.labels, draws, strong_draws, guide)
+    return whole.of(order.to(device))
 
 
 def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
@@ -481,10 +476,7 @@ def history_so_far(folder: Path) -> list[Epoch]:
         Empty before the first checkpoint, after the last epoch, and if the file is
         damaged.
     """
-    try:
-        return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
-    except json.JSONDecodeError:
-        return []
+    return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
 
 
 @dataclass
