@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from helpers.cams import attribution, chance
 from helpers.cams.maps import normalise_maps
+from helpers.data.images import ImageSet
 
 CAM = "grad_cam"
 COSTS = ["seconds", "forward_passes", "backward_passes"]
@@ -28,7 +29,10 @@ class Attributed(NamedTuple):
 
 
 def above_chance(
-    maps_normalised: Tensor, images: Any, threshold: float, device: torch.device | str
+    maps_normalised: Tensor,
+    images: ImageSet,
+    threshold: float,
+    device: torch.device | str,
 ) -> pd.DataFrame:
     """Localization of each map minus that with boxes of other images.
 
@@ -94,7 +98,7 @@ def maps_by_captum(
 def attribution_scores(
     cam: Tensor,
     by_captum: Iterable[Attributed],
-    images: Any,
+    images: ImageSet,
     threshold: float,
     device: torch.device | str,
 ) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from helpers.cams.maps import (
     layer_maps,
     normalise_maps,
 )
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import json_digest
 from helpers.networks import hooks, resnet
 from helpers.scoring.classification import logits_of
@@ -140,7 +141,7 @@ class Subject(NamedTuple):
     """A network, and the images that its maps are computed of."""
 
     network: nn.Module  # in evaluation mode
-    images: Any
+    images: ImageSet
     normalise: Callable[[Tensor], Tensor]  # turns pixels into the network's input
     device: torch.device | str
 
@@ -178,7 +179,7 @@ class Subject(NamedTuple):
 
 def ablations_of(
     model: Model,
-    data: Any,
+    data: StudyData,
     parts: Sequence[str],
     *,
     settings: AblationSettings,
@@ -618,7 +619,7 @@ def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn
 
 def untrained_scores(
     model: Model,
-    data: Any,
+    data: StudyData,
     parts: Sequence[str],
     *,
     settings: AblationSettings,

@@ -20,6 +20,7 @@ from helpers.ablations.compute import (
 from helpers.cams import chance, overlap
 from helpers.cams.maps import from_integers
 from helpers.cams.masks import make_masks
+from helpers.data.images import ImageSet
 from helpers.files import json_digest, write_json
 from helpers.networks import hooks
 from helpers.report.tables import read
@@ -78,7 +79,7 @@ def masks_of_images(
 
 def scores_of_maps(
     records: Records,
-    images: Any,
+    images: ImageSet,
     masks: Mapping[str, Tensor],
     settings: AblationSettings,
     layer: str,

@@ -74,7 +74,7 @@ def overlaps_at(
     outside = [level for level in thresholds if not 0 < level <= 1]
     if outside:
         raise ValueError(f"thresholds must be in (0, 1], and {outside[0]} is not")
-    boxes = torch.as_tensor(np.asarray(boxes)).long()
+    boxes = torch.as_tensor(boxes)
     in_boxes = chance.pixels_in_boxes(boxes, size)
     images = torch.arange(len(boxes)).unsqueeze(1)
     # (N, 1 + D): each image, then D others, with whose boxes its map is compared too.

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from helpers.cams import detection, overlap
 from helpers.data.decode import FORMATS
+from helpers.data.images import ImageSet
 from helpers.files import from_root
 
 # Names of OpenCV's detectors.
@@ -33,27 +33,18 @@ _COLOUR_GAUSSIANS = 5
 _MODEL_SIZE = 65  # length of the array of such a model in OpenCV
 
 
-def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
+def make_masks(provider: str, images: ImageSet, path: str = "") -> Tensor:
     """Mark the salient object of every image.
 
     Args:
         provider: one of ``MASK_PROVIDERS``; "folder" reads masks that another program
             made.
-        images: an image set of N images, with pixels.
+        images: N images with their pixels.
         path: of the folder of masks for "folder", from the project's root.
 
     Returns:
         (N, S, S) bool on the CPU; a mask may be empty.
-
-    Raises:
-        ValueError: if the images have no pixels.
     """
-    if images.images.device.type == "meta":
-        raise ValueError(
-            "masks of objects are made of pixels, which records do not have: put the "
-            "images where notebook 01 reads them (data_path) and run this notebook "
-            "again"
-        )
     if provider == "folder":
         return masks_from_folder(path, images.names, images.images.shape[-1])
     if provider == "spectral_residual":
@@ -287,7 +278,7 @@ def _read_mask(file: Path, size: int) -> NDArray[np.bool_]:
     return np.asarray(mask.resize((size, size), Image.Resampling.NEAREST)) > 0
 
 
-def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
+def image_quality(masks: Tensor, images: ImageSet) -> pd.DataFrame:
     """Compare each mask with the boxes of its image.
 
     Args:
@@ -308,7 +299,7 @@ def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
     )
 
 
-def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
+def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
     """Quality of the masks of one provider; Du et al. 2024, Table 7.
 
     Args:

@@ -22,6 +22,7 @@ from matplotlib.gridspec import GridSpec, GridSpecFromSubplotSpec
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from helpers.cams import overlap
 from helpers.files import complete_or_absent
@@ -61,7 +62,7 @@ class Look:
 
     name: str
     gap: float  # training minus test accuracy
-    maps: NDArray[np.float32]  # (photographs, side, side) in [0, 1]
+    maps: Tensor  # (photographs, side, side) in [0, 1]
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Scene:
     """
 
     photographs: NDArray[np.uint8]
-    boxes: NDArray[np.int16]
+    boxes: Tensor
     looks: tuple[Look, Look]
     networks: pd.DataFrame
     start_r: float
@@ -108,14 +109,17 @@ def scene_of(report: Path) -> Scene | None:
     extremes = networks.sort_values("gap", kind="stable").iloc[[0, -1]]
     size = int(published["image_size"])
     pictured = len(published["thumbnails"])
-    boxes = published["boxes"][:pictured]
-    inside = overlap.box_masks(torch.as_tensor(boxes).long(), size)
+    all_boxes = torch.as_tensor(published["boxes"])
+    boxes = all_boxes[:pictured]
+    inside = overlap.box_masks(boxes, size)
     looks = [_look(row, published, pictured, size) for _, row in extremes.iterrows()]
-    overlaps = [_overlap(area_mask(look.maps, inside), inside) for look in looks]
+    overlaps = [
+        overlap.mask_iou(area_mask(look.maps, inside), inside).double()
+        for look in looks
+    ]
     chosen = spread(overlaps[0] - overlaps[1], inside, _PHOTOGRAPHS)
     for look in looks:
         look.maps = look.maps[chosen]
-    all_boxes = torch.as_tensor(published["boxes"]).long()
     return Scene(
         photographs=np.stack([_decoded(published, row, size) for row in chosen]),
         boxes=boxes[chosen],
@@ -139,9 +143,8 @@ def _look(
     row: pd.Series, published: Mapping[str, Any], pictured: int, size: int
 ) -> Look:
     place = published["model_ids"].tolist().index(row["model_id"])
-    maps = published["maps"][place, :pictured].astype(np.float32) / 255
-    enlarged = overlap.upsample(torch.from_numpy(maps), size).numpy()
-    return Look(kind_words(row), float(row["gap"]), enlarged)
+    maps = torch.from_numpy(published["maps"][place, :pictured]).float() / 255
+    return Look(kind_words(row), float(row["gap"]), overlap.upsample(maps, size))
 
 
 def _decoded(published: Mapping[str, Any], row: int, size: int) -> NDArray[np.uint8]:
@@ -149,7 +152,7 @@ def _decoded(published: Mapping[str, Any], row: int, size: int) -> NDArray[np.ui
     return np.asarray(picture.resize((size, size)))
 
 
-def area_mask(maps: NDArray[np.float32], inside: torch.Tensor) -> torch.Tensor:
+def area_mask(maps: Tensor, inside: Tensor) -> Tensor:
     """Masks of the highest pixels of each map, as large as the object's box.
 
     Args:
@@ -159,20 +162,14 @@ def area_mask(maps: NDArray[np.float32], inside: torch.Tensor) -> torch.Tensor:
     Returns:
         (n, side, side) of bool; of equal pixels at the limit all are taken.
     """
-    flat = torch.from_numpy(maps).flatten(1)
+    flat = maps.flatten(1)
     ordered = flat.sort(1, descending=True).values
     last = inside.flatten(1).sum(1).clamp(min=1) - 1
     limits = ordered.gather(1, last.unsqueeze(1))
     return (flat >= limits).view(inside.shape)
 
 
-def _overlap(masks: torch.Tensor, inside: torch.Tensor) -> NDArray[np.float64]:
-    return overlap.mask_iou(masks, inside).double().numpy()
-
-
-def spread(
-    differences: NDArray[np.float64], inside: torch.Tensor, count: int
-) -> list[int]:
+def spread(differences: Tensor, inside: Tensor, count: int) -> list[int]:
     """Photographs spread evenly over the differences, the largest first.
 
     Args:
@@ -184,11 +181,11 @@ def spread(
         Their numbers: the photographs in order are cut into ``count`` equal parts, and
         the middle one of each part is taken.
     """
-    usable = inside.flatten(1).any(1).numpy() & np.isfinite(differences)
-    places = np.flatnonzero(usable)
-    ordered = places[np.argsort(-differences[places], kind="stable")]
-    middles = (np.arange(count) + 0.5) / count * len(ordered)
-    return ordered[middles.astype(int)].tolist()
+    usable = inside.flatten(1).any(1) & differences.isfinite()
+    places = usable.nonzero().squeeze(1)
+    ordered = places[differences[places].argsort(descending=True, stable=True)]
+    middles = (torch.arange(count) + 0.5) / count * len(ordered)
+    return ordered[middles.long()].tolist()
 
 
 def draw(scene: Scene, *, narrow: bool = False) -> Figure:
@@ -225,7 +222,7 @@ def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
     """Three rows of four: maps of both networks, and masks of both measures."""
     axes = places.subplots()
     side = scene.photographs.shape[1]
-    inside = overlap.box_masks(torch.as_tensor(scene.boxes).long(), side)
+    inside = overlap.box_masks(scene.boxes, side)
     for row, look in enumerate(scene.looks):
         masks = area_mask(look.maps, inside)
         size = "Smallest" if row == 0 else "Largest"
@@ -235,11 +232,11 @@ def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
             ax.contour(masks[column], [0.5], colors="white", linewidths=1.5)
     _head(axes[2, 0], "Published cut:", "0.1 of the peak")
     _head(axes[2, 2], "Corrected:", "the box's area")
-    cut = [torch.from_numpy(look.maps[:1] >= _THRESHOLD) for look in scene.looks]
+    cut = [look.maps[:1] >= _THRESHOLD for look in scene.looks]
     cut += [area_mask(look.maps[:1], inside[:1]) for look in scene.looks]
     for ax, mask, size in zip(axes[2], cut, 2 * ["small", "large"], strict=True):
-        _tile(ax, scene, 0, np.where(mask[0], 1.0, _DIM))
-        iou = _overlap(mask, inside[:1])[0]
+        _tile(ax, scene, 0, torch.where(mask[0], 1.0, _DIM))
+        iou = overlap.mask_iou(mask, inside[:1]).item()
         label = ax.text(0.03, 0.04, f"{size} gap: {iou:.2f}", transform=ax.transAxes)
         label.set(fontsize=12.5, color="white")
         label.set_bbox({"facecolor": "black", "linewidth": 0, "pad": 1.5})
@@ -252,11 +249,11 @@ def _head(ax: Axes, bold: str, rest: str) -> None:
     ax.annotate(f" {rest}", (1, 0), xycoords=title, va="bottom", fontsize=12.5)
 
 
-def _tile(ax: Axes, scene: Scene, column: int, brightness: NDArray[Any]) -> None:
-    pixels = scene.photographs[column] / 255 * brightness[:, :, None]
+def _tile(ax: Axes, scene: Scene, column: int, brightness: Tensor) -> None:
+    pixels = scene.photographs[column] / 255 * brightness[:, :, None].numpy()
     ax.imshow(pixels, interpolation="bilinear")
     ax.set_axis_off()
-    cams.draw_boxes(ax, torch.as_tensor(scene.boxes[column]))
+    cams.draw_boxes(ax, scene.boxes[column])
 
 
 def _draw_networks(axes: Sequence[Axes], scene: Scene) -> dict[str, Colour]:
@@ -323,9 +320,9 @@ def digest(scene: Scene) -> str:
     shown = blake2b(digest_size=16)
     for look in scene.looks:
         shown.update(f"{look.name} {look.gap:.6f}".encode())
-        shown.update((255 * look.maps).round().astype(np.uint8).tobytes())
+        shown.update((255 * look.maps).round().byte().numpy().tobytes())
     shown.update(scene.photographs.tobytes())
-    shown.update(scene.boxes.tobytes())
+    shown.update(scene.boxes.numpy().tobytes())
     points = scene.networks[["gap", PUBLISHED, CORRECTED]].to_numpy(dtype=float)
     numbers = [
         *points.ravel(),

@@ -1,6 +1,5 @@
 """The picture that opens a study: networks and photographs by rule, masks of the box's area, the numbers of its report."""
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,14 +15,14 @@ def folder(tmp_path_factory):
 
 
 def test_a_mask_has_the_area_of_the_box_and_the_highest_pixels():
-    maps = np.array([[[0.1, 0.9], [0.5, 0.3]]], dtype=np.float32)
+    maps = torch.tensor([[[0.1, 0.9], [0.5, 0.3]]])
     inside = torch.tensor([[[True, True], [False, False]]])
     mask = opening.area_mask(maps, inside)
     assert mask.tolist() == [[[False, True], [True, False]]]
 
 
 def test_photographs_are_spread_over_the_differences_and_have_boxes():
-    differences = np.array([0.0, 0.7, 0.1, 0.6, 0.2, 0.5, 0.3, 0.4, 9.0])
+    differences = torch.tensor([0.0, 0.7, 0.1, 0.6, 0.2, 0.5, 0.3, 0.4, 9.0])
     inside = torch.ones(9, 1, 1, dtype=torch.bool)
     inside[8] = False
     # In order: 1 3 5 7 6 4 2 0; the second of each quarter.
