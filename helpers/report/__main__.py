@@ -116,7 +116,6 @@ def _findings(folder: Path, options: argparse.Namespace) -> int:
 
 def _records(folder: Path, options: argparse.Namespace) -> int:
     """Publish a study's folder of work as records; 1 where a file is refused."""
-    from helpers.data import images
     from helpers.scoring import records
 
     study = options.study
@@ -124,11 +123,7 @@ def _records(folder: Path, options: argparse.Namespace) -> int:
     if path.is_file():  # a study may share the runs of the one that it extends
         study = read_blocks(path)["work_study"]
     source = inside(options.work, study)
-    published = records.publish(
-        source,
-        inside(options.reports, study) / RECORDS,
-        lambda place: images.write_labels(place, images.images_of_study(source)),
-    )
+    published = records.publish(source, inside(options.reports, study) / RECORDS)
     print("\n".join([str(published), *published.refused]))
     return int(bool(published.refused))
 

@@ -14,7 +14,7 @@ latter and then in the former, and records of two machines are merged by copying
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,7 @@ class Published:
         )
 
 
-def publish(
-    work: Path, folder: Path, write_labels: Callable[[Path], None] | None = None
-) -> Published:
+def publish(work: Path, folder: Path) -> Published:
     """Publish the complete results in a study's folder of work as its records.
 
     A run that is still training is left out, and so are weights, pixels and logits; of
@@ -90,8 +88,6 @@ def publish(
     Args:
         work: ``work/<study>``, with images chosen by notebook 01.
         folder: ``reports/<study>/records``.
-        write_labels: writes ``images.npz`` to a path, for a folder of work without it
-            (of an earlier version of notebook 01).
 
     Returns:
         Runs and models with records, and a sentence for each file that was refused.
@@ -101,7 +97,7 @@ def publish(
         ValueError: where the records are of other images.
     """
     published = Published(folder)
-    _publish_images(work, published, write_labels)
+    _publish_images(work, published)
     for name in _run_names(work):
         try:
             _publish_run(work, name, published)
@@ -113,9 +109,7 @@ def publish(
     return published
 
 
-def _publish_images(
-    work: Path, published: Published, write_labels: Callable[[Path], None] | None
-) -> None:
+def _publish_images(work: Path, published: Published) -> None:
     if not (work / MANIFEST).is_file():
         raise FileNotFoundError(
             f"{work / MANIFEST} is not there, so nothing of this study can be "
@@ -131,8 +125,6 @@ def _publish_images(
             f"the images {manifest['fingerprint']}; move one of the two away, or give "
             "this study another name"
         )
-    if not (work / LABELS).is_file() and write_labels:
-        write_labels(work / LABELS)
     if (work / LABELS).is_file():
         _copy(work / LABELS, published.folder / LABELS, published)
     _write_manifest(manifest, target, published)
