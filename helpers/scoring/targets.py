@@ -297,11 +297,11 @@ def invariance_table(
         tau = bootstrap.estimate(["predictor"], "target", statistic=kendall)
         information = np.nan
         if axes and len(models):
-            # The measure of information orders losses, so the accuracy is negated.
-            losses = models.assign(loss=-models["target"])
-            (information,) = conditional_information(
-                losses, ["predictor"], axes, target="loss"
-            )
+            # Information is on the order of losses, so the accuracy is negated.
+            losses = -models[["target"]].to_numpy().T
+            information = conditional_information(
+                models, ["predictor"], axes, losses
+            ).item()
         row = {
             "perturbation": transform,
             "predictor": predictor,

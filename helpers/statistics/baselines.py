@@ -1,7 +1,6 @@
 """Predictions of the gap without any measure or from another study; matched pairs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -44,15 +43,7 @@ _ACROSS = [
 ]
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """Columns from which the gap is predicted without any measure."""
-
-    name: str  # a key of ``TITLES``
-    columns: Array  # (n, k)
-
-
-def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
+def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> dict[str, Array]:
     """Baselines from what is known of networks before a measure is computed.
 
     Args:
@@ -60,7 +51,8 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
         axes: the hyperparameters that vary among them.
 
     Returns:
-        The four baselines of ``TITLES``, without the start where all have the same.
+        (n, k) columns from which each of ``TITLES`` predicts the gap, without the start
+        where all have the same.
     """
     known = columns_in_advance(models, axes)
     columns = {
@@ -70,12 +62,12 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> list[Baseline]:
     }
     if START in axes:
         columns[START] = design(models, [START])
-    return [Baseline(name, columns[name]) for name in TITLES if name in columns]
+    return {name: columns[name] for name in TITLES if name in columns}
 
 
 def best_rival(
-    baselines: Sequence[Baseline], gap: Array, folds: NDArray[np.int64]
-) -> Baseline:
+    baselines: Mapping[str, Array], gap: Array, folds: NDArray[np.int64]
+) -> str:
     """The baseline of ``RIVALS`` with the least error, chosen before any measure.
 
     Args:
@@ -87,9 +79,9 @@ def best_rival(
         The first one with the least mean error; the first of all where no error is
         defined.
     """
-    rivals = [item for item in baselines if item.name in RIVALS]
+    rivals = [name for name in baselines if name in RIVALS]
     errors = [
-        float(finite_mean(held_out_errors(item.columns, gap, folds))) for item in rivals
+        finite_mean(held_out_errors(baselines[name], gap, folds)) for name in rivals
     ]
     least = np.nan_to_num(errors, nan=np.inf).argmin()
     return rivals[int(least)]
@@ -158,10 +150,8 @@ def _predictors(
 ) -> list[tuple[str, str, Array]]:
     """Name, title and columns (n, k) of each predictor: baselines, then measures."""
     varied = [name for name in axes if models[name].nunique() > 1]
-    rows = [
-        (item.name, TITLES[item.name], item.columns)
-        for item in baselines_of(models, varied)
-    ]
+    baselines = baselines_of(models, varied)
+    rows = [(name, TITLES[name], columns) for name, columns in baselines.items()]
     for name, title in measures.items():
         if name in models:
             rows.append((name, title, design(models, (), [*FIT, name])))

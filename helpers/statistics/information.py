@@ -8,7 +8,7 @@ from itertools import chain, combinations, product
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from helpers.statistics.correlations import (
@@ -25,36 +25,32 @@ def conditional_information(
     models: pd.DataFrame,
     measures: Sequence[str],
     axes: Sequence[str],
-    values: ArrayLike | None = None,
-    target: str = "gap",
+    gaps: Array,
 ) -> Array:
     """Share of the entropy of the order of two models that a measure explains.
 
-    The order is that of their gaps, or of another target; Jiang et al. 2020, PGDL. The
-    score is the least of ``information_by_set``. It is above 0 by chance alone, so
-    compare scores of the same models only.
+    The order is that of their gaps; Jiang et al. 2020, PGDL. The score is the least of
+    ``information_by_set``. It is above 0 by chance alone, so compare scores of the same
+    models only.
 
     Args:
         models: n networks with hyperparameters and measures.
         measures: M columns.
         axes: hyperparameters that may be known.
-        values: (D, n) values of the target, such as permuted ones; None takes the
-            column ``target``.
-        target: column whose order is asked.
+        gaps: (D, n) of the networks, such as permuted ones.
 
     Returns:
-        (M,) in [0, 1], or (D, M) where values are passed; NaN where hyperparameters
-        determine the order, or a measure is undefined.
+        (D, M) in [0, 1]; NaN where hyperparameters determine the order, or a measure is
+        undefined.
     """
-    y = np.atleast_2d(np.asarray(models[target] if values is None else values, float))
     x = models[list(measures)].to_numpy(dtype=float)
     codes = {name: level_codes(models[name]) for name in axes}
     varied = {
         name: levels for name, levels in codes.items() if levels.max(initial=0) > 0
     }
-    scores = np.full((len(y), x.shape[1]), np.nan)
-    # (1, n): NaN leaves out a model whose target is not finite in any permutation
-    is_usable = np.where(np.isfinite(y).all(0), 0, np.nan)[None]
+    scores = np.full((len(gaps), x.shape[1]), np.nan)
+    # (1, n): NaN leaves out a model whose gap is not finite in any permutation
+    is_usable = np.where(np.isfinite(gaps).all(0), 0, np.nan)[None]
     for rows, columns in finite_groups(x, is_usable):
         configurations = joint_codes(
             [levels[rows] for levels in varied.values()], int(rows.sum())
@@ -64,10 +60,10 @@ def conditional_information(
             name: levels[rows][first_models] for name, levels in varied.items()
         }
         measure_means = configuration_means(x[np.ix_(rows, columns)], configurations)
-        target_means = configuration_means(y[:, rows].T, configurations)
-        by_set = information_by_set(measure_means, target_means, levels_by_axis)
+        gap_means = configuration_means(gaps[:, rows].T, configurations)
+        by_set = information_by_set(measure_means, gap_means, levels_by_axis)
         scores[:, columns] = np.fmin.reduce(list(by_set.values()))
-    return scores if values is not None else scores[0]
+    return scores
 
 
 def information_by_set(

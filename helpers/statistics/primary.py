@@ -4,7 +4,7 @@ It takes one network of each run, that at the stop, where the labels are right a
 training accuracy is above the paper's threshold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,6 @@ import pandas as pd
 from helpers.statistics.baselines import (
     START,
     TITLES,
-    Baseline,
     baselines_of,
     best_rival,
 )
@@ -176,14 +175,16 @@ def _correlations(
 
 
 def _baseline_rows(
-    bootstrap: Bootstrap, baselines: Sequence[Baseline], permutations: int, level: float
+    bootstrap: Bootstrap,
+    baselines: Mapping[str, Array],
+    permutations: int,
+    level: float,
 ) -> pd.DataFrame:
     """Rows of the baselines: errors of each, and r of the start."""
     models = bootstrap.models
     gap = models["gap"].to_numpy(dtype=float)
-    table = pd.DataFrame({"measure": [item.name for item in baselines]})
-    table["n"] = len(models)
-    start = [item.name for item in baselines if item.name == START]
+    table = pd.DataFrame({"measure": list(baselines), "n": len(models)})
+    start = [name for name in baselines if name == START]
     correlations = _correlations(bootstrap, start, permutations, level)
     table = table.merge(correlations.drop(columns="n"), how="left", on="measure")
     errors = _errors(baselines, gap, folds_of(bootstrap, "kind"))
@@ -199,17 +200,17 @@ def _baseline_rows(
     return table
 
 
-def _errors(baselines: Sequence[Baseline], gap: Array, folds: Array) -> Array:
+def _errors(baselines: Mapping[str, Array], gap: Array, folds: Array) -> Array:
     """Errors of the gap by each baseline, (n, baselines), in points."""
     return np.column_stack(
-        [held_out_errors(item.columns, gap, folds) for item in baselines]
+        [held_out_errors(columns, gap, folds) for columns in baselines.values()]
     )
 
 
 def _measure_rows(
     bootstrap: Bootstrap,
     names: list[str],
-    baselines: Sequence[Baseline],
+    baselines: Mapping[str, Array],
     permutations: int,
     level: float,
 ) -> pd.DataFrame:
@@ -226,9 +227,9 @@ def _measure_rows(
     table = table.assign(**saved.drop(columns="measure"))
 
     best = best_rival(baselines, gap, folds_of(bootstrap, "twins"))
-    with_best = Rivalry(predictors=fit, rival=best.columns, left_out="twins")
+    with_best = Rivalry(predictors=fit, rival=baselines[best], left_out="twins")
     twins = saved_errors(bootstrap, names, with_best, level)
-    table["best_baseline"] = best.name
+    table["best_baseline"] = best
     table["error_best_twins"] = twins["error_without"]
     table["error_with_twins"] = twins["error_with"]
     table["saved_from_best_points"] = twins["saved_error_points"]

@@ -20,14 +20,12 @@ def grid(axes=AXES):
     return pd.DataFrame(itertools.product(*axes.values()), columns=list(axes))
 
 
-def score(measure, gap, hyperparameters, **options):
+def score(measure, gap, hyperparameters):
     """The score of one measure, as a float."""
-    models = hyperparameters.assign(measure=np.asarray(measure), gap=np.asarray(gap))
-    return float(
-        conditional_information(models, ["measure"], list(hyperparameters), **options)[
-            0
-        ]
-    )
+    models = hyperparameters.assign(measure=np.asarray(measure))
+    gaps = np.asarray(gap, dtype=float)[None]
+    axes = list(hyperparameters)
+    return conditional_information(models, ["measure"], axes, gaps).item()
 
 
 def by_set(measure, gap, hyperparameters):
@@ -121,7 +119,7 @@ def test_perfect_reversed_and_random_measures_score_as_known():
     assert (
         0
         <= conditional_information(
-            grid().assign(gap=gap).join(noise), names, list(AXES)
+            grid().join(noise), names, list(AXES), np.asarray(gap, dtype=float)[None]
         ).mean()
         < 0.05
     )
@@ -195,10 +193,7 @@ def test_many_measures_and_many_gaps_equal_one_by_one_and_what_is_not_finite_is_
         )
 
 
-def test_the_target_is_the_column_that_is_asked():
-    models = grid().assign(gap=0.5)
-    models["speed"] = np.random.default_rng(0).normal(size=len(models))
-    models["measure"] = models["speed"] ** 3
-    found = conditional_information(models, ["measure"], list(AXES), target="speed")
-    assert found.tolist() == [1]
-    assert np.isnan(conditional_information(models, ["measure"], list(AXES))).all()
+def test_a_measure_in_the_order_of_the_gaps_knows_it_and_equal_gaps_have_no_order():
+    gap = np.random.default_rng(0).normal(size=len(grid()))
+    assert score(gap**3, gap, grid()) == 1
+    assert np.isnan(score(gap**3, np.full(len(gap), 0.5), grid()))

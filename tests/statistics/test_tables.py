@@ -170,7 +170,9 @@ def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(gr
     )
     np.testing.assert_array_equal(
         table["conditional_information"],
-        conditional_information(grid, list(DIRECTIONS), AXES),
+        conditional_information(
+            grid, list(DIRECTIONS), AXES, grid[["gap"]].to_numpy().T
+        )[0],
     )
     np.testing.assert_array_equal(
         table["sign_error"],
