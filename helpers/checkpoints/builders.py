@@ -127,14 +127,15 @@ def shapes_of(builder: Builder, classes: int) -> Shapes:
 def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
     """Find the axes of tensors whose size is the number of classes: the head.
 
-    They differ between networks of 2 and of 3 classes.
+    They differ between networks of 2 and of 3 classes. Of a builder that ignores the
+    number of classes the last linear layer is taken.
 
     Args:
         builder: of the architecture.
 
     Returns:
-        Pairs of a tensor's name and an axis; empty if the builder ignores the number of
-        classes.
+        Pairs of a tensor's name and an axis; empty for a builder that ignores the
+        number of classes and has no linear layer.
     """
     shapes_of_3 = shapes_of(builder, 3)
     differing = []
@@ -142,7 +143,16 @@ def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
         for axis, size in enumerate(shape):
             if size != shapes_of_3[key][axis]:
                 differing.append((key, axis))
-    return tuple(differing)
+    if differing:
+        return tuple(differing)
+    linear = [
+        name
+        for name, module in builder(2).named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    return tuple(
+        (f"{name}.{part}", 0) for name in linear[-1:] for part in ("weight", "bias")
+    )
 
 
 def inputs_of_head(builder: Builder) -> tuple[str, tuple[int, ...]]:

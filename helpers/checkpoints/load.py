@@ -188,7 +188,7 @@ def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
     _check_fit(state, shapes_of(builder, classes), f"{name} with {classes} outputs")
     network = builder(classes)
     check_numbers(state, network.state_dict(), path.name)
-    state = _in_order(state, _outputs(builder, network), reading.order)
+    state = _in_order(state, heads(builder), reading.order)
     network.load_state_dict(state, strict=False)
     notes = tuple(text.replace(path.name, "it", 1) for text in read.notes + note)
     network = sample_first(network).to(memory_format=torch.channels_last).eval()
@@ -378,22 +378,8 @@ def _in_order(
     return state | reordered
 
 
-def _outputs(builder: Builder, network: nn.Module) -> Sequence[tuple[str, int]]:
-    """Names of the tensors that have a row per output, and the axis of these rows."""
-    if heads(builder):
-        return heads(builder)
-    linear = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    return [(f"{linear[-1]}.weight", 0), (f"{linear[-1]}.bias", 0)]
-
-
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
-    """Count the outputs of a checkpoint's head.
-
-    If the builder ignores the number of classes, those of its last linear layer.
+    """Count the outputs of a checkpoint's head, 0 for a network without one.
 
     Args:
         builder: of the architecture.
@@ -404,10 +390,7 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
         ValueError: if the checkpoint has no head.
     """
     if not heads(builder):
-        linear = [
-            module for module in builder(2).modules() if isinstance(module, nn.Linear)
-        ]
-        return linear[-1].out_features if linear else 0
+        return 0
     key, axis = heads(builder)[0]
     if key not in state or state[key].ndim <= axis:
         raise ValueError(_without_head(state, builder, name))
