@@ -321,14 +321,12 @@ def _study_data(
 
 def _nothing_left(words: str, listed: int, faults: pd.DataFrame, choice: Choice) -> str:
     """One sentence that says why a split is empty."""
-    values = asdict(choice)
-    limits = [
-        f"{name} {value}" for name, value in values.items() if "per_class" in name
-    ]
     return (
         f"{words} is left in {choice.data_path or choice.data_source}, of {listed} "
         f"listed; faults: {_counted(faults)}; put usable images there, or change "
-        f"{', '.join(limits)}"
+        f"images_per_class {choice.images_per_class}, "
+        f"test_images_per_class {choice.test_images_per_class}, "
+        f"minimum_images_per_class {choice.minimum_images_per_class}"
     )
 
 

@@ -355,10 +355,10 @@ def _names_of_lines(source: Source) -> Iterator[_ClassNames]:
     """Read the files with the name of a class on each line."""
     for path in source.names:
         if path.rpartition("/")[2].lower() in _FILES_OF_CLASS_NAMES:
-            names = {}
-            for number, line in enumerate(text_of(source.read(path)).split("\n")):
-                if line.strip():
-                    names[str(number)] = line.strip()
+            lines = enumerate(text_of(source.read(path)).split("\n"))
+            names = {
+                f"{number}": line.strip() for number, line in lines if line.strip()
+            }
             yield _ClassNames(path, names)
 
 

@@ -30,6 +30,7 @@ class Places:
                 no other file has the name.
         """
         self._masks = masks
+        # By name, with and without ending, in small letters.
         self._paths: dict[str, list[str]] = defaultdict(list)
         for path in paths:
             for key in {name.lower() for name in _name_and_stem(path)}:
@@ -46,11 +47,8 @@ class Places:
             The path of the file; "" if there is none, or several are equally similar.
         """
         name = to_nfc(name)
-        return _most_similar(path, self._preferred(self._with_name(name), name))
-
-    def _with_name(self, name: str) -> list[str]:
-        """Files with a name, with or without ending, in letters of any case."""
-        return self._paths.get(name.lower(), [])
+        paths = self._paths.get(name.lower(), [])
+        return _most_similar(path, self._preferred(paths, name))
 
     def _preferred(self, paths: Sequence[str], name: str) -> Sequence[str]:
         """Files that are not masks, if any; of these, files in the case of a name."""
@@ -76,7 +74,7 @@ class Places:
             end = f"/{'/'.join(path.parts[start:])}".lower()
             candidates = [
                 candidate
-                for candidate in self._with_name(path.name)
+                for candidate in self._paths.get(path.name.lower(), [])
                 if _has_end(to_nfc(f"/{candidate}").lower(), end)
             ]
             if candidates:

@@ -68,7 +68,7 @@ def select(
         if len(training) < choice.minimum_images_per_class:
             detail = f"{len(training)}{' with a box' if needs_boxes else ''}"
             kind = "class_with_too_few_images"
-            faults.append(_class_fault(class_id, "train", kind, detail))
+            faults.append(Fault("", kind, detail, class_id, "train"))
             continue
         chosen[class_id] = _requested_number(class_id, training, test, pools, choice)
         faults += _shortages(class_id, training, test, choice)
@@ -133,14 +133,8 @@ def _shortages(
         if len(images) < asked:
             kind = f"fewer_{word}_images_than_asked"
             detail = f"{len(images)} of {asked}"
-            faults.append(_class_fault(class_id, split, kind, detail))
+            faults.append(Fault("", kind, detail, class_id, split))
     return faults
-
-
-def _class_fault(class_id: str, split: str, kind: str, detail: str) -> Fault:
-    """Make a fault of all images of a class in a split, so of no single file."""
-    no_file = ""
-    return Fault(no_file, kind, detail, class_id, split)
 
 
 def _leave_out_without_test(
@@ -156,7 +150,7 @@ def _leave_out_without_test(
     for class_id in without_test:
         training, _ = chosen.pop(class_id)
         detail = f"its {len(training)} training images are left out too"
-        faults.append(_class_fault(class_id, "test", NO_TEST_IMAGES, detail))
+        faults.append(Fault("", NO_TEST_IMAGES, detail, class_id, "test"))
 
 
 def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:
