@@ -82,6 +82,8 @@ def _best_set(
         match = _LIST.fullmatch(file)
         if match and not _is_beside_classes(path, class_parents):
             sets[folder, match["number"]].append(path)
+    if not sets:
+        return {}, []
     images = Places(record.name for record in records)
     best: dict[str, str] = {}
     lists: list[str] = []

@@ -83,6 +83,8 @@ def test_a_list_of_test_images_leaves_the_others_for_training(load):
     expected = {"train": 2 * ["0", "1", "2", "3"], "test": ["4", "4", "5", "5"]}
     expected = {name: sorted(images) for name, images in expected.items()}
     assert splits(data) == expected
+    whatever_name = load(class_folders(), "top_folders", test_images_per_class=0)
+    assert splits(whatever_name) == expected
     # Where classes are asked for, only their folders and those of lists are looked into.
     by_name = {"class_ids": ["cat", "dog"], "test_images_per_class": 0}
     assert splits(load(class_folders(), "class_folders", **by_name)) == expected
