@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams import chance, detection, overlap
+from helpers.cams import chance, overlap
 from helpers.cams.maps import from_integers
 
 PAPER_THRESHOLD = 0.1  # the threshold of Du et al. 2024
@@ -23,19 +23,14 @@ THRESHOLDS = (0.05, PAPER_THRESHOLD, *(round(0.05 * step, 2) for step in range(3
 
 @dataclass(frozen=True)
 class Cuts:
-    """Overlaps of M models on N images at T thresholds; NaN for an undefined map.
+    """Overlaps of M models on N images at T thresholds, (M, N, T) in [0, 1].
 
-    ``overlaps_at`` says how each is computed. Shapes are (M, N, T) float32 unless
-    noted.
+    NaN for an undefined map.
     """
 
-    iou: NDArray[np.float32]  # of the mask and the boxes, in [0, 1]
-    iou_shuffled: NDArray[np.float32]  # mean with the boxes of other images, in [0, 1]
-    iou_b: NDArray[np.float32]  # of the rectangle around the mask, in [0, 1]
-    box_iou: NDArray[np.float32]  # of that rectangle and the box that fits best
-    map_pixels: NDArray[np.float32]  # pixels of the mask, 0 for an undefined map
-    common_pixels: NDArray[np.float32]  # pixels of the mask inside of the boxes
-    box_pixels: NDArray[np.float32]  # (N,) pixels inside of the boxes
+    iou: NDArray[np.float32]  # of the mask and the boxes
+    iou_shuffled: NDArray[np.float32]  # mean with the boxes of other images
+    iou_b: NDArray[np.float32]  # of the rectangle around the mask, and the boxes
 
 
 def overlaps_at(
@@ -86,7 +81,7 @@ def overlaps_at(
         if not isinstance(values, Tensor):
             values = from_integers(values)
         targets = in_boxes[itself_and_others[image]]
-        return _overlaps_of_image(values, targets, boxes[image], size, levels)
+        return _overlaps_of_image(values, targets, size, levels)
 
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         overlaps_of_images = list(pool.map(of_image, range(len(boxes))))
@@ -95,30 +90,27 @@ def overlaps_at(
     for name in overlaps_of_images[0]:
         values = torch.stack([overlaps[name] for overlaps in overlaps_of_images], 1)
         arrays[name] = values[:, :, place].float().numpy()
-    return Cuts(**arrays, box_pixels=in_boxes.sum(1).float().numpy())
+    return Cuts(**arrays)
 
 
 def _overlaps_of_image(
-    maps: Tensor, targets: Tensor, boxes: Tensor, size: int, levels: Tensor
+    maps: Tensor, targets: Tensor, size: int, levels: Tensor
 ) -> dict[str, Tensor]:
     """Overlaps of all models on one image: fields of ``Cuts``, (M, T) each.
 
     Args:
         maps: (M, h, w) normalised, NaN where undefined.
         targets: (1 + D, P) bool, pixels in the boxes of the image, then of D others.
-        boxes: (K, 4) of the image.
         size: side of the image in pixels, P = size^2.
         levels: (T,) thresholds, ascending.
     """
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
     columns = _mask_overlaps(values, targets, levels)
     rectangles = _rectangles(values, levels)  # (M, T, 4)
-    for_each_rectangle = boxes.expand(*rectangles.shape[:2], -1, -1)
-    columns["box_iou"] = detection.best_box_iou(rectangles, for_each_rectangle)
     columns["iou_b"] = _rectangle_iou(rectangles, targets[0].view(size, size))
     undefined = ~maps.isfinite().flatten(1).all(1)
-    for name in ("iou", "iou_shuffled", "iou_b", "box_iou"):
-        columns[name][undefined] = torch.nan
+    for overlaps in columns.values():
+        overlaps[undefined] = torch.nan
     return columns
 
 
@@ -139,7 +131,7 @@ def _mask_overlaps(
         levels: (T,) thresholds, ascending.
 
     Returns:
-        (M, T) each: iou, iou_shuffled, map_pixels, common_pixels.
+        (M, T) each: iou, iou_shuffled.
     """
     powers = 2 ** torch.arange(len(targets)).unsqueeze(1)  # a bit for each target
     codes, region = (
@@ -167,12 +159,7 @@ def _mask_overlaps(
     marked = at_least.sum(1, keepdim=True)
     area = targets.sum(1).view(1, -1, 1)
     iou = (common / (marked + area - common)).float()
-    return {
-        "iou": iou[:, 0],
-        "iou_shuffled": iou[:, 1:].nanmean(1),
-        "map_pixels": marked[:, 0],
-        "common_pixels": common[:, 0],
-    }
+    return {"iou": iou[:, 0], "iou_shuffled": iou[:, 1:].nanmean(1)}
 
 
 def _rectangles(values: Tensor, levels: Tensor) -> Tensor:

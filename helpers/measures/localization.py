@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from helpers.cams import chance, cuts, detection
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import provides
-from helpers.measures.registry import MEASURES, measure, measures_of_families
+from helpers.measures.registry import measure, measures_of_families
+from helpers.statistics.correlations import finite_mean
 
 # Names of arrays in a record of a model.
 MAPS = "maps_16"
@@ -452,8 +453,7 @@ def at_thresholds(
 
     Returns:
         A row per model and threshold: model (its place among the maps), threshold, and
-        the measures that depend on it by the name of their column. NaN where no image
-        defines a value.
+        iou, iou_b and iou_above_shuffled. NaN where no image defines a value.
 
     Raises:
         ValueError: if a threshold is outside of (0, 1], or no image has a box.
@@ -465,55 +465,19 @@ def at_thresholds(
         [1.0, 0.5]
     """
     overlaps = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
-    is_defined = ~np.isnan(overlaps.box_iou)
-    hits = np.where(is_defined, overlaps.box_iou >= detection.FOUND, np.nan)
-    columns = {
-        "iou": _mean_of_images(overlaps.iou),
-        "iou_b": _mean_of_images(overlaps.iou_b),
-        "iou_above_shuffled": _mean_of_images(overlaps.iou - overlaps.iou_shuffled),
-        "mask_area": np.median(overlaps.map_pixels / size**2, axis=1),
-        "box_found": _mean_of_images(hits),
-        "box_found (box IoU)": _mean_of_images(overlaps.box_iou),
-        "images_with_empty_map": (overlaps.map_pixels == 0).sum(1),
+    of_images = {  # (models, images, thresholds)
+        "iou": overlaps.iou,
+        "iou_b": overlaps.iou_b,
+        "iou_above_shuffled": overlaps.iou - overlaps.iou_shuffled,
     }
-    columns |= _agreement(overlaps, len(boxes) * size**2)
-    # (models, thresholds) each -> a row per model and threshold
-    models, threshold_indices = np.indices(columns["iou"].shape)
-    table = pd.DataFrame(
-        {
-            "model": models.ravel(),
-            "threshold": np.asarray(thresholds)[threshold_indices].ravel(),
-        }
+    rows = pd.MultiIndex.from_product(
+        [range(len(maps)), thresholds], names=["model", "threshold"]
     )
-    for name, values in columns.items():
-        table[name] = values.ravel()
-    return table
-
-
-def _mean_of_images(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Mean of (M, N, T) over the images where it is defined, (M, T)."""
-    defined = ~np.isnan(values)
-    total = np.where(defined, values, 0).sum(1, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        return total / defined.sum(1)
-
-
-def _agreement(overlaps: cuts.Cuts, pixels: int) -> dict[str, NDArray[np.float64]]:
-    """Columns of ``mask_agreement``, (M T,) each, of pixels of all images together."""
-    # (M, N, T) -> (M T,)
-    map_pixels = overlaps.map_pixels.sum(1, dtype=np.int64).ravel()
-    common_pixels = overlaps.common_pixels.sum(1, dtype=np.int64).ravel()
-    box_pixels = int(overlaps.box_pixels.sum())
-    metrics = [
-        detection.mask_metrics(int(in_map), box_pixels, int(in_both), pixels)
-        for in_map, in_both in zip(map_pixels, common_pixels, strict=True)
-    ]
-    item = MEASURES["mask_agreement"]
-    columns = {}
-    for name, variant in _MASK_METRICS.items():
-        values = [of_model[name] for of_model in metrics]
-        columns[item.column(variant)] = np.array(values)
-    return columns
+    means = {
+        name: finite_mean(values.swapaxes(0, 1).astype(float)).ravel()
+        for name, values in of_images.items()
+    }
+    return pd.DataFrame(means, index=rows).reset_index()
 
 
 def scores_of_fixed_map(
