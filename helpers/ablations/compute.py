@@ -337,7 +337,7 @@ def closed_form_scores(
 
     Returns:
         Tables "scores" and "corrected", see ``overlap_rows`` and ``corrected_row``; and
-        ``iou_of_images`` of the predicted class by ``name_of_images``.
+        IoUs of single images for the predicted class, by ``name_of_images``.
     """
     closed = closed_form(subject)
     scores = _Scores(subject, closed, settings)
@@ -394,7 +394,7 @@ class _Scores:
         IoUs of single images are kept at the last stage and the study's image size, of
         all classes but the true one.
         """
-        self.add_overlap(maps, self._in_boxes, way)
+        iou = self.add_overlap(maps, self._in_boxes, way)  # (T, N)
         threshold = self._settings.threshold
         row = corrected_row(maps, self._subject, threshold)
         self._corrected.append(with_way(row, way))
@@ -402,15 +402,18 @@ class _Scores:
         is_usual = place == (self._last_stage, self._subject.size)
         if is_usual and way["class_used"] != TRUE:
             name = name_of_images(way["method"], way["formula"])
-            self._of_images[name] = iou_of_images(maps, self._in_boxes, threshold)
+            of_images = iou[self._settings.thresholds.index(threshold)]
+            self._of_images[name] = of_images.numpy().astype(np.float16)
 
     def add_overlap(
         self, maps: Tensor, annotated: Tensor, way: Mapping[str, str | int]
-    ) -> None:
-        """Overlap of maps (N, h, w) with masks (N, S, S)."""
+    ) -> Tensor:
+        """Score maps (N, h, w) against masks (N, S, S); see ``image_overlaps``."""
         thresholds = self._settings.thresholds
-        rows = overlap_rows(maps, annotated, self._is_right, thresholds)
+        iou = image_overlaps(maps, annotated, thresholds)
+        rows = overlap_rows(iou, self._is_right, thresholds)
         self._scores.append(with_way(rows, way))
+        return iou
 
     def record(self) -> dict[str, Any]:
         """Tables "scores" and "corrected", and IoU of images by ``name_of_images``."""
@@ -430,22 +433,22 @@ def name_of_images(method: str, formula: str) -> str:
     return f"iou, {method}, {formula}"
 
 
-def iou_of_images(
-    maps: Tensor, annotated: Tensor, threshold: float
-) -> NDArray[np.float16]:
-    """IoU of each map with its boxes.
+def image_overlaps(
+    maps: Tensor, annotated: Tensor, thresholds: Sequence[float]
+) -> Tensor:
+    """IoU of each map with the annotation of its image, at T thresholds.
 
     Args:
         maps: (N, h, w) in [0, 1].
         annotated: (N, S, S) bool.
-        threshold: of the map.
+        thresholds: of the map.
 
     Returns:
-        (N,); NaN where an image has no box, or a map is not finite.
+        (T, N) on the CPU; NaN where an image has no annotation, or a map is not finite.
     """
-    (iou,) = overlap.overlaps(maps, annotated, [threshold]).cpu()
-    iou[~annotated.flatten(1).any(1)] = torch.nan
-    return iou.numpy().astype(np.float16)
+    iou = overlap.overlaps(maps, annotated, thresholds).cpu()
+    iou[:, ~annotated.flatten(1).any(1)] = torch.nan
+    return iou
 
 
 def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
@@ -459,22 +462,19 @@ def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
 
 
 def overlap_rows(
-    maps: Tensor, annotated: Tensor, is_right: Tensor, thresholds: Sequence[float]
+    iou: Tensor, is_right: Tensor, thresholds: Sequence[float]
 ) -> pd.DataFrame:
     """Mean IoU of some maps by threshold, for subsets of the images.
 
     Args:
-        maps: (N, h, w) in [0, 1].
-        annotated: (N, S, S) bool; images without annotation are left out.
+        iou: (T, N) of ``image_overlaps``; images where it is NaN are left out.
         is_right: (N,), whether an image is classified as labelled.
-        thresholds: of the map.
+        thresholds: T of them, of the map.
 
     Returns:
         threshold, subset (all images, those classified right, the others), n (images)
         and iou, NaN where there are none.
     """
-    iou = overlap.overlaps(maps, annotated, thresholds).cpu().double()
-    iou[:, ~annotated.flatten(1).any(1)] = torch.nan
     subsets = {
         ALL_IMAGES: torch.ones_like(is_right),
         RIGHT: is_right,
@@ -482,7 +482,7 @@ def overlap_rows(
     }
     tables = []
     for subset, images in subsets.items():
-        values = iou[:, images]  # (thresholds, images)
+        values = iou[:, images].double()  # (thresholds, images)
         count = values.isfinite().sum(1)
         columns = {
             "threshold": thresholds,
@@ -519,7 +519,7 @@ def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, An
 
     Returns:
         Tables "scores" and "corrected", see ``overlap_rows`` and ``corrected_row``; and
-        ``iou_of_images`` at the last stage by ``name_of_images``.
+        IoUs of single images at the last stage, by ``name_of_images``.
     """
     closed = closed_form(subject)
     scores = _Scores(subject, closed, settings)

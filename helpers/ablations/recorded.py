@@ -14,6 +14,7 @@ from helpers.ablations.compute import (
     CLOSED,
     AblationSettings,
     grad_cam_way,
+    image_overlaps,
     overlap_rows,
     with_way,
 )
@@ -111,7 +112,8 @@ def scores_of_maps(
         maps = from_integers(record["maps"])
         is_right = torch.from_numpy(np.asarray(record["correct"]) > 0)
         for name, annotated in annotations.items():
-            rows = overlap_rows(maps, annotated, is_right, settings.thresholds)
+            iou = image_overlaps(maps, annotated, settings.thresholds)
+            rows = overlap_rows(iou, is_right, settings.thresholds)
             rows = with_way(rows, way | {"annotation": name})
             scores.append(rows.assign(model_id=model_id))
         means = record["scores"].set_index("measure")["value"]

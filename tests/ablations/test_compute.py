@@ -206,9 +206,8 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
 def test_an_empty_subset_is_undefined():
     inside = torch.zeros(2, 4, 4, dtype=torch.bool)
     inside[0, :2] = True
-    table = compute.overlap_rows(
-        torch.ones(2, 2, 2), inside, torch.ones(2, dtype=torch.bool), (0.5,)
-    )
+    iou = compute.image_overlaps(torch.ones(2, 2, 2), inside, (0.5,))
+    table = compute.overlap_rows(iou, torch.ones(2, dtype=torch.bool), (0.5,))
     assert table["n"].tolist() == [1, 1, 0]
     assert table["iou"].tolist()[:2] == [0.5, 0.5]
     assert np.isnan(table["iou"].iloc[2])
@@ -481,9 +480,11 @@ def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     in_boxes = overlap.box_masks(given.images.boxes, given.size)
     method, formula = CLOSED_FORMS[0]
     expected, of_true = (
-        compute.iou_of_images(
-            maps[method, formula, class_used], in_boxes, SETTINGS.threshold
-        )
+        compute.image_overlaps(
+            maps[method, formula, class_used], in_boxes, [SETTINGS.threshold]
+        )[0]
+        .numpy()
+        .astype(np.float16)
         for class_used in (PREDICTED, TRUE)
     )
     name = compute.name_of_images(method, formula)
