@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,8 +26,10 @@ INPUTS = (
     "holdout_logits",  # of labelled images that the network was not fitted to
     "holdout_labels",
 )
+# A function that computes a value; its arguments name what it needs.
+Source = Callable[..., Any]
 # Functions that compute what measures ask for, by the name of what they compute.
-PROVIDERS: dict[str, Callable[..., Any]] = {}
+PROVIDERS: dict[str, Source] = {}
 _TOO_LARGE = "too large for floating point"  # no table can rank by infinity
 
 
@@ -51,7 +53,7 @@ class MeasureSettings:
     seed: int = 0  # of all random numbers
 
 
-def provides(function: Callable[..., Any]) -> Callable[..., Any]:
+def provides(function: Source) -> Source:
     """Enter a function into what measures can ask for, under its name.
 
     Args:
@@ -71,7 +73,7 @@ class Evidence:
         self,
         inputs: Mapping[str, Any],
         settings: MeasureSettings,
-        sources: "Mapping[str, Source] | None" = None,
+        sources: Mapping[str, Source] | None = None,
     ) -> None:
         """Take the values that the caller gives, and the functions for all others.
 
@@ -104,10 +106,10 @@ class Evidence:
 
     def _compute(self, name: str) -> Any:
         source = self._sources[name]
-        arguments = {need: self[need] for need in source.needs}
+        arguments = {need: self[need] for need in registry.needs(source)}
         started = time.perf_counter()
         try:
-            value = source.function(**arguments)
+            value = source(**arguments)
         except Exception as fault:
             value = as_reason(fault)
         self._seconds[name] = time.perf_counter() - started
@@ -121,13 +123,6 @@ class Evidence:
         """
         needed = transitive_needs([name], self._sources)
         return sum(self._seconds.get(need, 0.0) for need in needed)
-
-
-class Source(NamedTuple):
-    """The function that computes a value."""
-
-    function: Callable[..., Any]
-    needs: tuple[str, ...]  # names of its arguments
 
 
 def sources_by_name(
@@ -145,10 +140,8 @@ def sources_by_name(
         Sources by the name of the value.
     """
     items = [*registry.MEASURES.values(), *measures]
-    sources = {item.name: Source(item.function, item.needs) for item in items}
-    for name, function in PROVIDERS.items():
-        sources[name] = Source(function, registry.needs(function))
-    return sources | dict(from_outside or {})
+    sources = {item.name: item.function for item in items}
+    return sources | PROVIDERS | dict(from_outside or {})
 
 
 def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
@@ -164,7 +157,7 @@ def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
     return {
         name: sources[name]
         for name in sorted(transitive_needs(names, sources))
-        if name in sources and registry.is_from_outside(sources[name].function)
+        if name in sources and registry.is_from_outside(sources[name])
     }
 
 
@@ -210,7 +203,7 @@ def transitive_needs(
         if name not in needed:
             needed.add(name)
             if name in sources and name not in present:
-                waiting += sources[name].needs
+                waiting += registry.needs(sources[name])
     return needed
 
 

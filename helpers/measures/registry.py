@@ -61,8 +61,12 @@ class Measure:
     source: str  # paper and equation
     variants: tuple[str, ...]  # ways to compute it, of which the first is ranked; or ()
     summary: str  # one line
-    needs: tuple[str, ...]  # names of the function's arguments, see ``evidence``
     function: Callable[..., Value]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the function's arguments, see ``evidence``."""
+        return needs(self.function)
 
     def column(self, variant: str = "") -> str:
         """Column of tables that holds a variant; the first has the measure's name.
@@ -172,7 +176,6 @@ def measure(
                 source=source,
                 variants=variants,
                 summary=(inspect.getdoc(function) or "").partition("\n")[0],
-                needs=needs(function),
                 function=function,
             )
         )

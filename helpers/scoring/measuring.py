@@ -149,7 +149,7 @@ def cache_key(
     from_outside = evidence.sources_from_outside(item.name for item in measures)
     if from_outside:
         relevant["sources"] = {
-            name: source_of(source.function) for name, source in from_outside.items()
+            name: source_of(source) for name, source in from_outside.items()
         }
     return relevant | {
         "measures": [item.name for item in measures],
