@@ -8,11 +8,13 @@ and places leave two readings, a ``Question`` is raised.
 
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
+
+import pandas as pd
 
 from helpers.data.annotations import parse_voc
 from helpers.data.places import Places
@@ -552,25 +554,20 @@ def disagreement(records: Sequence[Record]) -> str:
     Args:
         records: images in folders of classes, with annotations.
     """
-    labels: dict[str, list[str]] = defaultdict(list)  # of the first objects, by folder
-    for record in records:
-        if record.annotation and record.annotation.objects:
-            labels[record.class_id].append(first_label(record.annotation))
-    distinct = set().union(*labels.values())
-    if len(distinct) < 2:
+    annotated = [
+        (record.class_id, first_label(record.annotation))
+        for record in records
+        if record.annotation and record.annotation.objects
+    ]
+    table = pd.DataFrame(annotated, columns=["folder", "label"])
+    counts = pd.crosstab(table["folder"], table["label"])  # of images
+    if len(counts.columns) < 2:
         return ""
-    images = 0
-    with_usual_label = 0
-    usual_labels = set()
-    for labels_of_folder in labels.values():
-        ((usual, count),) = Counter(labels_of_folder).most_common(1)
-        usual_labels.add(usual)
-        images += len(labels_of_folder)
-        with_usual_label += count
-    all_differ = len(usual_labels) == len(labels)
-    if all_differ and with_usual_label >= _ONE_LABEL * images:
+    usual_labels = counts.idxmax(axis=1)  # by folder
+    with_usual_label = counts.max(axis=1).sum()
+    if usual_labels.is_unique and with_usual_label >= _ONE_LABEL * len(table):
         return ""
     return (
-        f"folders say {first_three(sorted(labels))}, and objects in their XML "
-        f"{first_three(sorted(distinct))}"
+        f"folders say {first_three(list(counts.index))}, and objects in their XML "
+        f"{first_three(list(counts.columns))}"
     )

@@ -7,13 +7,12 @@ import io
 import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
-from tqdm.auto import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from helpers.data.annotations import IN_SHARES, Annotation
 from helpers.data.records import Record
@@ -129,14 +128,14 @@ def decode_all(
     """
     always_upright = any(record.boxes for record in records)
     # Threads suffice, since decoding releases the interpreter's lock.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        results = executor.map(
-            lambda record: decode_image(source, record, size, always_upright), records
-        )
-        progress = tqdm(
-            results, total=len(records), desc="decoding", unit="image", leave=False
-        )
-        return list(progress)
+    return thread_map(
+        lambda record: decode_image(source, record, size, always_upright),
+        records,
+        max_workers=len(os.sched_getaffinity(0)),
+        desc="decoding",
+        unit="image",
+        leave=False,
+    )
 
 
 def _content_digest(content: bytes) -> str:

@@ -400,7 +400,7 @@ def _common_prefix(names: Sequence[str]) -> str:
     """The folders at the top that all files share, with a slash; "" for none."""
     if not names:
         return ""
-    # Names between the smallest and the largest begin with all that these two share.
+    # Names between the first and the last in order begin with all that these two share.
     folders = [posixpath.dirname(min(names)), posixpath.dirname(max(names))]
     return posixpath.join(posixpath.commonpath(folders), "")
 
