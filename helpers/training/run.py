@@ -5,7 +5,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -479,24 +479,44 @@ def history_so_far(folder: Path) -> list[Epoch]:
     return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
 
 
-@dataclass
 class _Training:
-    """A run while it trains."""
+    """A run while it trains; it goes on from its checkpoint if it has one."""
 
-    config: RunConfig
-    folder: Path
-    network: nn.Module
-    train_network: nn.Module  # the network, or its compiled form
-    optimizer: torch.optim.Optimizer
-    guide: looking.Guide | None
-    train: Split  # images that it is fitted to
-    monitor: Split  # images of stopping rule 3
-    test: Split
-    history: list[Epoch] = field(default_factory=list)
-    snapshots: list[dict[str, Any]] = field(default_factory=list)
-    diverged: bool = False  # whether the training loss is not finite
-    _saved: float = -math.inf  # when the last checkpoint was written
-    _pause: float = 0.0  # seconds until the next
+    def __init__(
+        self,
+        config: RunConfig,
+        data: StudyData,
+        folder: Path,
+        network: nn.Module,
+        device: torch.device,
+    ) -> None:
+        """Prepare a run; see ``train_run``."""
+        _check_images(config, data)
+        fitted, watched = images_of_run(data, config)
+        self.config = config
+        self.folder = folder
+        self.guide = looking.guide_of_run(config, fitted, device)
+        self.network = network.to(device, memory_format=torch.channels_last)
+        for module in frozen_modules(network, config.frozen_stages):
+            module.requires_grad_(False)
+        self.optimizer = make_optimizer(network, config, device)
+        write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
+        self.history, self.snapshots = restore(folder, network, self.optimizer)
+        self.step_network = self.network  # or its compiled form
+        self.train = resident(fitted, device)
+        self.monitor = resident(watched, device)  # images of stopping rule 3
+        self.test = resident(data.test, device)
+        self.diverged = False  # whether the training loss is not finite
+        self._saved = -math.inf  # when the last checkpoint was written
+        self._pause = 0.0  # seconds until the next
+
+    def compile(self) -> None:
+        """Take the steps through ``torch.compile``, except with a penalty on maps.
+
+        The penalty reads the features, which a compiled network does not give.
+        """
+        if self.guide is None or self.guide.arm not in looking.PENALTIES:
+            self.step_network = torch.compile(self.network, mode="reduce-overhead")
 
     def run_epoch(self) -> str:
         """Train an epoch.
@@ -507,7 +527,7 @@ class _Training:
         started = time.perf_counter()
         epoch = len(self.history) + 1
         loss, accuracy = train_epoch(
-            self.train_network,
+            self.step_network,
             self.optimizer,
             self.train,
             self.config,
@@ -621,7 +641,9 @@ def train_run(
         return read_json(folder / "result.json")
     if network is None:
         network = initial_network(config, len(data.classes))
-    training = _begin(config, data, folder, network, torch.device(device), compiled)
+    training = _Training(config, data, folder, network, torch.device(device))
+    if compiled:
+        training.compile()
     # If the process was killed between the last checkpoint and the result, the reason
     # to stop is known already.
     reason = stop_reason(training.history, config) if training.history else ""
@@ -631,15 +653,8 @@ def train_run(
     return read_json(folder / "result.json")
 
 
-def _begin(
-    config: RunConfig,
-    data: StudyData,
-    folder: Path,
-    network: nn.Module,
-    device: torch.device,
-    compiled: bool,
-) -> _Training:
-    """Prepare a run; it goes on from its checkpoint if it has one."""
+def _check_images(config: RunConfig, data: StudyData) -> None:
+    """Refuse to train without pixels, or on more images of a class than there are."""
     if not data.train.has_pixels:
         raise FileNotFoundError(
             f"run {config} cannot be trained from records, which have no pixels; put "
@@ -651,32 +666,6 @@ def _begin(
             f"run {config} asks for {config.images_per_class} images a class, and the "
             f"largest class has {most}; take at most as many, or 0 for all"
         )
-    fitted, watched = images_of_run(data, config)
-    guide = looking.guide_of_run(config, fitted, device)
-    network = network.to(device, memory_format=torch.channels_last)
-    for module in frozen_modules(network, config.frozen_stages):
-        module.requires_grad_(False)
-    optimizer = make_optimizer(network, config, device)
-    write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-    history, snapshots = restore(folder, network, optimizer)
-    # A penalty on maps reads the features, which a compiled network does not give.
-    has_penalty = guide is not None and guide.arm in looking.PENALTIES
-    train_network = network
-    if compiled and not has_penalty:
-        train_network = torch.compile(network, mode="reduce-overhead")
-    return _Training(
-        config,
-        folder,
-        network,
-        train_network,
-        optimizer,
-        guide,
-        train=resident(fitted, device),
-        monitor=resident(watched, device),
-        test=resident(data.test, device),
-        history=history,
-        snapshots=snapshots,
-    )
 
 
 def snapshots_due(
