@@ -194,7 +194,7 @@ def labelled_right(
 
 def verdicts(
     facts: pd.DataFrame,
-    scored: Scored | None,
+    values: Scored | None,
     right: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> pd.DataFrame:
     """Judge checkpoints: a row for each, the highest predicted accuracy first.
@@ -206,21 +206,21 @@ def verdicts(
 
     Args:
         facts: table with the columns ``case.FACTS``.
-        scored: result of ``scored``; None if no checkpoint could be read.
+        values: result of ``scored``; None if no checkpoint could be read.
         right: result of ``labelled_right``; None without labelled images.
 
     Returns:
         Columns ``VERDICT``. Accuracies and gaps are fractions, with intervals of 80 %;
         the interval of labelled_right is of 95 %. NaN if not judged.
     """
-    if scored is None:
+    if values is None:
         verdict = np.where(facts["fault"].ne(""), NOT_READ, NOT_JUDGED)
         note = facts["fault"].where(facts["fault"].ne(""), facts["doubt"])
         return facts.assign(verdict=verdict, note=note).reindex(columns=VERDICT)
-    gap_predictor = scored.predictor
-    table = _with_predictions(facts, scored)
+    gap_predictor = values.predictor
+    table = _with_predictions(facts, values)
     judged = table["verdict"].eq(PREDICTED)
-    beyond_studies = pd.Series(_reasons_beyond_studies(table, scored), table.index)
+    beyond_studies = pd.Series(_reasons_beyond_studies(table, values), table.index)
     beyond_studies = beyond_studies.where(judged, "")
     covariance = np.diag(table["error"] ** 2)
     is_counted = pd.Series(False, table.index)
@@ -242,12 +242,12 @@ def verdicts(
     return _ranked(table, covariance)
 
 
-def _with_predictions(facts: pd.DataFrame, scored: Scored) -> pd.DataFrame:
+def _with_predictions(facts: pd.DataFrame, values: Scored) -> pd.DataFrame:
     """Predict the accuracy of each checkpoint, or say why it cannot be judged.
 
     Args:
         facts: table with the columns ``case.FACTS``.
-        scored: values of the checkpoints, and the predictor.
+        values: of the checkpoints, and the predictor.
 
     Returns:
         Both tables, and further: chance, the accuracy of guessing; accuracy, at least
@@ -255,16 +255,16 @@ def _with_predictions(facts: pd.DataFrame, scored: Scored) -> pd.DataFrame:
         standard deviation of its error; half, half the width of its interval; verdict
         and note, the reason of one that is not judged.
     """
-    table = facts.merge(scored.table, on="model_id", how="left")
+    table = facts.merge(values.table, on="model_id", how="left")
     chance = 1 / table["outputs"].clip(lower=1)
-    predicted_gap = scored.predictor.regression.predicted(table)
+    predicted_gap = values.predictor.regression.predicted(table)
     accuracy = table["train_accuracy"] - predicted_gap
     table = table.assign(
         chance=chance,
         accuracy=accuracy.clip(chance, 1),
         raised_from=accuracy.where(accuracy < chance),
-        error=scored.predictor.error_sd(table),
-        half=scored.predictor.half_width(table),
+        error=values.predictor.error_sd(table),
+        half=values.predictor.half_width(table),
         verdict=PREDICTED,
     )
     table["note"] = [_reason(row) for row in table.itertuples()]
@@ -292,25 +292,27 @@ def _reason(row: Any) -> str:
     )
 
 
-def _reasons_beyond_studies(table: pd.DataFrame, scored: Scored) -> list[str]:
+def _reasons_beyond_studies(table: pd.DataFrame, values: Scored) -> list[str]:
     """Say why each network lies outside of the range of the studies; "" if inside."""
-    gap_predictor = scored.predictor
+    gap_predictor = values.predictor
     is_far = gap_predictor.regression.leverage(table) > gap_predictor.largest_leverage
     outside = gap_predictor.regression.out_of_range_columns(table)
     reasons = []
     for number, row in enumerate(table.itertuples()):
         if not row.residual:
             reasons.append(_NOT_A_RESNET)
-        elif not _covers_classes(scored.classes, row.outputs):
+        elif not _covers_classes(values.classes, row.outputs):
             reasons.append(
                 f"beyond what the studies cover ({row.outputs} classes; "
-                f"there {' and '.join(map(str, sorted(set(scored.classes))))})"
+                f"there {' and '.join(map(str, sorted(set(values.classes))))})"
             )
         elif is_far[number]:
-            values = table.iloc[number]
+            checkpoint = table.iloc[number]
             # Where each value is in its range, it is their combination that is far.
             columns = outside[number] or list(gap_predictor.ranges.index)
-            words = [_compared(name, values[name], gap_predictor) for name in columns]
+            words = [
+                _compared(name, checkpoint[name], gap_predictor) for name in columns
+            ]
             reasons.append(f"beyond what the studies cover ({', '.join(words)})")
         else:
             reasons.append("")

@@ -299,18 +299,18 @@ def _common(models: pd.DataFrame, measures: Sequence[str]) -> float:
     return float(np.mean(means) / max(np.mean(squares), 1e-12))
 
 
-def compared_with_truth(models: pd.DataFrame, by: Predictor) -> pd.DataFrame:
+def compared_with_truth(models: pd.DataFrame, gap_predictor: Predictor) -> pd.DataFrame:
     """Predict the gaps of models whose gap is known, to compare the two.
 
     Args:
         models: of ``Calibration.models``.
-        by: the predictor.
+        gap_predictor: fitted to other models.
 
     Returns:
         The models with the columns truth, predicted, and low and high, the interval.
     """
-    predicted = by.regression.predicted(models)
-    half = by.half_width(models)
+    predicted = gap_predictor.regression.predicted(models)
+    half = gap_predictor.half_width(models)
     return models.assign(
         truth=models["gap"].astype(float),
         predicted=predicted,

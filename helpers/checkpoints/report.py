@@ -121,19 +121,21 @@ def rests_on(scored: Scored, study: Calibration) -> str:
         scored: the judged checkpoints.
         study: the study that calibrates.
     """
-    by = scored.predictor
+    gap_predictor = scored.predictor
+    held_out = gap_predictor.left_out
+    half_width = gap_predictor.half_width_at_0  # where the leverage is 0
     kinds = study.models["kind"].nunique()
     return _sentence(
         "rests_on",
-        columns=[TITLES[name] for name in by.ranges.index],
+        columns=[TITLES[name] for name in gap_predictor.ranges.index],
         snapshots=len(study.models),
         kinds=kinds,
         study=study.study,
         held_out="kinds" if kinds > 1 else "configurations",
-        error=(by.left_out["truth"] - by.left_out["predicted"]).abs().mean(),
+        error=(held_out["truth"] - held_out["predicted"]).abs().mean(),
         level=LEVEL,
-        near=by.half_width_at_0 * np.sqrt(1 + by.left_out["leverage"].median()),
-        far=by.half_width_at_0 * np.sqrt(1 + by.largest_leverage),
+        near=half_width * np.sqrt(1 + held_out["leverage"].median()),
+        far=half_width * np.sqrt(1 + gap_predictor.largest_leverage),
     )
 
 

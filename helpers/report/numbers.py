@@ -318,7 +318,7 @@ class Numbers:
         """
         r = bootstrap.estimate(
             table["measure"],
-            statistic=partial(partial_correlation, given=given),
+            statistic=partial(partial_correlation, covariates=given),
             level=self.measures["level"].min(),
         )
         table[column] = r.value

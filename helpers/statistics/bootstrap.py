@@ -219,7 +219,7 @@ class Bootstrap:
         measures: Sequence[str],
         target: str = "gap",
         *,
-        given: Array | None = None,
+        covariates: Array | None = None,
         tau: bool = True,
     ) -> pd.DataFrame:
         """Correlation of measures with a target.
@@ -227,7 +227,7 @@ class Bootstrap:
         Args:
             measures: columns, one a row of the result.
             target: a column.
-            given: (n, k) columns to hold fixed.
+            covariates: (n, k) columns to hold fixed.
             tau: whether Kendall's tau has an interval too.
 
         Returns:
@@ -235,7 +235,7 @@ class Bootstrap:
             and kendall_tau with their intervals; NaN where undefined.
         """
         names = list(measures)
-        statistic = partial(partial_correlation, given=given)
+        statistic = partial(partial_correlation, covariates=covariates)
         r = self.estimate(names, target, statistic=statistic)
         table = pd.DataFrame(
             {

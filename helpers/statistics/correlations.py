@@ -107,17 +107,20 @@ def design(
 
 
 def partial_correlation(
-    x: ArrayLike, y: ArrayLike, given: Array | None = None, weights: Array | None = None
+    x: ArrayLike,
+    y: ArrayLike,
+    covariates: Array | None = None,
+    weights: Array | None = None,
 ) -> Array:
     """Pearson's r of measures with a target, given other columns.
 
-    Correlates the residuals of both after least squares on ``given`` and an intercept.
-    Without ``given`` it is equation (7) of Du, Zhou and Dai 2024.
+    Correlates the residuals of both after least squares on ``covariates`` and an
+    intercept. Without ``covariates`` it is equation (7) of Du, Zhou and Dai 2024.
 
     Args:
         x: (n, M) measures, or (B, n, M).
         y: (n,) target, or (B, n).
-        given: (n, k) columns to hold fixed, see ``design``.
+        covariates: (n, k) columns to hold fixed, see ``design``.
         weights: (B, n) whole numbers; a weight counts as repeated rows.
 
     Returns:
@@ -127,7 +130,7 @@ def partial_correlation(
     x, targets, weight = full_shapes(x, y, weights)
     result = np.full((max(len(weight), len(targets)), x.shape[-1]), np.nan)
     for is_finite, columns in finite_groups(x, targets):
-        basis = orthonormal(given, is_finite)
+        basis = orthonormal(covariates, is_finite)
         rank = basis.shape[1]
         if is_finite.sum() < rank + 2:
             continue
@@ -211,19 +214,19 @@ def finite_groups(
         yield mask, np.flatnonzero(groups == group)
 
 
-def orthonormal(given: Array | None, rows: NDArray[np.bool_]) -> Array:
-    """Orthonormal columns that span the given ones and the intercept.
+def orthonormal(covariates: Array | None, rows: NDArray[np.bool_]) -> Array:
+    """Orthonormal columns that span covariates and the intercept.
 
     Args:
-        given: (n, k), or None for the intercept alone.
+        covariates: (n, k), or None for the intercept alone.
         rows: (n,) models that are taken.
 
     Returns:
         (models taken, rank).
     """
     columns = np.ones((int(rows.sum()), 1))
-    if given is not None:
-        columns = np.hstack([columns, given[rows]])
+    if covariates is not None:
+        columns = np.hstack([columns, covariates[rows]])
     basis, singular_values, _ = np.linalg.svd(columns, full_matrices=False)
     largest = singular_values.max(initial=0)
     return basis[:, singular_values > 1e-9 * largest]

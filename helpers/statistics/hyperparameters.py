@@ -192,11 +192,13 @@ def confounders(
         within = subsets(bootstrap, names, axis)
         tables.append(within.assign(kind=WITHIN, hyperparameter=axis))
     if axes:
-        all_fixed = bootstrap.correlations(names, given=design(models, axes), tau=False)
+        all_fixed = bootstrap.correlations(
+            names, covariates=design(models, axes), tau=False
+        )
         tables.append(all_fixed.assign(kind=GIVEN_ALL, hyperparameter=ALL))
     for axis in axes:
         columns = design(models, [axis])
-        one_fixed = bootstrap.correlations(names, given=columns, tau=False)
+        one_fixed = bootstrap.correlations(names, covariates=columns, tau=False)
         tables.append(one_fixed.assign(kind=GIVEN_ONE, hyperparameter=axis))
     if axes:
         granulated = granulated_kendall(models, names, axes).assign(kind=GRANULATED)

@@ -98,7 +98,7 @@ def _all_arrangements(blocks: Sequence[NDArray[np.intp]], models: int) -> Rows:
 
 
 def null_partial_correlation(
-    x: ArrayLike, y: ArrayLike, rows: Rows, given: Array | None = None
+    x: ArrayLike, y: ArrayLike, rows: Rows, covariates: Array | None = None
 ) -> Array:
     """Partial correlations after each permutation of the target's residuals.
 
@@ -108,7 +108,7 @@ def null_partial_correlation(
         x: (n, M) measures, or (n,) one.
         y: (n,) target.
         rows: (D, n) row numbers after each permutation, see ``permuted_rows``.
-        given: (n, k) columns to hold fixed.
+        covariates: (n, k) columns to hold fixed.
 
     Returns:
         (D, M) in [-1, 1]; NaN where a correlation is undefined.
@@ -125,8 +125,8 @@ def null_partial_correlation(
     if not len(rows):
         measures = 1 if np.ndim(x) == 1 else np.shape(x)[1]
         return np.empty((0, measures))
-    residual = residuals(y[:, None], orthonormal(given, np.isfinite(y)))[:, 0]
-    return partial_correlation(x, residual[rows], given)
+    residual = residuals(y[:, None], orthonormal(covariates, np.isfinite(y)))[:, 0]
+    return partial_correlation(x, residual[rows], covariates)
 
 
 def null_centre(observed: ArrayLike, null: Array) -> Array:

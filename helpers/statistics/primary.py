@@ -159,11 +159,11 @@ def _correlations(
     bootstrap: Bootstrap, names: list[str], permutations: int, level: float
 ) -> pd.DataFrame:
     """Correlations over all kinds, with gap and test accuracy, and given the start."""
-    given = design(bootstrap.models, [START] if START in bootstrap.models else [])
+    covariates = design(bootstrap.models, [START] if START in bootstrap.models else [])
     questions = [
         Question("r_gap"),
         Question("r_test_accuracy", target="test_accuracy"),
-        Question("r_gap_given_start", given=given),
+        Question("r_gap_given_start", covariates=covariates),
     ]
     rows = bootstrap.permutations(permutations)
     table = pd.DataFrame({"measure": names})
@@ -246,8 +246,8 @@ def _within_kinds(
     """r within kinds given training accuracy and loss, and the smallest possible p."""
     by_setting = bootstrap.resampling("setting")
     rows = by_setting.permutations(permutations, "kinds")
-    given = design(with_log_train_loss(bootstrap.models), ["kind"], FIT)
-    question = Question("r_gap_within_kinds", given=given)
+    covariates = design(with_log_train_loss(bootstrap.models), ["kind"], FIT)
+    question = Question("r_gap_within_kinds", covariates=covariates)
     columns, _ = answers(by_setting, names, question, rows, level)
     is_defined = np.isfinite(columns["r_gap_within_kinds"])
     columns["r_gap_within_kinds_least_p"] = np.where(
@@ -266,11 +266,11 @@ def _within_settings(
     transformation, for the degrees of freedom that are left.
     """
     models = with_log_train_loss(bootstrap.models)
-    given = design(models, ["kind", "by_start"], FIT)
-    question = Question(WITHIN_SETTINGS, given=given)
+    covariates = design(models, ["kind", "by_start"], FIT)
+    question = Question(WITHIN_SETTINGS, covariates=covariates)
     rows = bootstrap.permutations(permutations, "kind")
     columns, _ = answers(bootstrap, names, question, rows)
-    with_intercept = np.column_stack([np.ones(len(models)), given])
+    with_intercept = np.column_stack([np.ones(len(models)), covariates])
     rank = np.linalg.matrix_rank(with_intercept)
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     freedom = n - rank - 2  # n - 3 for a correlation without columns held fixed

@@ -35,7 +35,7 @@ class Question:
     name: str  # of the column that answers it
     target: str = "gap"
     rank: bool = False  # Kendall's tau-b in place of Pearson's r
-    given: Array | None = None  # (n, k) columns to hold fixed
+    covariates: Array | None = None  # (n, k) columns to hold fixed
 
 
 def answers(
@@ -64,12 +64,12 @@ def answers(
     names = list(measures)
     x = bootstrap.models[names].to_numpy(dtype=float)
     y = bootstrap.models[question.target].to_numpy(dtype=float)
-    statistic = partial(partial_correlation, given=question.given)
+    statistic = partial(partial_correlation, covariates=question.covariates)
     if question.rank:
         statistic = kendall
         null = kendall(x, y[rows]) if len(rows) else np.empty((0, len(names)))
     else:
-        null = permutation.null_partial_correlation(x, y, rows, question.given)
+        null = permutation.null_partial_correlation(x, y, rows, question.covariates)
     estimate = bootstrap.estimate(
         names, question.target, statistic=statistic, level=level
     )
@@ -117,8 +117,8 @@ def ranking_table(
         Question("r_gap"),
         Question("tau_gap", rank=True),
         Question("r_test_accuracy", target="test_accuracy"),
-        Question("r_gap_given_fit", given=design(models, (), FIT)),
-        Question("r_gap_given_all", given=given_all),
+        Question("r_gap_given_fit", covariates=design(models, (), FIT)),
+        Question("r_gap_given_all", covariates=given_all),
     ]
     is_finite = np.isfinite(models[names].astype(float)).to_numpy()
     image_counts = {name: values.shape[1] for name, values in bootstrap.images.items()}

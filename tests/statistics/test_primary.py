@@ -128,7 +128,9 @@ def test_the_three_questions_are_answered_as_they_say():
         ("r_gap_within_kinds", given, "kind"),
     ):
         rows = draws.permutations(199, within)
-        expected = answers(draws, MEASURES, Question(question, given=held), rows)[0]
+        expected = answers(draws, MEASURES, Question(question, covariates=held), rows)[
+            0
+        ]
         assert all(
             table[name].tolist() == pytest.approx(values.tolist())
             for name, values in expected.items()
