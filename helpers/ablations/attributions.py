@@ -1,7 +1,7 @@
 """Localization scores of Captum's attributions, on the same images as Grad-CAM's."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,82 +54,73 @@ def above_chance(
     )
 
 
-def maps_by_captum(
-    network: nn.Module, inputs: Iterable[Tensor], classes: Tensor, settings: Any
-) -> Iterator[Attributed]:
-    """Compute the attributions that the settings name.
-
-    Args:
-        network: in evaluation mode.
-        inputs: N images in batches, as the network takes them.
-        classes: (N,) class of each image that is explained.
-        settings: attributions and steps, see ``compute.AblationSettings``.
-
-    Yields:
-        The maps of each attribution; the reason where the network does not allow it.
-    """
-    # DeepLift and guided backpropagation need a module per call of a ReLU.
-    copied = attribution.with_separate_relus(network)
-    inputs = list(inputs)
-    classes_of_batches = classes.split([len(batch) for batch in inputs])
-    for method in settings.attributions:
-        started = time.perf_counter()
-        try:
-            batches = [
-                attribution.attribution_maps(
-                    method, copied, batch, classes_of_batch, settings.steps
-                )
-                for batch, classes_of_batch in zip(
-                    inputs, classes_of_batches, strict=True
-                )
-            ]
-        except ValueError as fault:
-            yield Attributed(method, reason=str(fault))
-            continue
-        yield Attributed(
-            method,
-            maps=torch.cat([batch.maps for batch in batches]),
-            seconds=(time.perf_counter() - started) / len(classes),
-            forward_passes=batches[0].forward_passes,
-            backward_passes=batches[0].backward_passes,
-        )
-
-
 def attribution_scores(
     cam: Tensor,
-    by_captum: Iterable[Attributed],
+    network: nn.Module,
+    inputs: Sequence[Tensor],
+    classes: Tensor,
     images: ImageSet,
-    threshold: float,
-    device: torch.device | str,
+    settings: Any,
 ) -> dict[str, Any]:
     """Localization of Grad-CAM and of each attribution, as a record of the store.
 
     Args:
         cam: (N, h, w) maps by Grad-CAM.
-        by_captum: see ``maps_by_captum``.
+        network: in evaluation mode.
+        inputs: the N images in batches, as the network takes them.
+        classes: (N,) class of each image that is explained.
         images: N images with boxes.
-        threshold: of the map.
-        device: where it is computed.
+        settings: attributions, steps and threshold, see ``compute.AblationSettings``.
 
     Returns:
         Arrays "<measure>, <method>" (N,), NaN where a network does not allow the
         method; a table "costs". Grad-CAM needs only the pass that predicts the class
         (closed form), counted here as 1; the others need theirs in addition to it.
     """
-    grad_cam = Attributed(CAM, cam, forward_passes=1.0, backward_passes=0.0)
+    # DeepLift and guided backpropagation need a module per call of a ReLU.
+    copied = attribution.with_separate_relus(network)
+    attributed = [Attributed(CAM, cam, forward_passes=1.0, backward_passes=0.0)]
+    for method in settings.attributions:
+        attributed.append(_attributed(method, copied, inputs, classes, settings.steps))
     record: dict[str, Any] = {}
     costs = []
-    for attributed in [grad_cam, *by_captum]:
+    for item in attributed:
         scores = pd.DataFrame(
             np.nan, index=range(len(images)), columns=chance.LESS_CHANCE
         )
-        if attributed.maps is not None:
-            maps = normalise_maps(attributed.maps)
-            scores = above_chance(maps, images, threshold, device)
+        if item.maps is not None:
+            normalised = normalise_maps(item.maps)
+            scores = above_chance(normalised, images, settings.threshold, cam.device)
         for measure in chance.LESS_CHANCE:
-            record[f"{measure}, {attributed.method}"] = scores[measure].to_numpy()
-        facts = attributed._asdict()
+            record[f"{measure}, {item.method}"] = scores[measure].to_numpy()
+        facts = item._asdict()
         del facts["maps"]
         costs.append(facts)
     record["costs"] = pd.DataFrame(costs)
     return record
+
+
+def _attributed(
+    method: str,
+    network: nn.Module,
+    inputs: Sequence[Tensor],
+    classes: Tensor,
+    steps: int,
+) -> Attributed:
+    """Maps of one attribution; the reason where the network does not allow it."""
+    classes_of_batches = classes.split([len(batch) for batch in inputs])
+    started = time.perf_counter()
+    try:
+        batches = [
+            attribution.attribution_maps(method, network, images, of_batch, steps)
+            for images, of_batch in zip(inputs, classes_of_batches, strict=True)
+        ]
+    except ValueError as fault:
+        return Attributed(method, reason=str(fault))
+    return Attributed(
+        method,
+        maps=torch.cat([batch.maps for batch in batches]),
+        seconds=(time.perf_counter() - started) / len(classes),
+        forward_passes=batches[0].forward_passes,
+        backward_passes=batches[0].backward_passes,
+    )

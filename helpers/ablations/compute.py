@@ -210,15 +210,13 @@ def ablations_of(
     if ATTRIBUTED in parts:
         closed = closed_form(sample)
         inputs = [sample.input(pixels) for pixels in sample.batches(_CAPTUM_BATCH)]
-        by_captum = attributions.maps_by_captum(
-            sample.network, inputs, closed.predicted, settings
-        )
         records[ATTRIBUTED] = attributions.attribution_scores(
             closed.maps[PAPER_MAPS],
-            by_captum,
+            sample.network,
+            inputs,
+            closed.predicted,
             sample.images,
-            settings.threshold,
-            device,
+            settings,
         )
     return records
 
