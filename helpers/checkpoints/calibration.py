@@ -42,9 +42,6 @@ TITLES = {
     "log_train_loss": "training loss",
     LOG_CLASS_IMAGES: "training images of a class",
 } | CHANGED_IMAGES
-# Notebook parameters that share a name with a ``MeasureSettings`` field but mean
-# training.
-_PARAMETERS_OF_TRAINING = {"seed"}
 
 
 class Calibration(NamedTuple):
@@ -164,7 +161,8 @@ def _read_one(folder: Path) -> Calibration:
     measures = [name for name in CHANGED_IMAGES if name in models]
     parameters = parameters_of(folder)
     setting_names = {field.name for field in fields(MeasureSettings)}
-    names = (setting_names & set(parameters)) - _PARAMETERS_OF_TRAINING
+    # The notebooks' parameter ``seed`` is that of training.
+    names = (setting_names & set(parameters)) - {"seed"}
     settings = MeasureSettings(
         **{name: parameters[name] for name in names},
         seed=int(parameters.get("analysis_seed", 0)),

@@ -27,7 +27,6 @@ MAPS = "maps_16"
 PREDICTED = "predicted"
 CONFIDENCE = "confidence"
 
-_BOX_VARIANTS = ("GT-known", "top-1", "box IoU")
 # Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
 _MASK_METRICS = {
     "mean_iou": "mean IoU",
@@ -235,7 +234,7 @@ def mask_area(image_overlaps: pd.DataFrame) -> float:
     1,
     "Russakovsky et al. 2015, section 4.2; Choe et al. 2020",
     title="box found (GT-known)",
-    variants=_BOX_VARIANTS,
+    variants=("GT-known", "top-1", "box IoU"),
 )
 def box_found(
     image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]

@@ -15,17 +15,6 @@ from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
 from helpers.statistics.correlations import Array
 
-_NUCLEAR = ("scaled", "raw", "as printed in Du")
-_INVARIANCE = ("vector", "top confidence")
-_MARGINS = (
-    "10th percentile",
-    "5th percentile",
-    "mean",
-    "standard deviation",
-    "skewness",
-    "kurtosis",
-)
-
 
 @provides
 def probabilities(logits: Tensor) -> Tensor:
@@ -111,7 +100,7 @@ def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
     1,
     "Deng et al. 2023, equation 3; Du et al. 2024, equation A2",
     title="nuclear norm",
-    variants=_NUCLEAR,
+    variants=("scaled", "raw", "as printed in Du"),
 )
 def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
     """Nuclear norm of the (N, K) prediction matrix, large for confident and spread.
@@ -149,7 +138,7 @@ def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
     "prediction",
     1,
     "Deng et al. 2022; Du et al. 2024, equation A3",
-    variants=_INVARIANCE,
+    variants=("vector", "top confidence"),
 )
 def effective_invariance(
     probabilities: Tensor, rotated_probabilities: Tensor
@@ -180,7 +169,14 @@ def effective_invariance(
     1,
     "Jiang et al. 2019; Jiang et al. 2020, equation 22",
     title="margin (10th percentile)",
-    variants=_MARGINS,
+    variants=(
+        "10th percentile",
+        "5th percentile",
+        "mean",
+        "standard deviation",
+        "skewness",
+        "kurtosis",
+    ),
 )
 def output_margin(margins: Array) -> Mapping[str, float]:
     """Margin of the training images in logits: percentiles and moments.

@@ -318,8 +318,15 @@ def invariance_table(
 
 # Columns of ``prediction_errors``.
 ERROR_COLUMNS = (
-    *("target", "measure", "title", "n", "r", "r_low", "r_high"),
-    *("error_points", "bias_points"),
+    "target",
+    "measure",
+    "title",
+    "n",
+    "r",
+    "r_low",
+    "r_high",
+    "error_points",
+    "bias_points",
 )
 
 

@@ -232,10 +232,8 @@ def _measure_rows(
     table["best_baseline"] = best
     table["error_best_twins"] = twins["error_without"]
     table["error_with_twins"] = twins["error_with"]
-    table["saved_from_best_points"] = twins["saved_error_points"]
-    table["saved_from_best_points_low"] = twins["saved_error_points_low"]
-    table["saved_from_best_points_high"] = twins["saved_error_points_high"]
-    table["saved_from_best_points_p"] = twins["saved_error_points_p"]
+    for end in ("", "_low", "_high", "_p"):
+        table[f"saved_from_best_points{end}"] = twins[f"saved_error_points{end}"]
     table["saved_from_best_points_p_adjusted"] = holm(twins["saved_error_points_p"])
     return table
 
