@@ -438,18 +438,14 @@ def _faults_of_layouts(problems: Mapping[str, Sequence[Fault]]) -> list[Fault]:
 
     Faults that begin at the same file are reported once, as the first layout has them.
     """
-    faults: list[Fault] = []
-    names = set()
+    faults: dict[str, Fault] = {}  # by the file at which they begin
     for layout, items in problems.items():
         for kind, count in Counter(fault.fault for fault in items).items():
             first = next(fault for fault in items if fault.fault == kind)
             detail = f"as {layout}, {count} {kind.replace('_', ' ')}: {first.detail}"
-            detail = detail.rstrip(": ")
             name = first.name or first.class_id
-            if name not in names:
-                names.add(name)
-                faults.append(Fault(name, NOT_READ, detail))
-    return faults
+            faults.setdefault(name, Fault(name, NOT_READ, detail.rstrip(": ")))
+    return list(faults.values())
 
 
 def _refusal(
