@@ -32,7 +32,8 @@ METRICS = {
     "train_accuracy": "training accuracy (%)",
     "monitor_accuracy": "held-out accuracy (%)",
 }
-_SHARES = ("train_accuracy", "test_accuracy", "gap")
+_SHARES = ("train_accuracy", "test_accuracy", "gap")  # shown in percent
+# Facts that a reader sees who clicks on a network.
 _CARD = ("kind", *AXES, *_SHARES, "epoch", "stop_reason", "model_id")
 _PRIMARY = "of the primary analysis"
 _SHIFTED = "test_accuracy@"  # beginning of the columns of accuracies under a shift
@@ -297,7 +298,7 @@ def _shared(models: pd.DataFrame) -> Content:
             "title": "networks",
             "levels": [_PRIMARY],
             "of": np.where(is_primary, _PRIMARY, "").tolist(),
-            "start": _PRIMARY,
+            "start": _PRIMARY,  # the level that is chosen at first
         }
         axes.insert(0, networks)
     return {
