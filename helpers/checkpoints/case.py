@@ -1,7 +1,7 @@
 """Judge the checkpoints of a folder by the images that they were trained on."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -113,8 +113,7 @@ def of_files(
     if reading.architecture != load.AUTO:
         builders.builder_of(reading.architecture)  # an unknown one is an error here
     files = load.find(inputs.checkpoints)
-    headers = {name: _header(path) for name, path in files.items()}
-    model_ids = [header.get("model_id", "") for header in headers.values()]
+    model_ids = [_stated_id(path) for path in files.values()]
     study = calibration.read(place.reports, place.study or calibration.DEFAULT_STUDIES)
     # A model of a study has the id <run_id>@<snapshot>; it is not to judge itself.
     run_ids = [model_id.partition("@")[0] for model_id in model_ids]
@@ -173,9 +172,9 @@ def _judged(
     return Judged(verdicts, scored.scores, sentences)
 
 
-def _header(path: Path) -> Mapping[str, str]:
-    """Texts in the header of a file; empty without a header or a regular file."""
-    return header_of(path) if path.is_file() else {}
+def _stated_id(path: Path) -> str:
+    """Id of a study's model that a file states in its header; "" without one."""
+    return header_of(path).get("model_id", "") if path.is_file() else ""
 
 
 def _images(
