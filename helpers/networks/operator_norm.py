@@ -1,16 +1,26 @@
 """Operator norms of circular convolutions, from their kernels' Fourier transform.
 
-The norm is the largest singular value at any frequency, found by branch and bound over
-squares of frequencies (``_largest``).
+The norm is the largest singular value at any frequency. For matrices of few rows it is
+found by branch and bound over squares of frequencies (``_largest``); for those of many,
+by climbing from some frequencies to higher ones, with eigenvalues by ARPACK
+(``_climbed``), which may miss the largest by a ten-thousandth. Branch and bound takes
+five times as long there at 224 px.
 
 Below, ``W(t)`` is the Fourier transform of a kernel at the frequency t, a matrix of
 (output, input) channels, and ``^H`` the conjugate transpose.
 """
 
+import heapq
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 Pair = tuple[int, int]
@@ -22,6 +32,18 @@ _ROUGH = 1e-4
 # First squares of frequencies are as large as keeps ``_excess`` below this; larger ones
 # could hardly ever be dropped.
 _LARGEST_EXCESS = 0.35
+_EXACT = 64  # rows of a matrix up to which all its eigenvalues are computed
+# Relative errors of eigenvalues of a matrix with more rows: of the first ones, and of
+# all that follow.
+_START_TOLERANCE = 0.02
+_TOLERANCE = 1e-8
+_NOISE = 0.1  # length of what is added to a start of length 1
+# Eigenvalues are first computed at this many frequencies along an axis, times
+# (kernel size - 1). With half of them, 3 of 24 random kernels missed the largest by up
+# to 0.2 %, with these one by 0.01 %.
+_FREQUENCIES_PER_PIXEL = 10
+# Number of best frequencies from which each of the five climbs starts.
+_CANDIDATES_PER_CLIMB = (16, 8, 8, 8, 8)
 
 
 def operator_norm(
@@ -62,10 +84,14 @@ def operator_norm(
     if kernels.shape[1] > kernels.shape[2]:
         kernels = kernels.transpose(1, 2)  # so that W(t) W(t)^H is small
     grid = _grid(weight.shape[2:], input_size, stride, dilation)
-    if kernels.shape[3:] == (1, 1):
+    if kernels.shape[1] <= _EXACT:
+        squared_norm = _largest(kernels, grid)
+    elif kernels.shape[3:] == (1, 1):
         matrices = kernels[..., 0, 0]  # W(t) is the same at all frequencies
-        return scale * float(torch.linalg.matrix_norm(matrices, 2).max())
-    return scale * math.sqrt(_largest(kernels, grid))
+        squared_norm = float(torch.linalg.matrix_norm(matrices, 2).max()) ** 2
+    else:
+        squared_norm = max(_climbed(group, grid) for group in kernels)
+    return scale * math.sqrt(max(0.0, squared_norm))
 
 
 def _grid(
@@ -197,6 +223,138 @@ def _first_squares(
     rows = torch.arange(0, grid[0], side)
     columns = torch.arange(0, grid[1] // 2 + 1, side)
     return torch.cartesian_prod(rows, columns), side
+
+
+def _climbed(kernels: Tensor, grid: Sequence[int]) -> float:
+    """``_largest`` of one group with many rows, by climbing from some frequencies.
+
+    For the eigenvector x, of length 1, of the largest eigenvalue at a frequency,
+    ``x^H W(t) W(t)^H x`` is a trigonometric polynomial in t. Moving t to its peak never
+    lowers the largest eigenvalue, since that is at least ``x^H W(t) W(t)^H x``.
+
+    Args:
+        kernels: (n, c, kh, kw).
+        grid: frequencies along both axes.
+
+    Returns:
+        The largest eigenvalue at a frequency that has none higher beside it.
+    """
+    if not kernels.any():
+        return 0.0
+    search = _Search(kernels, grid)
+    first = _first_frequencies(kernels.shape[2:], grid)
+    pairs = [search.eigenpair(place, tolerance=_START_TOLERANCE) for place in first]
+    exact: dict[Pair, _Eigenpair] = {}
+    for count in _CANDIDATES_PER_CLIMB:
+        for pair in heapq.nlargest(count, pairs, key=attrgetter("value")):
+            peak = search.peak(pair.vector)
+            if peak not in exact:
+                exact[peak] = search.eigenpair(peak, pair.vector)
+        # From the second climb on, start only from frequencies solved exactly.
+        pairs = list(exact.values())
+    # Go on to the neighbours of the highest frequency until none is higher.
+    center = None
+    highest = max(exact, key=lambda place: exact[place].value)
+    while highest != center:
+        center = highest
+        for place in _neighbours(center, grid):
+            if place not in exact:
+                exact[place] = search.eigenpair(place, exact[center].vector)
+        highest = max(exact, key=lambda place: exact[place].value)
+    return exact[highest].value
+
+
+def _first_frequencies(
+    kernel_size: Sequence[int], grid: Sequence[int]
+) -> Iterator[Pair]:
+    """Evenly spaced frequencies, by their numbers along both axes.
+
+    Half of the frequencies are enough, since W(-t) is the conjugate of W(t).
+    """
+    axes = []
+    for size, pixels in zip(grid, kernel_size, strict=True):
+        count = min(size, _FREQUENCIES_PER_PIXEL * (pixels - 1)) or 1
+        axes.append([number * size // count for number in range(count)])
+    rows, columns = axes
+    half = [column for column in columns if column <= grid[1] // 2]
+    return itertools.product(rows, half)
+
+
+def _neighbours(place: Pair, grid: Sequence[int]) -> list[Pair]:
+    """The frequencies around one, and itself."""
+    row, column = place
+    return [
+        ((row + down) % grid[0], (column + right) % grid[1])
+        for down, right in itertools.product((-1, 0, 1), repeat=2)
+    ]
+
+
+class _Eigenpair(NamedTuple):
+    """The largest eigenvalue at a frequency, and its eigenvector."""
+
+    value: float
+    vector: NDArray[np.complex128]  # (n,)
+
+
+class _Search:
+    """Eigenvalues of ``W(t) W(t)^H`` at single frequencies, for many rows."""
+
+    def __init__(self, kernels: Tensor, grid: Sequence[int]) -> None:
+        """Prepare; nothing is computed yet.
+
+        Args:
+            kernels: (n, c, kh, kw).
+            grid: frequencies along both axes.
+        """
+        self._kernels = kernels.flatten(2).numpy()  # (n, c, pixels)
+        self._pixels = _pixels(kernels.shape[2:]).numpy()
+        self._grid = tuple(grid)
+        self._random = np.random.default_rng(0)
+
+    def eigenpair(
+        self, place: Pair, start: ArrayLike = 0.0, tolerance: float = _TOLERANCE
+    ) -> _Eigenpair:
+        """The largest eigenvalue at a frequency, by ARPACK.
+
+        Args:
+            place: numbers of the frequency along both axes.
+            start: (n,) vector near the eigenvector; 0 where none is known.
+            tolerance: relative error of the eigenvalue.
+        """
+        angles = self._pixels @ (2 * np.pi * np.divide(place, self._grid))
+        rows, columns, _ = self._kernels.shape
+        transform = np.empty((rows, columns), dtype=complex)
+        transform.real = self._kernels @ np.cos(angles)
+        transform.imag = self._kernels @ -np.sin(angles)
+        square = LinearOperator(
+            (rows, rows),
+            matvec=lambda vector: transform @ (transform.conj().T @ vector),
+            dtype=complex,
+        )
+        # The start itself may be orthogonal to the eigenvector.
+        noise = _NOISE * self._random.standard_normal(rows) / math.sqrt(rows)
+        start = start + noise
+        if not transform.any():  # which ARPACK refuses
+            return _Eigenpair(0.0, start)
+        values, vectors = eigsh(square, k=1, v0=start, tol=tolerance)
+        return _Eigenpair(float(values[0]), vectors[:, 0])
+
+    def peak(self, vector: NDArray[np.complex128]) -> Pair:
+        """The frequency at which ``|W(t)^H x|`` is largest, of a vector x.
+
+        Its square is the sum over pairs of kernel pixels a and b of ``exp(i t (b - a))
+        (W_a^H x)^H (W_b^H x)``. Pairs of the same difference ``b - a`` share a wave, so
+        it is the Fourier transform of their sums.
+        """
+        images = np.tensordot(vector.conj(), self._kernels, 1).conj().T  # (pixels, c)
+        products = images.conj() @ images.T  # (pixels a, pixels b)
+        pixels = self._pixels.astype(int)
+        differences = (pixels - pixels[:, None]) % self._grid  # (a, b, 2)
+        sums = np.zeros(self._grid, dtype=complex)
+        np.add.at(sums, (differences[..., 0], differences[..., 1]), products)
+        heights = np.fft.ifft2(sums).real
+        row, column = np.unravel_index(heights.argmax(), self._grid)
+        return int(row), int(column)
 
 
 def _pixels(kernel_size: Sequence[int]) -> Tensor:
