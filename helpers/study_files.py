@@ -44,17 +44,20 @@ def parse_yaml(text: str) -> Any:
             expand to more values than any study has.
     """
     try:
-        count = _values_in(yaml.compose(text, _Yaml), {})
-        if count > _MOST_VALUES:
+        loader = _Yaml(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values_in(node, {}) > _MOST_VALUES:
             raise yaml.YAMLError(
                 f"its aliases stand for more than {_MOST_VALUES:,} values"
             )
-        return yaml.load(text, _Yaml)
+        return loader.construct_document(node)
     except (ValueError, TypeError, RecursionError) as fault:
         raise yaml.YAMLError(f"{type(fault).__name__}: {str(fault)[:200]}") from fault
 
 
-def _values_in(node: yaml.Node | None, counts: dict[int, int]) -> int:
+def _values_in(node: yaml.Node, counts: dict[int, int]) -> int:
     """Number of values below a node; ``counts`` caches it by the id of the node."""
     if not isinstance(node, yaml.CollectionNode):
         return 1

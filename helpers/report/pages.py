@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from html import escape, unescape
 from pathlib import Path
@@ -67,20 +67,27 @@ _TAGS = {
 }
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, unchanged: Collection[str] = ()) -> Path:
     """Write all pages of a report, their shared files and the list of studies.
 
     Args:
         folder: of the report, reports/<study>.
+        unchanged: notebooks that were not executed since their pages were written,
+            which stay as they are.
 
     Returns:
         The index of the study.
     """
     _write_assets(folder.parent / "assets")
     opening.write(folder)
-    for path in executed_notebooks(folder):
+    changed = [
+        path
+        for path in executed_notebooks(folder)
+        if path.stem not in unchanged or not path.with_suffix(".html").is_file()
+    ]
+    for path in changed:
         _write_notebook(path)
-    if tables.read(folder, "catalogue") is not None:
+    if changed and tables.read(folder, "catalogue") is not None:
         _write_explorers(folder)
     for sweep in sweeps.sweeps_of(folder):
         _write_sweep(sweep)

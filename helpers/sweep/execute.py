@@ -469,7 +469,7 @@ def _write_pages(job: Mapping[str, Any], work: Path, reports: Path) -> None:
             "parameters": job["parameters"],
         },
     )
-    pages.write(reports)
+    pages.write(reports, job["unchanged"])
     made = [*sorted(reports.glob("*.html")), reports / PUBLISHED_VALUES]
     for sweep in job["sweeps"]:
         folder = reports / "sweeps" / sweep["notebook"]

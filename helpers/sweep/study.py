@@ -176,6 +176,8 @@ class CheckedStudy:
             # Pages are made anew if the findings were.
             "findings": file_digest(self.reports / "FINDINGS.md"),
             "sweeps": sweeps,
+            # Notebooks that do not run, whose pages stay as they are.
+            "unchanged": [item.notebook for item in self.as_published],
         }
 
     def _job_of(self, execution: Execution) -> dict[str, Any]:

@@ -150,6 +150,21 @@ def test_what_the_report_does_not_hold_is_not_explored_and_its_figure_is_that_of
     )
 
 
+def test_the_page_of_a_notebook_that_did_not_run_stays_as_it_is(tmp_path):
+    folder = made.write_report(tmp_path / "reports/made")
+    page = folder / "04_baselines.html"
+    pages.write(folder, ["04_baselines"])
+    whole = page.read_bytes()  # it was absent
+    page.write_text("as it was")
+    (folder / "explore.html").write_text("as it was")
+    pages.write(folder, ["04_baselines"])
+    assert page.read_text() == "as it was"
+    assert (folder / "explore.html").read_text() == "as it was"
+    pages.write(folder)
+    assert page.read_bytes() == whole
+    assert (folder / "explore.html").stat().st_size > 1000
+
+
 def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp_path):
     folder = made.write_report(tmp_path / "made")
     for path in (folder / "tables").iterdir():

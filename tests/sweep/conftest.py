@@ -44,7 +44,7 @@ class Project:
             shutil.copytree(PROJECT_ROOT / name, root / name)
         if not whole:  # the pages' modules take longer to load than all else of a sweep
             (root / "helpers/report/pages.py").write_text(
-                "def write(reports):\n    (reports / 'index.html').touch()\n"
+                "def write(reports, unchanged):\n    (reports / 'index.html').touch()\n"
             )
         for name in ("Snakefile", "Makefile"):
             shutil.copy(PROJECT_ROOT / name, root)

@@ -113,12 +113,12 @@ def test_a_job_whose_asker_is_gone_is_not_done():
 def test_pages_that_fail_say_why_in_the_log_that_a_sweep_prints(tmp_path, monkeypatch):
     from helpers.report import pages
 
-    def refuse(folder):
+    def refuse(folder, unchanged):
         raise ValueError("params/a.md.j2: the tables no longer support this sentence")
 
     monkeypatch.setattr(pages, "write", refuse)
     places = {"work": str(tmp_path / "work"), "reports": str(tmp_path / "reports")}
-    job = {"study": "a", "sweeps": [], "parameters": {}} | places
+    job = {"study": "a", "sweeps": [], "parameters": {}, "unchanged": []} | places
     assert execute.write_pages(job) == 1
     assert not (tmp_path / "work/done/a/pages.json").exists()
     line = (tmp_path / "work/log/a.log").read_text().strip()
