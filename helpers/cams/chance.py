@@ -116,6 +116,7 @@ def chance_scores(
     maps = maps_normalised.to(device).float()
     boxes = boxes.to(device)
     in_boxes = pixels_in_boxes(boxes, size)
+    areas = in_boxes.sum(1)  # (N,) pixels in the boxes of each image
     images = torch.arange(len(boxes), device=device)
     lenders = derangements(len(boxes)).to(device)
     # On a CPU a batch should fit into the cache.
@@ -125,7 +126,10 @@ def chance_scores(
     for batch in images.split(batch_size):
         itself_and_others = torch.cat([batch.unsqueeze(1), lenders[batch]], 1)
         targets = in_boxes[itself_and_others]  # (B, 1 + K, S * S)
-        scores = _scores(maps[batch], targets, boxes[batch], size, cut)
+        areas_of_targets = areas[itself_and_others]  # (B, 1 + K)
+        scores = _scores(
+            maps[batch], targets, areas_of_targets, boxes[batch], size, cut
+        )
         scores_of_batches.append(scores)
     columns = {}
     for name in scores_of_batches[0]:
@@ -172,6 +176,7 @@ def pixels_in_boxes(boxes: Tensor, size: int) -> Tensor:
 def _scores(
     maps: Tensor,
     targets: Tensor,
+    areas: Tensor,
     boxes: Tensor,
     size: int,
     cut: Callable[[Tensor], Tensor],
@@ -182,6 +187,7 @@ def _scores(
         maps: (B, h, w), NaN where undefined.
         targets: (B, 1 + K, S * S) bool, the pixels in the boxes of the image itself and
             of those that lend it theirs.
+        areas: (B, 1 + K) pixels of each target.
         boxes: (B, M, 4) of the image itself.
         size: side S of the images.
         cut: turns maps (B, S, S) into masks (B, S, S).
@@ -198,7 +204,6 @@ def _scores(
     both = torch.stack([masks.flatten(1).float(), values], 1)  # (B, 2, S * S)
     common, energy = torch.bmm(both, in_target.mT).unbind(1)  # (B, 1 + K) each
     marked = masks.flatten(1).sum(1)  # (B,) pixels of the mask
-    areas = in_target.sum(2)  # (B, 1 + K) pixels of each target
     matched_iou, precision = _by_levels(values, in_target, areas)
     with_chance = {  # (B, 1 + K) each
         "iou": common / (marked.unsqueeze(1) + areas - common),
@@ -216,7 +221,7 @@ def _scores(
     pixels = {
         "empty_map": marked == 0,
         "map_pixels": marked,
-        "box_pixels": areas[:, 0].int(),
+        "box_pixels": areas[:, 0],
         "common_pixels": common[:, 0].int(),
         "image_pixels": torch.full_like(marked, size**2),
         "mask_area": marked / size**2,

@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
-from sklearn import metrics
 from torch import Tensor, nn
 
 from helpers.data.images import StudyData
@@ -97,6 +96,8 @@ def average_precision(
     Returns:
         By step, by eleven points and by all points, in [0, 1].
     """
+    from sklearn import metrics  # here: most notebooks do without it
+
     precision, recall, _ = metrics.precision_recall_curve(positive, scores)
     # The last point, R = 0 and P = 1, belongs to no threshold. Recall falls along the
     # curve, so the points up to one are those with at least its recall.
@@ -122,6 +123,8 @@ def break_even_point(positive: ArrayLike, scores: ArrayLike) -> float:
     Returns:
         In [0, 1].
     """
+    from sklearn import metrics  # here: most notebooks do without it
+
     positive = np.asarray(positive, dtype=bool)
     false_rate, true_rate, _ = metrics.roc_curve(positive, scores)
     called_positive = false_rate * (~positive).sum() + true_rate * positive.sum()
@@ -145,6 +148,8 @@ def per_class_metrics(
         image, precision where the class is never predicted, auc where every image is of
         the class.
     """
+    from sklearn import metrics  # here: most notebooks do without it
+
     is_of_class, scores = decisions(logits, labels)
     predicted = np.argmax(logits, axis=1)
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(
@@ -183,6 +188,8 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
         in no mean; classes_never_predicted, the number of classes with images but
         without precision, which macro_precision leaves out.
     """
+    from sklearn import metrics  # here: most notebooks do without it
+
     logits = np.asarray(logits, dtype=float)
     labels = np.asarray(labels)
     classes = np.arange(logits.shape[1])
