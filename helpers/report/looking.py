@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from helpers.data.boxes import box_masks, box_shares
 from helpers.data.images import ImageSet
 from helpers.report.cams import draw_boxes
-from helpers.report.figures import forest
 from helpers.report.style import count
 from helpers.statistics import pairs
 from helpers.training import looking
@@ -91,7 +90,8 @@ def differences_figure(
         return None
     keys = present[["arm", "control", "start"]].drop_duplicates()
     contrasts = (keys["arm"] + " less " + keys["control"]).str.replace("_", " ")
-    labels = contrasts.where(keys["start"] == "all", "of these, " + keys["start"])
+    labels = contrasts.where(keys["start"] == "all", "    " + keys["start"])
+    heights = np.arange(len(keys))
     lines = math.ceil(len(outcomes) / _PANELS_PER_LINE)
     figure, panels = plt.subplots(
         lines,
@@ -104,9 +104,15 @@ def differences_figure(
         ax.set_axis_off()
     for outcome, ax in zip(outcomes, panels.flat, strict=False):
         rows = keys.merge(present[present["outcome"] == outcome], how="left")
+        colours = np.where(rows["start"] == "all", "black", "0.55")
+        ax.axvline(0, color="0.6", linewidth=1)
         ends = rows[["low", "high"]].where(rows["pairs"] >= pairs.FEWEST_PAIRS)
-        forest(ax, labels, rows["difference"], ends["low"], ends["high"])
+        ax.hlines(heights, ends["low"], ends["high"], color=colours, linewidth=1.8)
+        ax.scatter(rows["difference"], heights, color=colours, s=24, zorder=3)
         ax.set_xlabel(TITLES[outcome])
+        ax.grid(axis="y", visible=False)
+    panels[0][0].set_yticks(heights, labels)
+    panels[0][0].set_ylim(len(keys) - 0.4, -0.6)
     return figure
 
 
