@@ -112,7 +112,7 @@ class Study:
         self.work = work
         self.reports = reports
         self.minimum_train_accuracy = minimum_train_accuracy
-        self.device = choose_device(device)
+        self._asked_device = device
         self.jobs = jobs
 
     @classmethod
@@ -174,6 +174,11 @@ class Study:
     def name(self) -> str:
         """Name of the study."""
         return self.reports.name
+
+    @cached_property
+    def device(self) -> str:
+        """The device that values are computed on, "cpu" or "cuda"."""
+        return choose_device(self._asked_device)
 
     @cached_property
     def images(self) -> StudyData:

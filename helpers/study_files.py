@@ -1,13 +1,29 @@
-"""Study files as plain data: YAML that is read safely, and the blocks of a study."""
+"""Study files as plain data, and the values that a notebook's parameters have in a run.
 
+YAML is read safely; a value that papermill injects or a user changes in the first cell
+comes before that of the study's file.
+"""
+
+import ast
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from helpers.parameters import LIMITS, StudyError, near_names
+from helpers.files import PROJECT_ROOT, STAGING
+from helpers.parameters import (
+    LIMITS,
+    WITHOUT_EFFECT_ON_RESULTS,
+    Parameter,
+    StudyError,
+    check_type,
+    declared,
+    near_names,
+    value_fault,
+)
 
 
 class _Yaml(yaml.SafeLoader):
@@ -150,3 +166,171 @@ def _merge_with_base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
         "work_study": base["work_study"],
     }
     return base | content | merged
+
+
+def resolve_parameters(
+    notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
+) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Values of a notebook's parameters, whether papermill or a user runs it.
+
+    Values injected by papermill come first, then those that the user changed in the
+    first cell, then the study's file. A value of the first cell counts as changed if it
+    differs from the demo's, which committed first cells have.
+
+    Args:
+        notebook: its name without suffix.
+        values: ``globals()`` of the notebook.
+        root: folder of the project.
+
+    Returns:
+        The values by name; the origin of each ("injected", "first cell",
+        "params/x.yaml" or "default"); and the study's file (``read_blocks``), with the
+        values of this run that differ from the study's (``changed``) and, if it extends
+        a study, the values of that one (``extended``).
+
+    Raises:
+        StudyError: if a name or a value is wrong, or the study does not exist.
+    """
+    names = declared(root / "notebooks" / f"{notebook}.ipynb")
+    injected = _injected_names(values.get("In", []))
+    _check_names(names, injected, values)
+    path = root / f"params/{values['study']}.yaml"
+    content = _content_of(path, "study" in injected)
+    of_study = _values_of_notebook(content, notebook)
+    committed = _committed_values(names, notebook, root)
+    parameters = {}
+    origins = {}
+    for name in names:
+        value = values[name]
+        is_changed = repr(value) != repr(committed[name])
+        equals_study = name in of_study and repr(value) == repr(of_study[name])
+        comes_from_study = equals_study or (name in of_study and not is_changed)
+        if name in injected:
+            origins[name] = "injected"
+        elif comes_from_study:
+            value = of_study[name]
+            origins[name] = f"params/{path.name}"
+        else:
+            origins[name] = "first cell" if is_changed else "default"
+        parameters[name] = value
+    parameters = _typed_values(names, parameters)
+    content["changed"] = _changed_values(names, parameters, of_study)
+    if "extends" in content:
+        base = read_blocks(path.with_name(f"{content['extends']}.yaml"))
+        extended = _defaults(names) | _values_of_notebook(base, notebook)
+        content["extended"] = {
+            name: extended[name] for name in names if name != "study"
+        }
+    return parameters, origins, content
+
+
+def _content_of(path: Path, is_injected: bool) -> dict[str, Any]:
+    """Blocks of the study file, which may be absent when a launcher runs the notebook.
+
+    Then the launcher injects all values, and its study file lies in another folder.
+    """
+    if os.environ.get(STAGING) and is_injected and not path.is_file():
+        return {"common": {}, "notebooks": {}, "work_study": path.stem}
+    return read_blocks(path)
+
+
+def _typed_values(
+    names: Mapping[str, Parameter], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values of the annotated types; an error that lists all faults of values."""
+    faults = [value_fault(item, values[name]) for name, item in names.items()]
+    if any(faults):
+        raise StudyError(*filter(None, faults))
+    return {
+        name: check_type(item.annotation, values[name]) for name, item in names.items()
+    }
+
+
+def _defaults(names: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {name: item.default for name, item in names.items()}
+
+
+def _committed_values(
+    names: Mapping[str, Parameter], notebook: str, root: Path
+) -> dict[str, Any]:
+    """Values that a notebook's first cell has as committed: those of the demo."""
+    committed = _defaults(names) | {"study": "demo"}
+    demo = root / "params/demo.yaml"
+    if demo.is_file():
+        committed |= _values_of_notebook(read_blocks(demo), notebook)
+    return committed
+
+
+def _check_names(
+    names: Mapping[str, Parameter], injected: set[str], values: Mapping[str, Any]
+) -> None:
+    """Refuse injected names that the notebook lacks, and a first cell without some."""
+    blocks = injected & {"claims", "common", "notebooks", "sweep", "extends"}
+    if blocks:
+        raise StudyError(
+            f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in "
+            "place of `-f FILE` write `-p study NAME`"
+        )
+    unknown = sorted(injected - {*names})
+    if unknown:
+        raise StudyError(
+            *(
+                f"this notebook has no parameter {name!r}{near_names(name, names)}; "
+                f"papermill --help-notebook lists those that it has"
+                for name in unknown
+            )
+        )
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise StudyError(
+            f"the first cell has no {', '.join(missing)}; put the lines of these "
+            "parameters back"
+        )
+    # Checked here, since the name of the study becomes the name of a file.
+    fault = value_fault(names["study"], values["study"])
+    if fault:
+        raise StudyError(fault)
+
+
+def _changed_values(
+    names: Mapping[str, Parameter],
+    parameters: Mapping[str, Any],
+    of_study: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Values of this run that are not the study's and may change results."""
+    changed = {}
+    for name, item in names.items():
+        stated = of_study.get(name, item.default)
+        if name in WITHOUT_EFFECT_ON_RESULTS or value_fault(item, stated):
+            continue  # a value that the study file has wrong cannot be compared
+        stated = check_type(item.annotation, stated)
+        if repr(parameters[name]) != repr(stated):
+            changed[name] = parameters[name]
+    return changed
+
+
+def _values_of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
+    """Values that a study file has for a notebook, common ones included."""
+    return content["common"] | content["notebooks"].get(notebook, {})
+
+
+# A source that assigns ``study`` is the first cell, which declares the parameters.
+_FIRST_CELL = re.compile(r"^\s*study\b[^=\n]*=", re.M)
+
+
+def _injected_names(cells: Sequence[str]) -> set[str]:
+    """Names that papermill's cell assigned; none if the first cell ran again after it.
+
+    Args:
+        cells: sources of executed cells in order, as IPython keeps them.
+    """
+    for source in reversed(cells):
+        if source.lstrip().startswith("# Parameters"):
+            return {
+                node.id
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+        if _FIRST_CELL.search(source):
+            return set()
+    return set()

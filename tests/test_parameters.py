@@ -13,7 +13,6 @@ from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
 from helpers.data import layouts
 from helpers.files import PROJECT_ROOT, STAGING
-from helpers.in_force import resolve_parameters
 from helpers.kappa import networks
 from helpers.measures import registry, transforms
 from helpers.networks import resnet, stages
@@ -26,7 +25,7 @@ from helpers.parameters import (
     near_names,
     value_fault,
 )
-from helpers.study_files import parse_yaml, read_blocks
+from helpers.study_files import parse_yaml, read_blocks, resolve_parameters
 from helpers.training import config
 
 NOTEBOOKS = {

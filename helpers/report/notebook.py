@@ -30,7 +30,6 @@ from helpers.files import (
     write_json,
     write_table,
 )
-from helpers.in_force import resolve_parameters
 from helpers.parameters import StudyError, declared, name_of_values
 from helpers.relations import relation_faults
 from helpers.report import style, tables
@@ -42,6 +41,7 @@ from helpers.report.published_figures import (
     published_figure,
 )
 from helpers.statistics.claims import check_claims, keep_claims
+from helpers.study_files import resolve_parameters
 
 _PACKAGES = (
     "torch",
@@ -333,7 +333,7 @@ class Report:
         """
         if self.results:
             rows = [{"result": name, **item} for name, item in self.results.items()]
-            _show_folded("Results by name", pd.DataFrame(rows))
+            _show_folded("Results by name", tables.html(pd.DataFrame(rows)))
         facts = {
             "commit": files.commit(),
             "device": files.device_name(device),
@@ -414,7 +414,9 @@ class Report:
         if len(counts) > 1:
             parts = [f"{number} from {origin}" for origin, number in counts.items()]
             title += f": {', '.join(parts)}"
-        _show_folded(title, pd.DataFrame(rows))
+        with pd.option_context("display.max_colwidth", None):
+            table = pd.DataFrame(rows).to_html(index=False, border=0)
+        _show_folded(title, table)
         self.record("parameters", values=values)
 
     def _tell_what_differs(self, study_file: Mapping[str, Any]) -> None:
@@ -433,10 +435,9 @@ class Report:
             )
 
 
-def _show_folded(title: str, frame: pd.DataFrame) -> None:
-    """Show a table that opens by a click on its title."""
-    content = f"<summary>{title}</summary>{tables.html(frame)}"
-    display(HTML(f"<details>{content}</details>"))
+def _show_folded(title: str, table: str) -> None:
+    """Show a table, as HTML, that opens by a click on its title."""
+    display(HTML(f"<details><summary>{title}</summary>{table}</details>"))
 
 
 def results_file(notebook: str) -> str:

@@ -19,8 +19,8 @@ from helpers.training.catalogue import (
     start_path,
     weights_digests,
 )
-from helpers.training.config import RunConfig, config_from
-from helpers.training.run import initial_network, rows_of_run
+from helpers.training.config import RunConfig, config_from, rows_of_run
+from helpers.training.run import initial_network
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.training.config import RunConfig, config_from
-from helpers.training.run import rows_of_run
+from helpers.training.config import RunConfig, config_from, rows_of_run
 
 FEWEST_PER_CLASS = 10  # images of a class that all runs must share
 # Fields of a run's configuration that decide which training images it is fitted to.

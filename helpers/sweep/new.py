@@ -29,7 +29,7 @@ from helpers.scoring.scoring_set import FEWEST_PER_CLASS
 from helpers.study_files import parse_yaml
 from helpers.sweep.study import load_study
 from helpers.training import run
-from helpers.training.config import RunConfig
+from helpers.training.config import RunConfig, rows_of_run
 
 _SIZES = (32, 48, 64, 96, 128, 160, 192, 224)  # sides offered, pixels
 _MOST_CLASSES = 20
@@ -184,14 +184,14 @@ def fewest_fitted(images_per_class: int, classes: int) -> int:
     """Number of images that runs are fitted to, of the class with the fewest.
 
     A run holds out a tenth of all training images at random, more of some classes, for
-    stopping rule 3; see ``run.rows_of_run``.
+    stopping rule 3; see ``config.rows_of_run``.
 
     Args:
         images_per_class: training images of each class.
         classes: number of classes.
     """
     labels = torch.arange(classes).repeat_interleave(images_per_class)
-    rows, _ = run.rows_of_run(labels, _recipe(_SIZES[0]))
+    rows, _ = rows_of_run(labels, _recipe(_SIZES[0]))
     return int(np.bincount(labels.numpy()[rows], minlength=classes).min())
 
 
@@ -489,7 +489,7 @@ def _check_images(
         ValueError: if a class has too few images for scores, or one class remains.
     """
     data = images.load_study_data(**subset, cache_dir=cache)
-    rows, _ = run.rows_of_run(data.train.labels, recipe)
+    rows, _ = rows_of_run(data.train.labels, recipe)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[rows], minlength=len(data.classes))
     classes = data.classes["class_id"].tolist()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 
 from helpers.files import json_digest
 from helpers.parameters import LIMITS, NUMBERS, outside
@@ -317,3 +318,28 @@ def levels_table(
             levels = [level or "all" for level in levels]
         rows.append({"hyperparameter": name, "levels": ", ".join(map(str, levels))})
     return pd.DataFrame(rows)
+
+
+def rows_of_run(
+    labels: ArrayLike, config: RunConfig
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of training images that a run is fitted to, and that it holds out.
+
+    A smaller ``images_per_class`` selects a subset of what a larger one selects.
+
+    Args:
+        labels: (n,) of the training images of the study.
+        config: the run.
+
+    Returns:
+        Both ascending; none is held out if rule 3 reads the test images.
+    """
+    order = np.random.default_rng([config.seed, 1]).permutation(len(labels))
+    if config.images_per_class:
+        shuffled = np.asarray(labels)[order]
+        rank_in_class = pd.Series(shuffled).groupby(shuffled).cumcount().to_numpy()
+        order = order[rank_in_class < config.images_per_class]
+    held_out = 0
+    if config.rule3_split == "holdout":
+        held_out = max(1, round(len(order) * config.holdout_fraction))
+    return np.sort(order[held_out:]), np.sort(order[:held_out])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -35,7 +34,7 @@ from helpers.networks.hooks import captured_output
 from helpers.training import looking
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
-from helpers.training.config import RunConfig, run_id
+from helpers.training.config import RunConfig, rows_of_run, run_id
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
 from helpers.training.strong_augmentation import (
     NONE,
@@ -110,31 +109,6 @@ def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSe
     if config.rule3_split == "holdout":
         watched = data.train.subset(held_out)
     return replace(train, labels=labels), watched
-
-
-def rows_of_run(
-    labels: Tensor, config: RunConfig
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of training images that a run is fitted to, and that it holds out.
-
-    A smaller ``images_per_class`` selects a subset of what a larger one selects.
-
-    Args:
-        labels: (n,) of the training images of the study.
-        config: the run.
-
-    Returns:
-        Both ascending; none is held out if rule 3 reads the test images.
-    """
-    order = np.random.default_rng([config.seed, 1]).permutation(len(labels))
-    if config.images_per_class:
-        shuffled = labels.numpy()[order]
-        rank_in_class = pd.Series(shuffled).groupby(shuffled).cumcount().to_numpy()
-        order = order[rank_in_class < config.images_per_class]
-    held_out = 0
-    if config.rule3_split == "holdout":
-        held_out = max(1, round(len(order) * config.holdout_fraction))
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
 def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:

@@ -177,7 +177,7 @@ def test_what_is_written_leaves_enough_images_of_every_class_for_scores(root):
     data = new.images.load_study_data(
         **subset | {"data_path": str(root / "birds")}, cache_dir=root / "cache"
     )
-    rows, _ = new.run.rows_of_run(data.train.labels, new._recipe(32))
+    rows, _ = new.rows_of_run(data.train.labels, new._recipe(32))
     assert torch.bincount(data.train.labels[rows]).min() >= 10
 
 
