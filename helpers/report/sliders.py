@@ -10,7 +10,7 @@ import seaborn
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from helpers.report.tables import interactive
+from helpers.report.style import interactive
 
 
 def scatter_with_menus(

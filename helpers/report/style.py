@@ -1,5 +1,6 @@
-"""Style of figures, and wording of names and numbers."""
+"""How notebooks show things: style of figures, words for names and numbers, widgets."""
 
+import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn
+
+from helpers.files import STAGING
 
 Tables = Mapping[str, pd.DataFrame]  # of a report, by name
 GAP = "generalization gap (percentage points)"
@@ -26,6 +29,15 @@ def use() -> None:
     )
     # seaborn's own figures choose their layout.
     warnings.filterwarnings("ignore", "The figure layout has changed to tight")
+
+
+def interactive() -> bool:
+    """Whether the notebook is open in JupyterLab, so that widgets respond.
+
+    Jupyter sets a variable with the notebook's name in its kernels; a sweep marks its
+    own kernels by another one.
+    """
+    return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple]:

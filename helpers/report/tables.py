@@ -5,7 +5,6 @@ sorted.
 """
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
@@ -16,9 +15,9 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-from helpers.files import STAGING, DamagedFileError, inside, read_table
+from helpers.files import DamagedFileError, inside, read_table
 from helpers.report.markup import in_words
-from helpers.report.style import short_name
+from helpers.report.style import interactive, short_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
 _HEADERS = {
@@ -306,15 +305,6 @@ def cell(value: Any) -> str:
     if order == text:
         return f'<td class="number">{text}</td>'
     return f'<td class="number" data-order="{order}">{text}</td>'
-
-
-def interactive() -> bool:
-    """Whether the notebook is open in JupyterLab, so that widgets respond.
-
-    Jupyter sets a variable with the notebook's name in its kernels; a sweep marks its
-    own kernels by another one.
-    """
-    return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
 def sortable(

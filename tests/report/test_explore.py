@@ -11,7 +11,7 @@ import torch
 from helpers.cams import chance
 from helpers.cams.maps import from_integers
 from helpers.files import STAGING
-from helpers.report import explore, tables
+from helpers.report import explore, style
 from helpers.report.explore import content
 from helpers.report.explore.widget import Explorer
 from tests.report import made
@@ -33,7 +33,7 @@ def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(
     ):
         monkeypatch.setenv("JPY_SESSION_NAME", kernel)
         monkeypatch.setenv(STAGING, staging)
-        assert tables.interactive() is shown
+        assert style.interactive() is shown
         explorer = explore.show("measures", made.measures(models), made.TITLES)
         assert (
             isinstance(explorer, Explorer) if shown else "explore.html" in explorer.data

@@ -9,7 +9,8 @@ from typing import Any
 from IPython.display import Markdown
 
 from helpers.files import from_root
-from helpers.report.tables import intact, interactive
+from helpers.report.style import interactive
+from helpers.report.tables import intact
 
 TITLES = {
     "measures": "Which measure correlates with the gap?",
