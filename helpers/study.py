@@ -312,6 +312,7 @@ class Study:
         if measured.no_interval:
             warn(NO_INTERVAL)
         return Bootstrap(
+            # Correlations may be adjusted for training accuracy and log loss.
             with_log_train_loss(measured.models),
             measured.image_values | test_accuracy,
             draws=draws,

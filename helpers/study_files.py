@@ -157,6 +157,7 @@ def _merge_with_base(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     common = content["common"]
     notebooks = content["notebooks"]
     for stem, block in base["notebooks"].items():
+        # A common value of the new study also replaces the base's of single notebooks.
         inherited = {key: value for key, value in block.items() if key not in common}
         notebooks[stem] = inherited | notebooks.get(stem, {})
     merged = {
@@ -202,9 +203,12 @@ def resolve_parameters(
     origins = {}
     for name in names:
         value = values[name]
+        # Compared as texts, so that 1, 1.0 and True differ.
         is_changed = repr(value) != repr(committed[name])
-        equals_study = name in of_study and repr(value) == repr(of_study[name])
-        comes_from_study = equals_study or (name in of_study and not is_changed)
+        # An unchanged first cell has the demo's value, in place of the study's.
+        comes_from_study = name in of_study and (
+            not is_changed or repr(value) == repr(of_study[name])
+        )
         if name in injected:
             origins[name] = "injected"
         elif comes_from_study:
@@ -315,7 +319,7 @@ def _values_of_notebook(content: Mapping[str, Any], notebook: str) -> dict[str, 
 
 
 # A source that assigns ``study`` is the first cell, which declares the parameters.
-_FIRST_CELL = re.compile(r"^\s*study\b[^=\n]*=", re.M)
+_FIRST_CELL = re.compile(r"^study\s*(:\s*str\s*)?=\s*[\"']", re.M)
 
 
 def _injected_names(cells: Sequence[str]) -> set[str]:

@@ -344,6 +344,17 @@ def test_what_papermill_injects_wins_over_all(project, monkeypatch):
     )  # the first cell ran again
 
 
+@pytest.mark.parametrize("cell", ["study == 1", "shown = study.scores(x=1)"])
+def test_a_cell_that_only_reads_a_name_study_is_not_the_first_cell(project, cell):
+    variables = {"study": "other"}
+    exec(CELL, variables)
+    injected = '# Parameters\nstudy = "other"\nimages = 60\n'
+    values = variables | {"study": "other", "images": 60}
+    values["In"] = ["", CELL, injected, cell, "notebook.begin(...)"]
+    _, origins, _ = resolve_parameters("01_a", values, project)
+    assert origins["images"] == "injected"
+
+
 def test_a_name_that_papermill_injects_and_no_cell_declares_is_refused(project):
     with pytest.raises(StudyError) as refused:
         given(project, "# Parameters\nimage = 48\nrte = 1\nrate = 2\n")

@@ -76,6 +76,7 @@ class Report:
     folder: Path  # where tables and figures are written; a sweep publishes from there
     notebook: str
     work: Path  # work/<study>; a study that extends another one has that one's
+    reports: Path | None = None  # reports/<study>, of the study itself
     parameters: SimpleNamespace = field(default_factory=SimpleNamespace)  # in force
     story: list[dict[str, Any]] = field(default_factory=list)  # what was shown
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name
@@ -113,7 +114,9 @@ class Report:
         )
         report.parameters = SimpleNamespace(**values)
         report._show_parameters(origins)
-        if not os.environ.get(files.STAGING):  # else the sweep has kept them
+        # Writes the claims down with the number of runs that are trained so far; where
+        # a sweep runs the notebook, it has done so.
+        if not os.environ.get(files.STAGING):
             keep_claims(report.work, check_claims(study_file.get("claims") or []))
         report._tell_what_differs(study_file)
         return report
@@ -179,14 +182,21 @@ class Report:
         self._show_figure(contents, shown, name, caption, origin=facts)
 
     def _published_figure(self, name: str) -> PublishedFigure | None:
-        """A figure of this combination of a sweep, else of the study's own report."""
+        """A published figure of the same parameters; None if there is none.
+
+        Of this combination of a sweep, else of the study, else of the one that it
+        extends.
+        """
         values = vars(self.parameters)
         combination = os.environ.get(files.COMBINATION)
-        if combination:
-            figure = published_figure(Path(combination), self.notebook, name, values)
+        reports = [Path(combination)] if combination else []
+        if self.reports:
+            reports.append(self.reports)
+        for report in (*reports, self.published):
+            figure = published_figure(report, self.notebook, name, values)
             if figure:
                 return figure
-        return published_figure(self.published, self.notebook, name, values)
+        return None
 
     def _show_figure(
         self,
@@ -254,7 +264,7 @@ class Report:
             place = f"{rows} of {len(frame):,} rows; all of them: {place}"
         note = f"<p>{place}</p>"
         shown = tables.sortable(frame, self.names, rows=rows)
-        if isinstance(shown, HTML):
+        if isinstance(shown, HTML):  # in JupyterLab it is a widget instead
             display(HTML(f"{shown.data}{note}"))
         else:
             display(shown, HTML(note))
@@ -366,7 +376,10 @@ class Report:
 
     @property
     def published(self) -> Path:
-        """The folder of the study's report as it is published now."""
+        """The published report that has the records of the study's networks.
+
+        It is that of the study, or of the one that it extends.
+        """
         return files.records_of(self.work).parent
 
     @property
@@ -540,7 +553,9 @@ def open_report(
     scratch = inside(work / "scratch", notebook)
     if changed:
         scratch = inside(scratch, name_of_values(changed))
-    report = Report(Path(staging) if staging else scratch, notebook, work)
+    folder = Path(staging) if staging else scratch
+    of_study = inside(from_root(reports_dir), study)
+    report = Report(folder, notebook, work, of_study)
     if not staging:
         _tell_where_files_go(report.folder, study, reports_dir)
     point_to_records(work, reports_dir)

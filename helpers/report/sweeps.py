@@ -35,7 +35,8 @@ _ROWS = 30  # combinations that a page shows before it parts its table
 # Ratio of the largest to the smallest value of a parameter that asks for a log axis.
 _LOG_RATIO = 20.0
 _CORRELATION = r"r_(\w+)_gap(_\w+)?"  # name of a result: its measure, and a condition
-# The least shift of a correlation that is laid to maps of 8 bits.
+# A correlation that moves by less is not reported as moved by maps that were rounded to
+# 8 bits, see ``_of_rounded_maps``.
 _LEAST_SHIFT = 1e-4
 
 
@@ -81,7 +82,7 @@ def sweep_results(
 
 def results_of(folder: Path) -> pd.DataFrame:
     """``sweep_results`` of a folder ``reports/<study>/sweeps/<notebook>``."""
-    with tables.intact(folder / SWEEP_LISTING):
+    with tables.intact(folder / SWEEP_LISTING):  # names the file if it is damaged
         listing = read_json(folder / SWEEP_LISTING)
         parameters = listing["parameters"]
         chain = listing["notebooks"]
@@ -239,6 +240,7 @@ def title(frame: pd.DataFrame, name: str) -> str:
     if correlation:
         measure, condition = correlation.groups()
         words = f"r of {tables.header(measure)} with the gap"
+        # A condition begins with "_", which its header has as a blank.
         words += f",{tables.header(condition)}" if condition else ""
     words += f" ({unit})" if unit else ""
     return f"{stem[:2]}: {words}" if stem else words
@@ -264,12 +266,14 @@ def draw(
     defined = frame.dropna(subset=result)
     levels = style.in_order(frame[parameter])
     numeric = all(type(level) in (int, float) for level in frame[parameter].tolist())
-    place = {level: number for number, level in enumerate(levels)}  # on the axis
-    if numeric:
+    is_log = _is_log(levels, numeric)
+    place = {level: number for number, level in enumerate(levels)}  # along the axis
+    if is_log:
+        place = {level: math.log10(level) for level in levels}
+    elif numeric:
         place = {level: level for level in levels}
     groups = {"": defined} if not second else dict(tuple(defined.groupby(second)))
     palette = colours(frame, second)
-    is_log = _is_log(levels, numeric)
     span = max(place.values()) - min(place.values())
     for number, (group, rows) in enumerate(groups.items()):
         # Groups are shifted, so that equal values and intervals stay visible.
@@ -278,18 +282,18 @@ def draw(
         rows = rows.assign(x=x).sort_values("x", kind="stable")
         # With a third parameter a place has several values, and no line joins them.
         line = "-" if rows["x"].is_unique else ""
+        x = rows["x"] + shift
         if is_log:
-            rows["x"] *= (1 + shift / span) ** 3
-        else:
-            rows["x"] += shift
+            x = 10**x
         ends = _ends(rows, result)
         look = {"color": palette.get(group, "C0"), "markersize": 5, "linewidth": 1.2}
-        ax.errorbar(rows["x"], rows[result], ends, marker="o", linestyle=line, **look)
+        ax.errorbar(x, rows[result], ends, marker="o", linestyle=line, **look)
     if is_log:
         ax.set_xscale("log")
     if not numeric or len(levels) <= 6:
         shown = _labels_that_fit(levels, place, span)
-        ax.set_xticks([place[level] for level in shown], [f"{x}" for x in shown])
+        ticks = [level if is_log else place[level] for level in shown]
+        ax.set_xticks(ticks, [f"{level}" for level in shown])
         ax.minorticks_off()
     if not numeric:
         ax.margins(x=0.2)

@@ -77,10 +77,12 @@ def score(
         parts[part] = cache_key(_family(part), settings, names_of_part)
         parts[part]["images"] = scored_on.name
         names += names_of_part
+    # Functions of notebook cells are passed along: worker processes cannot import them.
     from_outside = evidence.sources_from_outside(names)
     task = _MeasuringTask(
         measures, from_outside, settings, scored_on, with_image_values=not only
     )
+    # Checkpoints, for which single measures are asked, have no stored maps.
     if "localization" in parts and not only:
         _localize_from_maps(store, models, parts, task)
     compute = partial(_measure_model, task=task, device=store.device)
@@ -148,6 +150,7 @@ def cache_key(
     }
     from_outside = evidence.sources_from_outside(item.name for item in measures)
     if from_outside:
+        # The texts of their code: a changed cell is computed again.
         relevant["sources"] = {
             name: source_of(source) for name, source in from_outside.items()
         }
@@ -176,7 +179,7 @@ class _MeasuringTask:
     ) -> set[str]:
         """Names of values that measures of some parts need.
 
-        What values among the inputs were computed from does not count.
+        A value that is given as an input is not followed to what it is computed from.
         """
         items = self._measures_of(parts)
         sources = evidence.sources_by_name(items, self.from_outside)
@@ -224,7 +227,15 @@ def _measure_model(
     task: _MeasuringTask,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    """Records of the missing parts of a model, computed from its network."""
+    """Records of the missing parts of a model, computed from its network.
+
+    Args:
+        model: of the study.
+        shared: the study's images, which each worker process loads once.
+        parts: names of the missing parts.
+        task: measures to compute.
+        device: "cpu" or "cuda".
+    """
     inputs = {
         "network": model.load(device),
         "images": task.scored_on.images_of(shared),
@@ -299,13 +310,13 @@ def _maps_of_models(
         Records({"localization": store.folder / name}, models, store.published)
         for name in _folders_of_maps(store, settings)
     ]
-    recorded = {model.model_id for model in store.not_computable(models)}
+    not_computable = {model.model_id for model in store.not_computable(models)}
     for model in models:
         for source in sources:
             record = source.record("localization", model.model_id)
             has_full_maps = localization.MAPS in record  # 16 bits; "maps" has 8
             is_complete = len(record.get("maps", ())) == len(scored_on.rows)
-            may_use_8_bits = model.model_id in recorded and is_complete
+            may_use_8_bits = model.model_id in not_computable and is_complete
             if has_full_maps or may_use_8_bits:
                 yield model.model_id, record
                 break

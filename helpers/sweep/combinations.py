@@ -124,7 +124,7 @@ def _faults_of_values(notebook: str, item: Parameter, values: Any) -> list[str]:
     where = f"sweep: {notebook}: {item.name}"
     if notebook[:2] in TRAINING:
         return [f"{where} {_as_trained(item)}"]
-    if item.name in (*WITHOUT_EFFECT_ON_RESULTS, "shard"):
+    if item.name in WITHOUT_EFFECT_ON_RESULTS:
         return [f"{where} cannot be swept: it moves no result"]
     if not isinstance(values, list) or not values:
         return [

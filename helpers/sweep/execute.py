@@ -50,6 +50,7 @@ CLOSING = "closing"
 _KERNEL = {
     "PYTHONHASHSEED": "0",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    # Else ipykernel's debugger warns of frozen modules in each notebook.
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     # Else glibc returns the memory of each forward pass to the system, which takes a
     # fifth of the time of scoring.
@@ -222,7 +223,7 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
         "files": files,
         "executed": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
     }
-    if results in files:
+    if results in files:  # for readers who have the notebook's file alone
         notebook.metadata["workbook"]["results"] = read_json(staging / results)
     with complete_or_absent(report) as temporary:
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
@@ -304,14 +305,18 @@ def _take_device(
         ValueError: if a GPU is asked for, and torch can use none.
         OSError: if the folder of locks cannot be used.
     """
-    if device in ("", "cpu"):
-        return "", "the CPU" if device else ""
+    if device == "":  # a notebook without this parameter
+        return "", ""
+    if device == "cpu":
+        return "", "the CPU"
     with ExitStack() as attempt:
         visible = lock_card(attempt, device, tell)
-        name, cause = device_in_words(device, visible)
-        if cause:
-            raise ValueError(cause)
-        if not name.startswith("the CPU"):
+        name, why_none = device_in_words(device, visible)
+        if why_none:
+            raise ValueError(why_none)
+        # "auto" falls back to "the CPU, since ..." where torch can use no card.
+        uses_card = not name.startswith("the CPU")
+        if uses_card:
             # Else the lock is released where the attempt ends.
             stack.enter_context(attempt.pop_all())
             return visible, name
@@ -326,8 +331,9 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
         threads: cores that it may use.
 
     Returns:
-        0, or 1 if it failed, with the reason in the log. For a combination of a sweep a
-        failure is recorded and 0 is returned, so that the others run.
+        0, or 1 if it failed, with the reason in the log. If the notebook of a
+        combination of a sweep fails, this is recorded and 0 is returned, so that the
+        others run.
     """
     study = job["study"]
     name = job["name"]
@@ -411,7 +417,7 @@ def _executed(
 def _publish_records(work: Path, study: str) -> None:
     """Publish the study's records so far, also after a failed execution."""
     if not (work / MANIFEST).is_file():
-        return
+        return  # notebook 01 has not chosen the images yet: there are no records
     try:
         for sentence in records.publish(work, records_of(work)).refused:
             log(work, study, f"records: {sentence}")
@@ -427,6 +433,8 @@ def _publish_all(job: Mapping[str, Any], staging: Path, work: Path) -> dict[str,
         for path in staging.glob("tables/*.npz"):
             path.unlink()  # maps, all of which are in the study's own report
     made = publish(staging, from_root(job["reports"]), job["notebook"])
+    # The story lists what the notebook showed, and as "work_file" each file that it
+    # wrote to the folder of work for other notebooks.
     story = staging / "story" / f"{job['notebook']}.json"
     items = read_json(story) if story.is_file() else []
     made += [
@@ -487,10 +495,10 @@ def _list_combinations(
     rows = []
     notebook = sweep["notebook"]
     chain = [notebook, *sweep["through"]]
-    # Names of folders have the values in the order of the parameters, which the values
-    # lose in JSON.
-    values = {name: sweep["values"][name] for name in sweep["parameters"]}
-    combinations = Sweep(notebook, values, tuple(sweep["through"])).combinations()
+    # A combination's folder is named by its values in the order of the parameters; the
+    # job, which is JSON with sorted keys, has them in alphabetical order.
+    swept = {name: sweep["values"][name] for name in sweep["parameters"]}
+    combinations = Sweep(notebook, swept, tuple(sweep["through"])).combinations()
     for folder, values in combinations.items():
         names = {stem: Execution(stem, {}, combination=folder).name for stem in chain}
         faults = {stem: failure(work, job["study"], names[stem]) for stem in chain}

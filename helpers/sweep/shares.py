@@ -21,7 +21,7 @@ def with_shares(study: CheckedStudy, count: int) -> CheckedStudy:
     split = {item.notebook for item in study.executions if item.part}
     executions: list[Execution] = []
     for item in study.executions:
-        whole = item.name == item.notebook and item.notebook not in split
+        whole = item.is_whole and item.notebook not in split
         on_gpu = item.parameters.get("device", "cpu") != "cpu"
         if whole and on_gpu and item.parameters.get("shard") == "":
             executions += split_into_shares(item, count)

@@ -197,6 +197,19 @@ def test_a_combination_of_a_sweep_keeps_its_own_published_figures(report, monkey
     assert {one.name: one.read_bytes() for one in after.iterdir()} == before
 
 
+def test_a_study_that_extends_another_keeps_its_own_published_figures(report):
+    opened, _ = report
+    execution_that_drew(opened.published, 0.1)  # of the study that has the networks
+    drawn = execution_that_drew(opened.published.with_name("extending"), 0.2)
+    before = (drawn.folder / "figures/01_data_subset-curve.png").read_bytes()
+    opened.folder = opened.folder.with_name("staging")
+    opened.reports = drawn.folder
+    opened.parameters = SimpleNamespace(threshold=0.2)
+    opened.published_figure("curve", "Records have no pixels.")
+    after = opened.folder / "figures/01_data_subset-curve.png"
+    assert after.read_bytes() == before
+
+
 @pytest.mark.parametrize("threshold", [0.2, None])
 def test_a_published_figure_of_other_parameters_is_left_out(report, threshold):
     opened, shown = report

@@ -87,6 +87,14 @@ def test_a_result_is_drawn_against_a_parameter_with_its_intervals(folder):
     sweeps.draw(ax, wide, "r_iou_gap", "threshold", "method")
     assert ax.get_xscale() == "log"
     plt.close(figure)
+    # Labels fit by their places on the log axis, where neighbours are equally far apart.
+    even = table.assign(threshold=[0.001, 0.01, 0.1, 1.0])
+    figure, ax = plt.subplots()
+    sweeps.draw(ax, even, "r_iou_gap", "threshold")
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["0.001", "0.01", "0.1", "1.0"]
+    np.testing.assert_allclose(ax.get_xticks(), even["threshold"])
+    plt.close(figure)
 
 
 def test_the_page_compares_all_and_shows_what_failed(folder):
