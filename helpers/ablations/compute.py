@@ -211,7 +211,7 @@ def ablations_of(
         closed = closed_form(sample)
         inputs = [sample.input(pixels) for pixels in sample.batches(_CAPTUM_BATCH)]
         records[ATTRIBUTED] = attributions.attribution_scores(
-            closed.maps[PAPER_MAPS],
+            closed.maps[PAPER_MAPS],  # scored beside the attributions
             sample.network,
             inputs,
             closed.predicted,
@@ -507,7 +507,7 @@ def corrected_row(maps: Tensor, subject: Subject, threshold: float) -> pd.DataFr
     return pd.DataFrame([{"n": len(single)} | single.mean().to_dict()])
 
 
-@torch.no_grad()
+@torch.no_grad()  # enabled again where a method needs gradients
 def sampled_scores(subject: Subject, settings: AblationSettings) -> dict[str, Any]:
     """Overlap of maps that need gradients, noise, or images of another size.
 

@@ -214,10 +214,11 @@ def _scores(
     }
     rectangles = overlap.bounding_rectangles(masks)
     scores = _rectangle_scores(rectangles, targets[:, 0], boxes, size)
+    lends_boxes = areas[:, 1:] > 0  # else another image's boxes have no pixel
     for name, score in with_chance.items():
         scores[name] = score[:, 0].float()
-        # Another image whose boxes have no pixel gives NaN (0 / 0) and is left out.
-        scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
+        of_others = score[:, 1:].float().where(lends_boxes, torch.nan)
+        scores[name + SHUFFLED] = of_others.nanmean(1)
     pixels = {
         "empty_map": marked == 0,
         "map_pixels": marked,

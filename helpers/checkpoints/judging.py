@@ -122,6 +122,7 @@ def scored(
     )
     scores = score_table(records)
     table = pd.DataFrame({"model_id": [model.model_id for model in models]})
+    # A column per measure, with the names that studies give to those of ``fit``.
     table = with_changed_images(table, scores).rename(columns=fit)
     table = with_log_train_loss(table)
     numbers = table["model_id"].map(class_images or {}).astype(float)
@@ -215,6 +216,7 @@ def verdicts(
     """
     if values is None:
         verdict = np.where(facts["fault"].ne(""), NOT_READ, NOT_JUDGED)
+        # fault: why a file was not read; doubt: why one that was read is not judged.
         note = facts["fault"].where(facts["fault"].ne(""), facts["doubt"])
         return facts.assign(verdict=verdict, note=note).reindex(columns=VERDICT)
     gap_predictor = values.predictor
@@ -343,6 +345,7 @@ def _at_least_chance(table: pd.DataFrame) -> pd.DataFrame:
     """
     chance = table["chance"]
     is_predicted = table["verdict"].eq(PREDICTED)
+    # Raised before labels were combined with it, or below chance since.
     raised_from = table["raised_from"].fillna(
         table["accuracy"].where(table["accuracy"] < chance)
     )

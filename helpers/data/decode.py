@@ -67,7 +67,8 @@ def decode_image(
 
     Boxes usually refer to the image as a viewer shows it. So an image with boxes is
     turned by its EXIF orientation, unless its annotation states the size of the image
-    as stored. The boxes of an image that is cut are left out.
+    as stored and not that of the turned one. The boxes of an image that is cut are left
+    out.
 
     Args:
         source: the files.
@@ -91,8 +92,9 @@ def decode_image(
         image.load()
         _check_depth(image)
         oriented, faults = _as_annotated(image, annotation, always_upright)
-        # Earlier versions turned an image only if its stated size was that of the
-        # turned image. Its digest stays; that of other turned images is new.
+        # The digest enters the fingerprint of the data, to which runs belong. It
+        # stays for images that earlier versions turned, too: those whose stated size is
+        # that of the turned image and not that of the stored one.
         was_turned_before = annotation.size == oriented.size != image.size
         if oriented is not image and not was_turned_before:
             digest = _content_digest(content + b"as shown")
@@ -172,6 +174,7 @@ def _as_annotated(
     if not annotation.boxes and not always_upright:
         return image, []
     upright = _turned_upright(image)
+    # Boxes that are shares of the image, of stated size (1, 1), refer to it as shown.
     if annotation.size in (None, IN_SHARES, upright.size):
         return upright, []
     if annotation.size == image.size:

@@ -268,7 +268,7 @@ def kappa_of_classes(
         for (step, count), (place, level) in cells:
             is_tested = labels < count
             predicted = record["predicted"][step, place, is_tested]
-            # (classes, 1) each, of the images as they are, without draws.
+            # (classes, 1) each: a column per draw of images, here one, of themselves.
             error, loss = error_and_loss(labels[is_tested], predicted, count)
             of_classes = {
                 **network,
@@ -303,4 +303,5 @@ def images_of_seen(
     in_turn = shuffled[classes_in_turn(labels[shuffled])]
     rows = tuple(in_turn[: most or None].tolist())
     name = f"{len(rows)}-{json_digest([data.fingerprint, rows])}"
+    # shared: number of images of which the rows are taken.
     return ScoringSet(rows, name, shared=len(in_turn))

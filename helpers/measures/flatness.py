@@ -1,4 +1,8 @@
-"""PAC-Bayes measures and sharpness: accuracy under changes of the weights."""
+"""PAC-Bayes measures and sharpness: accuracy under changes of the weights.
+
+A measure with an argument such as ``sigma`` gets what the function of this name
+returns; arguments of that function, under ``@provides``, are computed first likewise.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -77,7 +81,7 @@ def search(
             log_magnitude = _crossing(below, above)
             if above.log_magnitude - below.log_magnitude < math.log(BRACKET):
                 break
-        elif log_magnitude >= math.log(HIGHEST):
+        elif below and log_magnitude >= math.log(HIGHEST):
             break
         else:
             log_magnitude = _further(latest)

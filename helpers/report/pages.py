@@ -188,6 +188,7 @@ def _page(folder: Path, name: str, template: str, title: str, **content: Any) ->
     """Write a page of a report, or of a sweep below it, with its links to others."""
     study = _report_of(folder)
     up = f"{os.path.relpath(study.parent, folder)}/"
+    # Address, label, and the rest of the label, which is set smaller.
     links = [(f"{os.path.relpath(study, folder)}/index.html", study.name, "")]
     if folder == study:
         links = [("index.html", study.name, "")]
@@ -211,7 +212,7 @@ def _page(folder: Path, name: str, template: str, title: str, **content: Any) ->
         "links": links,
     }
     text = _environment().get_template(template).render(**shared, **content)
-    if name != "explore":
+    if name != "explore":  # which has no running text
         text = _with_glossary_links(text, f"{up}assets")
     return _write_text(folder / f"{name}.html", text)
 
@@ -236,6 +237,7 @@ def _write_sweep(folder: Path) -> Path:
     swept = sweeps.varied(frame)
     pictures = []
     for name in swept:
+        # The first of the other swept parameters gives the colours.
         second = next((other for other in swept if other != name), "")
         names = sweeps.write_pictures(frame, folder, name, second)
         pictures.append((name, sweeps.legend(frame, second), names))
@@ -271,7 +273,8 @@ def _glossary() -> str:
 def _with_glossary_links(page: str, assets: str) -> str:
     """Link each word of the glossary where it first occurs in the text of a page.
 
-    Short words are not linked, since they have other meanings too.
+    Short words are not linked, since they have other meanings too, except those with
+    capitals, such as IoU.
 
     Args:
         page: HTML.
@@ -323,6 +326,7 @@ def _write_notebook(path: Path) -> Path:
     names = tables.model_names(
         tables.read(report, "catalogue"), tables.read(report, "measures")
     )
+    # What the notebook recorded when it ran: figures by their alternative texts.
     paths = {
         item["alt"]: item["path"]
         for item in findings.story(folder, path.stem)
@@ -536,6 +540,7 @@ def in_reading_order(folders: Sequence[Path]) -> list[Path]:
         words = set(re.findall(r"\w+", question))
         named = [place for place, other in enumerate(order) if other.name in words]
         if named and max(named) > position:
+            # The pop moves that study forward by one, so its old place lies behind it.
             order.insert(max(named), order.pop(position))
     return order
 

@@ -106,6 +106,7 @@ class Store:
         if todo:
             _write_settings(folders, parts)
             self._compute(todo, folders, compute, done=len(models) - len(todo))
+        # Raised last, so that what can be computed here is stored.
         if absent and needed:
             raise NotInRecords(records.left_out)
         return records
@@ -221,6 +222,8 @@ def _compute_and_store(
     """Compute the missing parts of a model and write all of them, or none."""
     records = Records(folders, [model], published)
     missing = records.missing(model.model_id)
+    # Again with half of the images in a pass if a GPU's memory runs out; the name is
+    # for its warning.
     parts = halving_batches(
         lambda: compute(model, shared, missing), str(model.model_id)
     )

@@ -93,8 +93,8 @@ class Bootstrap:
         }
         self.no_interval = frozenset(no_interval)
         self.unit = CONFIGURATION  # column whose values are drawn as a whole
-        # Columns in draws of images are computed once, for all models of the bootstrap
-        # from which subsets are taken: these are the rows of the whole.
+        # Columns in draws of images are computed once, for all models of the bootstrap.
+        # Copies of it keep it as _whole; _rows are the places of their models in it.
         self._whole = self
         self._rows = np.arange(len(self.models))
         self._in_image_draws: dict[str, Array | None] = {}

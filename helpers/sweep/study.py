@@ -7,6 +7,7 @@ depends on: it runs again when one of these changes.
 import importlib.util
 import json
 import os
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -114,6 +115,7 @@ class CheckedStudy:
     # The study in whose folder of work it works: itself, or the one that it extends.
     work_study: str
     claims: list[dict[str, Any]]
+    values: dict[str, Any]  # of the parameters of all notebooks, none of a sweep
     executions: list[Execution]
     sweeps: tuple[Sweep, ...] = ()  # over parameters
     # Executions that do not run: their published results are used, ``from_records``.
@@ -122,15 +124,6 @@ class CheckedStudy:
     def is_published(self, execution: Execution) -> bool:
         """Whether the executed notebook lies in the study's report."""
         return (self.reports / f"{execution.name}.ipynb").is_file()
-
-    @cached_property
-    def values(self) -> dict[str, Any]:
-        """The study's values of the parameters of all notebooks, none of a sweep."""
-        values = {}
-        for item in self.executions:
-            if not item.combination:
-                values |= item.parameters
-        return values
 
     @cached_property
     def work(self) -> Path:
@@ -160,12 +153,12 @@ class CheckedStudy:
         sweeps = [
             {
                 "notebook": sweep.notebook,
-                "through": sweep.through,
+                "through": sweep.through,  # later notebooks, for each combination too
                 "parameters": list(sweep.values),
                 "values": sweep.values,
             }
             for sweep in self.sweeps
-            if sweep.values
+            if sweep.values  # a block may ask for shares of the work alone
         ]
         return {
             "reports": self._from_root(self.reports),
@@ -266,11 +259,11 @@ def from_records(study: CheckedStudy, *, only_varied: bool = False) -> CheckedSt
         if item.name not in names:
             after = tuple(name for name in item.after if name not in names)
             executions.append(replace(item, after=after))
-    # ``only_varied`` also leaves out notebooks that the report may not have.
+    # With ``only_varied`` some of them may never have run.
     as_published = tuple(
         item
         for item in not_run
-        if not item.part and (study.is_published(item) or not only_varied)
+        if not item.part and (not only_varied or study.is_published(item))
     )
     return replace(study, executions=executions, as_published=as_published)
 
@@ -346,6 +339,7 @@ def load_study(
         root,
         content["work_study"],
         claims,
+        dict(ChainMap(*(whole.parameters for whole in wholes.values()))),
         _executions(wholes, sweeps, root),
         tuple(sweeps),
     )
@@ -389,6 +383,7 @@ def _whole_executions(
     root: Path,
 ) -> tuple[dict[str, Execution], list[str]]:
     """The execution of each notebook with the study's values, and faults of values."""
+    # Where the package is installed, the project's folder holds no modules.
     modules = ProjectModules(root if (root / PACKAGE).is_dir() else CODE_ROOT)
     wholes = {}
     faults = []
@@ -605,6 +600,7 @@ def _valid_values(
         if fault:
             faults.append(fault)
             value = item.default
+        # An integer becomes a float where the annotation says so.
         parameters[name] = check_type(item.annotation, value)
     stated = parameters.get("study", study)
     if stated != study:
@@ -752,6 +748,7 @@ def _unknown_measures(
     named = [
         (f"claim {claim['claim']!r}", claim["measure"])
         for claim in claims
+        # A claim on pairs of an experiment's arms names an outcome, and no measure.
         if claim["question"] != PAIRED
     ]
     named += [("primary_measures", name) for names in primary for name in names]

@@ -17,8 +17,7 @@ PLAIN = "plain"  # the level of ``looking`` of training as usual
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
-# The paper's seven axes, in the order of its Table 2. ``relations.AXIS_PARAMETERS`` has
-# all axes that a study may have.
+# The paper's seven axes, in the order of its Table 2.
 PAPER_AXES = (
     "batch_size",
     "learning_rate",
@@ -27,6 +26,18 @@ PAPER_AXES = (
     "architecture",
     "augmentation",
     "pretrained",
+)
+
+
+# All axes, those of the paper first.
+AXES = (
+    *PAPER_AXES,
+    "images_per_class",
+    "label_noise",
+    "looking",
+    "label_smoothing",
+    "strong_augmentation",
+    "frozen_stages",
 )
 
 

@@ -113,6 +113,7 @@ def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSe
 
 def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
     """Replace a fraction of the labels by another class, uniformly at random."""
+    # 2: a stream of its own, see ``looking``; all repeats of a seed have these labels.
     generator = np.random.default_rng([config.seed, 2])
     order = generator.permutation(len(labels))
     changed = order[: round(len(labels) * config.label_noise)]
@@ -568,6 +569,7 @@ class _Training:
             "device": device_name(self.train.labels.device),
             "versions": versions(),
         }
+        # Sealed by a checksum, so that a damaged result is not read.
         write_json(self.folder / "result.json", result, sealed=True)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
 

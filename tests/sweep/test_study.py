@@ -201,6 +201,7 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(
         tmp_path,
         "x",
         claims,
+        {"study": "x", "primary_measures": primary},
         [Execution("04_baselines", {"study": "x", "primary_measures": primary})],
     )
     (fault,) = further_faults(study)
@@ -210,6 +211,7 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(
             replace(
                 study,
                 claims=[CLAIM],
+                values={"study": "x"},
                 executions=[replace(study.executions[0], parameters={"study": "x"})],
             )
         )
@@ -226,7 +228,7 @@ def test_other_studies_and_makers_of_masks_that_are_not_there_are_known_at_the_s
         "other_studies": ["x", "filled20", "filed20"],
         "saliency_providers": ["spectral_residual", "grab_cut"],
     }
-    study = CheckedStudy("x", tmp_path, "x", [], [Execution("05", asked)])
+    study = CheckedStudy("x", tmp_path, "x", [], asked, [Execution("05", asked)])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     of_study, of_masks = further_faults(study)
     assert of_study.startswith("other_studies names 'filed20'")
@@ -461,6 +463,7 @@ def test_varied_values_of_a_published_study_run_alone(project):
         "04_four@other=2",
     ]
     assert [item.after for item in alone.executions] == [(), ()]
+    assert (alone.work, alone.values) == (study.work, study.values)
     assert [item.name for item in alone.as_published] == ["01_one"]
     assert cli._without_images(alone).startswith(
         "nowhere.zip is not here, so the notebooks of the study's own report stand as "

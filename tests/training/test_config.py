@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from helpers.files import PROJECT_ROOT, read_json
+from helpers.relations import AXIS_PARAMETERS
 from helpers.training.config import (
+    AXES,
     PAPER_AXES,
     RunConfig,
     balanced,
@@ -26,6 +28,11 @@ PAPER = {
     "augmentation": [True, False],
     "pretrained": [True, False],
 }
+
+
+def test_all_axes_are_those_that_a_study_may_have():
+    assert sorted(AXES) == sorted(AXIS_PARAMETERS)
+    assert set(AXES) <= set(RunConfig.__dataclass_fields__)
 
 
 def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
