@@ -114,6 +114,9 @@ class Report:
         )
         report.parameters = SimpleNamespace(**values)
         report._show_parameters(origins)
+        combination = os.environ.get(files.COMBINATION)
+        if combination:
+            report.tell(f"Of a sweep, the combination `{Path(combination).name}`.")
         # Writes the claims down with the number of runs that are trained so far; where
         # a sweep runs the notebook, it has done so.
         if not os.environ.get(files.STAGING):

@@ -28,6 +28,7 @@ from helpers.files import (
     complete_or_absent,
     inside,
 )
+from helpers.parameters import declared
 from helpers.report import explore, findings, opening, sweeps, tables
 from helpers.report.findings import Findings
 from helpers.report.markup import inert
@@ -246,6 +247,8 @@ def _write_sweep(folder: Path) -> Path:
         for name in frame.attrs["parameters"]
     ]
     failed = frame[frame["failed"] != ""]
+    source = PROJECT_ROOT / "notebooks" / f"{folder.name}.ipynb"
+    declarations = declared(source) if source.is_file() else {}
     return _page(
         folder,
         "index",
@@ -253,7 +256,14 @@ def _write_sweep(folder: Path) -> Path:
         f"Sweep of {folder.name.replace('_', ' ')}",
         counts=f"{count(len(frame), 'combination')}: {', '.join(counts)}.",
         sentences=sweeps.what_it_shows(frame),
+        meanings=[
+            (name, declarations[name].comment)
+            for name in frame.attrs["parameters"]
+            if name in declarations
+        ],
+        own_values=frame.attrs["of_study"],
         has_own_row=sweeps.is_of_study(frame).any(),
+        not_compared=len(sweeps.not_compared(frame, folder)),
         table=Markup(sweeps.table_html(frame, folder.name)),
         pictures=pictures,
         failed=failed[["folder", "failed"]].to_numpy().tolist(),

@@ -147,23 +147,57 @@ def what_it_shows(frame: pd.DataFrame) -> list[str]:
     correlations = [
         name for name in drawn_results(frame) if re.fullmatch(_CORRELATION, name)
     ]
-    sentences = [_range_in_words(frame, name) for name in correlations]
+    swept = varied(frame)
+    # Of several parameters, that with the fewest values parts the sentences.
+    fewest = min(swept, key=lambda name: frame[name].nunique(), default="")
+    parted_by = fewest if len(swept) > 1 else ""
+    sentences = [_range_in_words(frame, name, parted_by) for name in correlations]
     return [*sentences, *_of_rounded_maps(frame, correlations)]
 
 
-def _range_in_words(frame: pd.DataFrame, name: str) -> str:
+def _range_in_words(frame: pd.DataFrame, name: str, parted_by: str = "") -> str:
     """Say between which values a correlation lies, and whether its intervals overlap.
+
+    Args:
+        frame: of ``sweep_results``.
+        name: of the correlation.
+        parted_by: parameter for each of whose values the range is given; "" for none.
 
     Example:
         "r of IoU with the gap: -0.31 to -0.21; all intervals overlap."
     """
     rows = frame.dropna(subset=name)
-    ends = [f"{rows[name].min():.2f}", f"{rows[name].max():.2f}"]
-    sentence = f"{title(frame, name)}: {' to '.join(dict.fromkeys(ends))}"
+    ranges = {"": _range(rows[name])}
+    if parted_by:
+        ranges = {
+            f"{parted_by} {value} ": _range(group[name])
+            for value, group in rows.groupby(parted_by, sort=False)
+        }
+    if len(set(ranges.values())) == 1:
+        ranges = {"": _range(rows[name])}
+    values = ", ".join(f"{group}{words}" for group, words in ranges.items())
+    sentence = f"{title(frame, name)}: {values}"
     if f"{name}_low" not in rows:
         return f"{sentence}."
     overlap = rows[f"{name}_low"].max() <= rows[f"{name}_high"].min()
     return f"{sentence}; {'all' if overlap else 'not all'} intervals overlap."
+
+
+def _range(values: pd.Series) -> str:
+    """Smallest and largest value, such as "-0.31 to -0.21"; one if they are equal."""
+    ends = [f"{values.min():.2f}", f"{values.max():.2f}"]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def not_compared(frame: pd.DataFrame, folder: Path) -> list[str]:
+    """Folders of combinations that an earlier sweep made and this one does not list.
+
+    Args:
+        frame: of ``results_of``.
+        folder: of the sweep.
+    """
+    made = {path.parent.name for path in folder.glob("*/*.ipynb")}
+    return sorted(made - set(frame["folder"]))
 
 
 def _of_rounded_maps(frame: pd.DataFrame, correlations: list[str]) -> list[str]:
@@ -424,14 +458,14 @@ def table_html(frame: pd.DataFrame, notebook: str) -> str:
     """All combinations as a table that sorts, with a link to each executed notebook."""
     parameters = frame.attrs["parameters"]
     results = frame.attrs["results"]
-    # The link comes before the results, of which a narrow screen hides the last ones.
-    heads = [*parameters, "executed", *(title(frame, name) for name in results)]
+    heads = [*parameters, *(title(frame, name) for name in results)]
     shown = tables.with_intervals(frame).assign(is_own=is_of_study(frame))
     lines = []
     for row in shown.to_dict("records"):
         # a parameter's value as it was written, a result with two digits
-        cells = [f"<td>{escape(str(row[name]))}</td>" for name in parameters]
-        cells.append(f"<td>{_state(row, notebook)}</td>")
+        first, *others = [escape(str(row[name])) for name in parameters]
+        cells = [f"<td>{_linked(first, row, notebook)}</td>"]
+        cells += [f"<td>{value}</td>" for value in others]
         cells += [tables.cell(row[name]) for name in results]
         mark = ' class="own"' if row["is_own"] else ""
         lines.append(f"<tr{mark}>{''.join(cells)}</tr>")
@@ -443,10 +477,9 @@ def table_html(frame: pd.DataFrame, notebook: str) -> str:
     )
 
 
-def _state(row: Mapping[str, Any], notebook: str) -> str:
-    """The link to a combination's executed notebook, or that it failed, as HTML."""
-    state = "failed"
-    if not row["failed"]:
-        place = escape(f"{row['folder']}/{notebook}.html")
-        state = f'<a href="{place}">report</a>'
-    return f"{state}, own" if row["is_own"] else state
+def _linked(value: str, row: Mapping[str, Any], notebook: str) -> str:
+    """A value as a link to its combination's executed notebook, or that it failed."""
+    if row["failed"]:
+        return f"{value} (failed)"
+    place = escape(f"{row['folder']}/{notebook}.html")
+    return f'<a href="{place}">{value}</a>'

@@ -347,6 +347,16 @@ def test_begin_shows_what_the_notebook_declares_with_the_values_in_force_and_end
     )
 
 
+def test_a_combination_of_a_sweep_says_which_one_it_is(report, monkeypatch):
+    names = declared(PROJECT_ROOT / "notebooks/01_data_subset.ipynb")
+    values = {name: item.default for name, item in names.items()}
+    folder = "reports/demo/sweeps/01_data_subset/image_size=64,seed=2"
+    monkeypatch.setenv("WORKBOOK_COMBINATION", folder)
+    opened = notebook.Report.begin("01_data_subset", values)
+    texts = [item["text"] for item in opened.story if item["kind"] == "text"]
+    assert texts == ["Of a sweep, the combination `image_size=64,seed=2`."]
+
+
 def test_a_notebook_that_no_sweep_runs_leaves_the_report_alone_and_says_where_its_files_go(
     report, monkeypatch, tmp_path
 ):

@@ -116,6 +116,37 @@ def test_the_page_compares_all_and_shows_what_failed(folder):
     assert made.Page(executed).of("script", "src")[0].startswith("../../../../assets/")
 
 
+def test_a_correlation_is_given_for_each_value_of_the_parameter_with_fewest(tmp_path):
+    """Both rules together would hide that they have opposite signs."""
+    folder = tmp_path / "made/sweeps/03_c"
+    values = {(1, "low"): -0.2, (2, "low"): -0.3, (3, "low"): -0.4, (1, "high"): 0.6}
+    rows = []
+    for (threshold, rule), r in values.items():
+        name = f"t={threshold},rule={rule}"
+        swept = {"t": threshold, "rule": rule}
+        rows.append({"folder": name, "values": swept, "failed": {}})
+        result = {"name": "r_iou_gap", "value": r, "low": r - 0.1, "high": r + 0.1}
+        write_json(folder / name / "03_c.results.json", [result | {"unit": ""}])
+    listing = {"notebooks": ["03_c"], "parameters": ["t", "rule"]}
+    write_json(folder / "sweep.json", listing | {"combinations": rows})
+    (sentence,) = sweeps.what_it_shows(sweeps.results_of(folder))
+    assert sentence == (
+        "r of IoU with the gap: rule low -0.40 to -0.20, rule high 0.60; not all "
+        "intervals overlap."
+    )
+
+
+def test_folders_of_an_earlier_list_are_not_compared(tmp_path):
+    folder = tmp_path / "made/sweeps/03_c"
+    for name in ("t=1", "t=2", "t=9"):
+        write_json(folder / name / "03_c.ipynb", {})
+    (folder / "figures").mkdir()
+    rows = [{"folder": f"t={t}", "values": {"t": t}, "failed": {}} for t in (1, 2)]
+    listing = {"notebooks": ["03_c"], "parameters": ["t"], "combinations": rows}
+    write_json(folder / "sweep.json", listing)
+    assert sweeps.not_compared(sweeps.results_of(folder), folder) == ["t=9"]
+
+
 def test_the_study_s_own_row_is_marked_and_a_shift_by_recorded_maps_is_said(tmp_path):
     """0.2 is the study's; the threshold decides IoU, and not the pointing game."""
     folder = tmp_path / "made/sweeps/03_c"
@@ -138,8 +169,8 @@ def test_the_study_s_own_row_is_marked_and_a_shift_by_recorded_maps_is_said(tmp_
     table = sweeps.results_of(folder)
     assert sweeps.is_of_study(table).tolist() == [False, True, False]
     page = sweeps.table_html(table, "03_c")
-    link = '<a href="t=0.2/03_c.html">report</a>, own'
-    assert page.count(f'<tr class="own"><td>0.2</td><td>{link}</td>') == 1
+    link = '<a href="t=0.2/03_c.html">0.2</a>'
+    assert page.count(f'<tr class="own"><td>{link}</td>') == 1
     overlap, pointing, shift = sweeps.what_it_shows(table)
     assert (
         overlap == "r of IoU with the gap: -0.90 to -0.20; not all intervals overlap."
