@@ -25,6 +25,7 @@ from helpers.files import (
     inside,
     read_json,
 )
+from helpers.parameters import near_names
 from helpers.report import style, tables
 from helpers.report.figure_files import as_file
 from helpers.report.notebook import results_file
@@ -73,9 +74,10 @@ def sweep_results(
     report = inside(from_root(reports_dir), study)
     folder = inside(report, f"sweeps/{notebook}")
     if not (folder / SWEEP_LISTING).is_file():
+        near = near_names(notebook, [path.name for path in sweeps_of(report)])
         raise FileNotFoundError(
-            f"{folder / SWEEP_LISTING} is not there; `python -m helpers.sweep {study} "
-            f"--vary {notebook}.NAME=VALUE,VALUE` makes it"
+            f"{folder / SWEEP_LISTING} is not there{near}; `python -m helpers.sweep "
+            f"{study} --vary {notebook}.NAME=VALUE,VALUE` makes it"
         )
     return results_of(folder)
 

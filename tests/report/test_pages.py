@@ -285,3 +285,11 @@ def test_a_study_that_asks_about_another_one_comes_after_it(monkeypatch):
     )
     order = pages.in_reading_order([PROJECT_ROOT / name for name in "cabd"])
     assert [folder.name for folder in order] == ["b", "a", "d", "c"]
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
+def test_published_values_are_those_that_notebooks_were_executed_with(folder):
+    published = json.loads((folder / "published.json").read_text())["parameters"]
+    for notebook, values in published.items():
+        executed = json.loads((folder / f"{notebook}.ipynb").read_text())
+        assert values == executed["metadata"]["papermill"]["parameters"], notebook

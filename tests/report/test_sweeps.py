@@ -65,6 +65,8 @@ def test_a_notebook_reads_a_sweep_as_a_table(folder):
         FileNotFoundError, match=r"--vary 09_x\.NAME=VALUE,VALUE` makes"
     ):
         sweeps.sweep_results("made", "09_x", str(folder.parents[2]))
+    with pytest.raises(FileNotFoundError, match="did you mean '03_c'"):
+        sweeps.sweep_results("made", "03_cc", str(folder.parents[2]))
 
 
 def test_a_result_is_drawn_against_a_parameter_with_its_intervals(folder):
