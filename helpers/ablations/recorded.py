@@ -59,12 +59,13 @@ def masks_of_images(
         (N, S, S) bool by provider; a provider is absent where neither pixels nor
         records are here.
     """
-    images = scored_on.images_of(store.shared())
+    images = scored_on.images_of(store.shared())  # of what all models share: the data
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
     folder = store.folder / f"{MASKS}-{json_digest(settings)}"
     records = Records({MASKS: folder}, models=(), published=store.published)
     masks = {}
-    for provider in providers:  # stands where other parts have the id of a model
+    for provider in providers:
+        # In the name of a record, a provider stands in place of a model's id.
         record = records.record(MASKS, provider)
         if images.has_pixels and (provider == "folder" or not record):
             new_masks = make_masks(provider, images, path).numpy()
@@ -102,6 +103,7 @@ def scores_of_maps(
         a map that was not rounded. Without rows where records lack maps of some images.
     """
     size = images.images.shape[-1]
+    # A way is the choice by which a score is computed: method, layer, annotation, ...
     way = grad_cam_way(layer, size)
     annotations = {BOXES: overlap.box_masks(images.boxes, size), **masks}
     scores = []
@@ -121,6 +123,7 @@ def scores_of_maps(
         corrected.append(row | means[list(chance.CORRECTED)].to_dict())
     if not scores:
         return {"scores": pd.DataFrame(), "corrected": pd.DataFrame()}
+    # Marked as closed-form maps of networks are, beside which they stand.
     return {
         "scores": pd.concat(scores, ignore_index=True).assign(part=CLOSED),
         "corrected": pd.DataFrame(corrected).assign(part=CLOSED),

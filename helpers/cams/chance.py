@@ -214,11 +214,10 @@ def _scores(
     }
     rectangles = overlap.bounding_rectangles(masks)
     scores = _rectangle_scores(rectangles, targets[:, 0], boxes, size)
-    lends_boxes = areas[:, 1:] > 0  # else another image's boxes have no pixel
     for name, score in with_chance.items():
         scores[name] = score[:, 0].float()
-        of_others = score[:, 1:].float().where(lends_boxes, torch.nan)
-        scores[name + SHUFFLED] = of_others.nanmean(1)
+        # 0 / 0 is NaN: neither the mask nor the boxes of another image have a pixel.
+        scores[name + SHUFFLED] = score[:, 1:].float().nanmean(1)
     pixels = {
         "empty_map": marked == 0,
         "map_pixels": marked,

@@ -133,10 +133,10 @@ def _mask_overlaps(
     Returns:
         (M, T) each: iou, iou_shuffled.
     """
-    powers = 2 ** torch.arange(len(targets)).unsqueeze(1)  # a bit for each target
-    codes, region = (
-        (targets * powers).sum(0).unique(return_inverse=True)
-    )  # region: (P,)
+    # A pixel's code has a bit for each target in which it lies: a region is one code.
+    powers = 2 ** torch.arange(len(targets)).unsqueeze(1)
+    code_of_pixel = (targets * powers).sum(0)  # (P,)
+    codes, region = code_of_pixel.unique(return_inverse=True)  # (regions,) and (P,)
     is_in_target = (codes & powers) > 0  # (1 + D, regions)
     models = len(values)
     regions = len(codes)

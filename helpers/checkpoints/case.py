@@ -113,13 +113,13 @@ def of_files(
     if reading.architecture != load.AUTO:
         builders.builder_of(reading.architecture)  # an unknown one is an error here
     files = load.find(inputs.checkpoints)
-    model_ids = [_stated_id(path) for path in files.values()]
+    stated_ids = [_stated_id(path) for path in files.values()]  # "" without one
     study = calibration.read(place.reports, place.study or calibration.DEFAULT_STUDIES)
     # A model of a study has the id <run_id>@<snapshot>; it is not to judge itself.
-    run_ids = [model_id.partition("@")[0] for model_id in model_ids]
+    run_ids = [stated_id.partition("@")[0] for stated_id in stated_ids]
     study = study.without(run_ids)
     most_images = inputs.most or study.images
-    images = _images(inputs, place, preparation, model_ids, most_images)
+    images = _images(inputs, place, preparation, stated_ids, most_images)
     is_named = bool(inputs.class_names)
     examined = [
         _examined(name, path, reading, normalise, images, is_named)
@@ -129,9 +129,11 @@ def of_files(
     store = Store(place.work, images_of_process, device=place.device, jobs=place.jobs)
     examined = _with_checked_orders(examined, store, images, is_named)
     facts = pd.DataFrame([item.facts for item in examined], columns=FACTS)
-    facts["known_accuracy"] = [images.test_accuracy(name) for name in model_ids]
+    facts["known_accuracy"] = [
+        images.test_accuracy(stated_id) for stated_id in stated_ids
+    ]
     facts["class_images"] = [
-        inputs.class_images or images.of_a_class(name) for name in model_ids
+        inputs.class_images or images.of_a_class(stated_id) for stated_id in stated_ids
     ]
     return _judged(facts, [item.model for item in examined], store, images, study)
 

@@ -472,6 +472,7 @@ def at_thresholds(
     rows = pd.MultiIndex.from_product(
         [range(len(maps)), thresholds], names=["model", "threshold"]
     )
+    # Means over images, made the first axis: (models, thresholds), as rows are ordered.
     means = {
         name: finite_mean(values.swapaxes(0, 1).astype(float)).ravel()
         for name, values in of_images.items()

@@ -139,8 +139,8 @@ def last_called(
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
         # Layers that work on windows of the images put out a row per window.
-        is_of_batch = isinstance(output, Tensor) and len(output) == len(example)
-        if module is network or not is_of_batch:
+        is_tensor = isinstance(output, Tensor) and output.ndim > 0
+        if module is network or not is_tensor or len(output) != len(example):
             return
         if _is_maps(output):
             if not isinstance(module, _POOLING):
@@ -164,6 +164,7 @@ def _is_tokens(output: Tensor) -> bool:
 
     Maps that are pooled to (B, C, 1, 1) are no tokens.
     """
+    # Axes 1 and 2 are N and C, or h and w; pooled maps have one of length 1.
     return output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1
 
 

@@ -73,7 +73,7 @@ class Numbers:
         return int(self.measures["kinds"].max())
 
     def title(self, predictor: str) -> str:
-        """A predictor in words."""
+        """A predictor in words, without HTML and links that its name may hold."""
         return inert(self.primary.loc[predictor, "title"]).removesuffix(ABOVE_CHANCE)
 
     def titles(self, gap: str, question: str = "r_gap") -> str:
@@ -172,7 +172,7 @@ class Numbers:
         return frame.set_index(frame.attrs["parameters"])[result]
 
     def difference(self, arm: str, control: str, outcome: str) -> pd.Series:
-        """An outcome of an arm minus that of its control, over pairs of both starts.
+        """An outcome of an arm minus that of its control, over all pairs.
 
         Args:
             arm: of the experiment of notebook 09, as "map_in_box 1".
@@ -221,7 +221,7 @@ class Numbers:
 
     @cached_property
     def _differences(self) -> pd.DataFrame:
-        """Differences over pairs of both starts by arm, control and outcome."""
+        """Differences over the pairs of all starts by arm, control and outcome."""
         table = self.table("looking_differences")
         table = table[table["start"] == "all"]
         return table.set_index(["arm", "control", "outcome"])
@@ -255,7 +255,7 @@ class Numbers:
 
     @cached_property
     def held_fixed(self) -> pd.DataFrame:
-        """r with the gap, the more of what a network learns from is held fixed.
+        """r with the gap, with more of what networks learn from held fixed a step.
 
         What explains both a measure and the gap makes them correlate. If r vanishes
         once it is held fixed, the measure tells nothing beyond it.
@@ -368,7 +368,7 @@ class Numbers:
         rows = rows.dropna(subset=["test_accuracy"]).reset_index(drop=True)
         if not len(rows):
             return {}
-        trials = int(images["test_images"].iloc[0])
+        trials = int(images["test_images"].iloc[0])  # the table has one row
         ends = [
             binomtest(round(accuracy * trials), trials).proportion_ci(LEVEL, "wilson")
             for accuracy in rows["test_accuracy"]

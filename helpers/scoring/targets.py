@@ -125,14 +125,14 @@ def _on_targets(
         inputs["holdout_labels"] = holdout.labels
     records = {}
     for part in parts:
-        published = {}
+        record = {}
         images = data.test.images
         if part == _part(""):
-            published = targets.test.record("test_logits", model.model_id)
+            record = targets.test.record("test_logits", model.model_id)
         else:
             images = targets.shifted(data, part.removeprefix("target-"))
-        if "logits" in published:  # published records hold predicted classes only
-            logits = torch.from_numpy(published["logits"])
+        if "logits" in record:  # a published record has predicted classes only
+            logits = torch.from_numpy(record["logits"])
         else:
             logits = logits_of(network(), images, device)
         inputs["target_logits"] = logits.half()

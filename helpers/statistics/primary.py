@@ -217,11 +217,12 @@ def _measure_rows(
     """Rows of the measures."""
     models = with_log_train_loss(bootstrap.models)
     gap = models["gap"].to_numpy(dtype=float)
-    fit = design(models, (), FIT)
+    fit = design(models, (), FIT)  # training accuracy and log training loss, (n, 2)
     table = _correlations(bootstrap, names, permutations, level)
     table = table.assign(**_within_kinds(bootstrap, names, permutations, level))
     table = table.assign(**_within_settings(bootstrap, names, permutations))
 
+    # Errors of twins are alike: the test of saved errors flips their signs together.
     with_fit = Rivalry(predictors=fit, left_out="kind", alike="twins")
     saved = saved_errors(bootstrap, names, with_fit, level)
     table = table.assign(**saved.drop(columns="measure"))

@@ -73,7 +73,7 @@ def time_step(
         weights.
     """
     torch.set_num_threads(1)  # as a run has on a CPU
-    network = run.initial_network(replace(example, pretrained=False), classes).to(
+    network = run.initial_network(_from_scratch(example), classes).to(
         device, memory_format=torch.channels_last
     )
     pixels = torch.randint(
@@ -87,6 +87,11 @@ def time_step(
     evaluate = _seconds(lambda: run.evaluate(network, split))
     weights = sum(value.nbytes for value in network.state_dict().values())
     return train / example.batch_size, evaluate / example.batch_size, weights
+
+
+def _from_scratch(example: RunConfig) -> RunConfig:
+    """The run without pretrained weights, which may be absent, and frozen stages."""
+    return replace(example, pretrained=False, frozen_stages=0)
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -105,7 +110,7 @@ def count_operations(example: RunConfig, classes: int, size: int) -> tuple[float
         classes: number of outputs.
         size: side of the image, pixels.
     """
-    network = run.initial_network(replace(example, pretrained=False), classes)
+    network = run.initial_network(_from_scratch(example), classes)
     network = network.to("meta")
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         network.eval()(torch.empty(1, 3, size, size, device="meta"))
@@ -296,6 +301,7 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
         gpus: number of GPUs that share the work.
     """
     parameters = study.values
+    # With images (01) and no grid (02): its networks are the families of notebook 06.
     if "image_size" in parameters and "architectures" not in parameters:
         return _print_families(study)
     if not {"image_size", "architectures"} <= parameters.keys():

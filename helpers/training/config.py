@@ -345,6 +345,7 @@ def rows_of_run(
     Returns:
         Both ascending; none is held out if rule 3 reads the test images.
     """
+    # 1: a stream of its own, of this order; see ``looking`` for others.
     order = np.random.default_rng([config.seed, 1]).permutation(len(labels))
     if config.images_per_class:
         shuffled = np.asarray(labels)[order]

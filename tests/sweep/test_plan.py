@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -88,6 +89,8 @@ def test_operations_are_twice_the_multiplications_of_the_paper():
     operations, weights = plan.count_operations(of, 1000, 224)
     assert operations == pytest.approx(2 * 1.8e9, rel=0.02)
     assert weights == pytest.approx(4 * 11.7e6, rel=0.01)
+    frozen = replace(of, pretrained=True, frozen_stages=2)
+    assert plan.count_operations(frozen, 1000, 224) == (operations, weights)
 
 
 def test_the_paper_s_grid_is_planned_without_a_gpu(monkeypatch, capsys, tmp_path):
