@@ -494,7 +494,8 @@ def scores_of_fixed_map(
         rule: by which the threshold cuts, see ``overlap.cut``.
 
     Returns:
-        The first variant of each measure with a direction; 0 for ``chance.CORRECTED``.
+        The first variant of each measure with a direction that needs boxes and
+        rightness alone; 0 for ``chance.CORRECTED``.
     """
     maps = chance.central_map().expand(len(boxes), -1, -1)
     inputs = {

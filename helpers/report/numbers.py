@@ -355,9 +355,10 @@ class Numbers:
         Returns:
             ``name``, ``accuracy`` and its 95 % binomial ``low`` and ``high`` (Wilson)
             in percent, ``gap`` in points, ``alike`` (the number of others whose
-            interval overlaps), ``others``, and ``chance`` (points by which its maps
-            have their maximum in the box more often than chance; NaN without boxes);
-            empty where no network has a test accuracy.
+            interval overlaps), ``others``, ``images`` (that it was tested on), and
+            ``chance`` (points by which its maps have their maximum in the box more
+            often than chance; NaN without boxes); empty where no network has a test
+            accuracy.
         """
         catalogue = self.tables.get("catalogue")
         images = self.tables.get("images")

@@ -95,6 +95,7 @@ def primary_table(
           measure with training accuracy and loss;
         - error_without: the same by training accuracy and loss alone;
           saved_error_points is the difference, with its interval and p;
+        - error_worst: error_with of the kind where it is largest;
         - error_with_twins: as error_with, but twins are held out together;
         - best_baseline: of ``baselines.RIVALS`` that with the least such error,
           error_best_twins; no measure is looked at to choose it. saved_from_best_points
