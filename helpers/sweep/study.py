@@ -7,7 +7,6 @@ depends on: it runs again when one of these changes.
 import importlib.util
 import json
 import os
-from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -334,12 +333,15 @@ def load_study(
         faults.append(f"claims: {fault}")
     wholes, value_faults = _whole_executions(path.stem, schema, values, claims, root)
     sweeps, sweep_faults = _sweeps(sweep, schema)
+    all_values: dict[str, Any] = {}
+    for whole in wholes.values():
+        all_values |= whole.parameters  # of a later notebook, where they differ
     study = CheckedStudy(
         path.stem,
         root,
         content["work_study"],
         claims,
-        dict(ChainMap(*(whole.parameters for whole in wholes.values()))),
+        all_values,
         _executions(wholes, sweeps, root),
         tuple(sweeps),
     )

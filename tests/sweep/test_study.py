@@ -447,6 +447,13 @@ def test_after_a_notebook_come_those_that_read_its_results_also_through_others()
     assert notebooks_after([], stems) == []
 
 
+def test_where_notebooks_differ_the_value_of_a_study_is_the_later_one(project):
+    for stem in ("01_one", "04_four"):
+        write_notebook(project.root / f"notebooks/{stem}.ipynb", TWO, stem)
+    blocks = EACH | {"01_one": {"other": 1}, "04_four": {"other": 2}}
+    assert project({"notebooks": blocks}).values["other"] == 2
+
+
 def test_varied_values_of_a_published_study_run_alone(project):
     for stem, cell in (("01_one", TWO), ("04_four", TWO)):
         write_notebook(project.root / f"notebooks/{stem}.ipynb", cell, stem)
