@@ -230,8 +230,6 @@ LIMITS: dict[str, Limit] = {
     "rule3_split": OneOf("test", "holdout"),
     "saliency_providers": OneOf(
         "spectral_residual",
-        "spectral_residual_opencv",
-        "fine_grained",
         "grab_cut",
         "folder",
     ),

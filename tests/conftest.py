@@ -3,6 +3,7 @@
 import copy
 import io
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,32 @@ TINY_STUDY = {
     },
 }
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def tracked(pattern: str) -> list[Path]:
+    """Files of the repository that match a pattern of git, such as ``params/*.yaml``.
+
+    Use of the workbook adds others, such as ``reports/demo`` and ``params/birds.yaml``,
+    which no test reads. Without git it is all files but those of ``reports/demo``;
+    without ``reports`` there are none of those.
+    """
+    command = ["git", "ls-files", "-z", "--", f":(glob){pattern}"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    paths = [PROJECT / name for name in done.stdout.split("\0") if name]
+    if done.returncode:
+        paths = [path for path in PROJECT.glob(pattern) if "demo" not in path.parts]
+    return sorted(path for path in paths if path.is_file())
+
+
+def committed(path: Path) -> str:
+    """Text of a file as git has it, whatever a user has saved since."""
+    name = path.relative_to(PROJECT).as_posix()
+    command = ["git", "show", f":{name}"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    return path.read_text(encoding="utf-8") if done.returncode else done.stdout
 
 
 # What a server without Jupyter lacks.

@@ -19,6 +19,7 @@ from helpers.parameters import check_type, declared
 from helpers.statistics.claims import PAIRED, check_claims
 from helpers.study_files import read_blocks
 from helpers.sweep.study import load_study
+from tests.conftest import committed, tracked
 
 # The rooms from the ground up: a room imports rooms before its own place alone, those of one place not one another.
 ROOMS = (
@@ -50,12 +51,8 @@ PICKLERS = ("dill", "joblib", "cloudpickle")
 DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
-STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
-REPORTS = [
-    page.parent
-    for page in sorted((PROJECT_ROOT / "reports").glob("*/index.html"))
-    if page.parent.name != "demo"
-]  # committed
+STUDIES = tracked("params/*.yaml")
+REPORTS = sorted({path.parent for path in tracked("reports/*/*.ipynb")})
 CELLS = {path: nbformat.read(path, as_version=4).cells for path in NOTEBOOKS}
 
 
@@ -106,7 +103,14 @@ def test_every_folder_of_helpers_has_its_place():
     assert folders == set(PLACE) - {"", "study"}
 
 
-def test_notebooks_open_with_their_question_carry_no_outputs_and_hold_no_logic():
+def test_notebooks_are_committed_without_outputs():
+    for path in NOTEBOOKS:
+        for cell in json.loads(committed(path))["cells"]:
+            assert not cell.get("outputs"), f"{path}: outputs belong in reports/"
+            assert cell.get("execution_count") is None, path
+
+
+def test_notebooks_open_with_their_question_and_hold_no_logic():
     assert len(NOTEBOOKS) >= 8
     for path, cells in CELLS.items():
         for part in (
@@ -118,9 +122,6 @@ def test_notebooks_open_with_their_question_carry_no_outputs_and_hold_no_logic()
         ):
             assert part in cells[0].source, path
         for cell in code(path):
-            assert not cell.outputs and cell.execution_count is None, (
-                f"{path}: outputs belong in reports/"
-            )
             assert not re.search(r"""["'](/|[A-Za-z]:\\)[\w]""", cell.source), (
                 "no absolute paths"
             )
@@ -402,7 +403,7 @@ def test_the_project_holds_no_path_of_a_machine():
 
 
 def test_reports_are_whole_and_small_enough_for_a_repository():
-    for report in (PROJECT_ROOT / "reports").glob("*/*.ipynb"):
+    for report in tracked("reports/*/*.ipynb"):
         assert report.name in {path.name for path in NOTEBOOKS}, report
         assert (
             json.loads(report.read_text())["metadata"]["papermill"]["exception"] is None

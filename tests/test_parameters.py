@@ -27,12 +27,13 @@ from helpers.parameters import (
 )
 from helpers.study_files import parse_yaml, read_blocks, resolve_parameters
 from helpers.training import config
+from tests.conftest import committed, tracked
 
 NOTEBOOKS = {
     path.stem: declared(path)
     for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 }
-STUDIES = {path.stem: path for path in sorted((PROJECT_ROOT / "params").glob("*.yaml"))}
+STUDIES = {path.stem: path for path in tracked("params/*.yaml")}
 EVERY = {name: item for names in NOTEBOOKS.values() for name, item in names.items()}
 
 
@@ -480,8 +481,10 @@ def test_what_is_wrong_is_told_whatever_it_is_and_all_at_once(project, changed, 
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_the_defaults_of_every_notebook_are_the_demo_study(stem):
-    content, names = read_blocks(STUDIES["demo"]), NOTEBOOKS[stem]
+def test_the_defaults_of_every_notebook_are_the_demo_study(stem, tmp_path):
+    path = tmp_path / f"{stem}.ipynb"
+    path.write_text(committed(PROJECT_ROOT / f"notebooks/{stem}.ipynb"))
+    content, names = read_blocks(STUDIES["demo"]), declared(path)
     values = {
         name: value for name, value in content["common"].items() if name in names
     } | content["notebooks"].get(stem, {})

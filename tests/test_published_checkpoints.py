@@ -12,11 +12,12 @@ from helpers.data.images import choose_images
 from helpers.files import PROJECT_ROOT
 from helpers.networks import hooks, resnet, weights
 from helpers.training import catalogue
+from tests.conftest import tracked
 
-FILES = sorted(PROJECT_ROOT.glob("reports/*/checkpoints/*.safetensors"))
+FILES = tracked("reports/*/checkpoints/*.safetensors")
 STUDIES = sorted(
     {path.parents[1].name for path in FILES}
-    & {path.stem for path in PROJECT_ROOT.glob("params/*.yaml")} - {"demo"}
+    & {path.stem for path in tracked("params/*.yaml")}
 )
 NEAR = 0.02  # between the two largest logits: what products in bfloat16, in which accuracies were counted, and weights in float16 may move
 

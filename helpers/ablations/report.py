@@ -15,7 +15,6 @@ _NAMES = {
     "guided_grad_cam": "guided Grad-CAM",
     "deep_lift": "DeepLift",
     "grab_cut": "GrabCut",
-    "spectral_residual_opencv": "spectral residual by OpenCV",
 }
 
 

@@ -18,13 +18,7 @@ from helpers.data.decode import FORMATS
 from helpers.data.images import ImageSet
 from helpers.files import from_root
 
-# Names of OpenCV's detectors.
-_OPENCV = {
-    "spectral_residual_opencv": "SpectralResidual",
-    "fine_grained": "FineGrained",
-    "grab_cut": "FineGrained",
-}
-MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder")
+MASK_PROVIDERS = ("spectral_residual", "grab_cut", "folder")
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 _RESIDUAL_SIDE = 64  # pixels that the spectral residual is computed at
 _GRAB_CUT_ROUNDS = 5
@@ -49,7 +43,7 @@ def make_masks(provider: str, images: ImageSet, path: str = "") -> Tensor:
         return masks_from_folder(path, images.names, images.images.shape[-1])
     if provider == "spectral_residual":
         return spectral_residual_masks(images.images)
-    return opencv_masks(provider, images.images)
+    return grab_cut_masks(images.images)
 
 
 def otsu_thresholds(maps: Tensor) -> Tensor:
@@ -149,14 +143,13 @@ def spectral_residual_masks(images: Tensor) -> Tensor:
     return torch.cat(masks)
 
 
-def opencv_masks(provider: str, images: Tensor) -> Tensor:
-    """Mark salient objects by OpenCV, without weights.
+def grab_cut_masks(images: Tensor) -> Tensor:
+    """Refine ``spectral_residual_masks`` by GrabCut of OpenCV; Rother et al. 2004.
+
+    Colours of object and background are each a mixture of Gaussians. A mask that
+    leaves either with too few pixels for it stays as it is.
 
     Args:
-        provider: "spectral_residual_opencv" (Hou and Zhang 2007) or "fine_grained"
-            (Montabone and Soto 2010), each above its Otsu threshold; or "grab_cut",
-            the mask of "fine_grained" refined by the colours of object and background
-            (Rother et al. 2004).
         images: (N, 3, S, S) uint8.
 
     Returns:
@@ -166,48 +159,31 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
         ValueError: if OpenCV is not installed.
     """
     try:
-        from cv2 import saliency
+        import cv2
     except ImportError as fault:
         raise ValueError(
-            f"saliency provider {provider!r} needs OpenCV with its contributed "
-            "modules, which are not installed: pip install "
-            "'generalization-workbook[saliency]', or choose spectral_residual, which "
-            "needs nothing"
+            "saliency provider 'grab_cut' needs OpenCV, which is not installed: pip "
+            "install 'generalization-workbook[saliency]', or choose "
+            "spectral_residual, which needs nothing"
         ) from fault
-    detector = getattr(saliency, f"StaticSaliency{_OPENCV[provider]}_create")()
-    masks = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool)
+    masks = spectral_residual_masks(images)
     in_bgr = images.permute(0, 2, 3, 1).flip(3).cpu().numpy()
-    for number, image in enumerate(in_bgr):
-        image = np.ascontiguousarray(image)
-        _, salient = detector.computeSaliency(image)
-        threshold = otsu_thresholds(torch.from_numpy(salient).unsqueeze(0)).item()
-        mask = salient > threshold
-        if provider == "grab_cut":
-            mask = _refined(mask, image)
-        masks[number] = torch.from_numpy(mask)
+    for mask, image in zip(masks, in_bgr, strict=True):
+        if not _COLOUR_GAUSSIANS <= mask.sum() <= mask.numel() - _COLOUR_GAUSSIANS:
+            continue
+        cv2.setRNGSeed(0)  # so that no mask depends on those before it
+        labels = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
+        cv2.grabCut(
+            np.ascontiguousarray(image),
+            labels,
+            None,
+            np.zeros((1, _MODEL_SIZE)),
+            np.zeros((1, _MODEL_SIZE)),
+            _GRAB_CUT_ROUNDS,
+            cv2.GC_INIT_WITH_MASK,
+        )
+        mask[:] = torch.from_numpy(labels == cv2.GC_PR_FGD)
     return masks
-
-
-def _refined(mask: NDArray[np.bool_], image: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Refine a mask by GrabCut, if object and background have enough pixels for it."""
-    import cv2
-
-    if not _COLOUR_GAUSSIANS <= mask.sum() <= mask.size - _COLOUR_GAUSSIANS:
-        return mask
-    cv2.setRNGSeed(0)  # so that no mask depends on those before it
-    labels = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
-    background = np.zeros((1, _MODEL_SIZE))
-    foreground = np.zeros((1, _MODEL_SIZE))
-    cv2.grabCut(
-        image,
-        labels,
-        None,
-        background,
-        foreground,
-        _GRAB_CUT_ROUNDS,
-        cv2.GC_INIT_WITH_MASK,
-    )
-    return labels == cv2.GC_PR_FGD
 
 
 def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:

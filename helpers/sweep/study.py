@@ -43,8 +43,8 @@ from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
 
 _FIRST_TO_READ_CLAIMS = 4  # number of a notebook; later ones read the claims too
 SCORES = "tables/scores.parquet"  # of a study's report
-# Values of ``saliency_providers`` that need the package OpenCV.
-OF_OPENCV = ("spectral_residual_opencv", "fine_grained", "grab_cut")
+# Makers of masks that need the package OpenCV.
+OF_OPENCV = ("grab_cut",)
 # Notebooks that need images, pixels or weights, which records do not hold.
 _OF_IMAGES = ("01", "02", "06")
 _BLOCKS = (

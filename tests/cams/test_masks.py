@@ -221,33 +221,31 @@ def images():
     )
 
 
-OPENCV = ["spectral_residual_opencv", "fine_grained", "grab_cut"]
-
-
-@pytest.mark.parametrize("provider", OPENCV)
-def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(
-    provider, images
+def test_grab_cut_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(
+    images,
 ):
-    pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
+    pytest.importorskip("cv2", reason="the extra saliency is not installed")
     pixels, truth = spot(64, 10, 20, 32, 44)
     flat = torch.full((1, 3, 64, 64), 137, dtype=torch.uint8)
-    masks = machine.opencv_masks(provider, torch.cat([pixels, flat, pixels.flip(3)]))
+    masks = machine.grab_cut_masks(torch.cat([pixels, flat, pixels.flip(3)]))
     assert masks[0][truth[0]].float().mean() > 2 * masks[0][~truth[0]].float().mean()
     assert masks[1].float().mean() < 0.05
     assert overlap.mask_iou(masks[2:].flip(2), masks[:1]).item() > 0.8
-    assert torch.equal(machine.opencv_masks(provider, pixels), masks[:1])
+    assert torch.equal(machine.grab_cut_masks(pixels), masks[:1])
+    first = machine.spectral_residual_masks(pixels)
+    truth_iou = overlap.mask_iou(torch.cat([masks[:1], first]), truth.repeat(2, 1, 1))
+    assert truth_iou[0] > truth_iou[1]  # colours find what the residual begins
     batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
-    assert torch.equal(machine.make_masks(provider, batch), masks[:1])
+    assert torch.equal(machine.make_masks("grab_cut", batch), masks[:1])
 
 
-@pytest.mark.parametrize("provider", OPENCV)
-def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
+def test_without_the_extra_grab_cut_names_it(images, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(
         ValueError,
-        match=f"^saliency provider '{provider}' needs OpenCV with its contributed modules, which are not",
+        match=r"^saliency provider 'grab_cut' needs OpenCV, which is not installed",
     ):
-        machine.make_masks(provider, images)
+        machine.make_masks("grab_cut", images)
 
 
 def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path):

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT
 from helpers.measures import perturbation
 from helpers.report import findings, pages
 from helpers.report.explore import content
@@ -21,6 +20,7 @@ from helpers.statistics import (
     verdicts,
 )
 from helpers.statistics.bootstrap import Bootstrap
+from tests.conftest import tracked
 from tests.report import made
 
 AXES = ["pretrained", "learning_rate"]
@@ -161,5 +161,5 @@ def test_a_damaged_picture_costs_itself_and_is_named(report, tmp_path):
 
 
 def test_no_committed_report_shows_a_warning_of_python():
-    for path in PROJECT_ROOT.glob("reports/*/*.ipynb"):
+    for path in tracked("reports/*/*.ipynb"):
         assert "Warning: " not in path.read_text(encoding="utf-8"), path

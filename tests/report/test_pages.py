@@ -10,12 +10,10 @@ import pytest
 from helpers.files import PROJECT_ROOT
 from helpers.report import __main__ as command
 from helpers.report import findings, pages
+from tests.conftest import tracked
 from tests.report import made
 
-STUDIES = sorted(
-    {path.parent for path in PROJECT_ROOT.glob("reports/*/[0-9][0-9]_*.ipynb")}
-    - {PROJECT_ROOT / "reports/demo"}
-)
+STUDIES = sorted({path.parent for path in tracked("reports/*/[0-9][0-9]_*.ipynb")})
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +233,7 @@ def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_pat
 
 
 def test_the_question_of_a_study_is_that_of_its_file():
-    for path in (PROJECT_ROOT / "params").glob("*.yaml"):
+    for path in tracked("params/*.yaml"):
         question, subject = findings.question_and_subject(path.stem)
         assert (
             question.endswith("?")

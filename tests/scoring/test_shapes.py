@@ -10,6 +10,7 @@ import pytest
 from helpers.files import PROJECT_ROOT
 from helpers.sweep.study import load_study
 from helpers.training.config import PRECISIONS
+from tests.conftest import tracked
 
 TRAINS_AND_SCORES = """
 import json, sys
@@ -57,7 +58,7 @@ def shapes_of(study):
     ]
 
 
-STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
+STUDIES = tracked("params/*.yaml")
 ODD = {
     (name, "strided", 0.1875, 2, 64, batch)
     for name in ("resnet18", "resnet34")
