@@ -11,8 +11,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-from helpers import Report
 from helpers.files import PROJECT_ROOT
+from helpers.report.notebook import Report
 
 HELPERS = str(PROJECT_ROOT / "helpers")
 

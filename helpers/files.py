@@ -21,29 +21,7 @@ if TYPE_CHECKING:  # so that a launcher can do without torch
     import pandas as pd
     from torch import Tensor
 
-_PACKAGE = Path(__file__).resolve().parent
-SHIPPED = _PACKAGE / "project"  # in a wheel: notebooks, studies, rules of a sweep
-
-
-def project_root(start: Path, shipped: Path = SHIPPED) -> Path:
-    """The folder with notebooks, params, work and reports.
-
-    Args:
-        start: the folder in which a command or a kernel runs.
-        shipped: a folder that an installed wheel has and a clone has not.
-
-    Returns:
-        In a clone its folder. With an installed wheel ``start``, or its parent if
-        ``start`` is the folder of notebooks, in which JupyterLab starts kernels.
-    """
-    if not shipped.is_dir():
-        return shipped.parent.parent
-    in_notebooks = start.name == "notebooks" and (start.parent / "params").is_dir()
-    return start.parent if in_notebooks else start
-
-
-PROJECT_ROOT = project_root(Path.cwd())
-CODE_ROOT = _PACKAGE.parent  # of the modules: the clone, or where a wheel is installed
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
 # Environment variable: the folder to which a notebook writes when a launcher runs it;
 # the launcher publishes it when the notebook succeeds.
 STAGING = "WORKBOOK_STAGING"
@@ -423,9 +401,9 @@ def read_table(path: Path) -> "pd.DataFrame":
         raise FileNotFoundError(f"{path} is not there")
     with _naming_damage(path):
         table = pd.read_parquet(path)
-        stored = table.attrs.pop(CHECKSUM, "")  # files of earlier versions have none
-        if stored and stored != _checksum_of_table(table):
-            raise ValueError("its checksum is another")
+        stored = table.attrs.pop(CHECKSUM, "none")
+        if stored != _checksum_of_table(table):
+            raise ValueError(f"its checksum is {stored}, and must be of its values")
     return table
 
 

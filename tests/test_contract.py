@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 
 import nbformat
@@ -426,22 +425,3 @@ def test_reports_are_whole_and_small_enough_for_a_repository():
         runs = len(list(folder.glob("records/runs/*")))
         assert sum(published) < 250e3 * (runs + 4), folder  # images take a part
     assert sum(sizes.values()) < 80e6
-
-
-def test_a_wheel_holds_every_file_that_modules_read():
-    """Files beside modules are in a wheel only where ``package-data`` names them."""
-    project = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
-    patterns = project["tool"]["setuptools"]["package-data"]
-    packed = set()
-    for package, globs in patterns.items():
-        folder = PROJECT_ROOT / package.replace(".", "/")
-        for pattern in globs:
-            files = {path for path in folder.glob(pattern) if path.is_file()}
-            assert files, f"{package}: nothing is at {pattern}"
-            packed |= files
-    beside = {
-        path
-        for path in (PROJECT_ROOT / "helpers").rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
-    }
-    assert beside == packed

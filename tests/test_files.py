@@ -2,19 +2,14 @@
 
 import os
 import re
-import shutil
 import struct
 import subprocess
-import sys
-import sysconfig
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from helpers import files
 from helpers.files import (
@@ -25,7 +20,6 @@ from helpers.files import (
     read_json,
     write_json,
 )
-from helpers.installed import unpack
 
 
 def test_a_failure_leaves_neither_half_a_file_nor_a_temporary_one(tmp_path):
@@ -240,70 +234,6 @@ def test_the_stamp_of_a_file_is_of_its_contents_and_that_of_a_zip_of_all_it_hold
     assert files.change_stamp(plain) != large
 
 
-def test_a_clone_is_its_own_root_and_a_wheel_works_where_its_notebooks_are(tmp_path):
-    shipped = tmp_path / "site-packages/helpers/project"
-    studies = tmp_path / "studies"
-    (studies / "notebooks").mkdir(parents=True)
-    assert files.project_root(studies, shipped) == tmp_path / "site-packages"
-    for name in ("Snakefile", "notebooks/01_a.ipynb", "params/demo.yaml"):
-        (shipped / name).parent.mkdir(parents=True, exist_ok=True)
-        (shipped / name).write_text(name)
-    assert files.project_root(studies, shipped) == studies
-    (studies / "params").mkdir()
-    (studies / "params/demo.yaml").write_text("of the user")
-    written = unpack(studies, shipped)
-    assert [str(path) for path in written] == ["Snakefile", "notebooks/01_a.ipynb"]
-    assert (studies / "params/demo.yaml").read_text() == "of the user"
-    assert unpack(studies, shipped) == []
-    # JupyterLab starts a kernel in the notebook's own folder.
-    assert files.project_root(studies / "notebooks", shipped) == studies
-    assert files.project_root(studies / "new", shipped) == studies / "new"
-
-
-@pytest.mark.nightly
-def test_an_installed_wheel_runs_a_study_from_an_empty_folder(tmp_path):
-    """As of a user without a clone, who has a study file."""
-    here = {"cwd": PROJECT_ROOT, "check": True, "capture_output": True}
-    source = tmp_path / "source"
-    names = subprocess.run(["git", "ls-files", "-z"], **here).stdout.decode()
-    for name in filter(None, names.split("\0")):
-        if not name.startswith(("reports/", "tests/")):
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(PROJECT_ROOT / name, source / name)
-    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*wheel, "-q", "-w", tmp_path / "dist", source], check=True)
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    (packages,) = venv.glob("lib/python*/site-packages")
-    (built,) = (tmp_path / "dist").glob("*.whl")
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index"]
-    subprocess.run([*install, "-q", "--target", packages, built], check=True)
-    # The modules that it needs are those of this environment.
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    study = {"notebooks": {"01_data_subset": {"images_per_class": 4}}}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(study))
-    environment = {**os.environ, "PYTHONNOUSERSITE": "1"}
-    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share/jupyter"))
-    environment.pop("PYTHONPATH", None)
-    command = [venv / "bin/python", "-m", "helpers.sweep", "mine.yaml"]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    index = (folder / "reports/mine/index.html").read_text()
-    assert 'href="01_data_subset.html"' in index
-    assert (folder / "reports/mine/tables/table1_categories.csv").is_file()
-    assert {path.name for path in (folder / "notebooks").iterdir()} == {
-        path.name for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")
-    }
-    again = subprocess.run(
-        [*command, "--status"], cwd=folder, env=environment, capture_output=True
-    )
-    assert b"complete, nothing changed" in again.stdout
-
-
 def test_a_commit_says_changes_of_the_code_and_not_of_reports(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PROJECT_ROOT", tmp_path)
     assert files.commit() == "unknown"
@@ -325,3 +255,12 @@ def test_a_report_says_which_package_is_not_installed():
     versions = files.versions(["numpy", "no-such-package"])
     assert versions["numpy"] == np.__version__
     assert versions["no-such-package"] == "not installed"
+
+
+def test_a_table_that_another_program_rewrote_is_not_read(tmp_path):
+    path = tmp_path / "table.parquet"
+    files.write_table(path, pd.DataFrame({"gap": [1.0, 2.0]}))
+    assert files.read_table(path)["gap"].tolist() == [1, 2]
+    pd.DataFrame({"gap": [1.0, 3.0]}).to_parquet(path)
+    with pytest.raises(files.DamagedFileError, match="its checksum is none"):
+        files.read_table(path)

@@ -22,7 +22,6 @@ import psutil
 from filelock import FileLock, Timeout
 
 from helpers.files import PROJECT_ROOT
-from helpers.installed import unpack
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent, temporary_folder_of
@@ -55,9 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if the study is complete, 1 if an execution failed, 2 for a fault that is
         found before the start, 130 if interrupted.
     """
-    written = unpack()
-    if written:
-        print(f"{len(written)} files of the workbook are now in {PROJECT_ROOT}")
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     for_snakemake = words[end + 1 :]

@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from helpers.files import (
-    CODE_ROOT,
     MANIFEST,
     PROJECT_ROOT,
     RECORDS,
@@ -39,7 +38,7 @@ from helpers.statistics.claims import PAIRED, check_claims, check_primary
 from helpers.study_files import parse_yaml, read_blocks
 from helpers.sweep import order
 from helpers.sweep.combinations import Sweep, read_sweep, vary
-from helpers.sweep.imports import PACKAGE, ProjectModules, code_of
+from helpers.sweep.imports import ProjectModules, code_of
 
 _FIRST_TO_READ_CLAIMS = 4  # number of a notebook; later ones read the claims too
 SCORES = "tables/scores.parquet"  # of a study's report
@@ -385,8 +384,7 @@ def _whole_executions(
     root: Path,
 ) -> tuple[dict[str, Execution], list[str]]:
     """The execution of each notebook with the study's values, and faults of values."""
-    # Where the package is installed, the project's folder holds no modules.
-    modules = ProjectModules(root if (root / PACKAGE).is_dir() else CODE_ROOT)
+    modules = ProjectModules(root)
     wholes = {}
     faults = []
     for stem, names in schema.items():

@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from helpers.checkpoints import builders, calibration
+from helpers.files import write_table
 from helpers.measures import registry
 from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 from tests.conftest import jpeg
@@ -150,9 +151,8 @@ def reports(tmp_path):
             )
             for name, values in parts.items()
         ]
-        pd.concat(scores).assign(seconds=0.0, reason="").to_parquet(
-            folder / "tables/scores.parquet"
-        )
+        table = pd.concat(scores).assign(seconds=0.0, reason="")
+        write_table(folder / "tables/scores.parquet", table)
         story = [
             {
                 "kind": "parameters",

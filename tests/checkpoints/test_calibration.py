@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from helpers.checkpoints import calibration
+from helpers.files import write_table
 from tests.checkpoints.conftest import models_table
 
 
@@ -37,7 +38,7 @@ def test_a_measure_that_a_model_lacks_predicts_nothing(reports):
     place = reports()
     path = place / "a study/tables/scores.parquet"
     table = pd.read_parquet(path)
-    table[table["measure"] != "mixup_accuracy"].to_parquet(path)
+    write_table(path, table[table["measure"] != "mixup_accuracy"])
     assert calibration.read(place, "a study").measures == (
         "accuracy_under_translation",
     )

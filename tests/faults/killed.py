@@ -64,7 +64,7 @@ PATIENCE = 20.0  # seconds in which a family of processes must be gone
 
 # Two notebooks that take a second: the numbers of a bootstrap of the catalogue, and of what is claimed of it.
 BOOTSTRAP = """import numpy as np
-from helpers import Report
+from helpers.report.notebook import Report
 report = Report.begin("03_cam_scoring", globals())
 import pandas as pd
 gaps = pd.read_parquet(report.work / "catalogue.parquet")["gap"].dropna().to_numpy()
@@ -72,7 +72,7 @@ draws = np.random.default_rng(0).choice(gaps, (report.parameters.bootstrap_resam
 frame = pd.DataFrame({"low": [np.quantile(draws, report.parameters.cam_threshold)], "draws": [len(draws)], "n": [len(gaps)]})
 for number in range(4):
     report.table(frame + number, f"bootstrap{number}")"""
-CLAIMED = """from helpers import Report
+CLAIMED = """from helpers.report.notebook import Report
 report = Report.begin("04_baselines", globals())
 import pandas as pd
 from helpers.statistics.claims import claims_of_study

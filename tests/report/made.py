@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from helpers.files import write_json
+from helpers.files import write_json, write_table
 from helpers.scoring.published_maps import publish
 from helpers.statistics import baselines
 from helpers.statistics.bootstrap import Bootstrap
@@ -192,7 +192,7 @@ def write_report(folder: Path) -> Path:
     for name, table in tables().items():
         table.to_csv(folder / "tables" / f"{name}.csv", index=False)
     long = models.melt("model_id", list(TITLES), "measure").assign(variant="")
-    long.to_parquet(folder / "tables/scores.parquet")
+    write_table(folder / "tables/scores.parquet", long)
     listed = [
         {"column": name, "measure": name, "variant": "", "title": title, "direction": 1}
         for name, title in TITLES.items()
@@ -205,9 +205,8 @@ def write_report(folder: Path) -> Path:
             "train_accuracy": [0.3, 0.6, 0.9],
         }
     )
-    pd.concat([epochs.assign(run_id=name) for name in models["run_id"]]).to_parquet(
-        folder / "tables/histories.parquet"
-    )
+    histories = [epochs.assign(run_id=name) for name in models["run_id"]]
+    write_table(folder / "tables/histories.parquet", pd.concat(histories))
     _write_maps(folder)
     figure, ax = plt.subplots(figsize=(4, 3))
     ax.plot(models["pointing_game"], models["gap"], "o")

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.files import write_table
 from helpers.measures import perturbation
 from helpers.report import findings, pages
 from helpers.report.explore import content
@@ -88,7 +89,7 @@ def emptied(folder, names, *, heads):
             path.write_text(table.to_csv(index=False) if heads else "\n")
         elif path.name in names and path.suffix == ".parquet":
             table = pd.read_parquet(path).iloc[:0]
-            (table if heads else pd.DataFrame()).to_parquet(path)
+            write_table(path, table if heads else pd.DataFrame())
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from IPython.display import HTML
 
-from helpers.files import COMBINATION, PROJECT_ROOT, STAGING, WORK
+from helpers.files import COMBINATION, PROJECT_ROOT, STAGING, WORK, write_table
 from helpers.parameters import StudyError, declared
 from helpers.report import figure_files, notebook, pages
 from tests.report import made
@@ -69,7 +69,7 @@ def test_a_model_has_its_short_name_once_the_catalogue_is_there(report):
     opened, shown = report
     models = made.catalogue()
     opened.work.mkdir(parents=True)
-    models.to_parquet(opened.work / "catalogue.parquet")
+    write_table(opened.work / "catalogue.parquet", models)
     opened.table(models[["model_id", "gap"]], "gaps")
     assert (
         f"#{models['run_id'][0][-4:]}" in shown[0][0].data

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import Study
 from helpers.data.images import without_pixels
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
@@ -23,6 +22,7 @@ from helpers.scoring.store import Store
 from helpers.statistics.bootstrap import Bootstrap
 from helpers.statistics.primary import kinds_table
 from helpers.statistics.tables import correlation_table, selection_table
+from helpers.study import Study
 from tests.conftest import tracked
 
 STUDIES = [path.parent.parent.name for path in tracked("reports/*/records/data.json")]

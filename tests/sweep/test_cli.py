@@ -528,7 +528,7 @@ def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_pat
 def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_file(
     project, tmp_path
 ):
-    source = "from helpers import Report\nreport = Report.begin('01_a', globals())\nprint('count', report.parameters.count)\nreport.end()"
+    source = "from helpers.report.notebook import Report\nreport = Report.begin('01_a', globals())\nprint('count', report.parameters.count)\nreport.end()"
     project.notebook("01_a", "count: int = 1  # how many", source)
     project.study(notebooks={"01_a": {"count": 1}})
     project.study("other", claims=[], common={}, notebooks={"01_a": {"count": 5}})

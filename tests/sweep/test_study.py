@@ -45,7 +45,7 @@ def project(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     for stem, cell, source in (
         ("01_one", ONE, "%matplotlib inline\nfrom helpers.cams.draw import curve"),
-        ("02_two", TWO, "from helpers import Study"),
+        ("02_two", TWO, "from helpers.kappa.study import Study"),
         ("04_four", TWO, "4"),
     ):
         write_notebook(tmp_path / f"notebooks/{stem}.ipynb", cell, source)
@@ -283,7 +283,7 @@ def test_what_makes_a_notebook_run_again_is_what_it_declares_reads_and_imports(p
 
     root, content = project.root, {"notebooks": dict(EACH), "claims": [CLAIM]}
     sources = {
-        "__init__.py": "_MODULES = {'Study': 'helpers.kappa.study'}",
+        "__init__.py": "",
         "cams/draw.py": "def curve():\n    from helpers.cams import boxes",
         "cams/boxes.py": "",
         "cams/boxes/published.csv": "1",

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 import pandas as pd
 import pytest
 
-from helpers.files import file_digest, write_json, write_tensors
+from helpers.files import file_digest, write_json, write_table, write_tensors
 from helpers.networks.weights import ResNetForm, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
@@ -178,7 +178,7 @@ def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_c
         catalogue.models_of_study(work, CONFIG.data, 0.8)
     complete(work, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
     table = catalogue.read_catalogue(work)
-    table.to_parquet(work / "catalogue.parquet", index=False)
+    write_table(work / "catalogue.parquet", table, index=False)
     pd.testing.assert_frame_equal(
         catalogue.models_of_study(work, CONFIG.data, 0.8),
         catalogue.analysed(table, 0.8),
