@@ -15,10 +15,13 @@ from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier, Pass, Sample
 from helpers.measures.registry import Value, measure
 from helpers.measures.transforms import (
+    HORIZONTAL,
     TRANSFORMS,
+    VERTICAL,
     accuracies_at_random_magnitudes,
     transformed_hits,
     transforms_of,
+    translations,
 )
 
 INPUT = "input"
@@ -30,6 +33,7 @@ PERTURBATIONS = (*MIXUPS, *TRANSFORMS)
 # Largest number of pairs for the mixup of Natekar and Sharma, who take all pairs: 200
 # give the accuracy of a class with a standard error below 0.04.
 PAIRS_PER_CLASS = 200
+_SMALL_SHIFT = 0.12  # of the side, at most
 _AT = " @ "  # between the name of a perturbation and its magnitude
 # The Davies-Bouldin index of the first layer is a mean over random subsets of images.
 _CLUSTERED_IMAGES = 120  # of a subset
@@ -520,3 +524,107 @@ def dbi_times_mixup(
     if isinstance(initial, str):
         raise ValueError(initial)
     return initial * (1 - mixup_accuracy[INPUT])
+
+
+@provides
+def train_accuracy(training_accuracy: float) -> float:
+    """Accuracy of all training images, which a run has recorded.
+
+    Args:
+        training_accuracy: of the given images, which stands in where no run is known.
+    """
+    return training_accuracy
+
+
+def _accuracy_lost(accuracy: float, under_change: float, labels: Tensor) -> float:
+    """Training accuracy less that on changed images, where it is above twice chance."""
+    twice_chance = 2 / len(labels.unique())
+    if not accuracy >= twice_chance:
+        raise ValueError(
+            f"the training accuracy of {accuracy:.2f} is below twice chance, "
+            f"{twice_chance:.2f}: there is too little that a change could take away"
+        )
+    return accuracy - under_change
+
+
+def _mean_of_shifts(accuracies: Mapping[str, float]) -> float:
+    return (accuracies[HORIZONTAL] + accuracies[VERTICAL]) / 2
+
+
+@measure(
+    "perturbation",
+    -1,
+    "Aithal, Kashyap and Subramanyam 2021; Schiff et al. 2021",
+    title="accuracy lost by shifts",
+)
+def drop(
+    train_accuracy: float,
+    accuracy_under_augmentation: Mapping[str, float],
+    labels: Tensor,
+) -> float:
+    """Training accuracy less that on shifted training images, in [-1, 1].
+
+    ``A - (A_h + A_v) / 2``: each image is shifted horizontally, or vertically, by a
+    random fraction of the side up to a half. 0 for a network that does not see the
+    shift; NaN where A is below twice chance.
+
+    Args:
+        train_accuracy: A.
+        accuracy_under_augmentation: by transform.
+        labels: (N,) of the training images.
+    """
+    shifted = _mean_of_shifts(accuracy_under_augmentation)
+    return _accuracy_lost(train_accuracy, shifted, labels)
+
+
+@measure(
+    "perturbation",
+    -1,
+    "Aithal, Kashyap and Subramanyam 2021; Schiff et al. 2021",
+    title="accuracy lost by small shifts",
+)
+def drop_small_shift(
+    train_accuracy: float,
+    classifier: Classifier,
+    perturbed_sample: Sample,
+    labels: Tensor,
+    seed: int,
+) -> float:
+    """Like ``drop``, with shifts of at most 12 % of the side.
+
+    Args:
+        train_accuracy: of all training images.
+        classifier: the network, and how it takes images.
+        perturbed_sample: training images and labels.
+        labels: (N,) of all training images.
+        seed: of the shifts.
+    """
+    accuracies = accuracies_at_random_magnitudes(
+        classifier,
+        perturbed_sample.pixels,
+        perturbed_sample.labels,
+        translations(_SMALL_SHIFT),
+        seed,
+    )
+    return _accuracy_lost(train_accuracy, _mean_of_shifts(accuracies), labels)
+
+
+@measure(
+    "perturbation",
+    -1,
+    "Natekar and Sharma 2020; Aithal, Kashyap and Subramanyam 2021",
+    title="accuracy lost by mixing",
+)
+def drop_mixup(
+    train_accuracy: float, mixup_accuracy: Mapping[str, float], labels: Tensor
+) -> float:
+    """Training accuracy less that on halfway mixtures of a class, in [-1, 1].
+
+    NaN where training accuracy is below twice chance.
+
+    Args:
+        train_accuracy: of all training images.
+        mixup_accuracy: by place; images are mixed at the input.
+        labels: (N,) of the training images.
+    """
+    return _accuracy_lost(train_accuracy, mixup_accuracy[INPUT], labels)

@@ -97,6 +97,8 @@ def jitter_colour(images: Tensor, alpha: float) -> Tensor:
 
 # Degrees of rotation by data set, of the slides of Schiff et al. 2021; the unit of
 # translation and jitter is not printed there.
+HORIZONTAL = "horizontal translation"
+VERTICAL = "vertical translation"
 RANGES = {"cifar10": (-180, 179), "svhn": (-90, 90)}
 
 
@@ -108,13 +110,24 @@ def transforms_of(ranges: str = "cifar10") -> dict[str, Transform]:
     """
     return {
         "rotation": Transform(*RANGES[ranges], rotate),
-        "horizontal translation": Transform(
-            -0.5, 0.5, lambda images, fraction: translate(images, fraction, 0)
-        ),
-        "vertical translation": Transform(
-            -0.5, 0.5, lambda images, fraction: translate(images, 0, fraction)
-        ),
+        **translations(0.5),
         "colour jitter": Transform(-0.25, 0.25, jitter_colour),
+    }
+
+
+def translations(largest: float) -> dict[str, Transform]:
+    """Shifts to the right and down, by name.
+
+    Args:
+        largest: fraction of the side.
+    """
+    return {
+        HORIZONTAL: Transform(
+            -largest, largest, lambda images, right: translate(images, right, 0)
+        ),
+        VERTICAL: Transform(
+            -largest, largest, lambda images, down: translate(images, 0, down)
+        ),
     }
 
 

@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import nn
 
 from helpers.files import json_digest, read_json, write_json
 from helpers.measures import evidence, localization, registry
@@ -33,6 +35,7 @@ NO_INTERVAL = (
     "Reliance on the object has no interval here: it depends on the draw of the scored "
     "images, and their single values are not recorded."
 )
+NOT_RECORDED = "not recorded, and the network or its images are not here"
 # Settings that affect values computed from maps, but not the maps themselves.
 _MAP_INDEPENDENT_SETTINGS = ("cam_threshold", "cam_cut", "measures", "sources")
 # Settings that were added later, with the value that was used before. Cache keys leave
@@ -70,23 +73,38 @@ def score(
         stored values of all others as they are.
     """
     measures = measures_by_part(families, only)
-    parts = {}
-    names = []
-    for part, items in measures.items():
-        names_of_part = [item.name for item in items]
-        parts[part] = cache_key(_family(part), settings, names_of_part)
-        parts[part]["images"] = scored_on.name
-        names += names_of_part
+    parts = _keys(measures, settings, scored_on)
+    names = [item.name for item in chain.from_iterable(measures.values())]
     # Functions of notebook cells are passed along: worker processes cannot import them.
     from_outside = evidence.sources_from_outside(names)
     task = _MeasuringTask(
         measures, from_outside, settings, scored_on, with_image_values=not only
     )
-    # Checkpoints, for which single measures are asked, have no stored maps.
-    if "localization" in parts and not only:
-        _localize_from_maps(store, models, parts, task)
+    # Checkpoints, for which single measures are asked, have no stored values.
+    if not only:
+        _measure_from_records(store, models, parts, task)
     compute = partial(_measure_model, task=task, device=store.device)
-    return store.each(models, parts, compute)
+    # A study of which only records are left lacks what was added to the workbook later.
+    optional = [
+        part
+        for part, items in measures.items()
+        if "." in part and not registry.is_from_outside(items[0].function)
+    ]
+    return store.each(models, parts, compute, optional=optional)
+
+
+def _keys(
+    measures: Mapping[str, Sequence[registry.Measure]],
+    settings: evidence.MeasureSettings,
+    scored_on: ScoringSet,
+) -> dict[str, dict[str, Any]]:
+    """What decides the values of some parts, except the model."""
+    keys = {}
+    for part, items in measures.items():
+        names = [item.name for item in items]
+        keys[part] = cache_key(_family(part), settings, names)
+        keys[part]["images"] = scored_on.name
+    return keys
 
 
 def _family(part: str) -> str:
@@ -242,23 +260,31 @@ def _measure_model(
         "normalise": model.normalise,
         "device": device,
     }
-    if model.training_images is not None:
-        # m in a bound is the number of training images, not of scored ones.
-        inputs["training_images"] = model.training_images
+    inputs |= _facts_of_run(model)
     if "initial_network" in task.needs(parts):
         inputs["initial_network"] = model.initial()
     return task.records(parts, inputs)
 
 
-def _localize_from_maps(
+def _facts_of_run(model: Model) -> dict[str, Any]:
+    """What a run says of all its training images, of which some are scored."""
+    if model.training_images is None:
+        return {}
+    return {
+        "training_images": model.training_images,  # m in a bound
+        "train_accuracy": model.facts["train_accuracy"],
+    }
+
+
+def _measure_from_records(
     store: Store,
     models: Sequence[Model],
     parts: Mapping[str, Mapping[str, Any]],
     task: _MeasuringTask,
 ) -> None:
-    """Compute localization from stored maps, without network and pixels.
+    """Compute measures of stored maps and of other measures, without the network.
 
-    Parts that need more than maps, boxes and predictions are skipped.
+    Parts that need more are skipped.
 
     Args:
         store: of the study.
@@ -266,31 +292,73 @@ def _localize_from_maps(
         parts: of the store, with their cache keys.
         task: measures to compute for each model.
     """
-    folders = {
-        part: store.folder / f"{part}-{json_digest(settings)}"
-        for part, settings in parts.items()
-        if _family(part) == "localization"
-    }
-    target = Records(folders, models, store.published)
+    target = Records(_folders(store, parts), models, store.published)
     missing = {model.model_id: target.missing(model.model_id) for model in models}
     todo = [model for model in models if missing[model.model_id]]
     if not todo:
         return
-    images = task.scored_on.images_of(store.shared())
-    maps = _maps_of_models(store, todo, parts["localization"], task.scored_on)
-    for model_id, record in maps:
-        inputs = localization.inputs_from_record(record)
+    lacking = set().union(*missing.values())
+    inputs = {model.model_id: _facts_of_run(model) for model in todo}
+    if any(_family(part) == "localization" for part in lacking):
+        maps = _maps_of_models(store, todo, parts["localization"], task.scored_on)
+        for model_id, record in maps:
+            inputs[model_id] |= localization.inputs_from_record(record)
+    needed = _parts_with(task.needs(lacking))
+    known = _keys(needed, task.settings, task.scored_on)
+    values = Records(_folders(store, known), todo, store.published)
+    for part in known:
+        for model_id, record in values.records(part):
+            inputs[model_id] |= _recorded_values(record["scores"])
+    images = None
+    for model_id, of_model in inputs.items():
         possible = [
             part
             for part in missing[model_id]
-            if "network" not in task.needs([part], inputs)
+            if "network" not in task.needs([part], of_model)
         ]
         if not possible:
             continue
-        inputs["images"] = images
-        for part, values in task.records(possible, inputs).items():
-            write_json(folders[part] / SETTINGS, parts[part])
-            target.write(part, model_id, values)
+        if images is None:
+            images = task.scored_on.images_of(store.shared())
+        placeholder = {"network": nn.Identity(), "device": "cpu", "images": images}
+        for part, record in task.records(possible, placeholder | of_model).items():
+            write_json(target.folders[part] / SETTINGS, parts[part])
+            target.write(part, model_id, record)
+
+
+def _folders(store: Store, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
+    return {
+        part: store.folder / f"{part}-{json_digest(settings)}"
+        for part, settings in parts.items()
+    }
+
+
+def _parts_with(names: Collection[str]) -> dict[str, list[registry.Measure]]:
+    """Families that hold some measures, with all that they store together."""
+    families = [
+        family
+        for family in registry.FAMILIES
+        if any(item.name in names for item in _measures(family, ()))
+    ]
+    parts = measures_by_part(families)
+    return {part: parts[part] for part in families}
+
+
+def _recorded_values(scores: pd.DataFrame) -> dict[str, Any]:
+    """Values of measures by name, as their functions return them.
+
+    Args:
+        scores: a row per measure and variant. In place of a measure without any value
+            stands an error with the reason.
+    """
+    values: dict[str, Any] = {}
+    for name, rows in scores.groupby("measure", sort=False):
+        if rows["reason"].ne("").all():
+            values[name] = ValueError(rows["reason"].iloc[0])
+            continue
+        of_variants = rows.set_index("variant")["value"].to_dict()
+        values[name] = of_variants.get("", of_variants)
+    return values
 
 
 def _maps_of_models(
@@ -344,10 +412,23 @@ def score_table(records: Records) -> pd.DataFrame:
         ``SCORE_COLUMNS``, a row per model, measure and variant.
     """
     tables = [records.table(part, "scores") for part in records.folders]
+    tables += [_not_recorded(records, part) for part in records.optional]
     tables = [table for table in tables if len(table)]
     if not tables:
         return pd.DataFrame(columns=SCORE_COLUMNS)
     return pd.concat(tables, ignore_index=True)[SCORE_COLUMNS]
+
+
+def _not_recorded(records: Records, part: str) -> pd.DataFrame:
+    """Rows without a value, of the models that lack a part of one measure."""
+    item = registry.MEASURES[part.partition(".")[2]]
+    rows = [
+        (model_id, item.name, variant, np.nan, 0.0, NOT_RECORDED)
+        for model_id in records.model_ids
+        if part in records.missing(model_id)
+        for variant in item.variants or ("",)
+    ]
+    return pd.DataFrame(rows, columns=SCORE_COLUMNS)
 
 
 def without_interval(

@@ -73,6 +73,7 @@ class Store:
         compute: Compute,
         *,
         needed: bool = True,
+        optional: Collection[str] = (),
     ) -> "Records":
         """Load the values of each model, after computing those that are missing.
 
@@ -84,6 +85,7 @@ class Store:
                 it by its name.
             needed: raise ``NotInRecords`` if a model cannot be computed here; otherwise
                 it is left out, and ``Records.left_out`` says so.
+            optional: parts that a model may lack which cannot be computed here.
 
         Returns:
             Records of the models by part.
@@ -99,10 +101,17 @@ class Store:
         records = Records(folders, models, self.published)
         missing = {model.model_id: records.missing(model.model_id) for model in models}
         todo = [model for model in models if missing[model.model_id]]
-        absent = self.not_computable(todo)
+        records.optional = list(optional)
+        not_computable = self.not_computable(todo)
+        todo = [model for model in todo if model not in not_computable]
+        absent = [
+            model
+            for model in not_computable
+            if set(missing[model.model_id]) - set(optional)
+        ]
         if absent:
-            records.left_out = self._sentence(absent, missing, parts)
-            todo = [model for model in todo if model not in absent]
+            wanted = {name: parts[name] for name in parts if name not in optional}
+            records.left_out = self._sentence(absent, missing, wanted)
         if todo:
             _write_settings(folders, parts)
             self._compute(todo, folders, compute, done=len(models) - len(todo))
@@ -242,6 +251,7 @@ class Records:
     Attributes:
         folders: of each part.
         left_out: which models could not be computed here, in a sentence; "" for none.
+        optional: parts that a model may lack.
         model_ids: of the models, in their order.
         weights_digests: of each model by its id, "" where it is unknown.
     """
@@ -262,6 +272,7 @@ class Records:
         self.folders = folders
         self.published = published
         self.left_out = ""
+        self.optional: list[str] = []
         self.model_ids = [model.model_id for model in models]
         self.weights_digests = {model.model_id: model.weights for model in models}
 

@@ -14,7 +14,7 @@ from torch.nn.functional import max_pool2d
 from helpers.data.images import load_study_data
 from helpers.measures import perturbation, response
 from helpers.measures.evidence import Evidence, MeasureSettings, score
-from helpers.measures.passes import Pass, Sample
+from helpers.measures.passes import Classifier, Pass, Sample
 from helpers.measures.registry import STORED_TOGETHER, measures_of_families
 from helpers.networks import resnet
 from tests.conftest import TINY_SCENES
@@ -294,3 +294,65 @@ def test_mixtures_are_of_two_hundred_pairs_of_a_class_at_most(monkeypatch):
     value = perturbation.mixup_accuracy(None, sample, {"input": None}, 0, 8)
     assert counts == [200, 10]
     assert value == {"input": 0.5}  # the mean of the classes, not of the pairs
+
+
+LABELS = torch.tensor([0, 1, 2, 3] * 5)  # chance is 0.25
+SHIFTED = {"horizontal translation": 0.75, "vertical translation": 0.5, "rotation": 0.0}
+
+
+def test_drops_by_hand():
+    assert perturbation.drop(0.875, SHIFTED, LABELS) == 0.25
+    assert perturbation.drop_mixup(0.875, {"input": 0.5}, LABELS) == 0.375
+    # A network that learnt nothing of the change's place loses nothing.
+    unmoved = dict.fromkeys(SHIFTED, 0.9)
+    assert perturbation.drop(0.9, unmoved, LABELS) == 0
+
+
+@pytest.mark.parametrize("accuracy", [0.49, float("nan")])
+def test_a_drop_below_twice_chance_is_refused(accuracy):
+    with pytest.raises(ValueError, match=r"is below twice chance, 0\.50"):
+        perturbation.drop(accuracy, SHIFTED, LABELS)
+    with pytest.raises(ValueError, match=r"is below twice chance, 0\.50"):
+        perturbation.drop_mixup(accuracy, {"input": 0.5}, LABELS)
+    assert perturbation.drop(0.5, SHIFTED, LABELS) == -0.125
+
+
+class ColourOfStrips(nn.Module):
+    """Which colour an image has most of: no shift up to a half changes that."""
+
+    def forward(self, images):
+        return images.mean((2, 3))
+
+
+def one_colour_each(side=20):
+    """Images of one colour, and their normalisation, which keeps black at 0."""
+    labels = torch.arange(30) % 3
+    pixels = 200 * nn.functional.one_hot(labels, 3).byte().view(-1, 3, 1, 1)
+    return pixels.expand(-1, -1, side, side).contiguous(), labels
+
+
+def small_shifts(network, pixels, labels):
+    classifier = Classifier(network, lambda images: images / 255, "cpu", 7)
+    sample = Sample(pixels, None, labels)
+    return perturbation.drop_small_shift(1.0, classifier, sample, labels, 0)
+
+
+def test_a_network_that_does_not_see_the_shift_loses_nothing():
+    assert small_shifts(ColourOfStrips(), *one_colour_each()) == 0
+
+
+def test_small_shifts_move_by_at_most_twelve_percent_of_the_side():
+    """Of 20 pixels a column 2 from the edge turns black, and one 3 from it never."""
+    pixels, labels = one_colour_each()
+
+    def reading(column):
+        class OneColumn(nn.Module):
+            def forward(self, images):
+                shown = images[:, :, 10, column]
+                return torch.where(shown > 0.7, shown, -shown)
+
+        return OneColumn()
+
+    assert small_shifts(reading(3), pixels, labels) == 0
+    # Images whose left column is black have equal logits, of which the first counts.
+    assert 0 < small_shifts(reading(0), pixels, labels) < 0.5

@@ -142,6 +142,33 @@ def test_intervals_of_r_are_those_of_the_tables_with_images_drawn(study):
     same(ours, theirs, ["pearson_r", "ci_low", "ci_high"])
 
 
+def test_drops_are_the_recorded_accuracies_less_those_of_changed_images(tmp_path):
+    """From records alone; what was never recorded has a reason in place of a value."""
+    opened = Study.open("kinds24", work_dir=str(tmp_path), device="cpu")
+    opened.images = without_pixels(opened.reports / "records/images.npz")
+    opened.store = Store(opened.work, lambda: opened.images, jobs=1)
+    settings = MeasureSettings(perturbation_fraction=0.3, perturbation_points=7)
+    measured = opened.measure(["perturbation"], settings, opened.scoring_set())
+    scores = pd.read_parquet(opened.reports / "tables/scores.parquet")
+    changed = scores.pivot(
+        index="model_id", columns=["measure", "variant"], values="value"
+    )
+    models = measured.models.set_index("model_id")
+    shifted = changed["accuracy_under_augmentation"]
+    shifted = shifted[["horizontal translation", "vertical translation"]].mean(axis=1)
+    expected = models["train_accuracy"] - shifted
+    pd.testing.assert_series_equal(models["drop"], expected, check_names=False)
+    assert round(models["drop"].corr(models["gap"]), 2) == 0.76
+    mixed = changed["mixup_accuracy", "input"]
+    expected = models["train_accuracy"] - mixed
+    pd.testing.assert_series_equal(models["drop_mixup"], expected, check_names=False)
+    assert models["drop_small_shift"].isna().all()
+    undefined = measured.undefined().set_index("measure")
+    reason = "not recorded, and the network or its images are not here"
+    assert undefined.loc["drop_small_shift", "reason"] == reason
+    assert undefined.loc["drop_small_shift", "models"] == len(models)
+
+
 def r_with_gap(content, values):
     """r of values and gap over the networks that an explorer opens with."""
     (networks,) = (axis for axis in content["axes"] if axis["title"] == "networks")
