@@ -133,7 +133,6 @@ def write(
         primary=Markup(tables.html(_wide(rows))),
         figure=_inline(_forests(rows)),
         across=Markup(tables.html(across.drop(columns=["measure", "baseline"]))),
-        best=best_predictors(across),
         classes=Markup(tables.html(pd.concat(classes))) if classes else "",
         absent=", ".join(absent),
         equal=equal_architectures,
@@ -168,26 +167,6 @@ def _clear(rows: pd.DataFrame, estimate: str) -> list[str]:
         if len(verdicts) == 1 and CANNOT_TELL not in verdicts:
             titles.append(title)
     return titles
-
-
-def best_predictors(across: pd.DataFrame) -> list[str]:
-    """A sentence per pair of studies on the predictor with the least error.
-
-    Args:
-        across: of ``predictions``.
-    """
-    sentences = []
-    for (trained_on, judged_on), part in across.groupby(
-        ["trained_on", "judged_on"], sort=False
-    ):
-        defined = part.dropna(subset="error_points")
-        if len(defined):
-            best = defined.loc[defined["error_points"].idxmin()]
-            sentences.append(
-                f"From {trained_on} to {judged_on}: {best['title']}, with a mean error "
-                f"of {best['error_points']:.1f} points over {best['n']} networks."
-            )
-    return sentences
 
 
 def _wide(rows: pd.DataFrame) -> pd.DataFrame:

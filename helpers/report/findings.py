@@ -35,8 +35,9 @@ CAPTION = (
 LEADING = {
     "huang-figure-2-marginals": "Error and Kappa loss along noise, added classes and "
     "size; the star is the trade-off point.",
-    "paired-differences": "Each row is an arm against its control, with 95 % "
-    "intervals. Left of 0 the arm is lower.",
+    "primary-contrast": "Each line is a pair of networks with the same start and seed: "
+    "one whose maps training pulled into the object's box, one whose maps it pulled "
+    "out of it.",
 }
 # Tables that findings read, if a report has them.
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "across", "pairs", "images")

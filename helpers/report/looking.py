@@ -1,12 +1,13 @@
 """Figures and sentences of notebook 09, the experiment on where networks look."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from helpers.data.boxes import box_masks, box_shares
@@ -18,7 +19,8 @@ from helpers.training import looking
 
 TITLES = {
     "gap": "gap (points)",
-    "gap_at_equal_training_accuracy": "gap at equal\ntraining accuracy (points)",
+    "gap_at_equal_training_accuracy": "gap at 95 %\ntraining accuracy (points)",
+    "gap_given_training_accuracy": "gap, training accuracy\nheld fixed (points)",
     "test_accuracy": "test accuracy (points)",
     "accuracy_swapped": "accuracy on swapped\nbackgrounds (points)",
 }
@@ -116,25 +118,72 @@ def differences_figure(
     return figure
 
 
-def draw_slope(ax: Axes, networks: pd.DataFrame, slope: float, study: str) -> None:
-    """Draw the line on which networks would lie if overlap alone lowered the gap.
+def contrast_sentence(differences: pd.DataFrame, arm: str, control: str) -> str:
+    """The difference in the gap between two arms, in words.
 
     Args:
-        ax: with the networks; its limits stay, and the line may leave them.
-        networks: one row each, with looking, train_area_matched_iou and gap (points).
-        slope: points of gap per unit of overlap; NaN draws nothing.
-        study: that the slope is of.
+        differences: of ``pairs.paired_table``.
+        arm: level of the hyperparameter ``looking``.
+        control: the level that it is compared with.
+
+    Returns:
+        Two sentences: the difference at the stop and with training accuracy held fixed,
+        and, where the interval holds 0, the smallest difference that could be told.
     """
-    ax.set_ylim(ax.get_ylim())
-    plain = networks[networks["looking"] == looking.PLAIN]
-    if not np.isfinite(slope) or plain.empty:
-        return
-    overlap = networks["train_area_matched_iou"]
-    ends = np.array([overlap.min(), overlap.max()])
-    away = ends - plain["train_area_matched_iou"].mean()
-    heights = plain["gap"].mean() + slope * away
-    style = {"color": "0.4", "linestyle": "--", "label": f"slope of {study}"}
-    ax.plot(ends, heights, **style)
+    rows = differences[
+        differences["arm"].eq(arm)
+        & differences["control"].eq(control)
+        & differences["start"].eq("all")
+    ].set_index("outcome")
+    gap = rows.loc["gap"]
+    names = [level.replace("_", " ") for level in (arm, control)]
+    text = (
+        f"*{names[0]}* less *{names[1]}*: the gap differs by {_points(gap)} over "
+        f"{count(int(gap['pairs']), 'pair')}"
+    )
+    fixed = rows.loc["gap_given_training_accuracy"]
+    if np.isfinite(fixed["low"]):
+        text += f", and by {_points(fixed)} with training accuracy held fixed"
+    if np.isfinite(gap["low"]) and not pairs.excludes_zero(gap):
+        text += (
+            ". No difference is seen; so many pairs tell one of "
+            f"{gap['detectable']:.1f} points in four of five experiments"
+        )
+    return f"{text}."
+
+
+def _points(row: pd.Series) -> str:
+    """A difference in points, with its interval where it has one."""
+    if np.isnan(row["difference"]):
+        return "an unknown amount"
+    text = f"{row['difference']:+.1f} points"
+    if np.isfinite(row["low"]):
+        text += f" ({row['low']:.1f} to {row['high']:.1f})"
+    return text
+
+
+def named_differences(differences: pd.DataFrame) -> Iterator[tuple[str, Any]]:
+    """Names of differences, as results of notebook 09.
+
+    Args:
+        differences: of ``pairs.paired_table``.
+
+    Yields:
+        A name such as "gap_map_in_box_1_less_plain", and its row: all outcomes over the
+        pairs of all starts, and the gap of each start, "..._scratch".
+
+    Example:
+        >>> row = {"arm": "map_in_box 0.3", "control": "plain", "start": "scratch"}
+        >>> table = pd.DataFrame([row | {"outcome": "gap"}])
+        >>> next(named_differences(table))[0]
+        'gap_map_in_box_0_3_less_plain_scratch'
+    """
+    for row in differences.itertuples():
+        name = f"{row.outcome}_{row.arm}_less_{row.control}"
+        if row.start != "all":
+            name += f"_{row.start}"
+        if row.start == "all" or row.outcome == "gap":
+            yield re.sub(r"\W", "_", name), row
 
 
 def answer(judged: pd.DataFrame, networks: int) -> str:
@@ -159,10 +208,9 @@ def answer(judged: pd.DataFrame, networks: int) -> str:
         if row.pairs == 1:
             sentences.append(f"{where}; one pair of networks has no interval.")
             continue
-        sentences.append(
-            f"{where}. The difference is {row.difference:+.1f} points "
-            f"({row.low:.1f} to {row.high:.1f}) over {count(row.pairs, 'pair')}."
-        )
+        difference = _points(pd.Series(row._asdict()))
+        over = f"over {count(row.pairs, 'pair')}"
+        sentences.append(f"{where}. The difference is {difference} {over}.")
         least_p = pairs.least_p(row.pairs)
         if least_p >= 1 - pairs.LEVEL:
             sentences.append(f"So few pairs allow no p below {least_p:.2g}.")

@@ -74,7 +74,9 @@ _PERCENT = {
     "test_accuracy": " (%)",
     "ended_by_a_rule": " (%)",
     "models_above_the_blob": " (%)",
+    "accuracy_swapped": " (%)",
     "gap": " (points)",
+    "gap_at_equal_training_accuracy": " (points)",
     "gap_least": " (points)",
     "gap_most": " (points)",
 }

@@ -34,6 +34,7 @@ PAIRED = "paired_difference"  # of an arm and its control, in notebook 09
 PAIRED_OUTCOMES = (
     "gap",
     "gap_at_equal_training_accuracy",
+    "gap_given_training_accuracy",
     "test_accuracy",
     "accuracy_swapped",
     "area_matched_iou",

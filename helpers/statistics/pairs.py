@@ -19,7 +19,10 @@ LEVEL = 0.95
 CHECK = "area_matched_iou"
 NOT_CHANGED = "looking was not changed"
 _FEWEST = 4  # networks for a correlation
+_NUMBERS = ("pairs", "difference", "low", "high", "p", "detectable")
 FEWEST_PAIRS = 3  # pairs for an interval that can show that looking changed
+POWER = 0.8  # probability of telling a difference as large as ``detectable``
+EQUAL_ACCURACY = 0.95  # training accuracy at which gaps are compared
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class PairedDifference:
     high: float
     p: float  # two-sided, of the sign-flip test
     pairs: int
+    detectable: float  # smallest difference that so many pairs tell
 
 
 def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
@@ -38,7 +42,9 @@ def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
 
     Without an effect each difference is as likely positive as negative. p is the share
     of all choices of signs whose sum is at least as far from 0 (Fisher 1935); random
-    choices are taken where there are too many, see ``sign_flip_p``.
+    choices are taken where there are too many, see ``sign_flip_p``. The smallest
+    difference that is told with the probability ``POWER`` is
+    ``(t_0.975 + t_0.8) s / sqrt(n)``, s the standard deviation of differences.
 
     Args:
         arm: (n,) values, one of each pair.
@@ -56,13 +62,80 @@ def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
     pairs = len(differences)
     mean = float(differences.mean()) if pairs else np.nan
     if pairs < 2:
-        return PairedDifference(mean, np.nan, np.nan, np.nan, pairs)
+        return PairedDifference(mean, np.nan, np.nan, np.nan, pairs, np.nan)
     error = differences.std(ddof=1) / pairs**0.5
     half_width = error * scipy.stats.t.ppf((1 + LEVEL) / 2, pairs - 1)
+    detectable = half_width + error * scipy.stats.t.ppf(POWER, pairs - 1)
     columns = np.stack([differences, -differences], 1)
     one_sided = sign_flip_p(columns, range(pairs))
     p = min(1.0, 2 * float(one_sided.min()))
-    return PairedDifference(mean, mean - half_width, mean + half_width, p, pairs)
+    low = mean - half_width
+    return PairedDifference(mean, low, mean + half_width, p, pairs, detectable)
+
+
+def difference_held_fixed(
+    differences: ArrayLike, covariate: ArrayLike
+) -> PairedDifference:
+    """Mean difference of pairs if they did not differ in a covariate.
+
+    It is the intercept of the least-squares line of the differences over those of the
+    covariate, which equals an analysis of covariance with a level for each pair.
+
+    Args:
+        differences: (n,) of the outcome, arm minus control; pairs with a NaN are left
+            out.
+        covariate: (n,) differences of the covariate.
+
+    Returns:
+        With Student's interval and p of n - 2 degrees of freedom; all NaN for fewer
+        than four pairs, or where the covariate does not differ between pairs.
+    """
+    values = np.column_stack([covariate, differences]).astype(float)
+    values = values[np.isfinite(values).all(1)]
+    pairs = len(values)
+    if pairs < 4 or np.ptp(values[:, 0]) == 0:
+        return PairedDifference(np.nan, np.nan, np.nan, np.nan, pairs, np.nan)
+    line = scipy.stats.linregress(values[:, 0], values[:, 1])
+    mean = float(line.intercept)
+    error = float(line.intercept_stderr)
+    student = scipy.stats.t(pairs - 2)
+    half_width = error * student.ppf((1 + LEVEL) / 2)
+    p = float(2 * student.sf(abs(mean) / error))
+    detectable = half_width + error * student.ppf(POWER)
+    low = mean - half_width
+    return PairedDifference(mean, low, mean + half_width, p, pairs, detectable)
+
+
+def gap_at_training_accuracy(
+    snapshots: pd.DataFrame, accuracy: float = EQUAL_ACCURACY
+) -> pd.Series:
+    """Gap of each run where its training accuracy is a given one.
+
+    Test accuracy is interpolated linearly between the snapshots of a run, over their
+    evaluated training accuracies: what a run passes while it is trained differs from
+    what its snapshot has when it is evaluated.
+
+    Args:
+        snapshots: rows with run_id, train_accuracy and test_accuracy (fractions).
+        accuracy: the training accuracy.
+
+    Returns:
+        A fraction by run_id; NaN where no two snapshots lie around the accuracy.
+
+    Example:
+        >>> accuracies = {"train_accuracy": [0.9, 1.0], "test_accuracy": [0.3, 0.4]}
+        >>> snapshots = pd.DataFrame({"run_id": "a"} | accuracies)
+        >>> round(gap_at_training_accuracy(snapshots)["a"], 3)
+        0.6
+    """
+    gaps = {}
+    for run_id, rows in snapshots.groupby("run_id"):
+        rows = rows.sort_values("train_accuracy")
+        trained = rows["train_accuracy"].to_numpy()
+        tested = rows["test_accuracy"].to_numpy()
+        test_accuracy = np.interp(accuracy, trained, tested, np.nan, np.nan)
+        gaps[run_id] = accuracy - float(test_accuracy)
+    return pd.Series(gaps, dtype=float)
 
 
 def least_p(pairs: int) -> float:
@@ -83,6 +156,7 @@ def paired_table(
     contrasts: Sequence[tuple[str, str]],
     outcomes: Sequence[str],
     paired_by: Sequence[str],
+    held_fixed: Mapping[str, tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
     """Paired differences of several outcomes, for all pairs and by start.
 
@@ -92,10 +166,12 @@ def paired_table(
         contrasts: arm and control, as "looking" names them.
         outcomes: columns.
         paired_by: columns that the two members of a pair share.
+        held_fixed: further outcomes by name: a column, and the covariate that is held
+            fixed, see ``difference_held_fixed``.
 
     Returns:
         One row per contrast, start ("all", "scratch", "pretrained") and outcome:
-        arm, control, start, outcome, pairs, difference, low, high, p.
+        arm, control, start, outcome, pairs, difference, low, high, p, detectable.
 
     Raises:
         ValueError: where two networks of an arm share all columns of ``paired_by``.
@@ -108,13 +184,21 @@ def paired_table(
             first = _by_pair(chosen, arm, paired_by)
             second = _by_pair(chosen, control, paired_by)
             shared = first.index.intersection(second.index)
+            names = {"arm": arm, "control": control, "start": start}
             for outcome in outcomes:
                 difference = paired_difference(
                     first.loc[shared, outcome], second.loc[shared, outcome]
                 )
-                names = {"arm": arm, "control": control, "start": start}
                 rows.append(names | {"outcome": outcome} | asdict(difference))
-    columns = "arm control start outcome pairs mean low high p"
+            for outcome, columns in (held_fixed or {}).items():
+                pair_differences = [
+                    first.loc[shared, column].to_numpy(float)
+                    - second.loc[shared, column].to_numpy(float)
+                    for column in columns
+                ]
+                difference = difference_held_fixed(*pair_differences)
+                rows.append(names | {"outcome": outcome} | asdict(difference))
+    columns = "arm control start outcome pairs mean low high p detectable"
     table = pd.DataFrame(rows, columns=columns.split())
     return table.rename(columns={"mean": "difference"})
 
@@ -131,27 +215,6 @@ def _by_pair(
             "a pair is one network of each arm"
         )
     return arm
-
-
-def slope_of_gap(models: pd.DataFrame, measure: str) -> float:
-    """Points of gap per unit of a measure, by least squares over networks.
-
-    Args:
-        models: one row per network, with "gap" (a fraction) and the measure.
-        measure: column.
-
-    Returns:
-        NaN where fewer than three networks have the measure.
-
-    Example:
-        >>> models = pd.DataFrame({"gap": [0.5, 0.4, 0.3], "iou": [0.0, 0.1, 0.2]})
-        >>> round(slope_of_gap(models, "iou"))
-        -100
-    """
-    measured = models[models[measure].notna()]
-    if len(measured) < 3:
-        return np.nan
-    return float(100 * np.polyfit(measured[measure], measured["gap"], 1)[0])
 
 
 def correlations_by_arm(
@@ -202,9 +265,9 @@ def paired_claims(
 
     Returns:
         One row per claim, primary ones first: claim, primary, arm, control, measure,
-        side, pairs, difference, low, high, p, p_adjusted (Holm's, over primary claims,
-        and over the others), looking_changed ("yes", "no", or "not known" with fewer
-        than three pairs), verdict.
+        side, pairs, difference, low, high, p, detectable, p_adjusted (Holm's, over
+        primary claims, and over the others), looking_changed ("yes", "no", or "not
+        known" with fewer than three pairs), verdict.
     """
     rows = []
     on_pairs = [claim for claim in claims if claim["question"] == PAIRED]
@@ -215,14 +278,11 @@ def paired_claims(
         row = {name: claim[name] for name in ("claim", "arm", "control", "measure")}
         row["primary"] = bool(claim.get("primary", False))
         row["side"] = claim["side"]
-        row |= outcome[["pairs", "difference", "low", "high", "p"]].to_dict()
+        row |= outcome[[*_NUMBERS]].to_dict()
         row["looking_changed"] = _was_changed(check)
         rows.append(row)
-    columns = (
-        "claim primary arm control measure side pairs difference low high p "
-        "looking_changed"
-    )
-    table = pd.DataFrame(rows, columns=columns.split())
+    columns = ["claim", "primary", "arm", "control", "measure", "side", *_NUMBERS]
+    table = pd.DataFrame(rows, columns=[*columns, "looking_changed"])
     table["pairs"] = table["pairs"].astype(int)
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
     verdicts = [paired_verdict(row) for row in table.to_dict("records")]
@@ -271,5 +331,4 @@ def _row_of(
     ]
     if len(chosen):
         return chosen.iloc[0]
-    numbers = dict.fromkeys(["difference", "low", "high", "p"], np.nan)
-    return pd.Series({"pairs": 0} | numbers)
+    return pd.Series(dict.fromkeys(_NUMBERS, np.nan) | {"pairs": 0})

@@ -219,7 +219,10 @@ def in_order(levels: Iterable[str]) -> list[str]:
 
 
 def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
-    """Pair levels to compare: an arm with its control, and every level with plain.
+    """Pair levels to compare, those that differ only in where a network looks first.
+
+    First the map in the box with the map out of it, then an arm with its control, then
+    every level with plain training.
 
     Args:
         levels: of the hyperparameter ``looking`` in a study.
@@ -233,6 +236,11 @@ def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
     """
     present = in_order(levels)
     pairs = []
+    for level in present:
+        arm, strength = arm_and_strength(level)
+        opposite = f"map_out_of_box {strength:g}"
+        if arm == "map_in_box" and opposite in present:
+            pairs.append((level, opposite))
     for level in present:
         arm, strength = arm_and_strength(level)
         if arm in CONTROLS:

@@ -86,27 +86,32 @@ def test_differences_are_drawn_at_their_values():
     assert looking.differences_figure(table({"plain": [1.0]}), ["gap"]) is None
 
 
-def test_the_slope_runs_through_the_middle_of_plain_networks():
-    networks = pd.DataFrame(
-        {
-            "looking": ["plain", "plain", "map_in_box 1"],
-            "train_area_matched_iou": [0.1, 0.3, 0.6],
-            "gap": [50.0, 40.0, 44.0],
-        }
+def test_the_contrast_is_told_with_what_could_have_been_told():
+    gaps = {"map_in_box 1": [40.0, 42.0, 41.0, 44.0], "plain": [43.0, 41.0, 40.0, 44.5]}
+    rows = [
+        {"looking": arm, "pretrained": False, "repeat": repeat, "gap": gap}
+        for arm, values in gaps.items()
+        for repeat, gap in enumerate(values)
+    ]
+    models = pd.DataFrame(rows)
+    models["accuracy"] = [99.0, 97, 98, 96, 99, 98, 96, 99]
+    contrast = ("map_in_box 1", "plain")
+    held = {"gap_given_training_accuracy": ("gap", "accuracy")}
+    by = ["pretrained", "repeat"]
+    differences = paired_table(models, [contrast], ["gap"], by, held)
+    text = looking.contrast_sentence(differences, *contrast)
+    row = differences.iloc[0]
+    assert "-0.4 points" in text
+    assert f"{row['detectable']:.1f} points" in text
+    assert "held fixed" in text
+    few = looking.contrast_sentence(
+        paired_table(models[models["repeat"] < 1], [contrast], ["gap"], by, held),
+        *contrast,
     )
-    figure, ax = plt.subplots()
-    ax.scatter(networks["train_area_matched_iou"], networks["gap"])
-    limits = ax.get_ylim()
-    looking.draw_slope(ax, networks, -100.0, "kinds20")
-    (line,) = ax.get_lines()
-    assert line.get_xdata().tolist() == [0.1, 0.6]
-    assert line.get_ydata().tolist() == pytest.approx([55.0, 5.0])
-    assert line.get_label() == "slope of kinds20"
-    assert ax.get_ylim() == limits
-    looking.draw_slope(ax, networks, np.nan, "none")
-    looking.draw_slope(ax, networks[2:], -100.0, "none")
-    assert len(ax.get_lines()) == 1
-    plt.close(figure)
+    assert "held fixed" not in few
+    assert "nan" not in few
+    names = dict(looking.named_differences(differences))
+    assert names["gap_map_in_box_1_less_plain"].pairs == 4
 
 
 def claims_table(**changed):

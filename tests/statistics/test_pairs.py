@@ -8,10 +8,11 @@ import scipy.stats
 from helpers.statistics import pairs
 from helpers.statistics.pairs import (
     correlations_by_arm,
+    difference_held_fixed,
+    gap_at_training_accuracy,
     paired_claims,
     paired_difference,
     paired_table,
-    slope_of_gap,
 )
 
 GENERATOR = np.random.default_rng(0)
@@ -180,8 +181,72 @@ def test_correlations_of_all_networks_and_of_those_told_nothing():
     assert few[["r", "plain_r"]].isna().all(axis=None)
 
 
-def test_the_slope_of_the_gap_is_that_of_least_squares_over_defined_values():
-    overlap = [0.0, 0.1, 0.2, np.nan]
-    models = pd.DataFrame({"gap": [0.6, 0.5, 0.4, 9.0], "iou": overlap})
-    assert slope_of_gap(models, "iou") == pytest.approx(-100)
-    assert np.isnan(slope_of_gap(models[:2], "iou"))
+def test_the_detectable_difference_is_told_in_four_of_five_experiments():
+    """Twelve pairs, differences of SD 1, simulated 20,000 times."""
+    noise = np.random.default_rng(3).normal(size=(20_000, 12))
+    ends = scipy.stats.t.ppf(0.975, 11) * noise.std(1, ddof=1) / 12**0.5
+    one = paired_difference(noise[0] / noise[0].std(ddof=1), np.zeros(12))
+    told = noise.mean(1) + one.detectable > ends
+    assert told.mean() == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_covariate_held_fixed_is_an_analysis_of_covariance_with_a_level_a_pair():
+    generator = np.random.default_rng(5)
+    accuracy = generator.uniform(90, 100, size=(9, 2))
+    effect = np.array([0.0, -2.0])
+    noise = generator.normal(0, 0.3, size=(9, 2))
+    gap = 50 + np.arange(9)[:, None] + 0.6 * accuracy + effect + noise
+    result = difference_held_fixed(gap[:, 1] - gap[:, 0], np.diff(accuracy)[:, 0])
+    pair = np.eye(9).repeat(2, 0)
+    columns = np.column_stack([np.tile([0.0, 1.0], 9), accuracy.ravel(), pair])
+    solution = np.linalg.lstsq(columns, gap.ravel(), rcond=None)
+    variance = solution[1][0] / (18 - 11)
+    error = np.sqrt(variance * np.linalg.inv(columns.T @ columns)[0, 0])
+    half = scipy.stats.t.ppf(0.975, 7) * error
+    assert result.mean == pytest.approx(solution[0][0])
+    assert (result.low, result.high) == pytest.approx(
+        (result.mean - half, result.mean + half)
+    )
+    assert result.p == pytest.approx(2 * scipy.stats.t.sf(abs(result.mean) / error, 7))
+
+
+@pytest.mark.parametrize(
+    ("differences", "covariate"),
+    [([1.0, 2.0, 3.0], [1.0, 0.0, 2.0]), ([1.0, 2.0, 3.0, 4.0], [1.0] * 4)],
+)
+def test_without_enough_pairs_or_spread_nothing_is_held_fixed(differences, covariate):
+    result = difference_held_fixed(differences, covariate)
+    assert np.isnan([result.mean, result.low, result.p]).all()
+
+
+def test_gaps_at_one_training_accuracy_lie_on_the_line_between_snapshots():
+    rows = [
+        ("below", 0.80, 0.30),
+        ("between", 0.90, 0.30),
+        ("between", 1.00, 0.40),
+        ("between", 0.50, 0.90),
+        ("above", 0.97, 0.20),
+    ]
+    columns = ["run_id", "train_accuracy", "test_accuracy"]
+    gaps = gap_at_training_accuracy(pd.DataFrame(rows, columns=columns), 0.95)
+    assert gaps["between"] == pytest.approx(0.95 - 0.35)
+    assert gaps[["below", "above"]].isna().all()
+
+
+def test_a_table_holds_a_covariate_fixed_over_the_pairs_of_each_start():
+    models = networks().assign(accuracy=GENERATOR.uniform(90, 100, 24))
+    models["gap"] += GENERATOR.normal(0, 0.2, len(models))
+    held = {"gap_given_accuracy": ("gap", "accuracy")}
+    contrast = [("in 1", "shuffled 1")]
+    by = ["pretrained", "repeat"]
+    table = paired_table(models, contrast, ["gap"], by, held)
+    row = table.set_index(["start", "outcome"]).loc[("scratch", "gap_given_accuracy")]
+    scratch = models[~models["pretrained"]].set_index(["repeat"])
+    first = scratch[scratch["looking"] == "in 1"]
+    second = scratch[scratch["looking"] == "shuffled 1"].loc[first.index]
+    change = first[["gap", "accuracy"]] - second[["gap", "accuracy"]]
+    expected = difference_held_fixed(change["gap"], change["accuracy"])
+    assert row["pairs"] == 6
+    assert [row["difference"], row["low"]] == pytest.approx(
+        [expected.mean, expected.low]
+    )
