@@ -214,7 +214,7 @@ LIMITS: dict[str, Limit] = {
     "noise_generator": OneOf("blur", "autoencoder"),
     "noise_samples": Interval("[1, 1000000]"),
     "noise_ssim": Interval("(0, 1]"),
-    "optimizers": OneOf("adam", "sgd"),
+    "optimizers": OneOf("adam", "adamw", "sgd"),
     "permutations": Interval("[3, 100000]"),
     "perturbation_fraction": Interval("(0, 1]"),
     "perturbation_points": Interval("[2, 100000]"),
@@ -267,7 +267,8 @@ _FORMS = {
         r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
     ),
     "strong_augmentations": (
-        r"none|crops(\+erasing)?(\+mixup)?|erasing(\+mixup)?|mixup"
+        r"none|crops(\+erasing)?(\+(mixup|cutmix))?|erasing(\+(mixup|cutmix))?"
+        r"|mixup|cutmix"
     ),
     "shard": r"([1-9]\d{0,5}/[1-9]\d{0,5})?",
     "device": r"auto|cpu|cuda(:\d{1,3})?",

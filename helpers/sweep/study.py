@@ -50,6 +50,7 @@ _BLOCKS = (
     "question",
     "subject",
     "claims",
+    "rule",
     "common",
     "notebooks",
     "sweep",
@@ -433,6 +434,11 @@ def _faults_of_names(
         for name in ("question", "subject")
         if not isinstance(content.get(name, ""), str)
     ]
+    if not isinstance(content.get("rule", {}), dict):
+        faults.append(
+            f"rule is {content['rule']!r:.100}, and must map names to values, as in "
+            "params/drop48.yaml"
+        )
     if schema:
         return faults
     return [

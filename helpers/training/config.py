@@ -14,7 +14,7 @@ from helpers.parameters import LIMITS, NUMBERS, outside
 from helpers.training.strong_augmentation import NONE
 
 PLAIN = "plain"  # the level of ``looking`` of training as usual
-OPTIMIZERS = ("adam", "sgd")
+OPTIMIZERS = ("adam", "adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
 # The paper's seven axes, in the order of its Table 2.

@@ -167,6 +167,8 @@ def make_optimizer(
     }
     if config.optimizer == "adam":
         return torch.optim.Adam(network.parameters(), **options)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(network.parameters(), **options)
     return torch.optim.SGD(network.parameters(), momentum=config.momentum, **options)
 
 
@@ -210,7 +212,8 @@ def train_step(
     Returns:
         (2,) float64: cross-entropy summed over the images, without label smoothing,
         mixing of labels, or penalty; and the number of images classified correctly.
-        With mixup both are those of mixed images and the label of the larger share.
+        With mixup both are those of mixed images and the label of the larger share;
+        with cutmix, of the image around the patch.
     """
     size = images.shape[-1]
     labels = batch.labels

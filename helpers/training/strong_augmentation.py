@@ -1,8 +1,8 @@
 """Augmentation beyond the paper's: crops, erased rectangles, mixed images.
 
 A level of the hyperparameter ``strong_augmentation`` is "none", or one or more of
-"crops", "erasing" and "mixup" joined by "+". All random numbers of an epoch are drawn
-at once on the CPU, so that every device gets the same.
+"crops", "erasing", and "mixup" or "cutmix" joined by "+". All random numbers of an
+epoch are drawn at once on the CPU, so that every device gets the same.
 """
 
 import math
@@ -22,6 +22,7 @@ _CROP_AREAS = (0.35, 1.0)
 _CROP_SHAPES = (3 / 4, 4 / 3)
 _ERASED_AREAS = (0.02, 0.33)  # Zhong et al. 2020
 _ERASED_SHAPES = (0.3, 3.3)
+_PATCH_AREAS = (0.0, 1.0)  # Yun et al. 2019
 _MIXUP_ALPHA = 0.2  # both parameters of the Beta distribution; Zhang et al. 2018
 
 
@@ -31,7 +32,10 @@ class StrongDraws(NamedTuple):
     crops: Tensor  # (N, 4) top, left, height, width; 0, 0, 1, 1 leaves the image
     erased: Tensor  # (N, 4) top, left, height, width; height 0 erases nothing
     colours: Tensor  # (N, 3) of the erased rectangle, in [0, 255]
-    weights: Tensor  # (N,) share of the image itself, in [0.5, 1]; 1 mixes nothing
+    weights: Tensor  # (N,) share of the image itself, in [0, 1]; 1 mixes nothing
+    patches: (
+        Tensor  # (N, 4) top, left, height, width of the other image; height 0: none
+    )
 
     def to(self, device: torch.device | str) -> "StrongDraws":
         """Move the random numbers to a device."""
@@ -68,15 +72,20 @@ def draw_strong(
     colours = generator.uniform(0, 255, (count, 3))
     shares = generator.beta(_MIXUP_ALPHA, _MIXUP_ALPHA, count)
     weights = np.maximum(shares, 1 - shares)
+    patches = _rectangles(generator, count, _PATCH_AREAS, (1.0, 1.0))
     # All are drawn at every level, so that levels share their random numbers.
     changes = level.split("+")
     if "crops" not in changes:
         crops[:] = [0, 0, 1, 1]
     if "erasing" not in changes:
         erased[:] = 0
-    if "mixup" not in changes:
+    if "cutmix" in changes:
+        weights = 1 - patches[:, 2] * patches[:, 3]
+    elif "mixup" not in changes:
         weights[:] = 1
-    arrays = (crops, erased, colours, weights)
+    if "cutmix" not in changes:
+        patches[:] = 0
+    arrays = (crops, erased, colours, weights, patches)
     return StrongDraws(*(torch.from_numpy(array).float() for array in arrays))
 
 
@@ -103,18 +112,25 @@ def _rectangles(
 def change_images(images: Tensor, draws: StrongDraws) -> Tensor:
     """Crop images, erase a rectangle, and mix each with the one before it in the batch.
 
+    Mixup (Zhang et al. 2018) blends them; CutMix (Yun et al. 2019) pastes a patch.
+
     Args:
         images: (B, 3, S, S) in [0, 255].
         draws: random numbers of the B images, on their device.
 
     Returns:
         (B, 3, S, S) float32 in [0, 255]. Image b is ``w_b x_b + (1 - w_b) x_(b-1)``,
-        with x cropped and erased; the first is mixed with the last.
+        with x cropped and erased; the first is mixed with the last. With a patch it is
+        x_(b-1) inside of the patch, whose area is ``1 - w_b``, and x_b outside.
     """
     pixels = crop(images.float(), draws.crops)
     pixels = erase(pixels, draws.erased, draws.colours)
+    others = pixels.roll(1, 0)
+    has_patch = draws.patches[:, 2].view(-1, 1, 1, 1) > 0
     share = draws.weights.view(-1, 1, 1, 1)
-    return share * pixels + (1 - share) * pixels.roll(1, 0)
+    blended = share * pixels + (1 - share) * others
+    pasted = torch.where(_inside(draws.patches, pixels.shape[-1]), others, pixels)
+    return torch.where(has_patch, pasted, blended)
 
 
 def crop(pixels: Tensor, crops: Tensor) -> Tensor:
@@ -155,13 +171,18 @@ def erase(pixels: Tensor, erased: Tensor, colours: Tensor) -> Tensor:
     Returns:
         (B, 3, S, S).
     """
-    size = pixels.shape[-1]
-    centres = (torch.arange(size, device=pixels.device) + 0.5) / size
-    top, left, height, width = erased.unsqueeze(2).unbind(1)  # (B, 1) each
+    inside = _inside(erased, pixels.shape[-1])
+    return torch.where(inside, colours[:, :, None, None], pixels)
+
+
+def _inside(rectangles: Tensor, size: int) -> Tensor:
+    """Whether the centre of a pixel lies in the rectangle: (B, 4) -> (B, 1, S, S)."""
+    centres = (torch.arange(size, device=rectangles.device) + 0.5) / size
+    top, left, height, width = rectangles.unsqueeze(2).unbind(1)  # (B, 1) each
     in_rows = (centres >= top) & (centres < top + height)  # (B, S)
     in_columns = (centres >= left) & (centres < left + width)
     inside = in_rows.unsqueeze(2) & in_columns.unsqueeze(1)  # (B, S, S)
-    return torch.where(inside.unsqueeze(1), colours[:, :, None, None], pixels)
+    return inside.unsqueeze(1)
 
 
 def mixed_cross_entropy(

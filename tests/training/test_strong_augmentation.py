@@ -19,6 +19,8 @@ from helpers.training.strong_augmentation import (
 )
 from tests.conftest import SEED, TINY_SCENES
 
+LEVELS = ("crops", "erasing", "mixup", "cutmix")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -140,6 +142,24 @@ def _mean_of_larger_share(alpha):
     return np.maximum(shares, 1 - shares).mean()
 
 
+def test_cutmix_pastes_a_patch_of_the_image_before_whose_area_is_its_share():
+    images = torch.stack(
+        [torch.full((3, 4, 4), value) for value in (0.0, 100.0, 200.0)]
+    )
+    patches = torch.tensor([[0.25, 0.5, 0.5, 0.25], [0.0, 0, 0, 0], [0.0, 0, 1, 1]])
+    draws = draw_strong("none", 3, 0, 0, 1)._replace(patches=patches)
+    mixed = change_images(images, draws)
+    expected = images.clone()
+    expected[0, :, 1:3, 2] = 200.0  # rows 1 and 2, column 2
+    expected[2] = 100.0
+    assert torch.equal(mixed, expected)
+    draws = draw_strong("crops+cutmix", 5000, 1, 2, 3)
+    areas = draws.patches[:, 2] * draws.patches[:, 3]
+    torch.testing.assert_close(draws.weights, 1 - areas)
+    # Four standard errors of the mean of a uniform number.
+    assert abs(areas.mean() - 0.5) < 4 * (12 * 5000) ** -0.5
+
+
 def test_a_level_draws_only_what_it_names():
     none = draw_strong("none", 4, 0, 0, 1)
     assert torch.equal(change_images(pixels(4, 6), none), pixels(4, 6))
@@ -157,7 +177,7 @@ def test_the_epoch_learns_from_changed_images_and_smoothed_labels(data, config):
     split = run.resident(data.train, "cpu")
     learnt = {}
     changes = [{}, {"label_smoothing": 0.2}]
-    changes += [{"strong_augmentation": name} for name in ("crops", "erasing", "mixup")]
+    changes += [{"strong_augmentation": name} for name in LEVELS]
     for change in changes:
         changed = replace(config, **change)
         network = run.initial_network(replace(changed, pretrained=False), 3)

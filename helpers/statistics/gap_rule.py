@@ -1,0 +1,205 @@
+"""Predict a gap from the accuracy that a network loses on changed training images.
+
+A rule is fitted to networks whose gap is known, stated as numbers in a study file
+before other networks are trained, and then predicts theirs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from sklearn.linear_model import Ridge
+
+# In this order: training accuracy less the mean of the accuracies on training images
+# under horizontal and vertical translation; training accuracy less that on mixed
+# images; and the logarithm of the number of training images of a class.
+PREDICTORS = ("drop", "drop_mixup", "log_images")
+PENALTIES = tuple(np.logspace(-2, 3, 21))
+_SHIFTED = (
+    "accuracy_under_augmentation (horizontal translation)",
+    "accuracy_under_augmentation (vertical translation)",
+)
+_MIXED = "mixup_accuracy (input)"
+_SHARE = 0.8  # of the networks of new kinds whose gap an interval is to hold
+
+
+@dataclass(frozen=True)
+class GapRule:
+    """A linear rule for the gap, all of whose numbers can stand in a study file.
+
+    Attributes:
+        intercept: mean gap of the calibrating networks, a fraction.
+        coefficients: change of the gap with a predictor's standard deviation.
+        means: of the predictors.
+        deviations: standard deviations of the predictors, with n in the denominator.
+        lows: smallest values of the predictors.
+        highs: largest values of the predictors.
+        penalty: of the ridge regression.
+        half_width: of the 80 % interval, a fraction.
+    """
+
+    intercept: float
+    coefficients: tuple[float, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    penalty: float
+    half_width: float
+
+    @classmethod
+    def from_numbers(cls, numbers: Mapping[str, Any]) -> "GapRule":
+        """Read a rule from a study file.
+
+        Args:
+            numbers: by the names of the attributes; other entries are ignored.
+
+        Raises:
+            KeyError: for a missing attribute.
+        """
+        values = {}
+        for field in fields(cls):
+            value = numbers[field.name]
+            is_list = not isinstance(value, int | float)
+            values[field.name] = tuple(value) if is_list else value
+        return cls(**values)
+
+    def numbers(self) -> dict[str, Any]:
+        """The rule as plain values by name."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+    def predict(self, predictors: ArrayLike) -> NDArray[np.float64]:
+        """Predict the gaps of networks.
+
+        A predictor beyond twice the calibrating range, about the range's middle, counts
+        as the end of that range.
+
+        Args:
+            predictors: (n, 3), columns as in ``PREDICTORS``.
+
+        Returns:
+            (n,) fractions; NaN where a predictor is.
+        """
+        lows = np.array(self.lows)
+        highs = np.array(self.highs)
+        beyond = (highs - lows) / 2
+        clipped = np.clip(np.asarray(predictors, float), lows - beyond, highs + beyond)
+        scaled = (clipped - self.means) / self.deviations
+        return self.intercept + scaled @ np.array(self.coefficients)
+
+    def interval(self, predictors: ArrayLike) -> NDArray[np.float64]:
+        """80 % intervals of the gaps of networks.
+
+        Args:
+            predictors: (n, 3), columns as in ``PREDICTORS``.
+
+        Returns:
+            (n, 2) lower and upper ends, fractions.
+        """
+        ends = np.array([-self.half_width, self.half_width])
+        return self.predict(predictors)[:, None] + ends
+
+
+def predictors(
+    train_accuracy: ArrayLike, scores: pd.DataFrame, images_per_class: ArrayLike
+) -> NDArray[np.float64]:
+    """Compute the predictors of the rule from scores of networks.
+
+    ``drop = A - (A_h + A_v) / 2`` with A the accuracy on the training images, and A_h,
+    A_v that on scored ones, translated by up to half the side; Aithal, Kashyap and
+    Subramanyam 2021. ``drop_mixup = A - A_mix``. A is that of the gap, so that the
+    labels of both are those that a network was fitted to.
+
+    Args:
+        train_accuracy: (n,) fractions, in evaluation mode.
+        scores: a row a network, a column a measure, such as "mixup_accuracy (input)".
+        images_per_class: (n,) training images of a class.
+
+    Returns:
+        (n, 3), columns as in ``PREDICTORS``.
+
+    Raises:
+        KeyError: for a missing measure.
+    """
+    accuracy = np.asarray(train_accuracy, float)
+    shifted = scores[list(_SHIFTED)].mean(axis=1, skipna=False).to_numpy()
+    mixed = scores[_MIXED].to_numpy()
+    images = np.broadcast_to(np.log(images_per_class), accuracy.shape)
+    return np.stack([accuracy - shifted, accuracy - mixed, images], axis=1)
+
+
+def fit_rule(
+    predictors: ArrayLike,
+    gaps: ArrayLike,
+    kinds: ArrayLike,
+    penalties: Sequence[float] = PENALTIES,
+) -> GapRule:
+    """Fit the rule to calibrating networks.
+
+    Ridge regression on standardized predictors. The penalty is that with the least mean
+    squared error of kinds that are left out, one after the other.
+
+    Args:
+        predictors: (n, 3), columns as in ``PREDICTORS``.
+        gaps: (n,) fractions.
+        kinds: (n,) kind of training of each network, at least three different ones.
+        penalties: to choose from, ascending; of equal ones the first.
+
+    Raises:
+        ValueError: for fewer than three kinds, or a value that is not finite.
+    """
+    predictors = np.asarray(predictors, float)
+    gaps = np.asarray(gaps, float)
+    kinds = np.asarray(kinds)
+    count = len(np.unique(kinds))
+    if count < 3:
+        raise ValueError(
+            f"a rule for new kinds of training needs at least 3 kinds, and the "
+            f"calibrating networks have {count}; add a study"
+        )
+    if not (np.isfinite(predictors).all() and np.isfinite(gaps).all()):
+        raise ValueError(
+            "a predictor or a gap of a calibrating network is not finite; leave the "
+            "network out"
+        )
+    errors = [_errors_of_kinds(predictors, gaps, kinds, each) for each in penalties]
+    best = int(np.argmin([np.mean(each**2) for each in errors]))
+    half_width = np.quantile(np.abs(errors[best]), _SHARE)
+    return _fit(predictors, gaps, penalties[best], half_width)
+
+
+def _errors_of_kinds(
+    predictors: NDArray, gaps: NDArray, kinds: NDArray, penalty: float
+) -> NDArray[np.float64]:
+    """Predicted less true gap of each network, (n,), its kind being left out."""
+    errors = np.empty(len(gaps))
+    for kind in np.unique(kinds):
+        held_out = kinds == kind
+        rule = _fit(predictors[~held_out], gaps[~held_out], penalty, 0.0)
+        errors[held_out] = rule.predict(predictors[held_out]) - gaps[held_out]
+    return errors
+
+
+def _fit(
+    predictors: NDArray, gaps: NDArray, penalty: float, half_width: float
+) -> GapRule:
+    means = predictors.mean(0)
+    deviations = predictors.std(0)
+    deviations[deviations == 0] = 1.0  # a constant predictor then has no effect
+    ridge = Ridge(alpha=penalty).fit((predictors - means) / deviations, gaps)
+    return GapRule(
+        float(ridge.intercept_),
+        tuple(ridge.coef_.tolist()),
+        tuple(means.tolist()),
+        tuple(deviations.tolist()),
+        tuple(predictors.min(0).tolist()),
+        tuple(predictors.max(0).tolist()),
+        float(penalty),
+        float(half_width),
+    )
