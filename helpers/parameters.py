@@ -87,15 +87,6 @@ def check_type(annotation: str, value: Any) -> Any:
     return adapter.validate_python(value)
 
 
-# Networks of notebook 06, as patterns: those that it trains, with their relative width
-# w and depth d, and those with published weights.
-_ABOVE_0 = r"(?=[\d.]*[1-9])\d*\.?\d+"
-MADE_NETWORKS = (
-    rf"resnet(?:18|34|50|101) w{_ABOVE_0}|efficientnet-like w{_ABOVE_0} d{_ABOVE_0}"
-)
-PUBLISHED_NETWORKS = (
-    r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
-)
 # ``data.layouts.LAYOUTS`` and two more; ``data`` stands above this module, which hence
 # cannot import it.
 _LAYOUTS = (
@@ -278,7 +269,6 @@ _FORMS = {
         r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
         r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
     ),
-    "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
 LIMITS |= {name: Form(pattern) for name, pattern in _FORMS.items()}
 # Of numbers without another limit: what tables, seeds and float32 can hold.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
+from helpers.parameters import Parameter, near_names, value_fault
 
 # The parameter that lists the levels of each axis (a field of ``RunConfig``).
 AXIS_PARAMETERS = {
@@ -89,10 +89,6 @@ def _least_distance(levels: Sequence[float]) -> float:
     """Smallest distance between two levels; infinite for one level."""
     ordered = sorted(levels)
     return min((high - low for low, high in pairwise(ordered)), default=math.inf)
-
-
-def _is_published_network(name: str) -> bool:
-    return re.fullmatch(PUBLISHED_NETWORKS, name) is not None
 
 
 RELATIONS = (
@@ -197,14 +193,6 @@ RELATIONS = (
         "unseen_fractions is {unseen_fractions}, and needs 0, with which the others "
         "are compared",
     ),
-    Relation(
-        ("kappa_weights", "kappa_families"),
-        lambda weights, families: (
-            weights == "made" and any(map(_is_published_network, families))
-        ),
-        "kappa_weights is made, and kappa_families is {kappa_families}: published "
-        "networks need published weights",
-    ),
 )
 
 
@@ -281,23 +269,6 @@ def _unseen_fractions(values: Mapping[str, Any]) -> Iterator[str]:
         fraction_of_step[step] = fraction
 
 
-def _networks(values: Mapping[str, Any]) -> Iterator[str]:
-    """A fault for each network that is listed twice, such as with w1 and w1.0."""
-    first_names: dict[str, str] = {}
-    for name in values["kappa_families"]:
-        network = re.sub(r" ([wd])([\d.]+)", _plain_number, name)
-        first_name = first_names.setdefault(network, name)
-        if first_name != name:
-            yield (
-                f"kappa_families has {first_name!r} and {name!r}, which are one network"
-            )
-
-
-def _plain_number(match: re.Match) -> str:
-    """Write " w1.0" as " w1"."""
-    return f" {match[1]}{float(match[2]):g}"
-
-
 def _blocks(values: Mapping[str, Any]) -> Iterator[str]:
     """Faults of blocks: unknown axes, and levels of another type than the study's."""
     level_types = {"repeat": "int"}
@@ -344,6 +315,5 @@ RULES = (
         ),
         _unseen_fractions,
     ),
-    Rule(("kappa_families",), _networks),
     Rule(("blocks", *AXIS_PARAMETERS.values()), _blocks),
 )

@@ -13,7 +13,6 @@ from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
 from helpers.data import layouts
 from helpers.files import PROJECT_ROOT, STAGING
-from helpers.kappa import networks
 from helpers.measures import registry, transforms
 from helpers.networks import resnet, stages
 from helpers.parameters import (
@@ -63,23 +62,6 @@ def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them
 )
 def test_choices_are_those_of_the_modules_that_take_them(name, known):
     assert sorted(LIMITS[name].values) == sorted(known)
-
-
-def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
-    assert not value_fault(
-        EVERY["kappa_families"],
-        [*networks.CLIP, "model set", "tf_efficientnet_b3", "resnet18 w0.25"],
-    )
-    for name in (
-        "resnet19 w0.25",
-        "resnet18 w0",
-        "efficientnet-like w0.5 d0.0",
-        "resnet18 w",
-        "efficientnet-like w0.5",
-        "RN50 w0.5",
-        "efficientnet_b8",
-    ):
-        assert value_fault(EVERY["kappa_families"], [name])
 
 
 @pytest.mark.parametrize(

@@ -1,58 +1,39 @@
-"""Networks of any size, trained on the seen classes by the rules of notebook 02."""
+"""Networks of any width, trained on the seen classes by the rules of notebook 02."""
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.files import inside, json_digest, read_tensors
+from helpers.files import inside, json_digest, read_json, read_tensors
 from helpers.networks import resnet
-from helpers.scoring.models import Model, models_of
-from helpers.training import catalogue, pool, pretraining
+from helpers.scoring.models import Model
+from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
 
 # Folder of these networks in that of the study, with images of the seen classes alone.
 FOLDER = "made"
-_NAME = re.compile(
-    r"(?P<kind>resnet\d+|efficientnet-like) w(?P<width>[\d.]+)(?: d(?P<depth>[\d.]+))?"
-)
-# Tan and Le 2019, Table 1: expansion, kernel, stride, input and output channels, and
-# layers of each stage of EfficientNet-B0. Its last stride of 2 is 1 here, so that maps
-# of images smaller than B0's 224 px have more than four pixels.
-_STAGES = (
-    (1, 3, 1, 32, 16, 1),
-    (6, 3, 2, 16, 24, 2),
-    (6, 5, 2, 24, 40, 2),
-    (6, 3, 2, 40, 80, 3),
-    (6, 5, 1, 80, 112, 3),
-    (6, 5, 1, 112, 192, 4),
-    (6, 3, 1, 192, 320, 1),
-)
-
-
-def family_made(name: str) -> str:
-    """Family of a network to be made; "" for any other name.
-
-    Args:
-        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
-    """
-    match = _NAME.fullmatch(name)
-    return match["kind"].rstrip("0123456789") if match else ""
-
-
-def _stem(side: int) -> str:
-    """First layer of a ResNet, such that the first stage has maps of about 32 x 32."""
-    if side <= 32:
-        return "small"
-    return "strided" if side <= 64 else "imagenet"
+_SMALL = 64  # pixels
+# Sandler et al. 2018, Table 2: expansion, channels, layers and stride of each stage.
+# The second stage has a stride of 2 there, for images of 224 px; with 1 the last map of
+# 64 px has 4 x 4 pixels, as a ResNet's with the stem below.
+_SMALL_STAGES = {
+    "mobilenet_v2": [
+        [1, 16, 1, 1],
+        [6, 24, 2, 1],
+        [6, 32, 3, 2],
+        [6, 64, 4, 2],
+        [6, 96, 3, 1],
+        [6, 160, 3, 2],
+        [6, 320, 1, 1],
+    ]
+}
 
 
 class Recipe(NamedTuple):
@@ -62,66 +43,80 @@ class Recipe(NamedTuple):
     seed: int  # of weights and of the order of images
 
 
-def run_of(name: str, data: StudyData, recipe: Recipe) -> RunConfig:
-    """Configuration of a network's training, that of pretrained starts in notebook 02.
-
-    For an EfficientNet-like network all of it but the architecture is used.
+def is_made(name: str) -> bool:
+    """Whether a name is of a network to be made: with a width, "resnet18 w0.25".
 
     Args:
-        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
-        data: images of the seen classes.
-        recipe: of its training.
+        name: of a network.
     """
-    match = _NAME.fullmatch(name)
-    architecture = match["kind"] if family_made(name) == "resnet" else "resnet18"
-    fixed = {
-        "stem": _stem(data.train.images.shape[-1]),
-        "width": float(match["width"]),
+    return " w" in name
+
+
+def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
+    """A network to be made, before its training.
+
+    Args:
+        name: a ResNet, or a network of torchvision that takes ``width_mult``, and the
+            factor on its channels: "resnet18 w0.25", "mobilenet_v2 w0.5".
+        classes: number of outputs.
+        side: of the images, pixels.
+        seed: of the weights.
+
+    Raises:
+        ValueError: for another name.
+    """
+    from torchvision.models import get_model  # takes two seconds
+
+    architecture, _, width = name.partition(" w")
+    try:
+        factor = float(width)
+        if not 0 < factor < math.inf:
+            raise ValueError("its width is not above 0")
+        if architecture in resnet.ARCHITECTURES:
+            return resnet.build(
+                architecture, classes, stem=_stem(side), width=factor, seed=seed
+            )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            # Dropout would draw from no seed of the run.
+            options = {"width_mult": factor, "dropout": 0.0}
+            if side <= _SMALL and architecture in _SMALL_STAGES:
+                options["inverted_residual_setting"] = _SMALL_STAGES[architecture]
+            return get_model(architecture, num_classes=classes, **options)
+    except (ValueError, TypeError) as fault:
+        raise ValueError(
+            f"kappa_families has {name!r}, which cannot be made ({fault}); write one "
+            f"of {', '.join(resnet.ARCHITECTURES)}, or a network of torchvision that "
+            "takes width_mult, and its width: 'mobilenet_v2 w0.5'"
+        ) from fault
+
+
+def _stem(side: int) -> str:
+    """First layer of a ResNet, such that the first stage has maps of about 32 x 32."""
+    if side <= 32:
+        return "small"
+    return "strided" if side <= _SMALL else "imagenet"
+
+
+def settings(data: StudyData, recipe: Recipe) -> dict[str, Any]:
+    """Settings of the training, fields of ``RunConfig``.
+
+    Args:
+        data: images of the seen classes.
+        recipe: of the training.
+    """
+    return {
+        "batch_size": 64,
+        "learning_rate": 1e-3,
+        "optimizer": "adam",
+        "weight_decay": 0.0,
+        "augmentation": False,
+        "strong_augmentation": "crops",
+        "pretrained": False,
+        "data": data.fingerprint,
         "max_epochs": recipe.epochs,
         "seed": recipe.seed,
     }
-    return pretraining.recipes([architecture], data.fingerprint, fixed)[0]
-
-
-def efficientnet_like(name: str, classes: int, seed: int) -> nn.Module:
-    """An untrained EfficientNet for small images.
-
-    "w0.5 d0.5" has half of the channels of EfficientNet-B0, as multiples of 8, and half
-    of the layers of each stage, rounded up.
-
-    Args:
-        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
-        classes: number of outputs.
-        seed: of weights and order.
-    """
-    match = _NAME.fullmatch(name)
-    factors = {"width_mult": float(match["width"]), "depth_mult": float(match["depth"])}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        stages = [MBConvConfig(*stage, **factors) for stage in _STAGES]
-        return EfficientNet(
-            stages, dropout=0.0, stochastic_depth_prob=0.0, num_classes=classes
-        )
-
-
-def untrained(name: str, classes: int, side: int) -> nn.Module:
-    """A network to be made, before its training, for images of ``side`` pixels.
-
-    Args:
-        name: such as "resnet18 w0.25" or "efficientnet-like w0.5 d0.5".
-        classes: number of outputs.
-        side: of the images, pixels.
-    """
-    if family_made(name) != "resnet":
-        return efficientnet_like(name, classes, seed=0)
-    match = _NAME.fullmatch(name)
-    return resnet.build(
-        match["kind"],
-        classes,
-        stem=_stem(side),
-        width=float(match["width"]),
-        seed=0,
-    )
 
 
 def make(
@@ -136,7 +131,7 @@ def make(
     """Train the networks that are not there yet, by the stop rules of notebook 02.
 
     Args:
-        names: of networks; published ones are skipped.
+        names: of networks to be made.
         work: folder of the study.
         data: images of the seen classes.
         recipe: of their training.
@@ -146,39 +141,44 @@ def make(
     Yields:
         The name of each network when it is trained.
     """
-    runs = []  # of ResNets
-    others = []  # EfficientNet-like networks, with their runs and folders
-    for name in filter(family_made, names):
-        config = run_of(name, data, recipe)
-        if family_made(name) == "resnet":
-            runs.append(config)
-            continue
-        folder = _folder(work, name, config)
-        if not (folder / "result.json").is_file():
-            others.append((name, config, folder))
-    hardware = pool.Hardware(device, jobs)
-    for result in pool.train_missing(runs, work / FOLDER, hardware):
-        yield result["run_id"]
+    folders = {name: _folder(work, name, settings(data, recipe)) for name in names}
+    missing = [
+        name
+        for name, folder in folders.items()
+        if not (folder / "result.json").is_file()
+    ]
     training = pool.side_by_side(
-        partial(_train, device=device),
-        others,
+        partial(_train, folders=folders, recipe=recipe, device=device),
+        missing,
         shared=partial(images_of_study, work / FOLDER),
         device=device,
         jobs=jobs,
     )
-    for (name, _, _), _ in training:
+    for name, _ in training:
         yield name
 
 
-def _folder(work: Path, name: str, config: RunConfig) -> Path:
-    identity = json_digest([name, asdict(config)])
-    return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{identity}")
+def _folder(work: Path, name: str, values: dict[str, Any]) -> Path:
+    folder = f"{name.replace(' ', '-')}-{json_digest([name, values])}"
+    return inside(work / FOLDER / "networks", folder)
 
 
-def _train(item: tuple[str, RunConfig, Path], data: StudyData, *, device: str) -> None:
-    name, config, folder = item
-    network = efficientnet_like(name, len(data.classes), config.seed)
-    train_run(config, data, folder, network=network, device=device)
+def _train(
+    name: str,
+    data: StudyData,
+    *,
+    folders: dict[str, Path],
+    recipe: Recipe,
+    device: str,
+) -> None:
+    # The architecture of a configuration is a ResNet's; it is not used here.
+    config = RunConfig("resnet18", **settings(data, recipe))
+    network = _initial(name, data, recipe.seed)
+    train_run(config, data, folders[name], network=network, device=device)
+
+
+def _initial(name: str, data: StudyData, seed: int) -> nn.Module:
+    return untrained(name, len(data.classes), data.train.images.shape[-1], seed)
 
 
 def made_models(
@@ -187,7 +187,7 @@ def made_models(
     """The made networks with their heads, in the order of their names.
 
     Args:
-        names: of networks; published ones are skipped.
+        names: of made networks.
         work: folder of the study.
         data: images of the seen classes.
         recipe: that they were trained by.
@@ -200,43 +200,35 @@ def made_models(
         ValueError: where a network diverged.
     """
     models = []
-    for name in filter(family_made, names):
-        config = run_of(name, data, recipe)
-        stopped = _models_at_stop(name, config, work, data)
-        if not stopped:
+    for name in names:
+        folder = _folder(work, name, settings(data, recipe))
+        result = read_json(folder / "result.json")
+        if result["status"] == "diverged":
             raise ValueError(
-                f"{name} diverged when it was made (run {config}); leave it out, or "
+                f"{name} diverged when it was made; leave it out of kappa_families, or "
                 "take more images"
             )
+        family = name.partition(" ")[0]
+        if family in resnet.ARCHITECTURES:
+            family = "resnet"
         facts = {
+            **result["snapshots"][-1],
+            "epochs": result["epochs"],
+            "stop_reason": result["stop_reason"],
             "model": name,
-            "family": family_made(name),
+            "family": family,
             "architecture": name,
             "origin": f"made on {len(data.classes)} classes",
+            "side": data.train.images.shape[-1],
         }
-        models.append(replace(stopped[0], facts=stopped[0].facts | facts))
+        initial = partial(_initial, name, data, recipe.seed)
+        load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
+        models.append(Model(folder.name, load, facts, initial))
     return models
 
 
-def _models_at_stop(
-    name: str, config: RunConfig, work: Path, data: StudyData
-) -> list[Model]:
-    """A made network at its stop; none where it diverged."""
-    if family_made(name) == "resnet":
-        rows = catalogue.read_catalogue(work / FOLDER, [config])
-        return models_of(work / FOLDER, rows[rows["snapshot"] == "stop"], data)
-    folder = _folder(work, name, config)
-    initial = partial(efficientnet_like, name, len(data.classes), config.seed)
-    load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
-    return [
-        Model(folder.name, load, row, initial)
-        for row in catalogue.rows_of(folder)
-        if row["snapshot"] == "stop"
-    ]
-
-
 def _load(
-    path: Path, initial: partial, device: torch.device | str = "cpu"
+    path: Path, initial: Callable[[], nn.Module], device: torch.device | str = "cpu"
 ) -> nn.Module:
     tensors = read_tensors(path)
     if tensors is None:

@@ -9,22 +9,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import v2
 
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import from_root, json_digest
-from helpers.kappa.making import family_made
-from helpers.networks.weights import load_backbone, read_state, weights_digest
+from helpers.kappa import making
+from helpers.networks.weights import check_numbers, read_state, weights_digest
+from helpers.parameters import near_names
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.store import Records
 from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
+_ENDINGS = (".safetensors", ".pt", ".pth")
+_SIDE = 224  # pixels
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_STD = (0.229, 0.224, 0.225)
 # CLIP's image encoders by their published names, with the names in timm.
 CLIP = {
     name: f"resnet{name[2:]}_clip"
@@ -117,7 +124,8 @@ def model_set(
         )
     start = chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""})
     origin = f"trained on {len(data.classes)} classes" + start
-    rows = chosen.assign(family=MODEL_SET, origin=origin)
+    side = data.train.images.shape[-1]
+    rows = chosen.assign(family=MODEL_SET, origin=origin, side=side)
     return [backbone(model) for model in models_of(work, rows, data)]
 
 
@@ -135,15 +143,32 @@ def backbone(model: Model) -> Model:
     )
 
 
+def last_linear(network: nn.Module) -> str:
+    """Name of the last linear layer of a network, its head.
+
+    Args:
+        network: a classifier.
+
+    Raises:
+        ValueError: where it has none.
+    """
+    layers = network.named_modules()
+    linear = [name for name, layer in layers if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise ValueError(
+            f"{type(network).__name__} has no linear layer, whose input would be its "
+            "features; leave it out of kappa_families"
+        )
+    return linear[-1]
+
+
 def without_head(network: nn.Module) -> nn.Module:
     """Put the identity in place of the last linear layer of a network.
 
     Args:
         network: a classifier, which is changed.
     """
-    layers = network.named_modules()
-    linear = [name for name, layer in layers if isinstance(layer, nn.Linear)]
-    network.set_submodule(linear[-1], nn.Identity())
+    network.set_submodule(last_linear(network), nn.Identity())
     return network
 
 
@@ -154,49 +179,98 @@ def _without_head(
     return None if network is None else without_head(network)
 
 
-def published(names: Sequence[str], weights: str) -> list[Model]:
-    """Backbones read from local files by timm's definitions.
+class Architecture(NamedTuple):
+    """A published architecture: how it is built, and which images it takes."""
 
-    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021),
-    of images of its own size; features of others are the input of their last layer.
+    family: str
+    build: Callable[[], nn.Module]
+    side: int  # of its images, pixels
+    mean: Sequence[float] = _IMAGENET_MEAN  # of pixels in [0, 1], RGB
+    std: Sequence[float] = _IMAGENET_STD
+
+
+def architecture(name: str) -> Architecture:
+    """A published architecture by its name.
 
     Args:
-        names: of networks; those that are not published are skipped.
+        name: of a CLIP network ("RN50"), or in torchvision, or else in timm.
+
+    Returns:
+        Its family is the module that defines it. Images have the side that it was
+        trained with; EfficientNets take 224 px, as in Huang et al. 2025.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest ones.
+    """
+    import timm  # pip install "generalization-workbook[backbones]"
+    import torchvision
+
+    of_torchvision = torchvision.models.list_models(module=torchvision.models)
+    if name in of_torchvision:
+        build = torchvision.models.get_model_builder(name)
+        return Architecture(build.__module__.split(".")[-1], build, _SIDE)
+    in_timm = CLIP.get(name, name)
+    if not timm.is_model(in_timm):
+        names = [MODEL_SET, *CLIP, *of_torchvision, *timm.list_models()]
+        raise ValueError(
+            f"kappa_families has {name!r}, which is no network of torchvision or timm "
+            f"and no folder{near_names(name, names)}; a network to be made has a "
+            "width: 'resnet18 w0.25'"
+        )
+    build = partial(timm.create_model, in_timm)
+    family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
+    if name in CLIP:
+        family = "clip"
+    published = timm.get_pretrained_cfg(in_timm)
+    side = _SIDE if family == "efficientnet" else published.input_size[-1]
+    return Architecture(family, build, side, published.mean, published.std)
+
+
+def published(names: Sequence[str], weights: str) -> list[Model]:
+    """Backbones read from local files.
+
+    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021);
+    features of others are the input of their last layer.
+
+    Args:
+        names: of architectures, see ``architecture``; or of a folder of checkpoints,
+            which is a family, each file named by its architecture.
         weights: a path from the project's root, with {architecture} for the name.
 
     Raises:
         FileNotFoundError: where the weights of a network are not there.
+        ValueError: for an unknown name.
     """
-    return [
-        _published(name, from_root(weights.replace("{architecture}", name)))
-        for name in names
-        if name != MODEL_SET and not family_made(name)
-    ]
+    models = []
+    for name in names:
+        folder = from_root(name)
+        if folder.is_dir():
+            files = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+            models += [_published(path.stem, path, folder.name) for path in files]
+        else:
+            path = from_root(weights.replace("{architecture}", name))
+            models.append(_published(name, path, ""))
+    return models
 
 
-def _published(name: str, path: Path) -> Model:
-    import timm  # pip install "generalization-workbook[backbones]"
-
+def _published(name: str, path: Path, family: str) -> Model:
+    form = architecture(name)
     if not path.is_file():
         raise FileNotFoundError(
             f"the weights of {name} are not in {path}; put them there, or change "
             "kappa_weights or kappa_families"
         )
-    pretrained = timm.get_pretrained_cfg(CLIP.get(name, name))
     steps = [
+        v2.Resize([form.side, form.side], v2.InterpolationMode.BICUBIC),
         v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(pretrained.mean, pretrained.std),
+        v2.Normalize(form.mean, form.std),
     ]
-    family = re.sub(r"^tf_|_?b?\d+$", "", name)
-    if name in CLIP:
-        side = list(pretrained.input_size[1:])
-        steps.insert(0, v2.Resize(side, v2.InterpolationMode.BICUBIC))
-        family = "clip"
     facts = {
-        "family": family,
+        "family": family or form.family,
         "model": name,
         "architecture": name,
         "origin": f"file {path.name}",
+        "side": form.side,
     }
     model_id = f"{name}-{weights_digest(read_state(path))}"
     load = partial(_load_published, name, path)
@@ -206,18 +280,63 @@ def _published(name: str, path: Path) -> Model:
 def _load_published(
     name: str, path: Path, device: torch.device | str = "cpu"
 ) -> nn.Module:
-    import timm
-
+    network = architecture(name).build()
     state = read_state(path)
     if name in CLIP:
-        network = timm.create_model(CLIP[name])
+        import timm
+
         # Files may have OpenAI's names of tensors too.
         state = timm.models.byobnet.checkpoint_filter_fn(state, network)
     else:
-        network = timm.create_model(name, num_classes=0)
-        head = f"{network.pretrained_cfg['classifier']}."
+        head = f"{last_linear(network)}."
         state = {key: value for key, value in state.items() if not key.startswith(head)}
-    return load_backbone(network, state).to(device).eval()
+        without_head(network)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as fault:
+        first = str(fault).splitlines()[1].strip()
+        raise ValueError(
+            f"{path} does not fit {name}: {first:.200}; name the architecture that it "
+            "was trained with"
+        ) from fault
+    check_numbers(state, state, path.name)
+    return network.to(device).eval()
+
+
+def sizes(names: Sequence[str], classes: int, side: int) -> pd.DataFrame:
+    """Size and operations of each network without its head, of no weights.
+
+    Args:
+        names: made and published ones; others are skipped.
+        classes: number of classes, the outputs of made networks.
+        side: of the study's images, pixels; published networks take their own.
+
+    Returns:
+        A row per network: network, million_weights, side, and billion_operations of the
+        forward pass of an image (multiply and add count as two).
+    """
+    rows = []
+    for name in names:
+        if name == MODEL_SET or from_root(name).is_dir():
+            continue
+        with torch.device("meta"), torch.no_grad():
+            if making.is_made(name):
+                network = without_head(making.untrained(name, classes, side))
+                pixels = side
+            else:
+                form = architecture(name)
+                network = form.build()
+                pixels = form.side
+                if name not in CLIP:
+                    without_head(network)
+            network.eval()
+            with FlopCounterMode(display=False) as counter:
+                network(torch.empty(1, 3, pixels, pixels))
+        weights = sum(value.numel() for value in network.parameters())
+        operations = counter.get_total_flops() / 1e9
+        rows.append((name, weights / 1e6, pixels, operations))
+    columns = ["network", "million_weights", "side", "billion_operations"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:

@@ -336,23 +336,19 @@ def print_plan(study: CheckedStudy, gpus: int = 1) -> int:
 
 
 def _print_families(study: CheckedStudy) -> int:
-    """Print hours and disk of the networks of notebook 06, from counted operations."""
-    from helpers.kappa import cost
+    """Print size and operations of the networks of notebook 06."""
+    from helpers.kappa.networks import sizes
 
     parameters = study.values
     images = image_counts(study, parameters)
-    on_gpu = str(parameters["device"]).startswith("cuda")
-    speed = cost.GPU_SPEED if on_gpu else cost.speed_here(parameters["image_size"])
-    table = cost.costs(parameters, images.train, images.test, images.classes, speed)
-    minutes = table[[name for name in table if name.endswith(", min")]].sum()
+    seen = parameters["seen_classes"] or images.classes
+    table = sizes(parameters["kappa_families"], seen, parameters["image_size"])
+    passes = images.train + images.test * len(parameters["noise_ssim"])
     print(
         f"{study.name}: {len(table)} networks, on {images.train:,} training and "
-        f"{images.test:,} test images of {parameters['image_size']} px in "
-        f"{images.classes} classes ({images.source})\n"
+        f"{images.test:,} test images in {images.classes} classes ({images.source})\n"
         f"{table.to_string(index=False, float_format='{:.3g}'.format)}\n"
-        + ("one GPU" if on_gpu else "one core of this machine, from one timed network")
-        + f": {duration(minutes.sum() / 60)} at {speed / 1e9:,.0f} billion operations "
-        f"a second; disk: {gigabytes(table['GB kept'].sum())} of features"
+        f"each passes {passes:,} images once, at its own side (pixels)"
     )
     return 0
 

@@ -1,25 +1,19 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torchvision.models import mobilenet_v2
 
 from helpers.data.images import choose_images, images_of_study
 from helpers.kappa import making, networks
-from helpers.kappa.making import (
-    Recipe,
-    efficientnet_like,
-    family_made,
-    made_models,
-    make,
-    run_of,
-)
-from helpers.training import run
+from helpers.kappa.making import Recipe, made_models, make, untrained
+from helpers.networks import resnet
+from helpers.training import pool, run
+from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
-NAMES = ["resnet18 w0.0625", "efficientnet-like w0.25 d0.25"]
+NAMES = ["resnet18 w0.0625", "mobilenet_v2 w0.1"]
 RECIPE = Recipe(epochs=2, seed=0)
 
 
@@ -30,138 +24,92 @@ def work(tmp_path):
     return tmp_path
 
 
-def test_a_made_network_says_what_it_is_by_its_name():
-    names = [
-        "resnet18 w0.25",
-        "resnet101 w1",
-        "efficientnet-like w0.5 d0.5",
-        "resnet18",
-        "efficientnet_b0",
-        "RN50 w0.5",
-        "model set",
-    ]
-    assert list(map(family_made, names)) == [
-        "resnet",
-        "resnet",
-        "efficientnet-like",
-        "",
-        "",
-        "",
-        "",
-    ]
+@pytest.fixture
+def data(work):
+    return images_of_study(work / making.FOLDER)
 
 
-def test_the_start_is_decided_by_name_and_seed_and_grows_with_the_factors():
+def same(one, other):
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs)
+
+
+def test_a_network_is_that_of_torchvision_or_resnet_by_width_and_seed():
     state = torch.random.get_rng_state()
-    one, two, other, wide, deep = (
-        efficientnet_like(f"efficientnet-like {factors}", 4, seed).state_dict()
-        for factors, seed in (
-            ("w0.25 d0.5", 1),
-            ("w0.25 d0.5", 1),
-            ("w0.25 d0.5", 2),
-            ("w1 d0.5", 1),
-            ("w0.25 d1", 1),
-        )
-    )
+    found = untrained("mobilenet_v2 w0.25", 4, 224, seed=3)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(torch.equal(value, two[key]) for key, value in one.items())
-    assert any(not torch.equal(value, other[key]) for key, value in one.items())
-    assert [
-        value.shape[0]
-        for value in (one["features.0.0.weight"], wide["features.0.0.weight"])
-    ] == [8, 32]
-    assert len(deep) > len(one) == len(wide)
-    assert (
-        len([key for key in deep if key.endswith("fc1.weight")]) == 16
-    )  # one per block: B0 has 16
-
-
-def test_small_images_keep_a_map_and_the_stem_goes_by_the_side():
-    """Places of the last map: 4 x 4 of 64 px, where EfficientNet-B0 would leave 2 x 2."""
-    images = torch.zeros(2, 3, 64, 64)
-    with torch.inference_mode():
-        assert efficientnet_like("efficientnet-like w0.25 d0.25", 3, 0).eval().features(
-            images
-        ).shape[2:] == (4, 4)
+    torch.manual_seed(3)
+    assert same(found, mobilenet_v2(num_classes=4, width_mult=0.25, dropout=0))
+    assert not same(found, untrained("mobilenet_v2 w0.25", 4, 224, seed=4))
     for side, stem in ((32, "small"), (64, "strided"), (224, "imagenet")):
-        data = type(
-            "Data",
-            (),
-            {
-                "fingerprint": "-",
-                "train": type("Set", (), {"images": torch.zeros(1, 3, side, side)}),
-            },
-        )
-        config = run_of("resnet34 w0.5", data, Recipe(3, 1))
-        assert (
-            config.architecture,
-            config.width,
-            config.stem,
-            config.max_epochs,
-            config.seed,
-        ) == ("resnet34", 0.5, stem, 3, 1)
+        expected = resnet.build("resnet34", 4, stem=stem, width=0.125, seed=3)
+        assert same(untrained("resnet34 w0.125", 4, side, seed=3), expected)
 
 
-def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
-    data = images_of_study(work / making.FOLDER)
-    done = list(make(["RN50", *NAMES], work, data, RECIPE, device="cpu", jobs=1))
-    assert len(done) == 2
-    assert list(make(NAMES, work, data, RECIPE, device="cpu", jobs=1)) == [], (
-        "nothing is trained again"
-    )
-    models = made_models(["model set", *NAMES], work, data, RECIPE)
+def test_small_images_keep_a_map_of_four_by_four():
+    images = torch.zeros(2, 3, 64, 64)
+    network = untrained("mobilenet_v2 w0.1", 4, 64).eval()
+    assert network.features(images).shape[2:] == (4, 4)
+    weights = untrained("mobilenet_v2 w0.1", 4, 224).state_dict()
+    network.load_state_dict(weights)  # strides alone differ
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resnet19 w0.25", "resnet18 w0", "resnet18 w", "mobilnet_v2 w1", "vgg11 w1"],
+)
+def test_a_network_that_cannot_be_made_is_named_with_what_can(name):
+    with pytest.raises(
+        ValueError, match=f"kappa_families has '{name}'.*'mobilenet_v2 w0.5'$"
+    ):
+        untrained(name, 4, 64)
+
+
+def test_networks_are_made_once_and_loaded_with_their_start(work, data):
+    options = {"device": "cpu", "jobs": 1}
+    assert list(make(NAMES, work, data, RECIPE, **options)) == NAMES
+    assert list(make(NAMES, work, data, RECIPE, **options)) == [], "trained again"
+    models = made_models(NAMES, work, data, RECIPE)
     assert [model.facts["model"] for model in models] == NAMES
-    assert [model.facts["family"] for model in models] == [
-        "resnet",
-        "efficientnet-like",
-    ]
+    assert [model.facts["family"] for model in models] == ["resnet", "mobilenet_v2"]
     tested = run.resident(data.test, "cpu")
-    for model in models:
-        network, start = model.load("cpu"), model.initial()
-        assert run.evaluate(network, tested)[1] == pytest.approx(
-            model.facts["test_accuracy"]
-        )
-        assert (
-            model.facts["epochs"],
-            model.facts["stop_reason"],
-            model.facts["origin"],
-        ) == (2, "epoch cap 2", "made on 3 classes")
-        pairs = zip(network.parameters(), start.parameters(), strict=True)
-        assert any(not torch.equal(trained, first) for trained, first in pairs)
-    fresh = efficientnet_like(NAMES[1], 3, 0).state_dict()
-    assert all(
-        torch.equal(value, fresh[key])
-        for key, value in models[1].initial().state_dict().items()
-    )
+    for name, model in zip(NAMES, models, strict=True):
+        network = model.load("cpu")
+        assert run.evaluate(network, tested)[1] == model.facts["test_accuracy"]
+        assert (model.facts["epochs"], model.facts["stop_reason"]) == (2, "epoch cap 2")
+        assert model.facts["side"] == data.train.images.shape[-1]
+        assert same(model.initial(), untrained(name, 3, model.facts["side"], 0))
+        assert not same(network, model.initial())
     backbone = networks.backbone(models[1])
     assert isinstance(backbone.load("cpu").classifier[1], nn.Identity)
 
 
-def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(work):
-    """Its weights, by the functions of 02 one after the other; rule 1 stops before the cap where the loss is small enough."""
-    data = images_of_study(work / making.FOLDER)
-    config = replace(
-        run_of(NAMES[1], data, Recipe(5, 0)),
-        loss_threshold=100.0,
-        accuracy_threshold=0.01,
-    )
-    making._train((NAMES[1], config, work / "one"), data, device="cpu")
+def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
+    list(make(NAMES[1:], work, data, RECIPE, device="cpu", jobs=1))
+    (model,) = made_models(NAMES[1:], work, data, RECIPE)
+    config = RunConfig("resnet18", **making.settings(data, RECIPE))
     fitted, _ = run.images_of_run(data, config)
-    network = efficientnet_like(NAMES[1], 3, 0).to(memory_format=torch.channels_last)
+    network = model.initial().to(memory_format=torch.channels_last)
     optimizer = run.make_optimizer(network, config, torch.device("cpu"))
-    run.train_epoch(network, optimizer, run.resident(fitted, "cpu"), config, 1)
-    kept = load_file(work / "one/snapshot-stop.safetensors")
+    images = run.resident(fitted, "cpu")
+    with pool.torch_threads(1):
+        for epoch in (1, 2):
+            run.train_epoch(network, optimizer, images, config, epoch)
+    (path,) = work.glob("made/networks/*/snapshot-stop.safetensors")
+    kept = load_file(path)
     for name, value in network.state_dict().items():
-        torch.testing.assert_close(kept[name], value, rtol=1e-4, atol=1e-5)
+        assert torch.equal(kept[name], value)
 
 
-def test_what_diverges_is_refused(work, monkeypatch):
-    data = images_of_study(work / making.FOLDER)
+def test_what_diverges_or_is_damaged_is_refused(work, data, monkeypatch):
+    list(make(NAMES[:1], work, data, RECIPE, device="cpu", jobs=1))
+    (model,) = made_models(NAMES[:1], work, data, RECIPE)
+    (path,) = work.glob("made/networks/*/snapshot-stop.safetensors")
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is missing or damaged; delete the folder"):
+        model.load()
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
-    list(make(NAMES, work, data, RECIPE, device="cpu", jobs=1))
-    for name in NAMES:
-        with pytest.raises(
-            ValueError,
-            match=rf"^{name} diverged when it was made \(run resnet18-.*leave it out",
-        ):
-            made_models([name], work, data, RECIPE)
+    other = RECIPE._replace(seed=1)
+    list(make(NAMES[:1], work, data, other, device="cpu", jobs=1))
+    with pytest.raises(ValueError, match=f"^{NAMES[0]} diverged.*leave it out"):
+        made_models(NAMES[:1], work, data, other)

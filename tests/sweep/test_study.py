@@ -581,14 +581,6 @@ UNSEEN = {
         ),
         ({"noise_ssim": [0.9, 1.0, 0.91]}, "levels are met to 0.01"),
         (
-            {"kappa_families": ["resnet18 w0.5", "resnet18 w.50"]},
-            "'resnet18 w0.5' and 'resnet18 w.50', which are one network",
-        ),
-        (
-            {"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"},
-            "published networks need published weights",
-        ),
-        (
             {
                 "saliency_providers": ["folder"],
                 "saliency_path": "",
@@ -632,7 +624,6 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         DEMO | MADE | {"pretrained_levels": [False]},
         {"shard": "4/4", "noise_ssim": [0.98, 1.0]},
         {"noise_generator": "autoencoder", "image_size": 32},
-        {"kappa_families": ["efficientnet-like w0.5 d0.5", "resnet18 w0.5"]},
         {
             "pretrained_weights": "IMAGENET1K_V1",
             "pretrained_levels": [False],
