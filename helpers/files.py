@@ -513,3 +513,20 @@ def device_name(device: Any) -> str:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU {platform.machine()}, {torch.get_num_threads()} thread(s)"
+
+
+def table_of(reports: Path, name: str) -> Path:
+    """Path of a table in the folder of the execution that wrote it.
+
+    Args:
+        reports: of a study, or of a combination of a sweep.
+        name: such as "scores.parquet"; no two notebooks write the same table.
+
+    Returns:
+        A path without a file where no execution wrote it.
+    """
+    unwritten = inside(reports / "tables", name)
+    for path in sorted(reports.glob(f"[0-9][0-9]_*/tables/{name}")):
+        if path.parents[1].suffix != ".failed":
+            return path
+    return unwritten

@@ -264,3 +264,14 @@ def test_a_table_that_another_program_rewrote_is_not_read(tmp_path):
     pd.DataFrame({"gap": [1.0, 3.0]}).to_parquet(path)
     with pytest.raises(files.DamagedFileError, match="its checksum is none"):
         files.read_table(path)
+
+
+def test_a_table_is_that_of_the_execution_that_wrote_it(tmp_path):
+    path = tmp_path / "03_cam_scoring/tables/iou.csv"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    failed = tmp_path / "02_grid_training.failed/tables/iou.csv"
+    failed.parent.mkdir(parents=True)
+    failed.touch()
+    assert files.table_of(tmp_path, "iou.csv") == path
+    assert not files.table_of(tmp_path, "norms.csv").exists()

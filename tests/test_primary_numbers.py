@@ -31,12 +31,18 @@ SETTING = ["optimizer", "learning_rate", "weight_decay", "batch_size"]
 PENALTIES = [10 ** (-2 + k / 2) for k in range(13)]  # 0.01 to 10,000
 
 
+def place(study, name):
+    """Path of a table in the folder of the notebook that wrote it."""
+    written = (REPORTS / study).glob(f"[0-9][0-9]_*/tables/{name}")
+    return next(written, REPORTS / study / "tables" / name)
+
+
 def table(study, name):
-    return pd.read_csv(REPORTS / study / f"tables/{name}.csv")
+    return pd.read_csv(place(study, f"{name}.csv"))
 
 
 def has_baselines(study):
-    path = REPORTS / study / "tables/primary.csv"
+    path = place(study, "primary.csv")
     return path.is_file() and "baseline" in pd.read_csv(path, nrows=1)
 
 
@@ -48,10 +54,8 @@ def networks(study):
     models = table(study, "catalogue")
     models = models[models["train_accuracy"] > 0.8].sort_values("kind", kind="stable")
     models = models.reset_index(drop=True)
-    scores = pd.read_parquet(REPORTS / study / "tables/scores.parquet")
-    listing = pd.read_csv(
-        REPORTS / study / "tables/measures.csv", keep_default_na=False
-    )
+    scores = pd.read_parquet(place(study, "scores.parquet"))
+    listing = pd.read_csv(place(study, "measures.csv"), keep_default_na=False)
     for column in table(study, "primary")["measure"]:
         named = listing[listing["column"] == column]
         if len(named):

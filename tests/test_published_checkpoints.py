@@ -9,7 +9,7 @@ import yaml
 from safetensors.torch import load_file
 
 from helpers.data.images import choose_images
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from helpers.networks import hooks, resnet, weights
 from helpers.training import catalogue
 from tests.conftest import tracked
@@ -33,9 +33,9 @@ def checkpoint(path):
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
     files = [path for path in FILES if path.parents[1].name == study]
-    tables = PROJECT_ROOT / "reports" / study / "tables"
-    listed = pd.read_csv(tables / "checkpoints.csv")
-    analysed = pd.read_csv(tables / "catalogue.csv").query("left_out.isna()")
+    report = PROJECT_ROOT / "reports" / study
+    listed = pd.read_csv(table_of(report, "checkpoints.csv"))
+    analysed = pd.read_csv(table_of(report, "catalogue.csv")).query("left_out.isna()")
     assert sorted(listed["file"]) == [path.name for path in files]
     assert (listed["gap"].min(), listed["gap"].max()) == (
         analysed["gap"].min(),
@@ -90,9 +90,8 @@ def met(request, tmp_path_factory):
 )
 def test_a_checkpoint_has_the_accuracy_of_its_catalogue(met, place):
     study, study_data = met
-    row = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/checkpoints.csv").iloc[
-        place
-    ]
+    report = PROJECT_ROOT / "reports" / study
+    row = pd.read_csv(table_of(report, "checkpoints.csv")).iloc[place]
     network, header = checkpoint(
         PROJECT_ROOT / "reports" / study / "checkpoints" / row["file"]
     )

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from helpers.sweep import cli
 
 pytestmark = pytest.mark.nightly
@@ -101,13 +101,13 @@ def test_imagenet20_runs_on_photographs_of_its_classes_at_full_size(
     assert run(shrunk("imagenet20", notebooks), "imagenet20", tmp_path) == 0
     report = tmp_path / "reports/imagenet20"
     check_report(report, notebooks)
-    table1 = pd.read_csv(report / "tables/table1_categories.csv")
+    table1 = pd.read_csv(table_of(report, "table1_categories.csv"))
     assert table1[["train_images", "test_images"]].sum().tolist() == [140, 50]
     assert (len(table1), table1["published"].sum()) == (11, 6760)
-    scores = pd.read_csv(report / "tables/localization.csv")
+    scores = pd.read_csv(table_of(report, "localization.csv"))
     assert len(scores) >= 2
     assert scores["iou"].between(0.05, 0.95).all()
-    claims = pd.read_csv(report / "tables/claims.csv")
+    claims = pd.read_csv(table_of(report, "claims.csv"))
     assert claims["published"].dropna().tolist() == [-0.82, -0.80]
 
 
@@ -148,11 +148,11 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
     assert run(study, "cifar10", tmp_path) == 0
     report = tmp_path / "reports/cifar10"
     check_report(report, notebooks)
-    catalogue = pd.read_csv(report / "tables/catalogue.csv")
+    catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
     assert not catalogue["pretrained"].any()
     models = set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
     assert len(models) == 8
-    scores = pd.read_parquet(report / "tables/scores.parquet")
+    scores = pd.read_parquet(table_of(report, "scores.parquet"))
     scores = scores.astype({"value": float})
     assert not scores["measure"].eq("iou").any()
     for measure in ("gi_score", "pal_score", "mixup_accuracy"):
@@ -162,7 +162,7 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
         assert values["value"].notna().mean() > 0.5
         if measure != "pal_score":
             assert values["value"].dropna().between(0, 1).all()
-    curves = pd.read_csv(report / "tables/perturbation_curves.csv")
+    curves = pd.read_csv(table_of(report, "perturbation_curves.csv"))
     assert curves.groupby("perturbation").size().eq(3).all()
     assert {"intra input", "rotation"} <= set(curves["perturbation"])
     assert (report / "figures/10_all_measures-response-curves.png").is_file()

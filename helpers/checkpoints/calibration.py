@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from helpers.files import inside, read_json, read_table
+from helpers.files import inside, read_json, read_table, table_of
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.bootstrap import CONFIGURATION
@@ -88,11 +88,11 @@ def studies(reports: Path) -> list[str]:
     Args:
         reports: folder of all reports.
     """
-    scores = sorted(reports.glob("*/tables/scores.parquet"))
+    names = ("scores.parquet", "catalogue.csv")
     return [
-        path.parent.parent.name
-        for path in scores
-        if path.with_name("catalogue.csv").is_file()
+        folder.name
+        for folder in sorted(reports.glob("*/"))
+        if all(table_of(folder, name).is_file() for name in names)
     ]
 
 
@@ -149,10 +149,10 @@ def _read_one(folder: Path) -> Calibration:
     """The scored models of one study's report."""
     text_columns = ["weights", "left_out"]
     catalogue = pd.read_csv(
-        folder / "tables/catalogue.csv", dtype=dict.fromkeys(text_columns, str)
+        table_of(folder, "catalogue.csv"), dtype=dict.fromkeys(text_columns, str)
     )
     catalogue = catalogue.fillna(dict.fromkeys(text_columns, ""))
-    scores = read_table(folder / "tables/scores.parquet")
+    scores = read_table(table_of(folder, "scores.parquet"))
     models = with_log_train_loss(with_changed_images(catalogue, scores))
     models[LOG_CLASS_IMAGES] = np.log(class_images(models, folder))
     has_right_labels = models["label_noise"].eq(0)
@@ -190,7 +190,7 @@ def class_images(models: pd.DataFrame, folder: Path) -> pd.Series:
     Returns:
         (models,); NaN if the report does not state the number of training images.
     """
-    path = folder / "tables/table1_categories.csv"
+    path = table_of(folder, "table1_categories.csv")
     all_images = np.nan
     if path.is_file():
         categories = pd.read_csv(path, keep_default_na=False)
@@ -243,7 +243,7 @@ def parameters_of(folder: Path) -> dict[str, Any]:
 
 def _class_count(folder: Path) -> tuple[int, ...]:
     """The number of classes of a report; empty if the report does not state it."""
-    path = folder / "tables/images.csv"
+    path = table_of(folder, "images.csv")
     if not path.is_file():
         return ()
     return (int(pd.read_csv(path)["classes"].iloc[0]),)

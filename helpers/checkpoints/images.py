@@ -16,6 +16,7 @@ from helpers.data.images import ImageSet, StudyData, image_set, load_study_data
 from helpers.data.layouts import Listing, Record
 from helpers.data.selection import pixel_digest
 from helpers.data.sources import Source, open_source
+from helpers.files import table_of
 from helpers.report.style import count
 from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
 
@@ -222,10 +223,13 @@ def images_of_report(
         ValueError: if the images are not those of the study.
     """
     tables = {
-        file.parent.parent: pd.read_csv(
-            file, keep_default_na=False, dtype=_COLUMN_TYPES
+        folder: pd.read_csv(
+            table_of(folder, "checkpoints.csv"),
+            keep_default_na=False,
+            dtype=_COLUMN_TYPES,
         )
-        for file in sorted(reports.glob("*/tables/checkpoints.csv"))
+        for folder in sorted(reports.glob("*/"))
+        if table_of(folder, "checkpoints.csv").is_file()
     }
     folders = [
         folder
@@ -274,7 +278,7 @@ def _data_of(
         name: parameters[name] for name in _CHOICE_PARAMETERS if name in parameters
     }
     categories = pd.read_csv(
-        folder / "tables/table1_categories.csv", dtype=str, keep_default_na=False
+        table_of(folder, "table1_categories.csv"), dtype=str, keep_default_na=False
     )
     return load_study_data(
         **choice,

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-from helpers.files import DamagedFileError, inside, read_table
+from helpers.files import DamagedFileError, read_table, table_of
 from helpers.report.markup import in_words
 from helpers.report.style import interactive, short_name
 
@@ -136,7 +136,7 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
     Raises:
         ValueError: if the file is damaged; it names the file and what to do.
     """
-    path = inside(folder / "tables", f"{name}{suffix}")
+    path = table_of(folder, f"{name}{suffix}")
     if not path.is_file():
         return None
     with intact(path):

@@ -15,11 +15,18 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import KEPT, RECORDS, complete_or_absent, inside, read_arrays
+from helpers.files import (
+    KEPT,
+    RECORDS,
+    complete_or_absent,
+    inside,
+    read_arrays,
+    table_of,
+)
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records
 
-SCORED = "tables/scored_images.npz"  # in the folder of a report
+SCORED = "scored_images.npz"  # among the tables of a report
 _OF_RECORDS = ("maps", "right")  # arrays that the records hold, and not the report
 _BYTES = 60_000_000  # of the maps of all models, at most
 _FEWEST_IMAGES = 200  # images whose maps are published even if they take more bytes
@@ -89,7 +96,7 @@ def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
     """Write boxes, labels and small pictures of maps into a report, without the maps.
 
     Args:
-        folder: of the report.
+        folder: that the notebook writes to.
         maps: of ``maps_of_models``; None writes nothing.
 
     Returns:
@@ -102,9 +109,10 @@ def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
     # All JPEGs in one array of bytes, and the place where each ends.
     arrays["thumbnails"] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
     arrays["ends"] = np.cumsum([len(picture) for picture in pictures], dtype=np.int64)
-    with complete_or_absent(folder / SCORED) as temporary, temporary.open("wb") as file:
+    path = folder / "tables" / SCORED
+    with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-    return folder / SCORED
+    return path
 
 
 def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:
@@ -154,9 +162,10 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
 
 def _shared(folder: Path) -> dict[str, Any] | None:
     """Arrays that ``publish`` wrote, with a list of thumbnails; None without them."""
-    if not (folder / SCORED).is_file():
+    path = table_of(folder, SCORED)
+    if not path.is_file():
         return None
-    shared = read_arrays(folder / SCORED)
+    shared = read_arrays(path)
     for name in ("study", "part"):
         shared[name] = str(shared[name])
         inside(folder, shared[name])

@@ -25,6 +25,7 @@ from helpers.files import (
     read_json,
     read_table,
     records_of,
+    table_of,
 )
 from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import ResNetForm, save_float16
@@ -377,7 +378,7 @@ def published_checkpoints(report: Path, folder: Path) -> pd.DataFrame:
         The table that ``keep_checkpoints`` returned when the report was made; no row if
         the report has no checkpoints.
     """
-    listing = report / "tables/checkpoints.csv"
+    listing = table_of(report, "checkpoints.csv")
     if not listing.is_file():
         return pd.DataFrame(columns=["file", "model_id", "gap"])
     table = pd.read_csv(listing, keep_default_na=False)

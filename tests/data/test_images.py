@@ -13,7 +13,7 @@ from PIL import Image
 from helpers.data import images
 from helpers.data.images import ImageSet, load_study_data
 from helpers.data.sources import open_source
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from tests.conftest import ilsvrc, jpeg, tiny_imagenet, voc_folder
 from tests.data.conftest import class_folders, kinds, written, zipped
 
@@ -351,7 +351,7 @@ def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(
     assert len(open_source(path, tmp_path, ["n01443537"]).images) >= 1000
     data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
     images, models = (
-        pd.read_csv(PROJECT_ROOT / f"reports/{study}/tables/{name}.csv")
+        pd.read_csv(table_of(PROJECT_ROOT / "reports" / study, f"{name}.csv"))
         for name in ("images", "catalogue")
     )
     assert ([data.fingerprint], len(data.train), len(data.test)) == (

@@ -4,16 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from helpers.kappa import report, statistics, tradeoff
 from helpers.measures import registry
 
-TABLES = PROJECT_ROOT / "reports/kappa_tiny20/tables"
+REPORT = PROJECT_ROOT / "reports/kappa_tiny20"
 
 
 @pytest.fixture(scope="module")
 def cells():
-    return pd.read_parquet(TABLES / "kappa_cells.parquet")
+    return pd.read_parquet(table_of(REPORT, "kappa_cells.parquet"))
 
 
 def exact_kappa(cell):
@@ -34,7 +34,7 @@ def exact_kappa(cell):
 
 
 def test_cells_are_those_of_the_published_classes(cells):
-    classes = pd.read_parquet(TABLES / "kappa_classes.parquet").astype(
+    classes = pd.read_parquet(table_of(REPORT, "kappa_classes.parquet")).astype(
         {"error": float, "kappa": float}
     )
     classes = classes[classes["model"].isin(classes["model"].unique()[:2])]
@@ -55,7 +55,7 @@ def test_cells_are_those_of_the_published_classes(cells):
 
 def test_marginals_and_trade_off_points_are_the_published_ones(cells):
     marginals, points, moved = (
-        pd.read_csv(TABLES / f"{name}.csv")
+        pd.read_csv(table_of(REPORT, f"{name}.csv"))
         for name in ("marginals", "table2_tradeoff", "sensitivity")
     )
     for family, part in statistics.averaged(cells).groupby("family"):
@@ -85,14 +85,16 @@ def test_marginals_and_trade_off_points_are_the_published_ones(cells):
 
 
 def test_sign_errors_and_their_p_values_are_the_published_ones(cells):
-    scores = pd.read_csv(TABLES / "complexity_scores.csv").fillna({"variant": ""})
+    scores = pd.read_csv(table_of(REPORT, "complexity_scores.csv")).fillna(
+        {"variant": ""}
+    )
     scores["model"] = scores["model"].str.replace("ResNet", "resnet")
     ranked = registry.columns().query("direction != 0 and column == measure")
     known = scores.merge(ranked, on=["measure", "variant"]).eval(
         "complexity = -1 * direction * value"
     )
     complexities = known.pivot(index="model", columns="measure", values="complexity")
-    published = pd.read_csv(TABLES / "table3_sign_error.csv")
+    published = pd.read_csv(table_of(REPORT, "table3_sign_error.csv"))
     measures = sorted(set(published["measure"]) & set(complexities))
     assert len(measures) > 30
     whole = set(measures) == set(

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from helpers.data.images import without_pixels
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.report.explore import content as explorers
@@ -32,7 +32,7 @@ STUDIES = [path.parent.parent.name for path in tracked("reports/*/records/data.j
 def study(request, tmp_path_factory):
     """A published study in a clone: its report, and its models with a column per measure."""
     report = PROJECT_ROOT / "reports" / request.param
-    if not (report / "tables/scores.parquet").is_file():
+    if not table_of(report, "scores.parquet").is_file():
         pytest.skip(f"{request.param} has no scores")
     folder = str(tmp_path_factory.mktemp("work"))
     opened = Study.open(request.param, work_dir=folder, device="cpu")

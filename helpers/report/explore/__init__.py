@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.display import Markdown
 
-from helpers.files import from_root
+from helpers.files import from_root, table_of
 from helpers.report.style import interactive
 from helpers.report.tables import intact
 
@@ -47,7 +47,7 @@ def published(folder: Path | str) -> Any:
         The explorers in a column; None outside of JupyterLab.
     """
     folder = from_root(folder)
-    if not interactive() or not (folder / "tables/catalogue.csv").is_file():
+    if not interactive() or not table_of(folder, "catalogue.csv").is_file():
         return None
     from ipywidgets import HTML, VBox
 
