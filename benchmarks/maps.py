@@ -1,6 +1,6 @@
 """Seconds that the overlaps of kept maps take: 100 models, 1,000 images, 20 thresholds.
 
-python -m benchmarks.maps [--models 100] [--images 1000] [--workers 2]
+python -m benchmarks.maps [--models 100] [--images 1000]
 """
 
 import argparse
@@ -8,8 +8,7 @@ import time
 
 import numpy as np
 
-from helpers.cams import cuts
-from helpers.measures import localization
+from helpers.cams import localize
 
 SIZE = 64  # pixels
 SIDE = 8  # cells of a map
@@ -37,12 +36,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     maps, boxes = random_study(options.models, options.images)
-    thresholds = [*cuts.THRESHOLDS, 0.99]
+    thresholds = [*localize.THRESHOLDS, 0.99]
     clock, processor = time.perf_counter(), time.process_time()
-    localization.at_thresholds(maps, boxes, SIZE, thresholds, workers=options.workers)
+    localize.at_thresholds(maps, boxes, SIZE, thresholds)
     clock, processor = time.perf_counter() - clock, time.process_time() - processor
     print(
         f"{options.models} models, {options.images} images, {len(thresholds)} thresholds: "

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from benchmarks import interleaved
 from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
-from helpers.cams import overlap
+from helpers.cams import localize
+from helpers.cams.localize import overlaps
 from helpers.cams.maps import closed_form_cam, normalise_maps
-from helpers.cams.overlap import overlaps
 from helpers.data import synthetic
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, passes, registry
 from helpers.measures.layers import fused_network
@@ -136,11 +137,11 @@ def closed_form(*given: Any) -> Tensor:
 def iou_and_iou_b(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Overlap of the masks of maps, and of the rectangles around them, with the boxes: (2, B)."""
     masks, annotated = (
-        overlap.upsample(maps, size) >= 0.1,
-        overlap.box_masks(boxes, size),
+        localize.upsample(maps, size) >= 0.1,
+        box_masks(boxes, size),
     )
-    around = overlap.box_masks(overlap.bounding_rectangles(masks).unsqueeze(1), size)
-    return torch.stack([overlap.mask_iou(part, annotated) for part in (masks, around)])
+    around = box_masks(localize.bounding_rectangles(masks).unsqueeze(1), size)
+    return torch.stack([localize.mask_iou(part, annotated) for part in (masks, around)])
 
 
 def side(images: ImageSet) -> int:
@@ -159,7 +160,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     ours = ours._replace(folded=ours.pass_through())
     scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
-        annotation = overlap.box_masks(
+        annotation = box_masks(
             ours.images.boxes[part].to(ours.device), side(ours.images)
         )
         found = [

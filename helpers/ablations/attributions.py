@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from helpers.cams import attribution, chance
+from helpers.cams import attribution, localize
 from helpers.cams.maps import normalise_maps
 from helpers.data.images import ImageSet
 
@@ -43,14 +43,13 @@ def above_chance(
         device: where it is computed.
 
     Returns:
-        A row per image with ``chance.CORRECTED``, each in [-1, 1].
+        A row per image with ``localize.CORRECTED``, each in [-1, 1].
     """
     size = images.images.shape[-1]
-    scores = chance.chance_scores(
-        maps_normalised, images.boxes, size, threshold, device=device
-    )
+    maps = maps_normalised.to(device)
+    scores = localize.chance_scores(maps, images.boxes, size, threshold)
     return pd.DataFrame(
-        {name: chance.above_shuffled(scores, name) for name in chance.CORRECTED}
+        {name: localize.above_shuffled(scores, name) for name in localize.CORRECTED}
     )
 
 
@@ -86,12 +85,12 @@ def attribution_scores(
     costs = []
     for item in attributed:
         scores = pd.DataFrame(
-            np.nan, index=range(len(images)), columns=chance.LESS_CHANCE
+            np.nan, index=range(len(images)), columns=localize.LESS_CHANCE
         )
         if item.maps is not None:
             normalised = normalise_maps(item.maps)
             scores = above_chance(normalised, images, settings.threshold, cam.device)
-        for measure in chance.LESS_CHANCE:
+        for measure in localize.LESS_CHANCE:
             record[f"{measure}, {item.method}"] = scores[measure].to_numpy()
         facts = item._asdict()
         del facts["maps"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.ablations import attributions
-from helpers.cams import attribution, overlap
+from helpers.cams import attribution, localize
 from helpers.cams.maps import (
     GRADIENT_METHODS,
     MapOptions,
@@ -22,6 +22,7 @@ from helpers.cams.maps import (
     layer_maps,
     normalise_maps,
 )
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import json_digest
 from helpers.networks import hooks, resnet
@@ -381,7 +382,7 @@ class _Scores:
         self._settings = settings
         self._last_stage = closed.stage.name
         self._is_right = closed.predicted.cpu() == subject.images.labels
-        self._in_boxes = overlap.box_masks(subject.images.boxes, subject.size)
+        self._in_boxes = box_masks(subject.images.boxes, subject.size)
         self._scores: list[pd.DataFrame] = []
         self._corrected: list[pd.DataFrame] = []
         self._of_images: dict[str, NDArray[np.float16]] = {}
@@ -444,9 +445,7 @@ def image_overlaps(
     Returns:
         (T, N) on the CPU; NaN where an image has no annotation, or a map is not finite.
     """
-    iou = overlap.overlaps(maps, annotated, thresholds).cpu()
-    iou[:, ~annotated.flatten(1).any(1)] = torch.nan
-    return iou
+    return localize.iou_at(maps, annotated, thresholds).cpu()
 
 
 def with_way(rows: pd.DataFrame, way: Mapping[str, str | int]) -> pd.DataFrame:
@@ -501,7 +500,7 @@ def corrected_row(maps: Tensor, subject: Subject, threshold: float) -> pd.DataFr
         threshold: of the map.
 
     Returns:
-        A row: n and ``chance.CORRECTED``.
+        A row: n and ``localize.CORRECTED``.
     """
     single = attributions.above_chance(maps, subject.images, threshold, subject.device)
     return pd.DataFrame([{"n": len(single)} | single.mean().to_dict()])
@@ -648,8 +647,8 @@ def untrained_scores(
     test = data.test.subset(np.sort(order[: settings.images or None]))
     closed = closed_form(subject)
     maps = closed.maps[PAPER_MAPS]
-    in_boxes = overlap.box_masks(train.boxes, subject.size)
-    (iou,) = overlap.overlaps(maps, in_boxes, [settings.threshold])
+    in_boxes = box_masks(train.boxes, subject.size)
+    (iou,) = localize.iou_at(maps, in_boxes, [settings.threshold])
     on_train = closed.predicted.cpu() == train.labels
     logits = logits_of(subject.network, test.images, device, subject.normalise)
     on_test = logits.argmax(1) == test.labels

@@ -18,9 +18,10 @@ from helpers.ablations.compute import (
     overlap_rows,
     with_way,
 )
-from helpers.cams import chance, overlap
+from helpers.cams import localize
 from helpers.cams.maps import from_integers
 from helpers.cams.masks import make_masks
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.files import json_digest, write_json
 from helpers.networks import hooks
@@ -105,7 +106,7 @@ def scores_of_maps(
     size = images.images.shape[-1]
     # A way is the choice by which a score is computed: method, layer, annotation, ...
     way = grad_cam_way(layer, size)
-    annotations = {BOXES: overlap.box_masks(images.boxes, size), **masks}
+    annotations = {BOXES: box_masks(images.boxes, size), **masks}
     scores = []
     corrected = []
     for model_id, record in records.records("localization"):
@@ -120,7 +121,7 @@ def scores_of_maps(
             scores.append(rows.assign(model_id=model_id))
         means = record["scores"].set_index("measure")["value"]
         row = way | {"n": len(images), "model_id": model_id}
-        corrected.append(row | means[list(chance.CORRECTED)].to_dict())
+        corrected.append(row | means[list(localize.CORRECTED)].to_dict())
     if not scores:
         return {"scores": pd.DataFrame(), "corrected": pd.DataFrame()}
     # Marked as closed-form maps of networks are, beside which they stand.

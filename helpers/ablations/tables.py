@@ -26,7 +26,7 @@ from helpers.ablations.compute import (
     SAMPLED,
     TRUE,
 )
-from helpers.cams import chance
+from helpers.cams import localize
 from helpers.scoring.store import Records
 from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap, percentile_interval
 from helpers.statistics.correlations import finite_mean, kendall
@@ -380,7 +380,7 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
     """
     values = records.stacked(ATTRIBUTED)  # (models, images) by "<measure>, <method>"
     costs = records.table(ATTRIBUTED, "costs")
-    choices = list(product(chance.LESS_CHANCE, costs["method"].unique()))
+    choices = list(product(localize.LESS_CHANCE, costs["method"].unique()))
     names = [f"{measure}, {method}" for measure, method in choices]
     models = bootstrap.models.assign(
         **{name: finite_mean(values[name].T) for name in names}

@@ -1,50 +1,11 @@
-"""Metrics of detection and segmentation: box IoU, average precision, mask metrics."""
+"""Metrics of detection and segmentation: average precision and mask metrics."""
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-FOUND = 0.5  # least IoU of a correct detection; Everingham et al. 2015
-
-
-def _is_box(boxes: Tensor) -> Tensor:
-    """Whether a row is a box with an area, not padding: (..., 4) -> (...,) bool."""
-    return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
-
-
-def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
-    """IoU of each rectangle with the box of its image that it matches best.
-
-    Args:
-        rectangles: (..., 4) x0, y0, x1, y1 in pixels, half-open, zeros for an empty
-            map.
-        boxes: (..., M, 4), zeros for padding.
-
-    Returns:
-        (...,) float64 in [0, 1], 0 for an empty rectangle; NaN for an image without any
-        box.
-
-    Example:
-        >>> best_box_iou(torch.tensor([0, 0, 2, 2]), torch.tensor([[0, 0, 2, 4]]))
-        tensor(0.5000, dtype=torch.float64)
-    """
-    # In double precision, so that an IoU of exactly 0.5 is not rounded below it.
-    one = rectangles.unsqueeze(-2).double()
-    other = boxes.double()
-    upper_left = torch.maximum(one[..., :2], other[..., :2])
-    lower_right = torch.minimum(one[..., 2:], other[..., 2:])
-    common = (lower_right - upper_left).clamp(min=0).prod(-1)
-    iou = common / (_area(one) + _area(other) - common)
-    is_box = _is_box(boxes).expand(iou.shape)
-    iou = iou.masked_fill(~is_box, 0)
-    best = F.pad(iou, (0, 1)).amax(-1)  # padded, so that it is defined for M = 0
-    return best.masked_fill(~is_box.any(-1), torch.nan)
-
-
-def _area(boxes: Tensor) -> Tensor:
-    return (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+from helpers.cams.localize import FOUND, best_box_iou, is_box
 
 
 def average_precisions(
@@ -80,8 +41,8 @@ def average_precisions(
         raise ValueError(
             f"{(~scores.isfinite()).sum()} of {len(scores)} scores are not finite"
         )
-    box_counts = _is_box(boxes).sum(1)
-    is_detection = (box_counts > 0) & _is_box(rectangles)
+    box_counts = is_box(boxes).sum(1)
+    is_detection = (box_counts > 0) & is_box(rectangles)
     is_hit = (best_box_iou(rectangles, boxes) >= FOUND) & (predicted == labels)
     precisions = np.full(classes, np.nan)
     for label in range(classes):

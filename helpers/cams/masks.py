@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from helpers.cams import detection, overlap
+from helpers.cams import detection, localize
+from helpers.data.boxes import box_masks
 from helpers.data.decode import FORMATS
 from helpers.data.images import ImageSet
 from helpers.files import from_root
@@ -108,7 +109,7 @@ def spectral_residual(images: Tensor) -> Tensor:
     blurred = scipy.ndimage.gaussian_filter(salient, (0, 2.5, 2.5), mode="nearest")
     maps = torch.from_numpy(blurred)
     maps = maps.masked_fill(has_one_colour.view(-1, 1, 1), 0)
-    return overlap.upsample(maps, images.shape[2])
+    return localize.upsample(maps, images.shape[2])
 
 
 def _shrunk(grey: Tensor) -> Tensor:
@@ -266,10 +267,10 @@ def image_quality(masks: Tensor, images: ImageSet) -> pd.DataFrame:
         floor, the share of the image in its boxes, which is the iou of a mask of all
         pixels.
     """
-    in_boxes = overlap.box_masks(images.boxes, images.images.shape[-1])
+    in_boxes = box_masks(images.boxes, images.images.shape[-1])
     return pd.DataFrame(
         {
-            "iou": overlap.mask_iou(masks, in_boxes).double().numpy(),
+            "iou": localize.mask_iou(masks, in_boxes).double().numpy(),
             "floor": in_boxes.flatten(1).double().mean(1).numpy(),
         }
     )
@@ -291,7 +292,7 @@ def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
     """
     has_mask = masks.flatten(1).any(1)
     marked = masks[has_mask]
-    in_boxes = overlap.box_masks(images.boxes, images.images.shape[-1])[has_mask]
+    in_boxes = box_masks(images.boxes, images.images.shape[-1])[has_mask]
     metrics = detection.mask_metrics(
         int(marked.sum()),
         int(in_boxes.sum()),

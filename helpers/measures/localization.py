@@ -7,7 +7,7 @@ that measures share. In both an argument ``x`` is what the function ``x`` return
 input of the name ``x``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from helpers.cams import chance, cuts, detection
+from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure, measures_of_families
-from helpers.statistics.correlations import finite_mean
 
 # Names of arrays in a record of a model.
 MAPS = "maps_16"
@@ -61,17 +60,12 @@ def image_overlaps(
         kept_maps: (N, h, w), see ``kept_maps``.
         images: N images with labels and boxes.
         cam_threshold: at which a map is cut, in [0, 1].
-        cam_cut: rule by which the threshold cuts, see ``overlap.CUTS``.
+        cam_cut: rule by which the threshold cuts, see ``localize.CUTS``.
         device: "cpu" or "cuda".
     """
-    return chance.chance_scores(
-        from_integers(kept_maps),
-        images.boxes,
-        images.images.shape[-1],
-        cam_threshold,
-        device=device,
-        rule=cam_cut,
-    )
+    maps = from_integers(kept_maps).to(device)
+    size = images.images.shape[-1]
+    return localize.chance_scores(maps, images.boxes, size, cam_threshold, cam_cut)
 
 
 @provides
@@ -107,7 +101,7 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 
 # All measures use the map of the predicted class, so they need no labels. An empty map
 # scores 0. A map that is the same for all images scores 0 in the measures of
-# ``chance.CORRECTED``. Images whose score is undefined are left out of the mean.
+# ``localize.CORRECTED``. Images whose score is undefined are left out of the mean.
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -142,7 +136,7 @@ def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    return chance.above_shuffled(image_overlaps, "iou_above_shuffled").mean()
+    return localize.above_shuffled(image_overlaps, "iou_above_shuffled").mean()
 
 
 @measure(
@@ -157,7 +151,7 @@ def energy_in_box(image_overlaps: pd.DataFrame) -> float:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    return chance.above_shuffled(image_overlaps, "energy_in_box").mean()
+    return localize.above_shuffled(image_overlaps, "energy_in_box").mean()
 
 
 @measure(
@@ -174,7 +168,7 @@ def pointing_game(image_overlaps: pd.DataFrame) -> float:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    return chance.above_shuffled(image_overlaps, "pointing_game").mean()
+    return localize.above_shuffled(image_overlaps, "pointing_game").mean()
 
 
 @measure(
@@ -189,7 +183,7 @@ def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    return chance.above_shuffled(image_overlaps, "area_matched_iou").mean()
+    return localize.above_shuffled(image_overlaps, "area_matched_iou").mean()
 
 
 @measure(
@@ -206,7 +200,7 @@ def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    return chance.above_shuffled(image_overlaps, "pixel_average_precision").mean()
+    return localize.above_shuffled(image_overlaps, "pixel_average_precision").mean()
 
 
 @measure("localization", 0, "count", title="whole-image floor")
@@ -309,12 +303,9 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    metrics = detection.mask_metrics(
-        int(image_overlaps["map_pixels"].sum()),
-        int(image_overlaps["box_pixels"].sum()),
-        int(image_overlaps["common_pixels"].sum()),
-        int(image_overlaps["image_pixels"].sum()),
-    )
+    with_box = image_overlaps[image_overlaps["box_pixels"] > 0]
+    counts = with_box[["map_pixels", "box_pixels", "common_pixels", "image_pixels"]]
+    metrics = detection.mask_metrics(*counts.sum().astype(int))
     return {variant: metrics[name] for name, variant in _MASK_METRICS.items()}
 
 
@@ -357,7 +348,7 @@ def localization_values(
     """Values of single images, and the maps that all are computed from.
 
     Args:
-        image_overlaps: a row per image, see ``chance.chance_scores``.
+        image_overlaps: a row per image, see ``localize.chance_scores``.
         rightly_classified: (N,).
         kept_maps: (N, h, w) uint16, or uint8 where they were published.
 
@@ -368,8 +359,8 @@ def localization_values(
     arrays: dict[str, NDArray[Any]] = {}
     for name in ("iou", "iou_b", "mask_area", "box_found"):
         arrays[name] = image_overlaps[name].to_numpy(np.float16)
-    for name in chance.CORRECTED:
-        above = chance.above_shuffled(image_overlaps, name)
+    for name in localize.CORRECTED:
+        above = localize.above_shuffled(image_overlaps, name)
         arrays[name] = above.to_numpy(np.float16)
     arrays["correct"] = rightly_classified
     arrays["maps"] = to_integers(from_integers(kept_maps))
@@ -433,53 +424,6 @@ def _not_kept(words: str) -> ValueError:
     return ValueError(f"the {words} of single images were not kept")
 
 
-def at_thresholds(
-    maps: NDArray[np.unsignedinteger],
-    boxes: Tensor | NDArray[np.integer],
-    size: int,
-    thresholds: Sequence[float] = cuts.THRESHOLDS,
-    workers: int = 0,
-) -> pd.DataFrame:
-    """Localization of all models of a study at several thresholds, from kept maps.
-
-    Args:
-        maps: (M, N, h, w) uint8 or uint16, see ``maps.to_integers``.
-        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
-            padding.
-        size: side of the images in pixels.
-        thresholds: of the normalised map, in (0, 1].
-        workers: threads; 0 takes one per core.
-
-    Returns:
-        A row per model and threshold: model (its place among the maps), threshold, and
-        iou, iou_b and iou_above_shuffled. NaN where no image defines a value.
-
-    Raises:
-        ValueError: if a threshold is outside of (0, 1], or no image has a box.
-
-    Example:
-        >>> maps = np.array([[[[255, 0], [255, 0]]]], dtype=np.uint8)
-        >>> boxes = np.array([[[0, 0, 2, 4]]])
-        >>> at_thresholds(maps, boxes, 4, [0.5, 1.0])["iou"].round(2).tolist()
-        [1.0, 0.5]
-    """
-    overlaps = cuts.overlaps_at(maps, boxes, size, thresholds, workers)
-    of_images = {  # (models, images, thresholds)
-        "iou": overlaps.iou,
-        "iou_b": overlaps.iou_b,
-        "iou_above_shuffled": overlaps.iou - overlaps.iou_shuffled,
-    }
-    rows = pd.MultiIndex.from_product(
-        [range(len(maps)), thresholds], names=["model", "threshold"]
-    )
-    # Means over images, made the first axis: (models, thresholds), as rows are ordered.
-    means = {
-        name: finite_mean(values.swapaxes(0, 1).astype(float)).ravel()
-        for name, values in of_images.items()
-    }
-    return pd.DataFrame(means, index=rows).reset_index()
-
-
 def scores_of_fixed_map(
     boxes: Tensor, size: int, threshold: float = 0.1, rule: str = "maximum"
 ) -> dict[str, float]:
@@ -491,15 +435,15 @@ def scores_of_fixed_map(
         boxes: (N, K, 4) integers in pixels, half-open, zeros for padding.
         size: side of the images in pixels.
         threshold: of the map, in (0, 1].
-        rule: by which the threshold cuts, see ``overlap.cut``.
+        rule: by which the threshold cuts, see ``localize.cut``.
 
     Returns:
         The first variant of each measure with a direction that needs boxes and
-        rightness alone; 0 for ``chance.CORRECTED``.
+        rightness alone; 0 for ``localize.CORRECTED``.
     """
-    maps = chance.central_map().expand(len(boxes), -1, -1)
+    maps = localize.central_map().expand(len(boxes), -1, -1)
     inputs = {
-        "image_overlaps": chance.chance_scores(maps, boxes, size, threshold, rule=rule),
+        "image_overlaps": localize.chance_scores(maps, boxes, size, threshold, rule),
         "rightly_classified": np.ones(len(boxes), dtype=bool),
     }
     scores = {}

@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams import chance
+from helpers.cams import localize
+from helpers.data.boxes import box_masks
 from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
@@ -29,7 +30,7 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
     Returns:
         A row per image, 1 where the class is right, else 0, by the part that is grey.
         box: the image's boxes; control: the boxes of another image
-        (``chance.derangements``), which may cover a part of the object too; outside:
+        (``localize.derangements``), which may cover a part of the object too; outside:
         everything but the boxes. NaN for an image without a box, or with nothing
         around its boxes.
 
@@ -37,15 +38,15 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
         ValueError: for fewer than two images with a box and room around it.
     """
     size = images.images.shape[-1]
-    in_boxes = chance.pixels_in_boxes(images.boxes, size)  # (N, size * size)
-    masks = in_boxes.view(len(images), 1, size, size)
+    masks = box_masks(images.boxes, size).unsqueeze(1)
+    in_boxes = masks.flatten(1)  # (N, size * size)
     rows = (in_boxes.any(1) & ~in_boxes.all(1)).nonzero().squeeze(1)
     if len(rows) < 2:
         raise ValueError(
             f"{len(rows)} of {len(images)} images have a box that leaves room around "
             "it; two are needed"
         )
-    others = rows[chance.derangements(len(rows), 1)[:, 0]]
+    others = rows[localize.derangements(len(rows), 1)[:, 0]]
     hits = {
         name: np.full(len(images), np.nan) for name in ("box", "control", "outside")
     }

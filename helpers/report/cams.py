@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
-from helpers.cams import overlap
+from helpers.cams import localize
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
@@ -80,7 +81,7 @@ def step_by_step(
         images: the N images.
         row: number of the image.
         threshold: at which the map is cut.
-        rule: of cutting, see ``overlap.cut``.
+        rule: of cutting, see ``localize.cut``.
 
     Returns:
         The figure; None where the images have no pixels, see ``NO_PIXELS``.
@@ -90,13 +91,13 @@ def step_by_step(
     size = images.images.shape[-1]
     maps = maps[row : row + 1]
     boxes = images.boxes[row : row + 1]
-    box = overlap.box_masks(boxes, size)
-    enlarged = overlap.upsample(maps, size)
-    mask = overlap.cut(enlarged, threshold, rule)
-    rectangle = overlap.bounding_rectangles(mask)
-    filled = overlap.box_masks(rectangle.unsqueeze(1), size)
-    iou = float(overlap.mask_iou(mask, box))
-    iou_b = float(overlap.mask_iou(filled, box))
+    box = box_masks(boxes, size)
+    enlarged = localize.upsample(maps, size)
+    mask = localize.cut(enlarged, threshold, rule)
+    rectangle = localize.bounding_rectangles(mask)
+    filled = box_masks(rectangle.unsqueeze(1), size)
+    iou = float(localize.mask_iou(mask, box))
+    iou_b = float(localize.mask_iou(filled, box))
     figure, axes = plt.subplots(1, 5, figsize=(12, 3))
     for ax in axes[[0, 2, 3]]:
         _show(ax, images.images[row])
@@ -144,7 +145,7 @@ def overlays(
         threshold: at which maps are cut.
         rows: M titles.
         columns: N titles.
-        rule: of cutting, see ``overlap.cut``.
+        rule: of cutting, see ``localize.cut``.
 
     Returns:
         The figure; None where the images have no pixels, see ``NO_PIXELS``.
@@ -157,9 +158,9 @@ def overlays(
         models, count, figsize=(1.2 + 1.9 * count, 2.1 * models), squeeze=False
     )
     for row, of_model in enumerate(maps):
-        heat = overlap.upsample(of_model, size)
-        masks = overlap.cut(heat, threshold, rule)
-        iou = overlap.mask_iou(masks, overlap.box_masks(images.boxes, size))
+        heat = localize.upsample(of_model, size)
+        masks = localize.cut(heat, threshold, rule)
+        iou = localize.mask_iou(masks, box_masks(images.boxes, size))
         for column, ax in enumerate(axes[row]):
             _show(ax, images.images[column])
             _show(ax, heat[column], alpha=0.5, **_MAP)

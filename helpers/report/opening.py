@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from helpers.cams import overlap
+from helpers.cams import localize
+from helpers.data.boxes import box_masks
 from helpers.files import complete_or_absent
 from helpers.measures import localization
 from helpers.report import cams, style, tables
@@ -111,10 +112,10 @@ def scene_of(report: Path) -> Scene | None:
     pictured = len(published["thumbnails"])
     all_boxes = torch.as_tensor(published["boxes"])
     boxes = all_boxes[:pictured]
-    inside = overlap.box_masks(boxes, size)
+    inside = box_masks(boxes, size)
     looks = [_look(row, published, pictured, size) for _, row in extremes.iterrows()]
     overlaps = [
-        overlap.mask_iou(area_mask(look.maps, inside), inside).double()
+        localize.mask_iou(area_mask(look.maps, inside), inside).double()
         for look in looks
     ]
     chosen = spread(overlaps[0] - overlaps[1], inside, _PHOTOGRAPHS)
@@ -144,7 +145,7 @@ def _look(
 ) -> Look:
     place = published["model_ids"].tolist().index(row["model_id"])
     maps = torch.from_numpy(published["maps"][place, :pictured]).float() / 255
-    return Look(kind_words(row), float(row["gap"]), overlap.upsample(maps, size))
+    return Look(kind_words(row), float(row["gap"]), localize.upsample(maps, size))
 
 
 def _decoded(published: Mapping[str, Any], row: int, size: int) -> NDArray[np.uint8]:
@@ -222,7 +223,7 @@ def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
     """Three rows of four: maps of both networks, and masks of both measures."""
     axes = places.subplots()
     side = scene.photographs.shape[1]
-    inside = overlap.box_masks(scene.boxes, side)
+    inside = box_masks(scene.boxes, side)
     for row, look in enumerate(scene.looks):
         masks = area_mask(look.maps, inside)
         size = "Smallest" if row == 0 else "Largest"
@@ -236,7 +237,7 @@ def _draw_tiles(places: GridSpecFromSubplotSpec, scene: Scene) -> None:
     cut += [area_mask(look.maps[:1], inside[:1]) for look in scene.looks]
     for ax, mask, size in zip(axes[2], cut, 2 * ["small", "large"], strict=True):
         _tile(ax, scene, 0, torch.where(mask[0], 1.0, _DIM))
-        iou = overlap.mask_iou(mask, inside[:1]).item()
+        iou = localize.mask_iou(mask, inside[:1]).item()
         label = ax.text(0.03, 0.04, f"{size} gap: {iou:.2f}", transform=ax.transAxes)
         label.set(fontsize=12.5, color="white")
         label.set_bbox({"facecolor": "black", "linewidth": 0, "pad": 1.5})

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams import chance
+from helpers.cams import localize
 from helpers.cams.maps import to_integers
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet, StudyData
@@ -131,10 +131,10 @@ def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float
         (N,) each: ``PUBLISHED``, and ``LOCALIZATION`` minus the same with the boxes of
         other images.
     """
-    table = chance.chance_scores(maps, images.boxes, images.images.shape[-1])
+    table = localize.chance_scores(maps, images.boxes, images.images.shape[-1])
     scores = {PUBLISHED: table[PUBLISHED].to_numpy(np.float32)}
     for name in LOCALIZATION:
-        scores[name] = chance.above_shuffled(table, name).to_numpy(np.float32)
+        scores[name] = localize.above_shuffled(table, name).to_numpy(np.float32)
     return scores
 
 
@@ -142,7 +142,7 @@ def with_other_backgrounds(images: ImageSet) -> Tensor:
     """Images whose pixels outside of the boxes are those of another image.
 
     As the mixed backgrounds of Xiao et al. 2021. Which other image is fixed by
-    ``chance.derangements``.
+    ``localize.derangements``.
 
     Args:
         images: N images with a box each, N at least 2.
@@ -151,7 +151,7 @@ def with_other_backgrounds(images: ImageSet) -> Tensor:
         (N, 3, S, S) uint8.
     """
     masks = box_masks(images.boxes, images.images.shape[-1]).unsqueeze(1)
-    others = chance.derangements(len(images), 1)[:, 0]
+    others = localize.derangements(len(images), 1)[:, 0]
     return torch.where(masks, images.images, images.images[others])
 
 

@@ -20,13 +20,14 @@ from helpers.ablations.compute import (
     AblationSettings,
     Subject,
 )
-from helpers.cams import attribution, chance, overlap
+from helpers.cams import attribution, localize
 from helpers.cams.maps import (
     MapOptions,
     closed_form_cam,
     layer_maps,
     normalise_maps,
 )
+from helpers.data.boxes import box_masks
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
 from helpers.scoring.models import Model
@@ -126,9 +127,7 @@ def test_every_closed_form_is_scored_as_one_by_one(
         )
     assert 0 < right.sum() < len(right)
     for threshold in (0.05, 0.1, 0.3, 0.7):
-        (iou,) = overlap.overlaps(
-            maps, overlap.box_masks(images.boxes, 16), [threshold]
-        )
+        (iou,) = localize.iou_at(maps, box_masks(images.boxes, 16), [threshold])
         for subset, part in (
             ("all", right | ~right),
             ("correct", right),
@@ -156,7 +155,7 @@ def test_every_closed_form_is_scored_as_one_by_one(
 
 
 def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
-    names = ["iou", *chance.CORRECTED]
+    names = ["iou", *localize.CORRECTED]
     items = [
         item
         for item in registry.measures_of_families(["localization"])
@@ -170,12 +169,12 @@ def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
     row = chosen(closed["scores"], **keys, threshold=0.1, subset="all").iloc[0]
     assert row["iou"] == pytest.approx(expected["iou"], abs=1e-6)
     (corrected,) = chosen(closed["corrected"], **keys).to_dict("records")
-    for name in chance.CORRECTED:
+    for name in localize.CORRECTED:
         assert corrected[name] == pytest.approx(expected[name], abs=1e-6)
 
 
 def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
-    masks = overlap.box_masks(given.images.boxes, 16)
+    masks = box_masks(given.images.boxes, 16)
     same = compute.closed_form_scores(given, {"fine_grained": masks}, SETTINGS)[
         "scores"
     ]
@@ -191,9 +190,7 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     ]
     row = chosen(scores, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
     maps = compute.closed_form(given).maps["grad_cam", "correct", "predicted"]
-    (iou,) = overlap.overlaps(
-        maps[5:], overlap.box_masks(given.images.boxes[5:], 16), [0.1]
-    )
+    (iou,) = localize.iou_at(maps[5:], box_masks(given.images.boxes[5:], 16), [0.1])
     assert (row["n"], row["iou"]) == (
         len(given.images) - 5,
         pytest.approx(float(iou.double().mean()), rel=1e-9),
@@ -238,9 +235,7 @@ def test_every_layer_is_scored_as_captum_would(layer, given, sampled):
         pixels,
         given.network(pixels).argmax(1),
     )
-    (iou,) = overlap.overlaps(
-        normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.3]
-    )
+    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.3])
     row = chosen(
         sampled["scores"],
         method="grad_cam",
@@ -276,7 +271,7 @@ def test_another_image_size_is_scored_as_a_pass_over_resized_images(
                 "grad_cam", features, given.network.fc.weight, logits.argmax(1)
             )
         )
-    (iou,) = overlap.overlaps(maps, overlap.box_masks(images.boxes, 16), [0.3])
+    (iou,) = localize.iou_at(maps, box_masks(images.boxes, 16), [0.3])
     row = chosen(
         sampled["scores"],
         method="grad_cam",
@@ -399,10 +394,10 @@ def test_attributions_are_scored_on_the_same_images_with_their_costs(given, tmp_
         (1, 2), keepdim=True
     )  # of the normalised map; Captum's saliency is nowhere 0
     share = (
-        torch.einsum("nyx,myx->nm", maps, overlap.box_masks(images.boxes, 16).float())
+        torch.einsum("nyx,myx->nm", maps, box_masks(images.boxes, 16).float())
         / maps.sum((1, 2))[:, None]
     )
-    energy = share.diag() - share.gather(1, chance.derangements(10)).mean(1)
+    energy = share.diag() - share.gather(1, localize.derangements(10)).mean(1)
     np.testing.assert_allclose(record["energy_in_box, saliency"], energy, atol=1e-4)
 
 
@@ -456,9 +451,7 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     pixels = normalised(images)
     predicted = network(pixels).argmax(1)
     maps = captum_grad_cam(network, network.layer4, pixels, predicted)
-    (iou,) = overlap.overlaps(
-        normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.1]
-    )
+    (iou,) = localize.iou_at(normalise_maps(maps), box_masks(images.boxes, 16), [0.1])
     assert row["train_accuracy"] == pytest.approx(
         float((predicted == images.labels).double().mean())
     )
@@ -477,7 +470,7 @@ def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     given, closed, sampled
 ):
     maps = compute.closed_form(given).maps
-    in_boxes = overlap.box_masks(given.images.boxes, given.size)
+    in_boxes = box_masks(given.images.boxes, given.size)
     method, formula = CLOSED_FORMS[0]
     expected, of_true = (
         compute.image_overlaps(

@@ -10,15 +10,16 @@ import torch
 
 from helpers.ablations import compute, recorded
 from helpers.ablations.compute import AblationSettings
-from helpers.cams import chance, masks, overlap
+from helpers.cams import localize, masks
 from helpers.cams.maps import from_integers
+from helpers.data.boxes import box_masks
 from helpers.networks import resnet
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Records, Store
 
 SETTINGS = AblationSettings(thresholds=(0.3,), threshold=0.1)
-CHANCE = {name: number / 10 for number, name in enumerate(chance.CORRECTED)}
+CHANCE = {name: number / 10 for number, name in enumerate(localize.CORRECTED)}
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def test_overlaps_of_kept_maps_equal_a_plain_loop_over_images(images, kept):
     size = images.images.shape[-1]
     machine = torch.rand(len(images), size, size) > 0.5
     found = recorded.scores_of_maps(kept, images, {"made": machine}, SETTINGS, "layer4")
-    boxes = overlap.box_masks(images.boxes, size)
+    boxes = box_masks(images.boxes, size)
     record = kept.record("localization", "b")
-    enlarged = overlap.upsample(from_integers(record["maps"]), size).numpy()
+    enlarged = localize.upsample(from_integers(record["maps"]), size).numpy()
     for annotation, annotated in (("boxes", boxes), ("made", machine)):
         of_model = found["scores"].query("model_id == 'b' and threshold == 0.3")
         rows = of_model[of_model["annotation"] == annotation]

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.ablations import report, tables
 from helpers.ablations.compute import ATTRIBUTED, WAY
-from helpers.cams import chance
+from helpers.cams import localize
 from helpers.scoring.models import Model
 from helpers.scoring.store import Records
 from helpers.statistics.bootstrap import Bootstrap
@@ -352,12 +352,12 @@ def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_
         }
         named = {
             f"{measure}, {method}": values
-            for measure in chance.LESS_CHANCE
+            for measure in localize.LESS_CHANCE
             for method, values in single.items()
         }
         kept.write(ATTRIBUTED, row.model_id, named | {"costs": costs})
     table = tables.attributions_compared(Bootstrap(models, draws=100), kept)
-    assert table["measure"].unique().tolist() == list(chance.LESS_CHANCE)
+    assert table["measure"].unique().tolist() == list(localize.LESS_CHANCE)
     rows, stacked = (
         table[table["measure"] == "pointing_game"].set_index("method"),
         kept.stacked(ATTRIBUTED),

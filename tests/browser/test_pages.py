@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.cams import overlap
+from helpers.cams import localize
+from helpers.data.boxes import box_masks
 from helpers.report import pages
 from helpers.report.explore import content
 from helpers.report.explore.widget import Explorer
@@ -195,9 +196,9 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
         )
         / 255
     )
-    boxes = overlap.box_masks(torch.from_numpy(made.kept_maps()["boxes"]), made.SIZE)
+    boxes = box_masks(torch.from_numpy(made.kept_maps()["boxes"]), made.SIZE)
     for place, values in zip(
-        (0, 8), overlap.overlaps(maps, boxes, [0.05, 0.45]), strict=True
+        (0, 8), localize.iou_at(maps, boxes, [0.05, 0.45]), strict=True
     ):
         change(browser, "maps", 1, str(place))
         assert of(browser, "maps", told) == [f"{value:.2f}" for value in values]

@@ -7,8 +7,9 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from helpers.cams import chance, overlap
+from helpers.cams import localize
 from helpers.cams.maps import normalise_maps
+from helpers.data.boxes import box_masks
 
 SIZE = 16
 
@@ -29,7 +30,7 @@ def maps(boxes):
     """Maps of 4 x 4: four look at their boxes, more or less, two anywhere, and of the others some cells are cut at 0."""
     drawn = torch.rand(10, 4, 4, generator=torch.Generator().manual_seed(2))
     drawn[:4] = 0.3 * drawn[:4] + torch.nn.functional.adaptive_avg_pool2d(
-        overlap.box_masks(boxes[:4], SIZE).float(), 4
+        box_masks(boxes[:4], SIZE).float(), 4
     )
     drawn[6:] = (drawn[6:] - 0.4).relu()
     return normalise_maps(drawn)
@@ -38,8 +39,8 @@ def maps(boxes):
 def corrected(table):
     """Scores less their shuffled ones, a column each."""
     return (
-        table[list(chance.SCORES)]
-        - table[[name + chance.SHUFFLED for name in chance.SCORES]].to_numpy()
+        table[list(localize.SCORES)]
+        - table[[name + localize.SHUFFLED for name in localize.SCORES]].to_numpy()
     )
 
 
@@ -49,7 +50,7 @@ def corrected(table):
 def test_no_image_lends_itself_its_box_none_lends_twice_and_all_lend_alike(
     count, columns
 ):
-    partners = chance.derangements(count)
+    partners = localize.derangements(count)
     assert partners.shape == (count, columns)
     for image, row in enumerate(partners.tolist()):
         assert image not in row
@@ -86,12 +87,12 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
     maps, boxes
 ):
     table, partners = (
-        chance.chance_scores(maps, boxes, SIZE, 0.6),
-        chance.derangements(10),
+        localize.chance_scores(maps, boxes, SIZE, 0.6),
+        localize.derangements(10),
     )
     inside, large = (
-        overlap.box_masks(boxes, SIZE).numpy(),
-        overlap.upsample(maps, SIZE).numpy(),
+        box_masks(boxes, SIZE).numpy(),
+        localize.upsample(maps, SIZE).numpy(),
     )
     for j in range(10):
         mask, rectangle = large[j] >= np.float32(0.6), np.zeros((SIZE, SIZE), bool)
@@ -105,10 +106,10 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
         others = [
             by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j].tolist()
         ]
-        for name in (*chance.SCORES, "iou_b", "box_found"):
+        for name in (*localize.SCORES, "iou_b", "box_found"):
             assert table[name][j] == pytest.approx(own[name], abs=1e-6), name
-        for name in chance.SCORES:
-            assert table[name + chance.SHUFFLED][j] == pytest.approx(
+        for name in localize.SCORES:
+            assert table[name + localize.SHUFFLED][j] == pytest.approx(
                 np.mean([other[name] for other in others]), abs=1e-6
             ), name
         counts = [mask.sum(), inside[j].sum(), (mask & inside[j]).sum(), SIZE**2]
@@ -144,15 +145,13 @@ def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_t
     deranged = [
         order for order in every if all(i != place for i, place in enumerate(order))
     ]
-    for given in (maps, chance.central_map().expand(4, 8, 8)):
+    for given in (maps, localize.central_map().expand(4, 8, 8)):
         tables = []
         for order in deranged:
-            monkeypatch.setattr(
-                chance,
-                "derangements",
-                lambda count, order=order: torch.tensor(order)[:, None],
-            )
-            tables.append(table := chance.chance_scores(given, boxes[:4], SIZE, 0.3))
+            lent = torch.tensor(order)[:, None]
+            monkeypatch.setattr(localize, "derangements", lambda *_, lent=lent: lent)
+            localize._objects.cache_clear()
+            tables.append(table := localize.chance_scores(given, boxes[:4], SIZE, 0.3))
             assert (
                 table[
                     [
@@ -169,12 +168,12 @@ def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_t
             assert corrected(table).mean().abs().max() < 1e-7
         # In expectation over all of them also for every image: its score less the mean of the other three's.
         mean = sum(corrected(table) for table in tables) / 9
-        own = tables[0][list(chance.SCORES)].to_numpy()
+        own = tables[0][list(localize.SCORES)].to_numpy()
         np.testing.assert_allclose(mean, own - (own.sum(0) - own) / 3, atol=1e-6)
 
 
 def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
-    blob = chance.central_map()
+    blob = localize.central_map()
     raw = np.exp(-(np.arange(-3.5, 4) ** 2) / 8)
     raw = np.outer(raw, raw)
     np.testing.assert_allclose(
@@ -187,7 +186,7 @@ def test_where_several_places_are_largest_their_mean_counts():
     maps[:, 0, 0] = maps[:, 3, 3] = (
         1  # their mean place is the middle, where the first image has its box
     )
-    table = chance.chance_scores(
+    table = localize.chance_scores(
         maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE
     )
     assert table["pointing_game"].tolist() == [1, 0]
@@ -196,23 +195,23 @@ def test_where_several_places_are_largest_their_mean_counts():
 
 def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
     maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
-    table = chance.chance_scores(maps, boxes, SIZE)
+    table = localize.chance_scores(maps, boxes, SIZE)
     scores = table[
-        [name + end for name in chance.SCORES for end in ("", chance.SHUFFLED)]
+        [name + end for name in localize.SCORES for end in ("", localize.SHUFFLED)]
         + ["iou_b", "box_iou", "box_found"]
     ]
     assert scores.loc[[2, 3]].isna().all(axis=None)
     assert scores.drop([2, 3]).notna().all(axis=None)
     for none in (torch.zeros(10, 2, 4), torch.zeros(10, 0, 4)):
         with pytest.raises(ValueError, match=r"^these images have no boxes$"):
-            chance.chance_scores(maps, none, SIZE)
+            localize.chance_scores(maps, none, SIZE)
 
 
 def test_a_map_of_zeros_has_no_energy_and_one_pixel_is_no_empty_mask():
     maps = torch.zeros(2, 4, 4)
     maps[1, 1, 2] = 1
     boxes = torch.tensor([[[0, 0, 2, 2]], [[2, 1, 4, 4]]])
-    table = chance.chance_scores(maps, boxes, 4, 0.5)
+    table = localize.chance_scores(maps, boxes, 4, 0.5)
     assert table["energy_in_box"].tolist() == [0, 1]
     assert table["energy_in_box_shuffled"].tolist() == [0, 0]
     assert table["empty_map"].tolist() == [True, False]
@@ -221,6 +220,6 @@ def test_a_map_of_zeros_has_no_energy_and_one_pixel_is_no_empty_mask():
 
 def test_a_rectangle_finds_a_box_that_is_just_half_of_it():
     half = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 4, 2]], [[0, 0, 4, 1]]])
-    scores = chance.chance_scores(torch.ones(3, 4, 4), half, 4)
+    scores = localize.chance_scores(torch.ones(3, 4, 4), half, 4)
     assert scores["box_iou"].tolist() == [0.5, 0.5, 0.25]
     assert scores["box_found"].tolist() == [1, 1, 0]

@@ -8,8 +8,9 @@ import sklearn.metrics
 import torch
 from PIL import Image
 
+from helpers.cams import localize
 from helpers.cams import masks as machine
-from helpers.cams import overlap
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 
 
@@ -230,10 +231,10 @@ def test_grab_cut_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is
     masks = machine.grab_cut_masks(torch.cat([pixels, flat, pixels.flip(3)]))
     assert masks[0][truth[0]].float().mean() > 2 * masks[0][~truth[0]].float().mean()
     assert masks[1].float().mean() < 0.05
-    assert overlap.mask_iou(masks[2:].flip(2), masks[:1]).item() > 0.8
+    assert localize.mask_iou(masks[2:].flip(2), masks[:1]).item() > 0.8
     assert torch.equal(machine.grab_cut_masks(pixels), masks[:1])
     first = machine.spectral_residual_masks(pixels)
-    truth_iou = overlap.mask_iou(torch.cat([masks[:1], first]), truth.repeat(2, 1, 1))
+    truth_iou = localize.mask_iou(torch.cat([masks[:1], first]), truth.repeat(2, 1, 1))
     assert truth_iou[0] > truth_iou[1]  # colours find what the residual begins
     batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
     assert torch.equal(machine.make_masks("grab_cut", batch), masks[:1])
@@ -265,7 +266,7 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     masks[1] = False
     quality = machine.mask_quality(masks, images)
     kept = [0, 2, 3, 4]
-    true = overlap.box_masks(images.boxes, 16)[kept].flatten().numpy()
+    true = box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
     assert quality["pixel_accuracy"] == pytest.approx(
         sklearn.metrics.accuracy_score(true, called)
@@ -286,7 +287,7 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
 
 
 def test_each_image_is_compared_with_its_boxes(images):
-    masks = overlap.box_masks(images.boxes, 16)
+    masks = box_masks(images.boxes, 16)
     masks[2] = False
     masks[1, 8:] = False
     table = machine.image_quality(masks, images)

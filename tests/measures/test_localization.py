@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.cams import chance, overlap
+from helpers.cams import localize
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures import localization, registry
+from helpers.data.boxes import box_masks
+from helpers.measures import localization
 from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.registry import MEASURES, STORED_TOGETHER, measures_of_families
 
@@ -47,8 +48,8 @@ def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
 
 def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     boxes = torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]]])
-    table = chance.chance_scores(
-        overlap.box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]]]), 8).float(),
+    table = localize.chance_scores(
+        box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]]]), 8).float(),
         boxes,
         8,
     )
@@ -75,11 +76,11 @@ def test_a_found_box_counts_as_top_1_where_the_class_is_right_and_where_it_is_de
 def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     table = pd.DataFrame({"box_area": [0.2, 0.3, 0.1], "mask_area": [0.9, 0.8, 0.1]})
     table = table.assign(iou_b=[0.5, 0.25, np.nan], box_found=[0.5, 0.25, np.nan])
-    for place, name in enumerate(chance.SCORES):
+    for place, name in enumerate(localize.SCORES):
         table = table.assign(
             **{
                 name: [0.5, 0.25, np.nan],
-                name + chance.SHUFFLED: [place / 16, 0, np.nan],
+                name + localize.SHUFFLED: [place / 16, 0, np.nan],
             }
         )
     right = np.array([True, False, True])
@@ -96,7 +97,7 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
         "pixel_average_precision",
         "iou_above_shuffled",
     ):
-        chance_has = chance.SCORES.index(name.removesuffix("_above_shuffled")) / 16
+        chance_has = localize.SCORES.index(name.removesuffix("_above_shuffled")) / 16
         assert value_of(name, table) == pytest.approx((0.75 - chance_has) / 2), name
         assert np.nanmean(values[name]) == pytest.approx((0.75 - chance_has) / 2), name
         assert values[name].tolist() == pytest.approx(
@@ -162,28 +163,11 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
 def test_maps_that_were_kept_differ_little_from_those_of_the_pass(tiny_given):
     _, both = score([], tiny_given, MeasureSettings(), ["maps", "localization_values"])
     boxes = tiny_given["images"].boxes
-    exact = chance.chance_scores(both["maps"], boxes, 16)["iou"].mean()
+    exact = localize.chance_scores(both["maps"], boxes, 16)["iou"].mean()
     for kept, most in (("maps_16", 1e-5), ("maps", 2e-3)):
         maps = from_integers(both["localization_values"][kept])
-        rounded = chance.chance_scores(maps, boxes, 16)["iou"].mean()
+        rounded = localize.chance_scores(maps, boxes, 16)["iou"].mean()
         assert abs(rounded - exact) < most
-
-
-def test_all_models_at_all_thresholds_are_as_one_at_a_time():
-    records = [made_record(seed) for seed in range(3)]
-    labels, thresholds = torch.tensor([0, 1, 0]), [0.5, 0.1]
-    maps = np.stack([record["maps_16"] for record in records])
-    table = localization.at_thresholds(maps, SCENES["boxes"], 16, thresholds)
-    assert table[["model", "threshold"]].values.tolist() == [
-        [model, threshold] for model in range(3) for threshold in thresholds
-    ]
-    columns = registry.columns()[["measure", "variant", "column"]]
-    for row in table.to_dict("records"):
-        scores = of_record(
-            records[row.pop("model")], SCENES["boxes"], labels, 16, row.pop("threshold")
-        )
-        expected = scores.merge(columns).set_index("column")["value"]
-        assert row == pytest.approx(expected[list(row)].to_dict(), rel=1e-6)
 
 
 def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
@@ -233,18 +217,21 @@ def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_a
         ]
     )
     boxes[..., 2:] += 1  # the corners are the last pixels
-    blob = chance.central_map().expand(1000, -1, -1)
-    fixed = chance.chance_scores(blob, boxes, 64)
-    for name in chance.SCORES:  # exactly: each box is lent out once by each derangement
-        assert abs(chance.above_shuffled(fixed, name).mean()) < 1e-6
+    blob = localize.central_map().expand(1000, -1, -1)
+    fixed = localize.chance_scores(blob, boxes, 64)
+    for (
+        name
+    ) in localize.SCORES:  # exactly: each box is lent out once by each derangement
+        assert abs(localize.above_shuffled(fixed, name).mean()) < 1e-6
     others = (
         torch.arange(1000)[:, None]
         + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))
     ) % 1000
-    monkeypatch.setattr(chance, "derangements", lambda count: others)
-    random = chance.chance_scores(blob, boxes, 64)
-    for name in chance.SCORES:
-        less = chance.above_shuffled(random, name)
+    monkeypatch.setattr(localize, "derangements", lambda *_: others)
+    localize._objects.cache_clear()
+    random = localize.chance_scores(blob, boxes, 64)
+    for name in localize.SCORES:
+        less = localize.above_shuffled(random, name)
         assert abs(less.mean()) <= 3 * less.sem(), name
     for name in (
         "energy_in_box",
@@ -262,14 +249,18 @@ def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_every_measure_that_
     ranked = {item.name for item in LISTED if item.direction}
     ranked -= {"box_average_precision"}  # which asks for classes
     assert set(fixed) >= ranked
-    assert {name for name in ranked if abs(fixed[name]) < 1e-6} == set(chance.CORRECTED)
-    table = chance.chance_scores(chance.central_map().expand(4, -1, -1), boxes, 16)
+    assert {name for name in ranked if abs(fixed[name]) < 1e-6} == set(
+        localize.CORRECTED
+    )
+    table = localize.chance_scores(localize.central_map().expand(4, -1, -1), boxes, 16)
     assert (fixed["iou_b"], fixed["box_found"]) == pytest.approx(
         (table["iou_b"].mean(), table["box_found"].mean())
     )
     masks, boxed = (
-        (overlap.upsample(chance.central_map().expand(4, -1, -1), 16) >= 0.1).flatten(),
-        overlap.box_masks(boxes, 16).flatten(),
+        (
+            localize.upsample(localize.central_map().expand(4, -1, -1), 16) >= 0.1
+        ).flatten(),
+        box_masks(boxes, 16).flatten(),
     )
     found, right = (
         localization.mask_agreement(table),

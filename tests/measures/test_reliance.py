@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.cams.chance import derangements
+from helpers.cams.localize import derangements
 from helpers.measures import reliance
 from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.passes import Classifier
@@ -151,7 +151,9 @@ def test_where_nothing_can_be_greyed_the_reason_is_said(images):
     images.boxes[:] = 0
     table = scored(Reader(), images)
     assert table["value"].isna().all()
-    assert set(table["reason"]) == {"these images have no boxes"}
+    assert set(table["reason"]) == {
+        "0 of 12 images have a box that leaves room around it; two are needed"
+    }
 
 
 def test_accuracy_from_the_box_alone_is_a_share_of_that_on_the_same_images():

@@ -6,9 +6,9 @@ import pytest
 import torch
 from matplotlib.patches import Rectangle
 
-from helpers.cams.chance import chance_scores
-from helpers.cams.overlap import bounding_rectangles, box_masks, upsample
+from helpers.cams.localize import bounding_rectangles, chance_scores, upsample
 from helpers.data import synthetic
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.report import cams
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.cams import chance
+from helpers.cams import localize
 from helpers.cams.maps import from_integers
 from helpers.files import STAGING
 from helpers.report import explore, style
@@ -137,11 +137,11 @@ def test_quantities_of_maps_are_the_measures_of_the_text():
     place = above["thresholds"].index(0.2)
     for row, name in enumerate(models["model_id"]):
         maps = from_integers(kept["maps"][kept["model_ids"].index(name)])
-        table = chance.chance_scores(maps, boxes, made.SIZE, 0.2)
+        table = localize.chance_scores(maps, boxes, made.SIZE, 0.2)
         for quantity, values in (
             (
                 above["values"][place],
-                chance.above_shuffled(table, "iou_above_shuffled"),
+                localize.above_shuffled(table, "iou_above_shuffled"),
             ),
             (iou["values"][place], table["iou"]),
         ):

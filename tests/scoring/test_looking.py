@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.cams import chance
+from helpers.cams import localize
 from helpers.data.images import load_study_data
 from helpers.scoring import looking
 from tests.conftest import TINY_SCENES
@@ -18,7 +18,7 @@ def data(tmp_path_factory):
 def test_a_swapped_background_is_the_whole_other_image_but_for_the_box(data):
     images = data.test.subset(range(4))
     swapped = looking.with_other_backgrounds(images)
-    others = chance.derangements(4, 1)[:, 0].tolist()
+    others = localize.derangements(4, 1)[:, 0].tolist()
     assert sorted(others) == [0, 1, 2, 3]
     for row, other in enumerate(others):
         expected = images.images[other].clone()
@@ -33,7 +33,7 @@ def test_a_map_of_the_box_has_the_published_overlap_of_one_and_more_than_chance(
     maps = looking.box_masks(images.boxes, size).float()
     scores = looking.scores_of_maps(maps, images)
     assert scores["iou"].tolist() == [1.0] * 6
-    table = chance.chance_scores(maps, images.boxes, size)
+    table = localize.chance_scores(maps, images.boxes, size)
     expected = 1 - table["area_matched_iou_shuffled"]
     np.testing.assert_allclose(scores["area_matched_iou"], expected, rtol=1e-6)
     assert (scores["area_matched_iou"] > 0).all()

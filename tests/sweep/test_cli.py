@@ -32,7 +32,7 @@ for name, text in {{"tables/{stem}.csv": "a\\n{value}\\n", "story/{stem}.json": 
     (place / name).write_text(text)"""
 
 
-IMPORTS = "if False:\n    from helpers.cams import overlap"
+IMPORTS = "if False:\n    from helpers.cams import localize"
 
 # What Snakemake, papermill, a shell or YAML would take for their own syntax.
 ODD = "w/{architecture}, a='b' \"ü\" $HOME %s {{x}} \\ #!*.pt"
@@ -141,7 +141,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     assert told[0] == "01_a: runs: Forced execution" and told[1].startswith(
         "02_b: runs: has no complete results in work/"
     )
-    with (chain.root / "helpers/cams/overlap.py").open("a") as file:
+    with (chain.root / "helpers/cams/localize.py").open("a") as file:
         file.write("# a further line\n")
     chain.notebook(
         "02_b",
@@ -157,7 +157,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
         text=True,
     )
     assert (
-        done.stdout == "01_a: runs: changed: helpers/cams/overlap.py\n"
+        done.stdout == "01_a: runs: changed: helpers/cams/localize.py\n"
         and "Traceback" not in done.stderr
     )
     assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b"]

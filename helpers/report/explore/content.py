@@ -13,8 +13,7 @@ import pandas as pd
 from matplotlib.colors import to_hex
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.cams import chance, cuts
-from helpers.measures import localization
+from helpers.cams import localize
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
@@ -181,7 +180,7 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
         **shown,
         "size": int(published["image_size"]),
         "side": published["maps"].shape[2:],
-        "threshold": cuts.PAPER_THRESHOLD,
+        "threshold": localize.PAPER_THRESHOLD,
         "images": images,
         "scored": len(published["boxes"]),
         "quantities": _quantities(models, published["maps"][rows], published),
@@ -203,23 +202,23 @@ def _quantities(
     published: Mapping[str, Any],
 ) -> list[Content]:
     """Measures of maps for each rule of cutting, by threshold and model."""
-    table = localization.at_thresholds(
+    table = localize.at_thresholds(
         maps_of_models,
         published["boxes"],
         int(published["image_size"]),
-        cuts.THRESHOLDS,
+        localize.THRESHOLDS,
     )
     listed = []
     for name in _AT_THRESHOLDS:
         by_threshold = table.pivot(index="threshold", columns="model", values=name)
         title = MEASURES[name].title
-        if name not in chance.CORRECTED:
+        if name not in localize.CORRECTED:
             title += _WITH_CHANCE
         listed.append(
             {
                 "title": title,
                 "rule": "threshold",
-                "thresholds": list(cuts.THRESHOLDS),
+                "thresholds": list(localize.THRESHOLDS),
                 "values": [_numbers(row) for row in by_threshold.to_numpy()],
             }
         )

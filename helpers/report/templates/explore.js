@@ -159,7 +159,7 @@ function gallery({ models, images, size, side, quantities, threshold, scored }, 
     return inside;
   });
   const bytes = models.map(({ maps }) => Uint8Array.from(atob(maps), letter => letter.charCodeAt(0)));
-  // A map enlarged bilinearly with aligned edges, as helpers.cams.overlap does: where each pixel lies between the cells.
+  // A map enlarged bilinearly with aligned edges, as helpers.cams.localize does: where each pixel lies between the cells.
   const between = length => Array.from({ length: size }, (_, i) => Math.max(0, ((i + 0.5) * length) / size - 0.5))
     .map(at => [Math.floor(at), Math.min(Math.floor(at) + 1, length - 1), at % 1]);
   const [down, across] = side.map(between);

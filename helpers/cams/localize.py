@@ -1,0 +1,680 @@
+"""Overlap of maps with objects at any threshold, and chance: objects of other images.
+
+The one place where an IoU is computed. Scores of a map with the object of an image, the
+pixels in its boxes or in a mask:
+
+- iou: of the mask (Du et al. 2024);
+- energy_in_box: share of the map's sum that lies in the object (Wang et al. 2020,
+  energy-based pointing game), 0 for a map of zeros;
+- pointing_game: 1 if the maximum of the map lies in the object, else 0 (Zhang et al.
+  2018, without a tolerance); of several maxima their mean position counts;
+- area_matched_iou: IoU of the mask at the highest threshold at which it is at least as
+  large as the object;
+- pixel_average_precision: area under the precision-recall curve of the pixels, ranked
+  by the map (PxAP of Choe et al. 2020).
+
+Scores with the object of the image itself only: iou_b, the IoU of the rectangle around
+the mask (Du et al. 2024); box_iou, the IoU of that rectangle with the box that it
+matches best; box_found, 1 if box_iou is at least 0.5 (Russakovsky et al. 2015).
+
+An image without an object is undefined in all of them, and so is a map that is not
+finite. Tensors stay on their device.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from helpers.cams.maps import from_integers
+from helpers.data.boxes import box_masks
+
+SHUFFLES = 8  # other images whose objects each map is compared with
+LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 (code)
+FOUND = 0.5  # least IoU of a correct detection; Everingham et al. 2015
+PAPER_THRESHOLD = 0.1  # of Du et al. 2024
+THRESHOLDS = (0.05, PAPER_THRESHOLD, *(round(0.05 * step, 2) for step in range(3, 20)))
+CUTS = ("maximum", "quantile")  # rules by which a threshold cuts a map
+# Ending of the column of a score with the objects of other images, its chance level.
+SHUFFLED = "_shuffled"
+# Scores whose measure is the score minus its chance level, under the score's name.
+LESS_CHANCE = (
+    "energy_in_box",
+    "pointing_game",
+    "area_matched_iou",
+    "pixel_average_precision",
+)
+SCORES = ("iou", *LESS_CHANCE)
+# The IoU alone has two measures: "iou" is the published one, as it is, and
+# "iou_above_shuffled" that minus its chance level.
+ABOVE = "_above_shuffled"
+CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # all measures minus their chance level
+
+
+def iou_of_counts(common: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Intersection over union from numbers of pixels; Du et al. 2024, equation (2).
+
+    Args:
+        common: pixels in both of two masks.
+        one: pixels in the first.
+        other: pixels in the second.
+
+    Returns:
+        In [0, 1]; NaN where both masks are empty.
+    """
+    return common / (one + other - common)
+
+
+def mask_iou(a: Tensor, b: Tensor) -> Tensor:
+    """Intersection over union of two masks.
+
+    Args:
+        a: (B, ...) bool.
+        b: (B, ...) bool.
+
+    Returns:
+        (B,) in [0, 1]; NaN where both are empty.
+
+    Example:
+        >>> mask_iou(torch.tensor([[True, True]]), torch.tensor([[True, False]]))
+        tensor([0.5000])
+    """
+    counts = [mask.flatten(1).sum(1) for mask in (a & b, a, b)]
+    return iou_of_counts(*counts)
+
+
+def is_box(boxes: Tensor) -> Tensor:
+    """Whether a row is a box with an area, not padding: (..., 4) -> (...,) bool."""
+    return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
+
+
+def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
+    """IoU of each rectangle with the box of its image that it matches best.
+
+    Args:
+        rectangles: (..., 4) x0, y0, x1, y1 in pixels, half-open, zeros for an empty
+            map.
+        boxes: (..., M, 4), zeros for padding.
+
+    Returns:
+        (...,) float64 in [0, 1], 0 for an empty rectangle; NaN for an image without any
+        box.
+
+    Example:
+        >>> best_box_iou(torch.tensor([0, 0, 2, 2]), torch.tensor([[0, 0, 2, 4]]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+    # In double precision, so that an IoU of exactly 0.5 is not rounded below it.
+    one = rectangles.unsqueeze(-2).double()
+    other = boxes.double()
+    upper_left = torch.maximum(one[..., :2], other[..., :2])
+    lower_right = torch.minimum(one[..., 2:], other[..., 2:])
+    common = (lower_right - upper_left).clamp(min=0).prod(-1)
+    areas = [(each[..., 2:] - each[..., :2]).prod(-1) for each in (one, other)]
+    has_area = is_box(boxes).expand(common.shape)
+    iou = iou_of_counts(common, *areas).masked_fill(~has_area, 0)
+    best = F.pad(iou, (0, 1)).amax(-1)  # padded, so that it is defined for M = 0
+    return best.masked_fill(~has_area.any(-1), torch.nan)
+
+
+def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
+    """Choose for each image K other images, with whose objects its map is compared.
+
+    They are the next K in one fixed random order of the images.
+
+    Args:
+        count: number of images.
+        shuffles: K; fewer if there are not as many other images.
+
+    Returns:
+        (count, K) int64, numbers of images.
+
+    Example:
+        >>> derangements(3, 1).flatten().tolist()
+        [1, 2, 0]
+    """
+    order = torch.from_numpy(np.random.default_rng(0).permutation(count))
+    positions = order.argsort().unsqueeze(1)  # (count, 1), of each image in the order
+    steps = 1 + torch.arange(min(shuffles, max(0, count - 1)))  # (K,)
+    return order[(positions + steps) % max(1, count)]
+
+
+def central_map() -> Tensor:
+    """Make a map with one blob in its middle, a baseline that ignores the image.
+
+    Returns:
+        (8, 8) in [0, 1]: a Gaussian with a standard deviation of 2.
+    """
+    distance = (torch.arange(8, dtype=torch.float64) - 3.5) / 2  # from the middle
+    blob = torch.exp(-(distance[:, None] ** 2 + distance**2) / 2)
+    return ((blob - blob.min()) / (blob.max() - blob.min())).float()
+
+
+def upsample(maps: Tensor, size: int) -> Tensor:
+    """Enlarge maps to the size of the images, bilinearly.
+
+    The corners of map and image coincide, not the centres of their corner pixels
+    (``align_corners=False``).
+
+    Args:
+        maps: (B, h, w).
+        size: side S of the images in pixels.
+
+    Returns:
+        (B, S, S).
+    """
+    return F.interpolate(
+        maps.unsqueeze(1), size=(size, size), mode="bilinear", align_corners=False
+    ).squeeze(1)
+
+
+def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
+    """Cut maps to masks of the pixels at which a network looks.
+
+    By the rule "maximum" the mask holds the pixels of at least ``threshold``, which is
+    a fraction of the maximum in normalised maps; Du et al. 2024, equations (3) and (4).
+    By "quantile" it holds the highest pixels, a share ``1 - threshold`` of the map, so
+    that masks of all maps have one size. Pixels of 0 are never in it.
+
+    Args:
+        maps: (B, S, S) enlarged normalised maps, in [0, 1].
+        threshold: in (0, 1].
+        rule: one of ``CUTS``.
+
+    Returns:
+        (B, S, S) bool.
+
+    Raises:
+        ValueError: if the rule is not one of ``CUTS``, or the threshold is outside.
+
+    Example:
+        >>> maps = torch.tensor([[[1.0, 0.4], [0.3, 0.2]]])
+        >>> cut(maps, 0.5).sum().item(), cut(maps, 0.5, "quantile").sum().item()
+        (1, 2)
+    """
+    if rule not in CUTS:
+        raise ValueError(f"the rule of cutting is {rule!r}, and must be one of {CUTS}")
+    if not 0 < threshold <= 1:
+        raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
+    if rule == "maximum":
+        return maps >= threshold
+    pixels = maps.flatten(1)
+    count = pixels.shape[1]
+    count_below = min(round(threshold * count), count - 1)
+    level = pixels.kthvalue(count_below + 1, dim=1).values.view(-1, 1, 1)
+    return (maps >= level) & (maps > 0)
+
+
+def bounding_rectangles(masks: Tensor) -> Tensor:
+    """Smallest upright rectangle around each mask.
+
+    Args:
+        masks: (B, H, W) bool.
+
+    Returns:
+        (B, 4) int64 x0, y0, x1, y1, half-open, zeros for an empty mask.
+
+    Example:
+        >>> bounding_rectangles(torch.tensor([[[False, True], [False, True]]]))
+        tensor([[1, 0, 2, 2]])
+    """
+    return _rectangles(masks.view(torch.uint8), 1).squeeze(1)
+
+
+def _rectangles(reached: Tensor, thresholds: int) -> Tensor:
+    """Rectangles around the masks of all thresholds, (B, T, 4), half-open.
+
+    Args:
+        reached: (B, H, W) uint8, number of thresholds that a pixel reaches.
+        thresholds: their number T.
+    """
+    number = 1 + torch.arange(thresholds, device=reached.device).view(-1, 1)
+    ends = []
+    for axis in (1, 2):
+        # (B, T, L), 1 where a place of the side is in the rectangle. amax() is several
+        # times faster than any().
+        occupied = (reached.amax(axis).unsqueeze(1) >= number).view(torch.uint8)
+        last = occupied.shape[2] - occupied.flip(2).argmax(2)
+        ends.append((occupied.argmax(2), torch.where(occupied.amax(2) > 0, last, 0)))
+    (x0, x1), (y0, y1) = ends
+    return torch.stack([x0, y0, x1, y1], 2)
+
+
+class Objects:
+    """Objects of N images, each with those of K other images, which give chance.
+
+    Pixels that lie in the same of the 1 + K objects form a region, of which an image
+    has some dozens. What lies in an object is then counted by region, once for all of
+    the 1 + K.
+
+    Attributes:
+        masks: (N, S, S) bool, pixels of the objects.
+        size: side S of the images in pixels.
+        areas: (N, 1 + K) float32, pixels of the object of the image itself, then of
+            others; NaN for an image without an object.
+        regions: (N, S * S) int16, region of each pixel.
+        in_object: (N, 1 + K, R) float32, 1 where a region lies in an object, else 0.
+    """
+
+    def __init__(self, masks: Tensor, shuffles: int = SHUFFLES) -> None:
+        """Divide images into regions.
+
+        Args:
+            masks: (N, S, S) bool.
+            shuffles: number K of other images.
+        """
+        self.masks = masks
+        self.size = masks.shape[-1]
+        images = torch.arange(len(masks)).unsqueeze(1)
+        others = torch.cat([images, derangements(len(masks), shuffles)], 1)
+        self._others = others.to(masks.device)  # (N, 1 + K), the image itself first
+        pixels = masks.flatten(1).sum(1).float()
+        self.areas = pixels.masked_fill(pixels == 0, torch.nan)[self._others]
+        # A pixel's code has a bit for each object in which it lies.
+        flat = masks.flatten(1)
+        code = torch.zeros(flat.shape, dtype=torch.int16, device=masks.device)
+        for bit in range(others.shape[1]):
+            code += flat[self._others[:, bit]].short() << bit
+        # Whether an image has pixels of a code, (N, 2^(1 + K)).
+        is_there = torch.zeros(
+            len(masks), 2 ** others.shape[1], dtype=torch.uint8, device=masks.device
+        )
+        for rows in torch.arange(len(masks)).split(4096):
+            is_there[rows] = is_there[rows].scatter(1, code[rows].long(), 1)
+        number = is_there.cumsum(1, dtype=torch.int16) - 1  # of the region of a code
+        self.regions = torch.cat(
+            [
+                numbers.gather(1, codes.long())
+                for numbers, codes in zip(number.split(64), code.split(64), strict=True)
+            ]
+        )
+        count = int(number[:, -1].max()) + 1
+        codes = is_there.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        bits = torch.arange(others.shape[1], device=masks.device).view(1, -1, 1)
+        self.in_object = ((codes.unsqueeze(1) >> bits) & 1).float()
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.masks)
+
+    def batches(self) -> Iterator[Tensor]:
+        """Rows of images, as many at a time as suit the device."""
+        device = self.masks.device
+        # On a CPU a batch should fit into the cache.
+        pixels = 2**17 if device.type == "cpu" else 2**23
+        batch = max(4, pixels // self.size**2)
+        yield from torch.arange(len(self), device=device).split(batch)
+
+    def counts(self, images: Tensor, steps: Tensor, number: int) -> Tensor:
+        """Pixels of each region at each step.
+
+        Args:
+            images: (B,) rows.
+            steps: (B, S * S) integers in [0, number), of the pixels.
+            number: of steps.
+
+        Returns:
+            (B, R, number) float32. It replaces, with a region r as a mask,
+            ``(steps == step)[r].sum()``.
+        """
+        regions = self.in_object.shape[2]
+        place = self.regions[images].long() * number + steps
+        counted = torch.zeros(len(images), regions * number, device=place.device)
+        one = counted.new_ones(1).expand_as(place)
+        return counted.scatter_add_(1, place, one).view(-1, regions, number)
+
+    def of(self, images: Tensor) -> Tensor:
+        """The objects that maps are compared with, (B, 1 + K, S * S) bool.
+
+        Args:
+            images: (B,) rows.
+        """
+        return self.masks.flatten(1)[self._others[images]]
+
+    def hold(self, images: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """Whether a pixel of each image lies in its objects, (B, 1 + K) bool.
+
+        Args:
+            images: (B,) rows.
+            row: (B,) of the pixel.
+            column: (B,) of the pixel.
+        """
+        pixel = (row * self.size + column).unsqueeze(1)
+        return self.masks.flatten(1)[self._others[images], pixel]
+
+
+def objects_of(boxes: Tensor, size: int, device: torch.device | str) -> Objects:
+    """Objects whose pixels are those in any box of their image.
+
+    Those of the latest images are kept, since all networks of a study share them.
+
+    Args:
+        boxes: (N, M, 4) integers, see ``boxes.box_masks``.
+        size: side S of the images in pixels.
+        device: where they are to lie.
+
+    Raises:
+        ValueError: if no image has a box.
+    """
+    numbers = boxes.cpu().to(torch.int32).numpy()
+    return _objects(numbers.tobytes(), numbers.shape, size, str(device))
+
+
+@lru_cache(maxsize=2)
+def _objects(boxes: bytes, shape: tuple[int, ...], size: int, device: str) -> Objects:
+    numbers = np.frombuffer(boxes, np.int32).reshape(shape).copy()
+    masks = box_masks(torch.from_numpy(numbers), size)
+    if not masks.any():
+        raise ValueError("these images have no boxes")
+    return Objects(masks.to(device))
+
+
+def overlaps(
+    maps: Tensor,
+    objects: Objects,
+    thresholds: Sequence[float] = (PAPER_THRESHOLD,),
+    rule: str = "maximum",
+) -> dict[str, Tensor]:
+    """Overlap of maps with objects at any thresholds; Du et al. 2024, (2) to (6).
+
+    Args:
+        maps: (N, h, w) normalised, in [0, 1], on the device of the objects.
+        objects: of the same images.
+        thresholds: T of them, in (0, 1].
+        rule: by which they cut a map, see ``cut``.
+
+    Returns:
+        (N, T) each: iou, iou_shuffled and iou_b in [0, 1], NaN where undefined;
+        map_pixels and common_pixels; and rectangles (N, T, 4) around the masks.
+
+    Raises:
+        ValueError: if a threshold is outside of (0, 1].
+    """
+    ascending = sorted(thresholds)
+    place = [ascending.index(threshold) for threshold in thresholds]
+    scores = _of_batches(maps, objects, partial(_overlaps, ascending, rule))
+    return {name: values[:, place] for name, values in scores.items()}
+
+
+# (objects, rows of B images, their maps as they are and (B, S, S)) -> scores, (B, ...).
+Scorer = Callable[[Objects, Tensor, Tensor, Tensor], dict[str, Tensor]]
+
+
+def _of_batches(maps: Tensor, objects: Objects, *scorers: Scorer) -> dict[str, Tensor]:
+    """Scores of maps by all scorers, joined over batches of images."""
+    batches = []
+    for images in objects.batches():
+        small = maps[images].float()
+        large = upsample(small.nan_to_num(0, 0, 0), objects.size)
+        scores: dict[str, Tensor] = {}
+        for scorer in scorers:
+            scores |= scorer(objects, images, small, large)
+        batches.append(scores)
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def _is_undefined(maps: Tensor, areas: Tensor) -> Tensor:
+    """Whether a map is not finite, or an object is empty, (B, 1) or as areas."""
+    return ~maps.isfinite().flatten(1).all(1, keepdim=True) | areas.isnan()
+
+
+def _overlaps(
+    thresholds: Sequence[float],
+    rule: str,
+    objects: Objects,
+    images: Tensor,
+    small: Tensor,
+    large: Tensor,
+) -> dict[str, Tensor]:
+    """Scores of ``overlaps`` of some images, at ascending thresholds."""
+    count = len(thresholds)
+    whole = torch.uint8 if count < 256 else torch.int16
+    reached = torch.zeros(large.shape, dtype=whole, device=large.device)
+    for threshold in thresholds:
+        reached += cut(large, threshold, rule).view(torch.uint8)
+    pixels = objects.counts(images, reached.flatten(1), count + 1)
+    # (B, R, T): pixels that reach the first, the second, ... of the thresholds.
+    at_least = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
+    common = objects.in_object[images] @ at_least  # (B, 1 + K, T)
+    marked = at_least.sum(1)
+    areas = objects.areas[images].unsqueeze(2)
+    iou = iou_of_counts(common, marked.unsqueeze(1), areas)
+    rectangles = _rectangles(reached, count)
+    scores = {
+        "iou": iou[:, 0],
+        "iou" + SHUFFLED: iou[:, 1:].nanmean(1),
+        "iou_b": _rectangle_iou(rectangles, objects.masks[images], areas[:, 0]),
+    }
+    is_undefined = _is_undefined(small, areas[:, 0])
+    for name, score in scores.items():
+        scores[name] = score.masked_fill(is_undefined, torch.nan)
+    counts = {"map_pixels": marked, "common_pixels": common[:, 0]}
+    return scores | counts | {"rectangles": rectangles}
+
+
+def _rectangle_iou(rectangles: Tensor, masks: Tensor, areas: Tensor) -> Tensor:
+    """IoU of rectangles (B, T, 4) with masks (B, S, S) of (B, 1) pixels: (B, T)."""
+    # table[y, x] is the number of pixels of the mask above row y and left of column x.
+    table = F.pad(masks.int().cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
+    width = masks.shape[2] + 1
+    x0, y0, x1, y1 = rectangles.unbind(2)
+
+    def above_left(y: Tensor, x: Tensor) -> Tensor:
+        return table.gather(1, y * width + x)
+
+    right = above_left(y1, x1) - above_left(y0, x1)
+    left = above_left(y1, x0) - above_left(y0, x0)
+    return iou_of_counts(right - left, (x1 - x0) * (y1 - y0), areas)
+
+
+def _ranked(
+    objects: Objects, images: Tensor, small: Tensor, large: Tensor
+) -> dict[str, Tensor]:
+    """Scores that need no threshold, ``LESS_CHANCE``, and their chance levels, (B,)."""
+    areas = objects.areas[images]
+    is_undefined = _is_undefined(small, areas)
+    scores = _by_levels(large.flatten(1), objects.of(images), areas)
+    scores["pointing_game"] = _points_into(small, objects, images)
+    columns = {}
+    for name, score in scores.items():  # (B, 1 + K)
+        score = score.float().masked_fill(is_undefined, torch.nan)
+        columns[name] = score[:, 0]
+        columns[name + SHUFFLED] = score[:, 1:].nanmean(1)
+    return columns
+
+
+def _by_levels(values: Tensor, targets: Tensor, areas: Tensor) -> dict[str, Tensor]:
+    """Energy, area-matched IoU and average precision, (B, 1 + K) each.
+
+    Args:
+        values: (B, P) in [0, 1].
+        targets: (B, 1 + K, P) bool.
+        areas: (B, 1 + K), pixels of each target.
+    """
+    in_target = targets.float()
+    energy = (values.unsqueeze(1) @ in_target.mT).squeeze(1)
+    # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
+    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
+    # (B, 1 + K, LEVELS + 1): pixels of the target at each level; it replaces
+    #     [targets[:, :, level == number].sum(2) for number in range(LEVELS + 1)]
+    at_level = values.new_zeros(*targets.shape[:2], LEVELS + 1)
+    at_level.scatter_add_(2, level.unsqueeze(1).expand_as(targets), in_target)
+    in_image = values.new_zeros(len(values), LEVELS + 1)
+    in_image.scatter_add_(1, level, torch.ones_like(values))
+    # Pixels with the value of a level or a larger one: the mask cut at this level.
+    common = at_level.cumsum(2)
+    marked = in_image.cumsum(1)
+    # Sum over levels of the gain in recall times the precision common / marked. A mask
+    # without pixels, whose precision is 0 / 0, gains nothing.
+    gain = at_level.mul_(common).div_(marked.unsqueeze(1).clamp(min=1))
+    # The first level, of the highest threshold, at which the mask is at least as large
+    # as the target.
+    matched = torch.searchsorted(marked, areas.nan_to_num(0))  # (B, 1 + K)
+    common = common.gather(2, matched.unsqueeze(2)).squeeze(2)
+    return {
+        "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
+        "area_matched_iou": iou_of_counts(common, marked.gather(1, matched), areas),
+        "pixel_average_precision": gain.sum(2) / areas,
+    }
+
+
+def _points_into(maps: Tensor, objects: Objects, images: Tensor) -> Tensor:
+    """Whether the mean position of a map's maxima is in its objects, (B, 1 + K) bool.
+
+    Args:
+        maps: (B, h, w).
+        objects: of all images.
+        images: (B,) rows.
+    """
+    # A map that is enlarged bilinearly is largest at the centres of its largest cells,
+    # so that it need not be enlarged.
+    is_largest = (maps == maps.amax((1, 2), keepdim=True)).double()
+    count = is_largest.sum((1, 2))
+    row = _mean_pixel(is_largest.sum(2), count, objects.size)
+    column = _mean_pixel(is_largest.sum(1), count, objects.size)
+    return objects.hold(images, row, column)
+
+
+def _mean_pixel(weights: Tensor, count: Tensor, size: int) -> Tensor:
+    """Mean position of a map's maxima along one side, in pixels of the image.
+
+    Args:
+        weights: (B, L) number of maxima in each of the L rows or columns of cells.
+        count: (B,) number of maxima.
+        size: side of the image in pixels.
+
+    Returns:
+        (B,) int64.
+    """
+    cells = weights.shape[1]
+    cell = torch.arange(cells, device=weights.device, dtype=torch.float64)
+    centres = (cell + 0.5) * size / cells  # in pixels
+    mean = (weights * centres).sum(1) / count
+    return mean.nan_to_num(0).long().clamp_(0, size - 1)
+
+
+def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """IoU of thresholded maps with masks; Du et al. 2024, equations (3) and (4).
+
+    Args:
+        maps: (N, h, w) normalised, in [0, 1].
+        masks: (N, S, S) bool, of objects.
+        thresholds: T of them, in (0, 1].
+
+    Returns:
+        (T, N) in [0, 1]; NaN where a mask of an object is empty or a map not finite.
+    """
+    objects = Objects(masks.to(maps.device), shuffles=0)
+    return overlaps(maps, objects, thresholds)["iou"].T
+
+
+def chance_scores(
+    maps: Tensor,
+    boxes: Tensor,
+    size: int,
+    threshold: float = PAPER_THRESHOLD,
+    rule: str = "maximum",
+) -> pd.DataFrame:
+    """All scores of each map with the boxes of its image, and with those of others.
+
+    The mean with the boxes of other images is the chance level of a score. If all
+    images have the same map, the mean score less its chance level is exactly 0.
+
+    Args:
+        maps: (N, h, w) normalised, in [0, 1]; all is computed on their device.
+        boxes: (N, M, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
+            padding.
+        size: side S of the images in pixels. Takes 4 S^2 bytes of memory per image.
+        threshold: at which maps are cut to masks.
+        rule: by which maps are cut, see ``cut``.
+
+    Returns:
+        A row per image with the columns: each of ``SCORES``; its chance level, under
+        its name and ``SHUFFLED``; iou_b, box_iou and box_found; empty_map; map_pixels,
+        box_pixels, common_pixels and image_pixels; mask_area and box_area, as shares of
+        the image; the rectangle around the mask as x0, y0, x1, y1, half-open, zeros for
+        an empty mask. Scores are NaN where undefined.
+
+    Raises:
+        ValueError: if no image has a box.
+    """
+    objects = objects_of(boxes, size, maps.device)
+    columns = _of_batches(maps, objects, partial(_overlaps, [threshold], rule), _ranked)
+    corners = columns.pop("rectangles").squeeze(1)
+    columns = {name: values.flatten() for name, values in columns.items()}
+    box_iou = best_box_iou(corners, boxes.to(maps.device))
+    columns["box_iou"] = box_iou.masked_fill(columns["iou"].isnan(), torch.nan)
+    columns |= dict(zip(("x0", "y0", "x1", "y1"), corners.unbind(1), strict=True))
+    columns["area"] = objects.areas[:, 0]
+    # One transfer from the device.
+    values = torch.stack([column.double() for column in columns.values()], 1)
+    table = pd.DataFrame(values.cpu().numpy(), columns=list(columns))
+    areas = table.pop("area")
+    found = (table["box_iou"] >= FOUND).astype(float)
+    return table.assign(
+        box_found=found.where(table["box_iou"].notna()),
+        empty_map=table["map_pixels"] == 0,
+        box_pixels=areas.fillna(0),
+        image_pixels=size**2,
+        mask_area=table["map_pixels"] / size**2,
+        box_area=areas / size**2,
+    )
+
+
+def above_shuffled(scores: pd.DataFrame, measure: str) -> pd.Series:
+    """Subtract from a score of each image its chance level.
+
+    Args:
+        scores: table of ``chance_scores``.
+        measure: one of ``CORRECTED``.
+
+    Returns:
+        (N,); positive if the score is higher than with the objects of other images.
+    """
+    name = measure.removesuffix(ABOVE)
+    return scores[name] - scores[name + SHUFFLED]
+
+
+def at_thresholds(
+    maps: NDArray[np.unsignedinteger],
+    boxes: Tensor | NDArray[np.integer],
+    size: int,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> pd.DataFrame:
+    """Mean overlaps of all models of a study at several thresholds, from kept maps.
+
+    Args:
+        maps: (M, N, h, w) uint8 or uint16, see ``maps.to_integers``.
+        boxes: (N, K, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
+            padding.
+        size: side of the images in pixels.
+        thresholds: of the normalised map, in (0, 1].
+
+    Returns:
+        A row per model and threshold: model (its place among the maps), threshold, and
+        iou, iou_b and iou_above_shuffled. NaN where no image defines a value.
+
+    Raises:
+        ValueError: if a threshold is outside of (0, 1], or no image has a box.
+
+    Example:
+        >>> maps = np.array([[[[255, 0], [255, 0]]]], dtype=np.uint8)
+        >>> boxes = np.array([[[0, 0, 2, 4]]])
+        >>> at_thresholds(maps, boxes, 4, [0.5, 1.0])["iou"].round(2).tolist()
+        [1.0, 0.5]
+    """
+    objects = objects_of(torch.as_tensor(boxes), size, "cpu")
+    tables = []
+    for model, of_model in enumerate(maps):
+        scores = overlaps(from_integers(of_model), objects, thresholds)
+        scores["iou" + ABOVE] = scores["iou"] - scores["iou" + SHUFFLED]
+        names = ["iou", "iou_b", "iou" + ABOVE]
+        means = {name: scores[name].double().nanmean(0).numpy() for name in names}
+        place = {"model": model, "threshold": list(thresholds)}
+        tables.append(pd.DataFrame(place | means))
+    return pd.concat(tables, ignore_index=True)

@@ -1,0 +1,123 @@
+"""Overlaps of all models at many thresholds: pixel by pixel, and as one model and threshold at a time."""
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.cams import localize
+from helpers.cams.maps import from_integers
+
+SIZE = 16
+BOXES = np.array(
+    [
+        [[0, 0, 6, 9], [9, 9, 12, 16]],
+        [[3, 4, 16, 16], [0, 0, 0, 0]],
+        [[0, 0, 16, 16], [0, 0, 0, 0]],
+        [[0, 0, 0, 0], [0, 0, 0, 0]],
+        [[5, 5, 6, 6], [0, 0, 0, 0]],
+    ]
+)
+THRESHOLDS = (0.5, 1.0, 0.2)  # 0.2 is 51 / 255, which corners of maps reach exactly
+
+
+@pytest.fixture(scope="module")
+def maps():
+    random = np.random.default_rng(0)
+    maps = random.integers(0, 255, (3, 5, 4, 4), dtype=np.uint8)
+    maps[0, 0], maps[1, 1] = 0, 255  # an empty map, and one that was not finite
+    maps[2, :, 0, 0] = 51
+    maps[2, :, 3, 3] = 255
+    return maps
+
+
+def overlaps_of(maps, thresholds=THRESHOLDS):
+    objects = localize.objects_of(torch.from_numpy(BOXES), SIZE, "cpu")
+    return localize.overlaps(from_integers(maps), objects, thresholds)
+
+
+def test_overlaps_are_those_of_masks_that_are_counted_pixel_by_pixel(maps):
+    annotated = np.zeros((5, SIZE, SIZE), dtype=bool)
+    for image, boxes in enumerate(BOXES):
+        for x0, y0, x1, y1 in boxes:
+            annotated[image, y0:y1, x0:x1] = True
+    partners = localize.derangements(5)
+    for model in range(3):
+        overlaps = overlaps_of(maps[model])
+        for image, place in np.ndindex(5, 3):
+            at = (image, place)
+            # A map that was not finite, and an image without a box.
+            if (model, image) == (1, 1) or image == 3:
+                for name in ("iou", "iou_shuffled", "iou_b"):
+                    assert overlaps[name][at].isnan()
+                continue
+            values = localize.upsample(from_integers(maps[model, image])[None], SIZE)
+            mask = values[0].numpy() >= THRESHOLDS[place]
+            ious = {}
+            for other in {image, *partners[image].tolist()} - {3}:
+                common = (mask & annotated[other]).sum()
+                ious[other] = common / (mask | annotated[other]).sum()
+            assert overlaps["iou"][at].item() == pytest.approx(ious.pop(image))
+            chance = np.mean(list(ious.values()))
+            assert overlaps["iou_shuffled"][at].item() == pytest.approx(chance)
+            rectangle = np.zeros_like(mask)
+            if mask.any():
+                rows, columns = np.nonzero(mask)
+                rectangle[
+                    rows.min() : rows.max() + 1, columns.min() : columns.max() + 1
+                ] = 1
+            union = (rectangle | annotated[image]).sum()
+            expected = (rectangle & annotated[image]).sum() / union
+            assert overlaps["iou_b"][at].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rule", localize.CUTS)
+def test_many_thresholds_at_once_are_one_after_the_other(maps, rule):
+    boxes = torch.from_numpy(BOXES)
+    objects = localize.objects_of(boxes, SIZE, "cpu")
+    thresholds = [0.5, 0.9, 0.2]
+    for model in range(3):
+        values = from_integers(maps[model])
+        overlaps = localize.overlaps(values, objects, thresholds, rule)
+        for place, threshold in enumerate(thresholds):
+            table = localize.chance_scores(values, boxes, SIZE, threshold, rule)
+            for name in ("iou", "iou_shuffled", "iou_b"):
+                np.testing.assert_array_equal(overlaps[name][:, place], table[name])
+
+
+def test_all_models_are_as_one_at_a_time(maps):
+    table = localize.at_thresholds(maps, BOXES, SIZE, THRESHOLDS)
+    rows = table.set_index(["model", "threshold"])
+    for model, threshold in rows.index:
+        scores = localize.chance_scores(
+            from_integers(maps[model]), torch.from_numpy(BOXES), SIZE, threshold
+        )
+        above = scores["iou"] - scores["iou_shuffled"]
+        expected = [scores["iou"].mean(), scores["iou_b"].mean(), above.mean()]
+        row = rows.loc[(model, threshold), ["iou", "iou_b", "iou_above_shuffled"]]
+        np.testing.assert_allclose(row, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_more_thresholds_than_a_byte_counts(maps):
+    many = np.linspace(0.001, 1, 400).tolist()
+    few = [0, 255, 256, 399]
+    of_few = overlaps_of(maps[2], [many[place] for place in few])["iou"]
+    torch.testing.assert_close(
+        overlaps_of(maps[2], many)["iou"][:, few], of_few, equal_nan=True
+    )
+    assert of_few[:3, 3].max() < of_few[:3, 0].min()
+
+
+def test_masks_that_are_empty_have_no_overlap():
+    """An annotation by another program may mark nothing."""
+    masks = torch.zeros(3, 8, 8, dtype=torch.bool)
+    masks[1, :4] = True
+    iou = localize.iou_at(torch.ones(3, 2, 2), masks, [0.5])
+    np.testing.assert_array_equal(iou, [[np.nan, 0.5, np.nan]])
+
+
+def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused(maps):
+    for threshold in (0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=r"must be in \(0, 1\], and .* is not"):
+            overlaps_of(maps[0], [0.1, threshold])
+    with pytest.raises(ValueError, match="these images have no boxes"):
+        localize.at_thresholds(maps, np.zeros((5, 1, 4), int), SIZE, [0.1])
