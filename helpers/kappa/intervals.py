@@ -19,10 +19,9 @@ from helpers.kappa.statistics import (
     error_and_loss,
     six_statistics,
 )
-from helpers.kappa.tradeoff import BOUNDS, marginal_fits, trade_off_point
+from helpers.kappa.tradeoff import trade_off_point
 from helpers.statistics.bootstrap import configuration_weights, percentile_interval
 
-_PLACES = 60  # points of an axis at which the interval of a fit is computed
 # Added to the seed, so that draws of classes and of images are independent.
 _OF_IMAGES = 1
 _OF_CLASSES = 1_000_000
@@ -150,73 +149,32 @@ class Spread(NamedTuple):
 
     Attributes:
         points: a row per draw, see ``tradeoff.trade_off_point``.
-        marginals: axis, level, and ends of the 95 % intervals of the mean error and of
-            the mean Kappa loss.
-        fits: the same for the curves fitted to the marginals, with their values.
+        marginals: axis, level, and ends of the 95 % interval of each statistic.
     """
 
     points: pd.DataFrame
     marginals: pd.DataFrame
-    fits: pd.DataFrame
 
 
 def spread(
-    levels: Sequence[Array], values: Array, grids: Array, classes: int, strength: float
+    levels: Sequence[Array], grids: Array, classes: int, strength: float
 ) -> Spread:
     """The trade-off point in each draw, and intervals of the marginals.
 
     Args:
         levels: of each axis, see ``statistics.cell_array``.
-        values: (S, U, W, 6) of all images and classes.
         grids: (S, U, W, B, 6) of the draws, see ``bootstrap_grid``.
         classes: number of classes of the smallest step; no intervals below 8.
         strength: lambda, see ``tradeoff.trade_off_point``.
     """
     draws = np.moveaxis(grids, 3, 0)
     points = [trade_off_point(levels, draw, strength) for draw in draws]
-    return Spread(
-        pd.DataFrame(points),
-        _bands_of_marginals(levels, grids, classes),
-        _bands_of_fits(levels, values, draws, classes),
-    )
-
-
-def _bands_of_marginals(
-    levels: Sequence[Array], grids: Array, classes: int
-) -> pd.DataFrame:
     axes = np.repeat(AXES, [len(of_axis) for of_axis in levels])
-    table = pd.DataFrame({"axis": axes, "level": np.concatenate(levels)})
+    marginals = pd.DataFrame({"axis": axes, "level": np.concatenate(levels)})
     # (levels of all axes, B, 6)
     means = np.concatenate([along_axis(grids, axis) for axis in range(len(AXES))])
-    for name in BOUNDS.values():
-        of_draws = means[:, :, CELL_STATISTICS.index(name)].T
-        low, high = percentile_interval(of_draws, classes)
-        table[f"{name}_low"] = low
-        table[f"{name}_high"] = high
-    return table
-
-
-def _bands_of_fits(
-    levels: Sequence[Array], values: Array, draws: Array, classes: int
-) -> pd.DataFrame:
-    places = []
-    for axis, of_axis in zip(AXES, levels, strict=True):
-        spaced = np.geomspace if axis == "weights" else np.linspace
-        places.append(spaced(of_axis[0], of_axis[-1], _PLACES))
-    fits = marginal_fits(levels, values)
-    fits_of_draws = [marginal_fits(levels, draw) for draw in draws]
-    axes = np.repeat(AXES, _PLACES)
-    table = pd.DataFrame({"axis": axes, "level": np.concatenate(places)})
-    for bound, name in BOUNDS.items():
-        curves = [_curve(of_draw[bound], places) for of_draw in fits_of_draws]
-        low, high = percentile_interval(curves, classes)
-        table[name] = _curve(fits[bound], places)
-        table[f"{name}_low"] = low
-        table[f"{name}_high"] = high
-    return table
-
-
-def _curve(fits: Sequence, places: Sequence[Array]) -> Array:
-    """Values of the fits of the three axes at their places, one after the other."""
-    values = [fit(of_axis) for fit, of_axis in zip(fits, places, strict=True)]
-    return np.concatenate(values)
+    for number, name in enumerate(CELL_STATISTICS):
+        low, high = percentile_interval(means[..., number].T, classes)
+        marginals[f"{name}_low"] = low
+        marginals[f"{name}_high"] = high
+    return Spread(pd.DataFrame(points), marginals)

@@ -1,11 +1,11 @@
 """Test images degraded to a structural similarity (SSIM) by blur or an auto-encoder."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
@@ -21,7 +21,6 @@ from helpers.files import (
 from helpers.training.pool import torch_threads
 
 _TOLERANCE = 0.01  # of the mean SSIM
-_TRIALS = 40  # strengths that a search tries at most
 
 
 class Level(NamedTuple):
@@ -135,9 +134,10 @@ def levels(
     if path.is_file():
         tried = {float(strength): mean for strength, mean in read_json(path).items()}
     images = data.test.images.to(device)
-    reached = [calibrate(noise, images, target, tried) for target in targets]
-    write_json(path, tried)
-    return reached
+    try:
+        return [calibrate(noise, images, target, tried) for target in targets]
+    finally:
+        write_json(path, tried)  # also where a target is out of reach
 
 
 def greatest_strength(noise: Generator, side: int) -> float:
@@ -182,10 +182,7 @@ def _coded(pixels: Tensor, network: AutoEncoder, strength: float) -> Tensor:
 def calibrate(
     noise: Generator, images: Tensor, target: float, tried: dict[float, float]
 ) -> Level:
-    """Find a strength whose mean SSIM is within 0.01 of a target.
-
-    Strengths are doubled until the target lies between two of them. Then the secant of
-    these two is followed; each third step is a bisection, which is certain to end.
+    """Find a strength whose mean SSIM is within 0.01 of a target, by Brent's method.
 
     Args:
         noise: the generator.
@@ -196,44 +193,29 @@ def calibrate(
     Raises:
         ValueError: where the target cannot be reached.
     """
+
+    def distance(strength: float) -> float:
+        """0 within the tolerance, which ends the search."""
+        if strength not in tried:
+            degraded = degrade(images, noise, strength)
+            tried[strength] = float(ssim(images, degraded).double().mean())
+        difference = tried[strength] - target
+        return difference if abs(difference) > _TOLERANCE else 0.0
+
     tried[0.0] = 1.0
-    limit = greatest_strength(noise, min(images.shape[-2:]))
-    for step in range(_TRIALS):
-        nearest = min(tried, key=lambda strength: abs(tried[strength] - target))
-        if abs(tried[nearest] - target) <= _TOLERANCE:
-            return Level(target, tried[nearest], nearest)
-        is_third_step = step % 3 == 2
-        strength = _next_strength(tried, target, limit, halve=is_third_step)
-        if strength is None:
-            break
-        degraded = degrade(images, noise, strength)
-        tried[strength] = float(ssim(images, degraded).double().mean())
-    raise ValueError(
-        f"a mean SSIM of {target} cannot be reached by {noise.name!r}: the nearest is "
-        f"{tried[nearest]:.4f}, at strength {nearest:g}; change noise_ssim or "
-        "noise_generator"
-    )
-
-
-def _next_strength(
-    tried: dict[float, float], target: float, limit: float, halve: bool
-) -> float | None:
-    """Strength to try next: between the two around the target, or a stronger one.
-
-    None where the target lies beyond the limit.
-    """
-    strengths = sorted(tried)
-    for low, high in itertools.pairwise(strengths):
-        if tried[low] > target >= tried[high]:
-            secant = (tried[low] - target) / (tried[low] - tried[high])
-            # Not too near to an end, so that the distance shrinks from both sides.
-            share = 0.5 if halve else min(0.9, max(0.1, secant))
-            return low + share * (high - low)
-    strongest = strengths[-1]
-    if strongest == limit:
-        return None
-    # From below: weak degradations are many times cheaper than the strongest blur.
-    return min(max(2 * strongest, limit / 64), limit)
+    nearest = min(tried, key=lambda strength: abs(tried[strength] - target))
+    if distance(nearest):
+        strongest = greatest_strength(noise, min(images.shape[-2:]))
+        if distance(strongest) > 0:
+            raise ValueError(
+                f"a mean SSIM of {target} cannot be reached by {noise.name!r}: the "
+                f"nearest is {tried[strongest]:.4f}, at strength {strongest:g}; change "
+                "noise_ssim or noise_generator"
+            )
+        weaker = max(strength for strength, mean in tried.items() if mean > target)
+        stronger = min(strength for strength in tried if strength > weaker)
+        nearest = brentq(distance, weaker, stronger)
+    return Level(target, tried[nearest], nearest)
 
 
 def train_autoencoder(

@@ -15,7 +15,6 @@ from scipy.sparse import csr_array
 from helpers.statistics.correlations import Array, pair_counts
 from helpers.statistics.permutation import (
     adjusted_p_values,
-    band,
     p_values,
     permuted_rows,
 )
@@ -46,7 +45,6 @@ _PLACE = [
 _BIN_EDGES = np.arange(11) / 10
 _FLOOR = 1e-10  # added to each fraction of a histogram
 _FEWEST_NETWORKS = 3  # of a sign error
-_BEST_RANK = 3
 
 
 def error_and_loss(
@@ -286,21 +284,20 @@ def sign_errors(
     ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g
     each of ``slice_marginals``; Huang et al. 2025, equation (7) and Table 3. The test
     is ours, as the paper names none: p is the share of pairings of complexities with
-    networks whose mean of the four sign errors is no larger.
+    networks whose sign error along the slice is no larger.
 
     Args:
         complexities: a column per measure, a row per network by its name; larger values
             promise larger errors.
         cells: of ``cells_of``, of one family.
         draws: number of pairings that are drawn above 8 networks; up to 8 all are
-            tried, see ``permutation.permuted_rows``.
+            tried, see ``permuted_rows``.
         seed: of the draws.
 
     Returns:
-        A row per measure, the best mean rank first: n networks, the four sign errors in
+        A row per measure and slice, the best mean rank first: n networks; sign_error in
         [0, 1], NaN below 3 networks; p_value, and p_adjusted by maxT over the measures;
-        band, the mean sign error below which p_adjusted is below 0.05; mean_rank, and
-        best, for the three lowest ranks.
+        mean_rank of the measure over the slices.
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).to_numpy(dtype=float)
@@ -308,18 +305,20 @@ def sign_errors(
     pairings = np.vstack([observed, permuted_rows(observed, draws, seed)])  # (1 + D, n)
     n = np.isfinite(values).sum(0)
     pairs = np.where(n >= _FEWEST_NETWORKS, n * (n - 1) / 2, np.nan)
-    table = pd.DataFrame({"measure": complexities.columns, "n": n})
-    errors = []
+    tables = []
     for name, column in slices.items():
-        # Concordant minus discordant pairs.
-        signed_pairs = pair_counts(values, column.to_numpy()[pairings])[0]
-        errors.append((1 - signed_pairs / pairs) / 2)  # (1 + D, M)
-        table[name] = errors[-1][0]
-    # Negated, since a larger statistic is more extreme for these functions.
-    negated_means = -np.mean(errors, axis=0)
-    table["p_value"] = p_values(negated_means[0], negated_means[1:])
-    table["p_adjusted"] = adjusted_p_values(negated_means[0], negated_means[1:])
-    table["band"] = -band(negated_means[1:])
-    table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
-    table["best"] = table["mean_rank"].rank(method="min") <= _BEST_RANK
+        # Concordant less discordant pairs of each pairing and measure, (1 + D, M).
+        concordance = pair_counts(values, column.to_numpy()[pairings])[0] / pairs
+        of_slice = {
+            "measure": complexities.columns,
+            "slice": name,
+            "n": n,
+            "sign_error": (1 - concordance[0]) / 2,
+            "p_value": p_values(concordance[0], concordance[1:]),
+            "p_adjusted": adjusted_p_values(concordance[0], concordance[1:]),
+        }
+        tables.append(pd.DataFrame(of_slice))
+    table = pd.concat(tables, ignore_index=True)
+    ranks = table.groupby("slice")["sign_error"].rank()
+    table["mean_rank"] = ranks.groupby(table["measure"]).transform("mean")
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)

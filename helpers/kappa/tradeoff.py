@@ -29,38 +29,35 @@ _SHRINKING = 0.6
 _NEIGHBOURS = np.array(list(product((0, -1, 1), repeat=3)))
 
 
-def marginal_fits(
-    levels: Sequence[Array], values: Array
-) -> dict[str, list[Callable[[Array], Array]]]:
-    """Fits of the marginals as functions of SSIM, unseen fraction and log weights.
+def bounds_at(
+    levels: Sequence[Array], values: Array, place: Sequence[float]
+) -> dict[str, float]:
+    """Each of ``BOUNDS`` at a place: its readings along the axes, and their mean.
+
+    A reading is of a polynomial in SSIM, unseen fraction or log weights, fitted to the
+    marginal: of degree 1 for two and three levels, 2 for more.
 
     Args:
         levels: of each axis, see ``statistics.cell_array``.
         values: (S, U, W, 6).
-
-    Returns:
-        For each of ``BOUNDS`` a function for each axis.
+        place: a value of each axis.
     """
-    fits = {}
+    bounds = {}
     for bound, name in BOUNDS.items():
         statistic = values[..., CELL_STATISTICS.index(name)]
-        of_axes = []
-        for axis, of_axis in enumerate(levels):
-            scale = np.log if axis == _WEIGHTS else np.asarray
-            of_axes.append(_fit(of_axis, along_axis(statistic, axis), scale))
-        fits[bound] = of_axes
-    return fits
-
-
-def _fit(
-    levels: Array, values: Array, scale: Callable[[Array], Array]
-) -> Callable[[Array], Array]:
-    if len(levels) == 1:
-        return Polynomial(values)
-    # Degree 1 for two and three levels, 2 for more.
-    degree = min(2, len(levels) // 2)
-    polynomial = Polynomial.fit(scale(levels), values, degree)
-    return lambda level: polynomial(scale(level))
+        readings = {}
+        for number, (axis, of_axis) in enumerate(zip(AXES, levels, strict=True)):
+            scale = np.log if number == _WEIGHTS else np.asarray
+            degree = min(2, len(of_axis) // 2)
+            marginal = along_axis(statistic, number)
+            if degree:
+                fit = Polynomial.fit(scale(of_axis), marginal, degree)
+            else:
+                fit = Polynomial(marginal)  # of one level
+            readings[f"{bound}_by_{axis}"] = float(fit(scale(place[number])))
+        bounds[bound] = float(np.mean(list(readings.values())))
+        bounds |= readings
+    return bounds
 
 
 def trade_off_point(
@@ -106,7 +103,7 @@ def trade_off_point(
     lowest = float(surface(point)[0])
     penalty = float((coordinates(point) ** 2).sum())
     return {
-        **_bounds(marginal_fits(levels, values), place),
+        **bounds_at(levels, values, point),
         **place,
         "F": lowest,
         "penalty": penalty,
@@ -138,21 +135,6 @@ def _surface(levels: Sequence[Array], total: Array) -> RegularGridInterpolator:
             nodes[axis] = of_axis[0] + np.arange(2)
             total = total.repeat(2, axis)
     return RegularGridInterpolator(nodes, total)
-
-
-def _bounds(
-    fits: dict[str, list[Callable[[Array], Array]]], place: dict[str, float]
-) -> dict[str, float]:
-    """Each bound at a place: the mean of its readings along the axes, and these."""
-    bounds = {}
-    for bound, of_axes in fits.items():
-        readings = {
-            f"{bound}_by_{axis}": float(fit(place[axis]))
-            for axis, fit in zip(AXES, of_axes, strict=True)
-        }
-        bounds[bound] = float(np.mean(list(readings.values())))
-        bounds |= readings
-    return bounds
 
 
 def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Array:

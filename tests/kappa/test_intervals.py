@@ -129,7 +129,7 @@ def cells():
 def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(cells):
     grid = statistics.cell_array(cells)
     drawn = grid[1][:, :, :, None] + np.linspace(-0.1, 0.1, 41)[:, None]
-    found = spread(*grid, drawn, 20, 1.0)
+    found = spread(grid[0], drawn, 20, 1.0)
     means = statistics.marginals(cells)
     np.testing.assert_allclose(
         found.marginals["error_mean_low"], means["error_mean"] - 0.095
@@ -137,12 +137,6 @@ def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(ce
     np.testing.assert_allclose(
         found.marginals["kappa_loss_mean_high"], means["kappa_loss_mean"] + 0.095
     )
-    np.testing.assert_allclose(
-        found.fits["error_mean_high"], found.fits["error_mean"] + 0.095
-    )
-    places = found.fits.groupby("axis")["level"].agg(["min", "median", "max"])
-    low, middle, high = places.loc["weights"]
-    assert middle**2 == pytest.approx(low * high, rel=0.01), "sizes are geometric"
     point = tradeoff.trade_off_point(*grid, 1.0)
     assert [found.points[name].median() for name in point] == pytest.approx(
         list(point.values()), rel=1e-5
@@ -150,11 +144,8 @@ def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(ce
     assert np.ptp(found.points["ssim"]) < 1e-6, (
         "what shifts all cells alike moves no point"
     )
-    few = spread(*grid, drawn, 7, 1.0)
-    assert (
-        few.marginals.filter(like="_low").isna().all(axis=None)
-        and few.fits["error_mean"].notna().all()
-    )
+    few = spread(grid[0], drawn, 7, 1.0)
+    assert few.marginals.filter(like="_low").isna().all(axis=None)
 
 
 def test_the_interval_of_a_mean_over_classes_holds_the_truth():

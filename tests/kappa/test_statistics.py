@@ -257,25 +257,14 @@ def test_sign_errors_equal_loops_over_pairs_with_ties_and_holes():
         table | {"constant": np.ones(9), "none": np.nan}, list(models)
     )
     complexities.loc["m3", "a"], complexities.loc["m5", "b"] = np.nan, np.inf
-    found = statistics.sign_errors(complexities.iloc[::-1], cells, draws=20).set_index(
-        "measure"
-    )
+    found = statistics.sign_errors(complexities.iloc[::-1], cells, draws=20)
     slices = statistics.slice_marginals(cells)
-    for measure, column in complexities.items():
-        for name in slices:
-            expected = loop(column.to_numpy(), slices[name].to_numpy())
-            assert found.loc[measure, name] == pytest.approx(expected, nan_ok=True), (
-                measure,
-                name,
-            )
-    assert found["n"].to_dict() == {
-        "a": 8,
-        "b": 8,
-        "c": 9,
-        "huge": 9,
-        "constant": 9,
-        "none": 0,
-    }
+    for row in found.itertuples():
+        column = complexities[row.measure].to_numpy()
+        expected = loop(column, slices[row.slice].to_numpy())
+        assert row.sign_error == pytest.approx(expected, nan_ok=True)
+    counts = found.groupby("measure")["n"].first().to_dict()
+    assert counts == {"a": 8, "b": 8, "c": 9, "huge": 9, "constant": 9, "none": 0}
 
 
 @pytest.fixture
@@ -296,25 +285,30 @@ def test_the_table_ranks_measures_and_its_p_values_are_those_of_all_pairings(fam
         "nearly": [4, 3, 2, 0, 1],
         "half": [4, 3, 0, 1, 2],
     }
-    found = statistics.sign_errors(
-        pd.DataFrame(table, [f"m{n}" for n in range(5)]), family
-    ).set_index("measure")
-    assert found.index.tolist() == ["perfect", "nearly", "half", "constant", "reversed"]
-    assert found["mean_rank"].tolist() == [1, 2, 3, 4, 5]
-    assert found["best"].tolist() == [True, True, True, False, False]
-    for column in statistics.slice_marginals(family):
-        assert found[column].tolist() == pytest.approx([0, 0.1, 0.3, 0.5, 1])
+    networks = [f"m{n}" for n in range(5)]
+    every_slice = statistics.sign_errors(pd.DataFrame(table, networks), family)
+    assert len(every_slice) == 4 * 5
     # All 120 pairings are tried: one has no error, five have at most one pair reversed.
-    assert found["p_value"].tolist() == pytest.approx(
-        [1 / 120, 5 / 120, 29 / 120, 1, 1]
-    )
-    # The least of all five is that of the constant, one half, or less; a pairing and its reverse count alike.
+    # The largest of all five is that of the constant, one half, or better.
     least = [
         min(
             0.5, *(loop(np.array(c, dtype=float), -up[list(p)]) for c in table.values())
         )
         for p in itertools.permutations(range(5))
     ]
-    assert found["p_adjusted"].tolist() == pytest.approx(
-        [np.mean(np.array(least) <= error + 1e-9) for error in (0, 0.1, 0.3, 0.5, 1)]
-    )
+    sign_errors = [0, 0.1, 0.3, 0.5, 1]
+    adjusted = [np.mean(np.array(least) <= error + 1e-9) for error in sign_errors]
+    for _, found in every_slice.groupby("slice"):
+        assert found["measure"].tolist() == [
+            "perfect",
+            "nearly",
+            "half",
+            "constant",
+            "reversed",
+        ]
+        assert found["mean_rank"].tolist() == [1, 2, 3, 4, 5]
+        assert found["sign_error"].tolist() == pytest.approx(sign_errors)
+        assert found["p_value"].tolist() == pytest.approx(
+            [1 / 120, 5 / 120, 29 / 120, 1, 1]
+        )
+        assert found["p_adjusted"].tolist() == pytest.approx(adjusted)

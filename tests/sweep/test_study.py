@@ -338,7 +338,7 @@ def test_a_line_in_a_module_of_pictures_runs_the_notebooks_that_show_them():
     assert behind["report/looking.py"] == ["09"]
     looking = PROJECT_ROOT / "helpers/report/looking.py"
     assert notebooks_with(looking) == ["09_looking_experiment"]
-    assert behind["kappa/report.py"] == ["06"]
+    assert behind["kappa/tables.py"] == ["06"]
     assert behind["ablations/report.py"] == ["05"]
     assert behind["report/cams.py"] == ["03", "05", "09"]
     assert len(behind["report/notebook.py"]) == len(behind["files.py"]) >= 9

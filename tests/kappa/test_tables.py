@@ -1,0 +1,96 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.kappa import statistics, tables, tradeoff
+from helpers.kappa.intervals import Spread
+from tests.kappa.conftest import classes_of
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return statistics.cells_of(classes_of())
+
+
+def spread_of(point, shifts):
+    """A spread whose draws are the point shifted."""
+    draws = [{name: value + shift for name, value in point.items()} for shift in shifts]
+    return Spread(pd.DataFrame(draws), pd.DataFrame())
+
+
+def test_table_2_has_the_papers_rows_with_intervals_beside_the_published_numbers(cells):
+    point = tradeoff.trade_off_point(*statistics.cell_array(cells), 0.5)
+    spreads = {"clip": spread_of(point, np.linspace(-1, 1, 401))}
+    table = tables.table2({"clip": point}, spreads, 8).set_index("quantity")
+    weights = table.loc["weights_millions"]
+    assert weights["value"] == pytest.approx(point["weights"] / 1e6)
+    assert weights["high"] == pytest.approx((point["weights"] + 0.95) / 1e6)
+    others = table.drop("weights_millions")
+    np.testing.assert_allclose(others["low"], others["value"] - 0.95)
+    assert table["published_cifar100_efficientnet"].dropna().to_dict() == {
+        "generalization_bound": 0.6,
+        "diversity_bound": 0.608,
+        "ssim": 0.937,
+        "unseen_fraction": 0.258,
+        "weights_millions": 22.0,
+    }
+    few = tables.table2({"clip": point}, {"clip": spread_of(point, [0.0, 1.0])}, 7)
+    assert few[["low", "high"]].isna().all(axis=None) and few["value"].notna().all()
+
+
+def test_table_3_puts_the_published_measures_and_their_p_values_beside_ours(cells):
+    complexities = pd.DataFrame(
+        {"param_norm": [1.0, 2.0], "l2": [2.0, 1.0]}, index=["a", "b"]
+    )
+    table = tables.table3({"all": statistics.sign_errors(complexities, cells)})
+    assert len(table) == 2 * 4
+    row = table.set_index(["measure", "slice"]).loc[
+        ("param_norm", "error_mean_over_unseen_fraction")
+    ]
+    assert (row["published_imagenet"], row["published_cifar100"]) == (
+        0.366667,
+        0.714286,
+    )
+    assert (row["published_p_imagenet"], row["published_p_cifar100"]) == (
+        4.718e-10,
+        8.786e-10,
+    )
+    assert table.loc[table["measure"] == "l2", "published_imagenet"].isna().all()
+
+
+def test_networks_stand_by_size_with_slices_and_the_divergence_of_cells_not_clean():
+    models = [("a", "clip", 5.0), ("b", "clip", 1.0), ("c", "clip", 2.0)]
+    classes = classes_of((*models, ("d", "other", 1.0)))
+    shift = classes["model"].map({"a": 0.0, "b": 0.3, "c": 0.1, "d": 0.0})
+    cells = statistics.cells_of(classes.assign(error=classes["error"] + shift))
+    table = tables.networks(cells)
+    assert table["model"].tolist() == ["b", "c", "a", "d"]
+    assert table["weights_millions"].tolist() == [1.0, 2.0, 5.0, 1.0]
+    # Classes err by 0.1 to 0.4, and at half added classes by 0.05 more.
+    mean = table.set_index("model")["error_mean_over_unseen_fraction"]
+    assert mean["a"] == pytest.approx(0.25 + 0.025)
+    assert mean["b"] == pytest.approx(0.25 + 0.025 + 0.3)
+    of_a = cells[cells["model"] == "a"]["divergence"]  # 0 in one of its four cells
+    assert table.set_index("model").loc["a", "divergence"] == pytest.approx(
+        of_a.sum() / 3
+    )
+
+
+def test_a_family_has_the_means_of_its_grid_and_its_share_of_wrong_orders(cells):
+    sizes = statistics.averaged(cells)
+    signs = pd.DataFrame(
+        {
+            "family": ["clip"] * 5 + ["efficientnet"],
+            "sign_error": [0.5, 0.6, 0.2, np.nan, 0.9, np.nan],
+        }
+    )
+    table = tables.families(sizes, signs).set_index("family")
+    assert table["networks"].to_dict() == {"efficientnet": 1, "clip": 1}
+    of_clip = sizes[sizes["family"] == "clip"]
+    for name in statistics.CELL_STATISTICS:
+        assert table.loc["clip", name] == pytest.approx(of_clip[name].sum() / 4)
+    assert table.loc["clip", "divergence"] == pytest.approx(
+        of_clip["divergence"].sum() / 3
+    )
+    assert table.loc["clip", "sign_errors_above_half"] == pytest.approx(2 / 4)
+    assert np.isnan(table.loc["efficientnet", "sign_errors_above_half"])
