@@ -106,7 +106,7 @@ def settings(data: StudyData, recipe: Recipe) -> dict[str, Any]:
         recipe: of the training.
     """
     return {
-        "batch_size": 64,
+        "batch_size": 32,
         "learning_rate": 1e-3,
         "optimizer": "adam",
         "weight_decay": 0.0,
