@@ -94,16 +94,13 @@ _LAYOUTS = (
     "auto",
     "ilsvrc",
     "tiny_imagenet",
-    "cub",
     "cifar",
     "coco",
     "csv",
     "labelme",
     "yolo",
-    "voc_folder",
     "voc",
     "class_folders",
-    "top_folders",
 )
 
 

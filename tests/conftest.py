@@ -243,7 +243,7 @@ def voc_folder(classes=("cat", "dog"), count=8) -> dict[str, bytes]:
     return files
 
 
-LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc_folder": voc_folder}
+LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc": voc_folder}
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pandas as pd
 
 from helpers.checkpoints.calibration import class_images, parameters_of
 from helpers.data import layouts
+from helpers.data.annotations import Record
 from helpers.data.decode import Crop, Decoded, decode_all
 from helpers.data.images import ImageSet, StudyData, image_set, load_study_data
-from helpers.data.layouts import Listing, Record
+from helpers.data.layouts import Listing
 from helpers.data.selection import pixel_digest
 from helpers.data.sources import Source, open_source
 from helpers.files import table_of
@@ -366,13 +367,7 @@ def digest(images: ImageSet) -> str:
 
 def _list_source(path: Path, unpacked: Path) -> tuple[Source, Listing]:
     source = open_source(path, unpacked)
-    try:
-        return source, layouts.scan(source, layouts.RECOGNISED)
-    except layouts.NoClassError as fault:
-        raise ValueError(
-            f"{path} must hold a folder of pictures for each class, or another layout "
-            f"of docs/images.md, and no class was found in it: {fault.content}"
-        ) from None
+    return source, layouts.scan(source, layouts.RECOGNISED)
 
 
 def _natural_size(source: Source, records: Sequence[Record], most: int = 25) -> int:

@@ -14,9 +14,8 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 from tqdm.contrib.concurrent import thread_map
 
-from helpers.data.annotations import IN_SHARES, Annotation
-from helpers.data.records import Record
-from helpers.data.sources import Fault, Source
+from helpers.data.annotations import IN_SHARES, Annotation, Record
+from helpers.data.sources import Source
 
 # Pillow's names of the formats that are opened; to open some others, such as
 # PostScript, Pillow would run programs.
@@ -262,26 +261,39 @@ def _area(corners: np.ndarray) -> float:
     return float(width * height) if min(width, height) > 0 else 0.0
 
 
-def boxes_reaching_out(decoded: Sequence[Decoded]) -> list[Fault]:
-    """Make a fault if the boxes of many images lie partly outside of the image.
+def check_boxes(decoded: Sequence[Decoded]) -> None:
+    """Refuse boxes of which many lie outside of their images, or have no area.
 
-    That happens if corners are read as width and height, or if boxes are of images
-    that were made smaller since.
+    That happens if corners are read as width and height, if boxes are shares of the
+    image, or if they are of images that were made smaller since.
 
     Args:
         decoded: images, with boxes or without.
 
-    Returns:
-        The fault in a list; empty if there is none.
+    Raises:
+        ValueError: if boxes of a fifth of the images reach out or lie in their first
+            pixel, or if no box can be used.
     """
-    with_boxes = [image for image in decoded if image.record.boxes]
-    outside = [image for image in with_boxes if image.reaches_out]
-    if len(outside) < max(2, _MANY_IMAGES * len(with_boxes)):
-        return []
-    first = outside[0].record
-    detail = (
-        f"of {len(with_boxes):,} images with boxes {len(outside):,} have some that "
-        f"reach out, such as {first.name} {first.boxes[0]}: are they "
-        "of pictures of another size, or corners in place of width and height?"
-    )
-    return [Fault("", "boxes_reach_out", detail)]
+    annotated = [image for image in decoded if image.record.boxes]
+    outside = [image for image in annotated if image.reaches_out]
+    in_shares = [
+        image
+        for image in annotated
+        if image.record.annotation.size != IN_SHARES
+        and max(map(max, image.record.boxes)) <= 1
+    ]
+    usable = [image for image in annotated if image.boxes]
+    unusable = [] if usable else annotated
+    for images, words in (
+        (in_shares, "are in one pixel"),
+        (outside, "reach out of it"),
+        (unusable, "cannot be used"),
+    ):
+        if len(images) > _MANY_IMAGES * len(annotated):
+            record = images[0].record
+            raise ValueError(
+                f"of {len(annotated):,} images with boxes {len(images):,} have some "
+                f"that {words}, such as {record.name} {record.boxes[0]}: are they "
+                "shares, of pictures of another size, or corners in place of width and "
+                "height? See docs/images.md"
+            )

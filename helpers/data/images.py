@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from helpers.data import layouts, sources, synthetic
-from helpers.data.decode import Decoded, boxes_reaching_out, decode_all
-from helpers.data.layouts import Listing, Record
-from helpers.data.selection import NO_TEST_IMAGES, Choice, pixel_digest, select
+from helpers.data.annotations import Record
+from helpers.data.decode import Decoded, check_boxes, decode_all
+from helpers.data.layouts import Listing
+from helpers.data.selection import SYNTHETIC, Choice, pixel_digest, select
 from helpers.files import (
     LABELS,
     MANIFEST,
@@ -36,9 +37,8 @@ from helpers.files import (
 )
 
 # Raised when the meaning of what is kept changes: older files are then never used.
-_FORMAT = 5
+_FORMAT = 6
 SPLITS = ("train", "test")
-SYNTHETIC = "synthetic"  # the data source that is rendered
 _SCENES = 60  # rendered training images of a class, where no number is asked for
 _TENSORS = ("images", "labels", "boxes")
 _TABLES = ("index", "faults", "classes")
@@ -268,10 +268,8 @@ def _study_data(
     Raises:
         ValueError: if no image is left to choose.
     """
-    needs_boxes = listing.layout in layouts.WITH_BOXES or any(
-        image.boxes for image in decoded if image.record.split == "train"
-    )
-    listing.faults.extend(boxes_reaching_out(decoded))
+    needs_boxes = any(image.boxes for image in decoded if image.record.split == "train")
+    check_boxes(decoded)
     # select appends the images that it leaves out to these faults
     chosen = select(listing.classes, decoded, needs_boxes, listing.faults, choice)
     faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
@@ -323,92 +321,36 @@ def _nothing_left(words: str, listed: int, faults: pd.DataFrame, choice: Choice)
     """One sentence that says why a split is empty."""
     return (
         f"{words} is left in {choice.data_path or choice.data_source}, of {listed} "
-        f"listed; faults: {_counted(faults)}; put usable images there, or change "
+        f"listed; faults: {_in_words(faults)}; put usable images there, or change "
         f"images_per_class {choice.images_per_class}, "
         f"test_images_per_class {choice.test_images_per_class}, "
         f"minimum_images_per_class {choice.minimum_images_per_class}"
     )
 
 
-# Faults by which a class or whole files are left out; notebook 01 and ``--new`` list
-# them first.
-_COSTLY = (
-    "unknown_class",
-    NO_TEST_IMAGES,
-    "class_with_too_few_images",
-    "boxes_in_shares",
-    "boxes_reach_out",
-    "image_in_no_list",
-    "labels_alike",
-    "class_without_name",
-    "link_not_followed",
-    "name_not_usable",
-    layouts.NOT_UNDERSTOOD,
-    layouts.NOT_READ,
-    "missing_image",
-)
+def _in_words(faults: pd.DataFrame) -> str:
+    return "; ".join(sentences_of_faults(faults.itertuples())) or "none"
 
 
-_UNUSABLE_BOXES = ("box_without_area", "box_outside_dropped")
-# Faults of single images, of which only the number and the first are listed: in words,
-# of one image and of several.
-_COUNTED = {
-    "unreadable_image": ("image cannot be read", "images cannot be read"),
-    "unusable_box": ("box cannot be used", "boxes cannot be used"),
-}
-
-
-def sentences_of_faults(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
+def sentences_of_faults(faults: Iterable[sources.Fault]) -> list[str]:
     """Sentences on what a source holds and a study leaves out.
 
     Args:
         faults: those of a listing, or the rows of ``StudyData.faults``.
-        most: most sentences; the last one counts those that are cut.
 
     Returns:
-        One sentence per kind of fault or file: images, then classes and files.
+        One sentence per kind of fault, with its number and its first one.
     """
-    details = defaultdict(list)
+    by_kind = defaultdict(list)
     for fault in faults:
-        kind = "unusable_box" if fault.fault in _UNUSABLE_BOXES else fault.fault
-        details[kind].append(fault)
+        by_kind[fault.fault].append(fault)
     sentences = []
-    for kind, (singular, plural) in _COUNTED.items():
-        count = len(details[kind])
-        if count:
-            first = details[kind][0]
-            words = singular if count == 1 else plural
-            sentences.append(f"{count:,} {words}, such as {first.name}: {first.detail}")
-    for kind in _COSTLY:
-        sentences += _sentences(kind, details[kind])
-    if len(sentences) > most:
-        rest = len(sentences) - most + 1
-        sentences[most - 1 :] = [f"{rest} further kinds of files are not read"]
+    for kind, of_kind in by_kind.items():
+        first = of_kind[0]
+        words = f"{len(of_kind):,} × {kind.replace('_', ' ')}"
+        example = f"{first.name or first.class_id}: {first.detail}".rstrip(": ")
+        sentences.append(f"{words}, such as {example}")
     return sentences
-
-
-def _sentences(kind: str, faults: Sequence[sources.Fault]) -> list[str]:
-    """One sentence on all classes with a kind of fault, and one on each file."""
-    classes = [fault for fault in faults if fault.class_id]
-    files = [fault for fault in faults if not fault.class_id]
-    sentences = [f"{fault.name}: {fault.detail}".lstrip(": ") for fault in files]
-    if classes:
-        words = kind.replace("_", " ")
-        names = ", ".join(f"{fault.class_id} ({fault.detail})" for fault in classes[:5])
-        more = f" and {len(classes) - 5} more" if len(classes) > 5 else ""
-        sentences.append(f"{words}, left out of training and test: {names}{more}")
-    return sentences
-
-
-def _counted(faults: pd.DataFrame) -> str:
-    """Words with the number of faults of each kind and its first one, or "none"."""
-    sentences = []
-    for kind, rows in faults.groupby("fault"):
-        first = rows.iloc[0]
-        example = f"{first['name'] or first['class_id']}: {first['detail']}"
-        example = example.rstrip(": ")[:200]
-        sentences.append(f"{len(rows)} {kind} (such as {example})")
-    return ", ".join(sentences) or "none"
 
 
 def image_set(
@@ -507,7 +449,7 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
         class_id = data.classes["class_id"].item()
         raise ValueError(
             f"only the class {class_id} is left, and a classifier needs 2; faults: "
-            f"{_counted(data.faults)}"
+            f"{_in_words(data.faults)}"
         )
     manifest = {
         "fingerprint": data.fingerprint,

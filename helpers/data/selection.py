@@ -6,11 +6,20 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 from helpers.data.decode import Decoded
 from helpers.data.sources import Fault
 
 NO_TEST_IMAGES = "class_without_test_images"
+SYNTHETIC = "synthetic"  # the data source that is rendered
+_AT_A_TIME = 1024  # training images that are compared
+_THUMBNAIL = 16  # side, pixels
+# Correlation of the thumbnails of two images from which on they are one photograph. Of
+# Tiny ImageNet's images no two distinct ones reach 0.97.
+_SAME_PHOTOGRAPH = 0.98
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,8 @@ def select(
     Random numbers are seeded by class, so that the images of a class do not depend on
     other classes. A source without test images has some of its training images held out
     for the test. A class without a test image is left out of training as well, unless
-    no class has one: a gap compares accuracies over the same classes.
+    no class has one: a gap compares accuracies over the same classes. Training images
+    that show the photograph of a held-out test image are left out.
 
     Args:
         class_ids: classes in the order of their labels.
@@ -67,16 +77,97 @@ def select(
         training, test = _usable_images(class_id, pools, needs_boxes, hold_out, choice)
         if len(training) < choice.minimum_images_per_class:
             detail = f"{len(training)}{' with a box' if needs_boxes else ''}"
-            kind = "class_with_too_few_images"
-            faults.append(Fault("", kind, detail, class_id, "train"))
+            faults.append(
+                Fault("", "class_with_too_few_images", detail, class_id, "train")
+            )
             continue
         chosen[class_id] = _requested_number(class_id, training, test, pools, choice)
-        faults += _shortages(class_id, training, test, choice)
+        faults += _shortages(class_id, *chosen[class_id], choice)
+    if choice.data_source != SYNTHETIC:
+        _tell_copies_of_test(chosen, faults, hold_out)
     _leave_out_without_test(chosen, faults)
     return {
         "train": [image for training, _ in chosen.values() for image in training],
         "test": [image for _, test in chosen.values() for image in test],
     }
+
+
+def _tell_copies_of_test(
+    chosen: dict[str, tuple[list[Decoded], list[Decoded]]],
+    faults: list[Fault],
+    hold_out: bool,
+) -> None:
+    """Make a fault of each training image that shows a test image.
+
+    With ``hold_out`` they are left out: the source itself does not divide them.
+    """
+    copies = copies_of_test(
+        [image for training, _ in chosen.values() for image in training],
+        [image for _, test in chosen.values() for image in test],
+    )
+    left_out = ", and is left out" if hold_out else ""
+    for class_id, (training, test) in chosen.items():
+        for image in training:
+            name = copies.get(image.record.name)
+            if name:
+                detail = f"it shows the test image {name}{left_out}"
+                faults.append(image.record.fault("copy_of_test_image", detail))
+        if hold_out and copies:
+            others = [image for image in training if image.record.name not in copies]
+            chosen[class_id] = others, test
+
+
+def copies_of_test(
+    training: Sequence[Decoded], test: Sequence[Decoded]
+) -> dict[str, str]:
+    """Find training images that show the photograph of a test image again.
+
+    They do if their thumbnails, mirrored or not, correlate by ``_SAME_PHOTOGRAPH``:
+    whatever was saved anew, made lighter or smaller. Roboflow names its copies, also
+    turned and cut ones, after the photograph: ``NAME.rf.HASH.jpg``.
+
+    Args:
+        training: images with pixels.
+        test: images with pixels.
+
+    Returns:
+        Name of the test image by the name of the training image.
+    """
+    if not training or not test:
+        return {}
+    upright = _thumbnails(test)
+    both_ways = normalize(torch.cat([upright, upright.flip(-1)]).flatten(1))
+    photographs = {_photograph(image): image.record.name for image in test}
+    photographs.pop("", None)
+    copies = {}
+    for start in range(0, len(training), _AT_A_TIME):
+        images = training[start : start + _AT_A_TIME]
+        thumbnails = normalize(_thumbnails(images).flatten(1))
+        correlations, rows = (thumbnails @ both_ways.T).max(1)
+        for image, correlation, row in zip(images, correlations, rows, strict=True):
+            name = photographs.get(_photograph(image))
+            if correlation >= _SAME_PHOTOGRAPH:
+                name = test[int(row) % len(test)].record.name
+            if name:
+                copies[image.record.name] = name
+    return copies
+
+
+def _thumbnails(images: Sequence[Decoded]) -> Tensor:
+    """(N, 16, 16) grey values less their mean."""
+    grey = [image.pixels.mean(0, dtype=np.float32) for image in images]
+    small = [
+        adaptive_avg_pool2d(torch.from_numpy(pixels)[None], _THUMBNAIL)
+        for pixels in grey
+    ]
+    thumbnails = torch.cat(small)
+    return thumbnails - thumbnails.mean((1, 2), keepdim=True)
+
+
+def _photograph(image: Decoded) -> str:
+    """Class and name of the photograph that Roboflow copied; "" for no such copy."""
+    name, is_copy, _ = image.record.name.rpartition(".rf.")
+    return f"{image.record.class_id}/{name.rpartition('/')[2]}" if is_copy else ""
 
 
 def _usable_images(

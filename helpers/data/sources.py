@@ -19,7 +19,7 @@ from helpers.files import inside
 
 # Characters in names that tables, figures and other systems cannot hold; those from
 # \ud800 on stand for bytes that are not UTF-8.
-_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
+UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
 _NAMES_LEFT_OUT = (
     "names with a backslash, a control character or bytes that are not UTF-8; "
     "rename those"
@@ -32,8 +32,10 @@ _IMAGE = re.compile(
     r".*\.(jpe?g|jpe|jfif|png|bmp|dib|gif|tiff?|webp|p[bgnp]m|jp2|j2k)",
     re.IGNORECASE | re.DOTALL,
 )
-# Folders that lie beside folders of classes and may hold lists of images.
-LIST_FOLDERS = {"imagesets", "list", "lists", "meta", "metadata", "split", "splits"}
+# How the names of folders of systems begin: recycle bins, thumbnails, caches.
+_OF_SYSTEM = re.compile(
+    r"[.@$_#~].*|system volume information|lost\+found|recycler", re.IGNORECASE
+)
 _UTF8_FLAG = 0x800  # of a file in a zip whose name is UTF-8
 
 
@@ -66,22 +68,21 @@ def to_nfc(text: str) -> str:
 class Source:
     """A folder and the files below it.
 
-    Hidden files, links that lead out of the folder, and files with unusable names are
-    left out.
+    Hidden files, folders of systems, links that lead out of the folder, and files with
+    unusable names are left out.
 
     Attributes:
         root: the folder.
         names: paths of the files below it, sorted.
         images: those of the paths that have the ending of an image.
         opened: paths of the files that were read.
-        faults: a fault for links and one for names that were left out.
+        faults: what was left out, counted by its kind.
     """
 
     def __init__(self, root: Path, classes: Sequence[str] = ()) -> None:
         """List the files.
 
-        Among folders of which some are named as ``classes``, only these are entered,
-        and folders of lists, such as ``meta``.
+        Among folders of which some are named as ``classes``, only these are entered.
 
         Args:
             root: the folder.
@@ -92,37 +93,32 @@ class Source:
         self.opened: set[str] = set()
         self.faults: list[Fault] = []
         self._links: list[str] = []
+        passed_over: list[str] = []
         wanted = {to_nfc(name) for name in classes}
         for parent, folders, files in os.walk(root, onerror=_raise):
             prefix = "" if parent == str(root) else f"{os.path.relpath(parent, root)}/"
             self._note_unusable(prefix, [*folders, *files])
-            links = {name for name in folders if os.path.islink(f"{parent}/{name}")}
+            links = [name for name in folders if os.path.islink(f"{parent}/{name}")]
             self._links += [f"{prefix}{name}" for name in links if _usable(name)]
-            has_wanted = any(to_nfc(name) in wanted for name in folders)
+            of_system = [name for name in folders if _OF_SYSTEM.fullmatch(name)]
+            passed_over += [f"{prefix}{name}" for name in of_system if _usable(name)]
             # os.walk enters the folders that remain in this list.
-            folders[:] = [
-                name
-                for name in folders
-                if _usable(name)
-                and name not in links
-                and (
-                    not has_wanted
-                    or to_nfc(name) in wanted
-                    or name.lower() in LIST_FOLDERS
-                )
-            ]
+            folders[:] = filter(_usable, set(folders).difference(links, of_system))
+            if any(to_nfc(name) in wanted for name in folders):
+                folders[:] = [name for name in folders if to_nfc(name) in wanted]
             self.names += self._usable_files(parent, prefix, files)
         self.names.sort()
-        # Reversed, so that of names that differ in case alone the first is found.
-        self._by_small_letters = {name.lower(): name for name in reversed(self.names)}
         self.images = [name for name in self.names if _IMAGE.fullmatch(name)]
-        if self._links:
-            detail = f"{len(self._links)} {_LINKS_LEFT_OUT}"
-            self.faults.append(Fault(min(self._links), "link_not_followed", detail))
+        for kind, paths, words in (
+            ("link_not_followed", self._links, _LINKS_LEFT_OUT),
+            ("folder_passed_over", passed_over, "folders of systems are passed over"),
+        ):
+            if paths:
+                self.faults.append(Fault(min(paths), kind, f"{len(paths)} {words}"))
 
     def _note_unusable(self, prefix: str, names: Sequence[str]) -> None:
         """Add a fault for the names in a folder that cannot be used."""
-        unusable = [name for name in names if _UNUSABLE.search(name)]
+        unusable = [name for name in names if UNUSABLE.search(name)]
         if unusable:
             path = f"{prefix}{min(unusable)}"
             printable = path.encode("utf-8", "backslashreplace").decode()
@@ -138,6 +134,8 @@ class Source:
         """
         root = os.path.realpath(self.root)
         for name in filter(_usable, files):
+            if name.startswith("."):
+                continue
             path = f"{parent}/{name}"
             if os.path.islink(path):
                 target = os.path.realpath(path)
@@ -145,30 +143,6 @@ class Source:
                     self._links.append(f"{prefix}{name}")
                     continue
             yield f"{prefix}{name}"
-
-    def find_ignoring_case(self, path: str) -> str:
-        """Find a file whose path is equal up to case, such as ``a.TXT`` for ``a.txt``.
-
-        Args:
-            path: of a file, in letters of any case.
-
-        Returns:
-            The path with the letters that it has in the source; "" if there is no such
-            file.
-        """
-        return self._by_small_letters.get(path.lower(), "")
-
-    def read_if_there(self, path: str) -> bytes:
-        """Read a file whose path is equal up to case; empty if there is none.
-
-        Args:
-            path: of a file, in letters of any case.
-
-        Raises:
-            ValueError, OSError: as ``read``.
-        """
-        name = self.find_ignoring_case(path)
-        return self.read(name) if name else b""
 
     def read(self, name: str) -> bytes:
         """Read the bytes of a regular file of the folder.
@@ -192,8 +166,7 @@ def _raise(fault: OSError) -> None:
 
 
 def _usable(name: str) -> bool:
-    hidden = name.startswith(".") or name == "__MACOSX"
-    return not hidden and not _UNUSABLE.search(name)
+    return not UNUSABLE.search(name)
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:

@@ -69,12 +69,8 @@ def coco(images, categories, annotations):
 
 
 def class_folders(top="", count=6, classes=("cat", "dog")):
-    """A folder per class without any annotation, some images deeper."""
-    names = [
-        f"{top}{name}/{'deep/' * (image == 0)}{image}.png"
-        for name in classes
-        for image in range(count)
-    ]
+    """A folder per class without any annotation."""
+    names = [f"{top}{name}/{image}.png" for name in classes for image in range(count)]
     return {
         name: jpeg(len(top) * 1000 + number, kind="PNG")
         for number, name in enumerate(names)
@@ -171,38 +167,4 @@ def labelme_source(count=12):
         table = {"shapes": [shape], "imageWidth": 20, "imageHeight": 16}
         files[f"photos/{image}.jpg"] = jpeg(image)
         files[f"photos/{image}.json"] = json.dumps(table).encode()
-    return files
-
-
-def cub_source(classes=("001.Auk", "002.Owl"), count=8):
-    """CUB-200: tables by number, every fourth image for testing, and masks beside."""
-    names = [f"{name}/{image}.jpg" for name in classes for image in range(count)]
-    files = {f"images/{name}": jpeg(number) for number, name in enumerate(names)}
-    files |= {
-        f"segmentations/{name.replace('jpg', 'png')}": jpeg(99, mode="L", kind="PNG")
-        for name in names
-    }
-    tables = {
-        "images": [f"{number} {name}" for number, name in enumerate(names)],
-        "bounding_boxes": [
-            f"{number} 5.0 2.0 10.0 8.0" for number in range(len(names))
-        ],
-        "train_test_split": [
-            f"{number} {int(number % 4 > 0)}" for number in range(len(names))
-        ],
-    }
-    return files | {
-        f"{name}.txt": "\n".join(lines).encode() for name, lines in tables.items()
-    }
-
-
-def stanford_dogs(classes=("n01-Chihuahua", "n02-Pug"), count=6):
-    """A folder per class, and a tree of Pascal VOC XML without an ending."""
-    files = {}
-    for number, name in enumerate(classes):
-        for image in range(count):
-            files[f"Images/{name}/{name[:3]}_{image}.jpg"] = jpeg(100 * number + image)
-            files[f"Annotation/{name}/{name[:3]}_{image}"] = voc(
-                (5, 2, 15, 10), name=name[4:]
-            )
     return files

@@ -1,4 +1,4 @@
-"""Annotations by hand, and what is wrong with them."""
+"""Parsers of annotation files: what each reads, and that nothing is read as if."""
 
 import json
 
@@ -6,10 +6,10 @@ import pytest
 
 from helpers.data.annotations import (
     Annotation,
+    of_largest,
     parse_coco,
     parse_csv,
     parse_labelme,
-    parse_names,
     parse_tiny_boxes,
     parse_voc,
     parse_yolo,
@@ -17,276 +17,178 @@ from helpers.data.annotations import (
 from tests.conftest import voc
 from tests.data.conftest import coco
 
-
-def test_voc_by_hand_in_any_namespace():
-    given = voc((1, 2, 3, 4), (5.5, 6, 7, 8), size=(500, 333), name="n1")
-    found = parse_voc(given)
-    assert found == Annotation(
-        (("n1", (1, 2, 3, 4)), ("n1", (5.5, 6, 7, 8))), (500, 333)
-    )
-    assert (
-        parse_voc(
-            b"\xef\xbb\xbf"
-            + given.replace(
-                b"<annotation>", b'<annotation xmlns="http://example.org/voc">'
-            )
-        )
-        == found
-    )
-    assert [
-        parse_voc(voc(size=size)).size for size in (None, (0, 0), ("inf", 9), ("?", 9))
-    ] == [None] * 4  # as some tools write "unknown"
+NAMES = {0: "cat", 1: "dog"}
 
 
-BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><annotation><object><name>&b;</name></object></annotation>'
-OUTSIDE = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/hostname">]><annotation><object><name>&f;</name></object></annotation>'
-ENCODED = [
-    f'<?xml version="1.0" encoding="{name}"?>'.encode() + voc((1, 1, 9, 9))
-    for name in ("klingon", "utf-7", "utf-16", "")
-]
+def labelme(points, kind="rectangle"):
+    shape = {"label": "cat", "shape_type": kind, "points": points}
+    return json.dumps({"shapes": [shape], "imageWidth": 20, "imageHeight": 16}).encode()
+
+
+def test_a_voc_file_has_labels_boxes_and_the_size():
+    found = parse_voc(voc((1, 2, 3, 4), (5, 6, 7, 8), name="cat"))
+    assert found.objects == (("cat", (1, 2, 3, 4)), ("cat", (5, 6, 7, 8)))
+    assert found.size == (20, 16)
+    assert parse_voc(voc((1, 2, 3, 4), size=(0, 0))).size is None
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        *(
-            b"",
-            b"not xml",
-            b"<annotation><object></annotation>",
-            voc((1, 2, 3, "x")),
-            voc((1, 2, 3, "nan")),
-            voc((1, 2, 3, "inf")),
-        ),
-        *(
-            b"<annotation><object><name>a</name></object></annotation>",
-            BOMB,
-            OUTSIDE,
-            *ENCODED,
-        ),
-    ],
-)
-def test_malformed_xml_and_entities_are_refused(content):
-    assert parse_voc(content).fault
-
-
-def test_tiny_boxes_by_hand_and_a_wrong_line_costs_one_image():
-    found = parse_tiny_boxes(
-        b"\xef\xbb\xbfx.JPEG\t1\t2\t3\t4\ny.JPEG\t1\t2\t3\nx.JPEG\t5\t6\t7\t8\r\n\nz.JPEG\t1\t2\tq\t4\nx.JPEG\t1\t2\t3\t4"
-    )
-    assert found["x.JPEG"].boxes == (
-        (1, 2, 3, 4),
-        (5, 6, 7, 8),
-    )  # a line that stands twice says nothing new
-    assert found["y.JPEG"].fault == "['1', '2', '3'] is not a box of 4 finite numbers"
-    assert found["z.JPEG"].fault
-    assert parse_tiny_boxes(b"v.JPEG\tn1\t1\t2\t3\t4")["v.JPEG"].objects == (
-        ("n1", (1, 2, 3, 4)),
-    )
-
-
-def test_a_csv_has_boxes_or_none_in_columns_of_any_order():
-    lines = [
-        "label, Path,x0,y0,x1,y1",
-        'cat,"a,b.png",1,2,3,4',
-        'dog,"a,b.png",5,6,7,8',
-        "",
-        "dog,c.png,,,,",
-        "dog,d.png,1,2,,",
-    ]
-    found = parse_csv("\n".join([*lines, 'cat,"e', "cat,f.png"]).encode("utf-8-sig"))
-    assert found["a,b.png"].objects == (("cat", (1, 2, 3, 4)), ("dog", (5, 6, 7, 8)))
-    assert (
-        found["c.png"]
-        == found["f.png"]._replace(objects=(("dog", None),))
-        == Annotation((("dog", None),))
-    )
-    assert found["d.png"].fault
-    assert parse_csv(b"path;label;x0;y0;x1;y1\r\na.png;cat;1;2;3;4")["a.png"].boxes == (
-        (1, 2, 3, 4),
-    )
-    with pytest.raises(ValueError, match="field larger"):
-        parse_csv(b"path,label\n" + b"a" * 200_000)
-    for content in (b"", b"name,class\na,b"):
-        with pytest.raises(ValueError, match="names no columns path and label"):
-            parse_csv(content)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "filename,class,xmin,ymin,xmax,ymax\n{},cat,1,2,3.5,4",
-        "image_id,label,x,y,w,h\n{},cat,1,2,2.5,2",
-        "file_name,label,x,y,width,height\n{},cat,1,2,2.5,2",
-        "path\tlabel\tx0\ty0\tx1\ty1\n{}\tcat\t1\t2\t3.5\t4",
-        "path;label;x0;y0;x1;y1\r\n{};cat;1,0;2,0;3,5;4,0\r\n",
-    ],
-)
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_csv_of_other_tools_has_the_same_box(lines, encoding):
-    found = parse_csv(lines.format("tür.png").encode(encoding))
-    assert found == {"tür.png": Annotation((("cat", (1, 2, 3.5, 4)),))}
-
-
-def test_width_and_height_beside_corners_are_of_the_image():
-    head = b"filename,width,height,class,xmin,ymin,xmax,ymax\n"
-    assert parse_csv(head + b"a.png,32,16,cat,1,2,3,4")["a.png"].size == (32, 16)
-
-
-def test_a_class_of_yolo_written_as_a_float_has_its_name():
-    assert parse_yolo(b"1.0 0.5 0.5 1 1", {"1": "dog"}).objects[0][0] == "dog"
-    assert parse_yolo(b"2.0 0.5 0.5 1 1", {"1": "dog"}).objects[0][0] == "2"
-    saved = b"1.000000000000000000e+00 5e-1 5e-1 1e+00 1e+00"
-    assert parse_yolo(saved, {"1": "dog"}).objects == (("dog", (0, 0, 1, 1)),)
-
-
-def test_a_mask_of_runs_without_a_box_is_named():
-    table = json.loads(coco([("a.png", 9, 9)], ["cat"], [(0, 1, 2, 3, 4, 5)]))
-    (mark,) = table["annotations"]
-    mark["segmentation"] = {"size": [9, 9], "counts": "51n"}
-    assert parse_coco(json.dumps(table).encode())["a.png"].boxes
-    del mark["bbox"]
-    assert "mask of runs" in parse_coco(json.dumps(table).encode())["a.png"].fault
-
-
-def test_a_csv_whose_letters_or_numbers_are_not_known_is_named():
-    with pytest.raises(ValueError, match="not UTF-8; save it as UTF-8"):
-        parse_csv("path,label\na.png,tür".encode("latin-1"))
-    found = parse_csv(b"path,label,x,y,w,h\na.png,cat,1,2,,4\nb.png,cat,,,,")
-    assert "is not a box of 4 finite numbers" in found["a.png"].fault
-    assert found["b.png"] == Annotation((("cat", None),))
-
-
-def test_coco_by_hand():
-    given = json.loads(
-        coco(
-            [("a.png", 20, 16), ("b.png", 0, 0), ("c.png", 9, 9)],
-            ["cat", "dog"],
-            [(0, 1, 2, 3, 4, 5), (2, 0, 1, 1, 2)],
-        )
-    )
-    given["annotations"].append(
-        {"image_id": 8, "category_id": 3, "bbox": [0, 0, 9, 9], "iscrowd": 1}
-    )
-    given["images"] += [
-        {"id": 5, "file_name": "d.png", "width": None},
-        {"id": 6, "file_name": "e.png", "width": float("inf"), "height": 9},
-    ]
-    found = parse_coco(json.dumps(given).encode())
-    assert found["a.png"] == Annotation((("dog", (2, 3, 6, 8)),), (20, 16))
-    assert [found[name] for name in ("b.png", "d.png", "e.png")] == [Annotation(())] * 3
-    assert found["c.png"].fault
-    for content in (
-        b"",
-        b"[]",
-        b"{",
-        b"[" * 100_000,
-        b'{"images": 1, "annotations": [], "categories": []}',
-    ):
-        with pytest.raises(ValueError, match=r"as COCO has them|it is not JSON"):
-            parse_coco(content)
-
-
-def test_yolo_by_hand():
-    found = parse_yolo(b"1 0.5 0.5 0.5 0.25\n\n7 0.25 0.25 0.5 0.5\n", {"1": "cat"})
-    assert found == Annotation(
-        (("cat", (0.25, 0.375, 0.75, 0.625)), ("7", (0.0, 0.0, 0.5, 0.5))), (1, 1)
-    )
-    for content in (
-        b"1 0.5 0.5 0.5",
-        b"1 x 1 1 1",
-        b"1 x 1 1 1 2 2",
-    ):
-        assert parse_yolo(content, {}).fault
-    assert "divide pixels by its width" in parse_yolo(b"1 24 30 12 9", {}).fault
-    outline = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9", {"0": "cat"})
-    assert outline.objects == (("cat", (0.1, 0.2, 0.4, 0.9)),)
-    assert parse_yolo(b"-1 0.5 0.5 1 1", {}).fault == "-1 is not the number of a class"
-    certain = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9 0.77", {"0": "cat"})
-    assert certain == outline
-    certain = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.77", {"0": "cat"})
-    assert certain.boxes == ((0.25, 0.375, 0.75, 0.625),)
-    pose = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.1 0.1", {}, keypoints=True)
-    assert pose.boxes == ((0.25, 0.375, 0.75, 0.625),)
-
-
-def test_labelme_by_hand():
-    shapes = [
-        ("cat", "rectangle", [[8, 9], [2, 3]]),
-        ("cat", "polygon", [[1, 1], [5, 2], [3, 7]]),
-        ("dog", "circle", [[10, 10], [13, 14]]),
-        ("dog", "point", [[1, 1]]),
-    ]
-    table = {
-        "shapes": [
-            {"label": label, "shape_type": kind, "points": points}
-            for label, kind, points in shapes
-        ],
-        "imageWidth": 20,
-        "imageHeight": 16,
-    }
-    assert parse_labelme(json.dumps(table).encode()) == Annotation(
+        (b"", "it is not XML"),
+        (voc((1, 2, 3, "x")), "is not a box of 4 finite numbers"),
+        (voc((1, 2, 3, "nan")), "is not a box of 4 finite numbers"),
+        (voc((1, 2, 3, 4), name=""), "cannot be the name of a class"),
+        (voc((1, 2, 3, 4), name="../cat"), "cannot be the name of a class"),
         (
-            ("cat", (2, 3, 8, 9)),
-            ("cat", (1, 1, 5, 7)),
-            ("dog", (5, 5, 15, 15)),
-            ("dog", None),
+            b"<annotation><object><name>a</name><robndbox><cx>1</cx></robndbox>"
+            b"</object></annotation>",
+            "an object has name, robndbox and no bndbox",
         ),
-        (20, 16),
+        (
+            b'<!DOCTYPE a [<!ENTITY e SYSTEM "file:///etc/hostname">]><annotation>'
+            b"<object><name>&e;</name></object></annotation>",
+            "EntitiesForbidden",
+        ),
+    ],
+)
+def test_a_voc_file_of_another_kind_is_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        parse_voc(content)
+
+
+def test_a_shape_of_labelme_has_the_box_around_its_points():
+    corners = [[9, 2], [3, 7]]
+    assert parse_labelme(labelme(corners)).objects == (("cat", (3, 2, 9, 7)),)
+    turned = [[5, 1], [9, 4], [7, 8], [3, 5]]
+    for kind in ("rotation", "polygon", None):
+        assert parse_labelme(labelme(turned, kind)).boxes == ((3, 1, 9, 8),)
+    for kind in ("point", "circle", "linestrip", "mask"):
+        with pytest.raises(ValueError, match=f"a shape is a {kind}, no rectangle"):
+            parse_labelme(labelme(corners, kind))
+
+
+def test_a_line_of_yolo_is_a_centre_and_a_size():
+    found = parse_yolo(b"1 0.5 0.25 0.5 0.5\n\n0 0.5 0.5 1 1\r\n", NAMES)
+    assert found.objects == (("dog", (0.25, 0, 0.75, 0.5)), ("cat", (0, 0, 1, 1)))
+    assert found.size == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0 0.5 0.5 0.5", "a line has 4 numbers"),
+        ("0 0.5 0.5 0.5 0.5 0.9", "a line has 6 numbers"),  # a confidence, or a track
+        ("0 0.5 0.5 0.5 0.5 0.9 3", "a line has 7 numbers"),  # both, or an outline
+        ("0 0.1 0.1 0.9 0.1 0.9 0.9", "a line has 7 numbers"),
+        ("0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6", "a line has 9 numbers"),  # key points
+        ("0 24 24 10 10", "are no shares of the image"),
+        ("0 0.5 0.5 -0.5 0.5", "are no shares of the image"),
+        ("0 0.5 0.5 0.5 nan", "is not a box of 4 finite numbers"),
+        ("2 0.5 0.5 0.5 0.5", "the class 2 has no name"),
+        ("cat 0.5 0.5 0.5 0.5", "the class cat has no name"),
+    ],
+)
+def test_any_other_line_of_yolo_is_refused(line, message):
+    with pytest.raises(ValueError, match=message):
+        parse_yolo(line.encode(), NAMES)
+
+
+def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
+    table = json.loads(
+        coco([("a.jpg", 20, 16)], ["cat"], [(0, 0, 1, 2, 3, 4), (0, 0, 0, 0, 0, 0)])
     )
-    table["shapes"][0]["points"] = [["a", 1], [2, 3]]
-    assert parse_labelme(json.dumps(table).encode()).fault
-    for content in (b"", b"[]", b'{"images": []}'):
-        with pytest.raises(
-            ValueError, match=r"no shapes as labelme has them|it is not JSON"
-        ):
-            parse_labelme(content)
+    polygon = [[5, 1, 9, 4, 7, 8], [3, 5, 4, 6, 4, 5]]
+    table["annotations"][1]["segmentation"] = polygon
+    table["annotations"].append(table["annotations"][0] | {"iscrowd": 1})
+    found = parse_coco(json.dumps(table).encode())["a.jpg"]
+    assert found.objects == (("cat", (1, 2, 4, 6)), ("cat", (3, 1, 9, 8)))
+    assert found.size == (20, 16)
 
 
-def test_coco_of_outlines_ids_as_text_and_objects_of_no_image():
-    table = {
-        "images": [{"id": "7", "file_name": "a.png"}, {"id": 8, "file_name": "b.png"}],
-        "categories": [{"id": "1", "name": "cat"}, {"id": 2, "name": "dog"}],
-        "annotations": [
-            {
-                "image_id": 7,
-                "category_id": 1.0,
-                "segmentation": [[1, 5, 4, 2, 3, 9], [0, 3, 2, 3, 2, 4]],
-            },
-            {"image_id": "8", "category_id": "2", "segmentation": []},
-            {"image_id": 8, "category_id": 2, "bbox": []},
-        ],
-    }
-    assert parse_coco(json.dumps(table).encode()) == {
-        "a.png": Annotation((("cat", (0, 2, 4, 9)),)),
-        "b.png": Annotation((("dog", None), ("dog", None))),
-    }
-    table["images"] = [{"id": 9, "file_name": "a.png"}]
-    with pytest.raises(ValueError, match="none of its 3 objects is of an image"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_id": 99}, "is of the image 99, which is not listed"),
+        ({"bbox": [1, 2, 3, 4, 0.5]}, "is not a box of 4 finite numbers"),
+        ({"bbox": None}, "no bbox and no polygon"),
+        ({"bbox": None, "segmentation": {"counts": [1]}}, "no bbox and no polygon"),
+    ],
+)
+def test_an_object_of_coco_of_another_kind_is_a_fault(change, message):
+    table = json.loads(coco([("a.jpg", 20, 16)], ["cat"], [(0, 0, 1, 2, 3, 4)]))
+    table["annotations"][0] |= change
+    try:
+        fault = parse_coco(json.dumps(table).encode())["a.jpg"].fault
+    except ValueError as refusal:
+        fault = str(refusal)
+    assert message in fault
+
+
+@pytest.mark.parametrize("names", [("cat", "cat"), ("cat", "dog")])
+def test_an_id_of_coco_stands_for_one_item(names):
+    table = json.loads(coco([("a.jpg", 20, 16)], names, [(0, 0, 1, 2, 3, 4)]))
+    table["categories"][1]["id"] = table["categories"][0]["id"]
+    with pytest.raises(ValueError, match="two items of it have one id or one name"):
         parse_coco(json.dumps(table).encode())
 
 
 @pytest.mark.parametrize(
-    ("block", "name", "words"),
-    [("categories", "name", "'cat' and for 'fox'"), ("images", "file_name", "'a.png'")],
+    "head",
+    [
+        "path,label,x0,y0,x1,y1",
+        "image,class,x1,y1,x2,y2",
+        "filename;class;xmin;ymin;xmax;ymax",
+        '"file_name"\t"category"\t"x1"\t"y1"\t"x2"\t"y2"',
+    ],
 )
-def test_an_id_of_coco_that_stands_for_two_things_is_named(block, name, words):
-    table = json.loads(coco([("a.png", 9, 9)], ["cat"], [(0, 0, 1, 1, 2, 2)]))
-    table[block].append(table[block][0] | {name: "fox"})
-    with pytest.raises(ValueError, match=f"stands for {words}"):
-        parse_coco(json.dumps(table).encode())
-    table[block][-1] = table[block][0]  # the same once more
-    assert parse_coco(json.dumps(table).encode())["a.png"].labels == {"cat"}
+def test_a_csv_has_the_corners_of_boxes_under_three_names(head):
+    delimiter = max(",;\t", key=head.count)
+    row = delimiter.join(["a.jpg", "NA", "1", "2", "3", "4"])
+    found = parse_csv(f"\ufeff{head}\n{row}\n{row}".encode())
+    assert found == {"a.jpg": Annotation((("NA", (1, 2, 3, 4)),) * 2)}
 
 
-def test_names_keep_the_first_synonym():
-    assert parse_names(
-        b"\xef\xbb\xbfn1\tgoldfish, Carassius\nn2 tree frog\n\nbroken"
-    ) == {"n1": "goldfish", "n2": "tree frog"}
+def test_columns_of_a_csv_may_state_split_and_size():
+    head = "width,height,path,label,x0,y0,x1,y1,split,area"
+    found = parse_csv(f"{head}\n20,16,a.jpg,cat,1,2,3,4,valid,8".encode())
+    assert found["a.jpg"] == Annotation((("cat", (1, 2, 3, 4)),), (20, 16), "valid")
+    without = parse_csv(f"{head}\n,,a.jpg,cat,,,,,,".encode())
+    assert without["a.jpg"].objects == (("cat", None),)
 
 
-def test_a_row_without_size_and_split_leaves_those_of_the_rows_before():
-    table = b"path,label,x0,y0,x1,y1,width,height,split\n"
-    table += b"a.png,cat,0,0,1,1,8,6,train\na.png,dog,1,1,2,2,,,\n"
-    annotation = parse_csv(table)["a.png"]
-    assert (annotation.size, annotation.split) == ((8, 6), "train")
-    assert len(annotation.objects) == 2
+@pytest.mark.parametrize(
+    "head",
+    [
+        "path,label,x,y,w,h",
+        "path,label,x,y,width,height",
+        "path,label,bbox",
+        "path,label,x1,y1",
+        "path,label,x0,y0,x1,y1,x2,y2",
+        "path,label,xmin,ymin,xmax,y_max",
+        "path,image,label",
+        "path,label,class",
+    ],
+)
+def test_a_csv_of_other_columns_is_refused(head):
+    row = ",".join("1" for _ in head.split(","))
+    with pytest.raises(ValueError, match=r"its columns .* (are not the|may be the)"):
+        parse_csv(f"{head}\n{row}".encode())
+
+
+def test_a_malformed_line_is_a_fault_of_its_image_alone():
+    lines = "path,label,x0,y0,x1,y1\na.jpg,cat,1,2,3,x\na.jpg,cat,1,2,3,4\nb.jpg,cat"
+    found = parse_csv(lines.encode())
+    assert "is not a box of 4" in found["a.jpg"].fault and not found["a.jpg"].objects
+    assert found["b.jpg"].objects == (("cat", None),)
+    tiny = parse_tiny_boxes(b"a.JPEG\t1\t1\tx\t9\nb.JPEG\tn01\t0\t1\t2\t3\nc.JPEG")
+    assert [bool(item.fault) for item in tiny.values()] == [True, False, True]
+    assert tiny["b.JPEG"].objects == (("n01", (0, 1, 2, 3)),)
+
+
+def test_an_image_is_of_its_largest_object():
+    small, large, other = (0, 0, 2, 2), (0, 0, 5, 5), (1, 1, 3, 3)
+    objects = (("cat", small), ("dog", large), ("dog", other))
+    label, annotation = of_largest(Annotation(objects))
+    assert (label, annotation.boxes) == ("dog", (large, other))
+    assert of_largest(Annotation()) == ("", Annotation())

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.data.annotations import Annotation
+from helpers.data.annotations import Annotation, Record
 from helpers.data.decode import decode_image, square_boxes
-from helpers.data.layouts import Record
 from helpers.data.sources import Source
 from tests.conftest import jpeg
 from tests.data.conftest import written

@@ -1,9 +1,11 @@
 """Which images a study gets, their fingerprint, and what is kept of them."""
 
 import io
+import re
 import shutil
 from dataclasses import fields
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -14,7 +16,7 @@ from helpers.data import images
 from helpers.data.images import ImageSet, load_study_data
 from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT, table_of
-from tests.conftest import ilsvrc, jpeg, tiny_imagenet, voc_folder
+from tests.conftest import LAYOUTS, jpeg, tiny_imagenet, voc_folder
 from tests.data.conftest import class_folders, kinds, written, zipped
 
 
@@ -40,36 +42,30 @@ def counts(data):
 
 
 def ppm(number):
-    """A picture whose bytes no library decides."""
-    return b"P6 4 4 255\n" + bytes(
-        (number * 7 + pixel * 5) % 256 for pixel in range(48)
-    )
+    """A picture of 20 x 16 pixels whose bytes no library decides."""
+    pixels = bytes((number * 7 + pixel * pixel * 5) % 256 for pixel in range(960))
+    return b"P6 20 16 255\n" + pixels
 
 
-# Computed by commit 65e4122, before these modules were rewritten: earlier runs name their images so.
+# Computed by commit 2a53f50d, before the readers were rewritten: runs and records of
+# published studies name their images so.
 EARLIER = {
-    "tiny_imagenet": "03c9ebcf05a66700",
-    "ilsvrc": "09c89fd5dbef089d",
-    "voc_folder": "25371df4069fd785",
+    "tiny_imagenet": "f4adaecdb02f52d2",
+    "ilsvrc": "14e4917f21544b75",
+    "voc": "f0da0bc4cff00ca1",
 }
 
 
 @pytest.mark.parametrize("layout", EARLIER)
 def test_the_fingerprint_is_that_of_earlier_commits(load, layout):
-    files = {
-        "tiny_imagenet": tiny_imagenet,
-        "ilsvrc": ilsvrc,
-        "voc_folder": lambda: voc_folder(count=9),
-    }[layout]()
+    files = LAYOUTS[layout]() if layout != "voc" else voc_folder(count=9)
     pictures = {
         name: ppm(number)
         for number, name in enumerate(sorted(files))
         if name.lower().endswith(("jpg", "jpeg"))
     }
-    assert (
-        load(files | pictures, layout, images_per_class=3).fingerprint
-        == EARLIER[layout]
-    )
+    data = load(files | pictures, layout, images_per_class=3)
+    assert data.fingerprint == EARLIER[layout]
 
 
 def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path, load):
@@ -189,7 +185,7 @@ def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out
     train = class_folders("train/")
     with pytest.raises(
         ValueError,
-        match=r"no test image is left in .*; faults: .*12 test_image_in_training",
+        match=r"no test image is left in .*; faults: 12 × test image in training",
     ):
         load(
             train
@@ -217,28 +213,88 @@ def test_training_and_test_images_are_of_the_same_classes(load):
     assert data.train.labels.unique().tolist() == [0, 1]
     assert data.test.labels.unique().tolist() == [0, 1]
     assert images.sentences_of_faults(data.faults.itertuples()) == [
-        "unknown class, left out of training and test: "
-        "emu (6 images, and none for training)",
-        "class without test images, left out of training and test: "
-        "owl (its 5 training images are left out too)",
+        "1 × unknown class, such as emu: 6 images, and none for training",
+        "1 × fewer test images than asked, such as owl: 0 of 2",
+        "1 × class without test images, such as owl: "
+        "its 5 training images are left out too",
     ]
     rest = load(files, images_per_class=5, test_images_per_class=0)
     assert rest.classes["test_images"].tolist() == [7, 7, 1]  # what training leaves
     broken = {f"val/dog/{number}.png": b"" for number in range(6)}
-    broken["val/dog/deep/0.png"] = b""
     data = load(files | broken, place="broken")
     assert data.classes["class_id"].tolist() == ["cat"]
 
 
-def test_many_faults_are_few_sentences():
-    faults = [
-        images.sources.Fault(f"{number}.json", "not_understood", "no COCO")
-        for number in range(9)
+def photograph(seed, side=40):
+    """Pixels of a smooth random picture, which stays itself when it is saved anew."""
+    small = np.random.default_rng(seed).integers(0, 200, (8, 8, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((side, side)))
+
+
+def saved(pixels, kind="JPEG", **options):
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def changed(pixels):
+    """Copies of a photograph: saved anew, mirrored, lighter, smaller."""
+    smaller = np.asarray(Image.fromarray(pixels).resize((24, 30)))
+    return pixels, pixels[:, ::-1], pixels + 40, smaller
+
+
+def test_no_photograph_is_on_both_sides_of_a_split_that_is_drawn(load):
+    """Copies of held-out images are left out of training; other images are not."""
+    files = {
+        f"{name}/{copy}_{number}.jpg": saved(pixels, quality=90)
+        for label, name in enumerate(("cat", "dog"))
+        for number in range(6)
+        for copy, pixels in enumerate(changed(photograph([label, number])))
+    }
+    data = load(files)
+
+    def shown(names):
+        return {re.sub(r"\d_", "", name) for name in names}
+
+    tested = shown(data.test.names)
+    others = {name for name in files if not shown([name]) & tested}
+    assert set(data.train.names) == others
+    assert kinds(data) == {"copy_of_test_image": 48 - len(others) - len(data.test)}
+
+
+def test_copies_by_roboflows_names_are_found_by_the_name_alone(load):
+    """They are turned and cut, so that their pixels are others."""
+    files = {
+        f"{name}/{number}_jpg.rf.{copy}.jpg": saved(photograph([label, number, copy]))
+        for label, name in enumerate(("cat", "dog"))
+        for number in range(6)
+        for copy in range(3)
+    }
+    data = load(files)
+    shown = [
+        {name.partition(".rf.")[0] for name in split.names}
+        for split in (data.train, data.test)
     ]
-    assert images.sentences_of_faults(faults, most=3) == [
-        "0.json: no COCO",
-        "1.json: no COCO",
-        "7 further kinds of files are not read",
+    assert not shown[0] & shown[1]
+
+
+def test_a_copy_in_the_sources_own_test_images_is_told_and_stays(load):
+    files = {
+        f"{split}/{name}/{number}.jpg": saved(photograph([seed, label, number]))
+        for seed, split in enumerate(("train", "val"))
+        for label, name in enumerate(("cat", "dog"))
+        for number in range(4)
+    }
+    assert kinds(load(files)) == {}
+    again = changed(photograph([1, 0, 0]))[1]
+    data = load(files | {"train/dog/9.jpg": saved(again)}, test_images_per_class=4)
+    assert counts(data) == [[4, 4], [5, 4]]
+    assert data.faults[["name", "fault", "detail"]].values.tolist() == [
+        [
+            "train/dog/9.jpg",
+            "copy_of_test_image",
+            "it shows the test image val/cat/0.jpg",
+        ]
     ]
 
 

@@ -1,13 +1,14 @@
-"""Every layout on a small made source: classes, splits and boxes, what is counted, and which layout is recognised."""
+"""Every layout on a small made source: read as docs/images.md has it, or refused."""
 
-from collections import Counter
+import json
 
 import numpy as np
 import pytest
 import torch
 
 from helpers.data import layouts, sources
-from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
+from helpers.data.layouts import split_of
+from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc
 from tests.data.conftest import (
     cifar10,
     cifar100,
@@ -15,7 +16,6 @@ from tests.data.conftest import (
     coco,
     coco_source,
     csv_source,
-    cub_source,
     kinds,
     labelme_source,
     voc_source,
@@ -24,82 +24,19 @@ from tests.data.conftest import (
 )
 
 MADE = {
-    **{name: (make(), True) for name, make in LAYOUTS.items()},
-    "class_folders": (class_folders("train/") | class_folders("val/"), False),
-    "cifar": (cifar10(), False),
-    "coco": (coco_source(), True),
-    "csv": (csv_source(), True),
-    "yolo": (yolo_source(), True),
-    "voc": (voc_source(), True),
-    "labelme": (labelme_source(), True),
-    "cub": (cub_source(), True),
-    "top_folders": (class_folders(), False),
+    **{name: make() for name, make in LAYOUTS.items()},
+    "class_folders": class_folders("train/") | class_folders("val/"),
+    "cifar": cifar10(),
+    "coco": coco_source(),
+    "csv": csv_source(),
+    "yolo": yolo_source(),
+    "labelme": labelme_source(),
 }
-# Tables of CSV and COCO name the images, and so in the letters that these have.
-_OTHERS = ("class_folders", "cifar", "yolo", "voc", "labelme")
-# Folders whose names are classes, which stay as they are.
-_NAMED = {"n01", "n02", "cat", "dog"}
-LEFT_OUT = {"coco": {"several_classes": 2}, "cub": {"not_read": 1}}
+WITHOUT_BOXES = ("class_folders", "cifar")
 
 
-def _in_capitals(name):
-    """A path in capitals, but for the names of classes and of Tiny ImageNet's files."""
-    *folders, file = name.split("/")
-    stem, dot, ending = file.rpartition(".")
-    if not file.startswith(("n0", "val_0", "val_1")):
-        stem = stem.upper()
-    places = [part if part in _NAMED else part.upper() for part in folders]
-    return "/".join([*places, f"{stem}{dot}{ending.upper()}"])
-
-
-@pytest.mark.parametrize("layout", layouts.LAYOUTS)
-def test_each_layout_is_recognised_and_gives_what_it_gives_by_name(load, layout):
-    files, boxed = MADE[layout]
-    named, found = load(files, layout), load(files)
-    assert named.layout == layout
-    # Folders are recognised as such; that names of splits are classes is asked for.
-    recognised = {"top_folders": "class_folders"}.get(layout, layout)
-    assert found.layout == recognised
-    assert found.fingerprint == named.fingerprint
-    assert kinds(found) == kinds(named) == LEFT_OUT.get(layout, {})
-    assert found.train.has_boxes == boxed
-    assert found.train.boxes.shape[1:] == (
-        (found.train.boxes.shape[1], 4) if boxed else (0, 4)
-    )
-    assert found.classes["test_images"].tolist() == [2, 2]
-    assert (
-        torch.bincount(found.train.labels).tolist()
-        == found.classes["train_images"].tolist()
-    )
-    assert not set(found.train.names) & set(found.test.names)
-    one = found.classes["class_id"][1]
-    alone = load(files, layout, class_ids=[one])
-    assert set(alone.train.names) == {
-        name
-        for name, label in zip(found.train.names, found.train.labels, strict=True)
-        if label == 1
-    }
-
-
-@pytest.mark.parametrize("layout", ["tiny_imagenet", "ilsvrc", "voc_folder", *_OTHERS])
-def test_names_in_capitals_are_read_as_those_in_small_letters(tmp_path, layout):
-    """As copies by way of FAT, and by tools of Windows, write them."""
-    listings = []
-    for place in ("small", "capitals"):
-        files = MADE[layout][0]
-        if place == "capitals":
-            files = {_in_capitals(name): content for name, content in files.items()}
-        source = sources.Source(written(tmp_path / place, files))
-        listings.append(layouts.scan(source, "auto"))
-    small, capitals = listings
-    assert capitals.layout == small.layout
-    assert capitals.classes == small.classes
-    assert capitals.names == small.names
-    counts = [
-        Counter((record.class_id, record.split, record.annotation) for record in listed)
-        for listed in (small.records, capitals.records)
-    ]
-    assert counts[0] == counts[1]
+def counts(data):
+    return data.classes[["class_id", "train_images", "test_images"]].values.tolist()
 
 
 def boxes_of(data):
@@ -111,139 +48,125 @@ def boxes_of(data):
     }
 
 
-def test_cifars_pixels_are_the_bytes_and_its_classes_the_fine_ones(load):
-    data, row = (
-        load(cifar10(), image_size=32),
-        np.frombuffer(cifar10()["cifar-10-batches-bin/data_batch_1.bin"], np.uint8)[
-            :3073
-        ],
-    )
-    assert data.train.names[0] == "cifar-10-batches-bin/data_batch_1.bin/00000"
-    assert torch.equal(data.train.images[0], torch.tensor(row[1:].reshape(3, 32, 32)))
-    assert data.classes["train_images"].tolist() == [12, 12]
-    assert load(cifar100(), place="100").classes["class_id"].tolist() == [
-        "apple",
-        "aquarium_fish",
-        "baby",
-    ]
+def png(seed):
+    return jpeg(seed, kind="PNG")
 
 
-def test_a_pickled_or_cut_file_of_cifar_is_named(load):
-    with pytest.raises(
-        ValueError,
-        match=r"found test: 2 without an ending are not read: a pickle of CIFAR, which is not opened; give the binary version",
-    ):
-        load({"train": b"\x80\x04", "test": b"\x80\x04"}, place="pickled")
-    cut = {
-        name: content[:5000] if name.endswith("1.bin") else content
-        for name, content in cifar10().items()
-    }
-    assert (
-        load(cut, place="cut")
-        .faults["detail"]
-        .item()
-        .startswith("5,000 bytes, no rows of 3,073")
-    )
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_each_layout_is_recognised_and_gives_what_it_gives_by_name(load, layout):
+    files = MADE[layout]
+    named, recognised = load(files, layout), load(files)
+    assert recognised.layout == named.layout == layout
+    assert recognised.fingerprint == named.fingerprint
+    assert kinds(recognised) == kinds(named) == {}
+    assert recognised.train.has_boxes == (layout not in WITHOUT_BOXES)
+    assert recognised.classes["test_images"].tolist() == [2, 2]
+    assert not set(recognised.train.names) & set(recognised.test.names)
+    one = recognised.classes["class_id"][1]
+    alone = load(files, layout, class_ids=[one])
+    labels = recognised.train.labels.tolist()
+    names = zip(recognised.train.names, labels, strict=True)
+    assert set(alone.train.names) == {name for name, label in names if label == 1}
 
 
-def test_an_image_of_coco_is_of_the_class_of_its_largest_box_and_keeps_the_boxes_of_that_class(
-    load,
-):
-    data = load(coco_source(), test_images_per_class=3)
-    found = boxes_of(data)
-    assert found["train_001.jpg"] == [
-        [0, 1, 7, 13]
-    ]  # of 20 x 16 to 16 x 16, x times 0.8
-    assert found["train_000.jpg"] == [[7, 1, 16, 16]]
-    assert data.classes[
-        ["class_id", "train_images", "test_images"]
-    ].values.tolist() == [["cat", 3, 3], ["dog", 3, 3]]
-    assert set(data.faults["detail"]) == {
-        "3 images hold objects of several classes; each counts as its largest box"
-    }
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_a_source_of_another_layout_is_refused_by_name_and_what_it_is(load, layout):
+    files = {"pictures/0.jpg": jpeg(0), "pictures/1.jpg": jpeg(1)}
+    with pytest.raises(ValueError, match=rf"not read as {layout}: .*; {layout} is "):
+        load(files, layout)
+    with pytest.raises(ValueError, match=r"is none of ilsvrc, tiny_imagenet"):
+        load(files, "cub")
 
 
 @pytest.mark.parametrize(
-    ("places", "tables"),
+    ("path", "split"),
     [
-        ("{split}/{name}", "{split}/_annotations.coco.json"),  # beside each other
-        (
-            "my-test-set/{split}2017/{name}",
-            "my-test-set/annotations/instances_{split}2017.json",
-        ),  # below a folder that is named as a split
-        ("pictures/{name}", "{split}.json"),
+        *((path, "train") for path in ("Train", "seg_train", "training", "a/train.X1")),
+        *((path, "test") for path in ("val2017", "valid", "test1", "train/validation")),
+        *((path, "") for path in ("trainers", "valley", "testudo", "eval", "dev", "")),
     ],
 )
-def test_images_of_a_table_are_found_where_they_lie(load, places, tables):
-    assert load(coco_source(places, tables)).classes[
-        ["train_images", "test_images"]
-    ].values.tolist() == [[3, 2], [3, 2]]
+def test_a_split_is_a_whole_word(path, split):
+    assert split_of(path) == split
 
 
-def test_paths_of_another_machine_are_found_and_no_path_leaves_the_source(
-    load, tmp_path
-):
-    files = csv_source()
-    (tmp_path / "secret.jpg").write_bytes(jpeg(77))
-    table = (
-        files["labels.csv"]
-        .decode()
-        .replace("pictures/0.jpg", "/home/me/pictures/0.jpg")
-        .replace("pictures/1.jpg", "C:\\x\\pictures\\1.jpg")
-    )
-    files["labels.csv"] = (
-        table.replace("pictures/2.jpg", "../secret.jpg")
-        .replace("pictures/3.jpg", "elsewhere/4.jpg")
-        .encode()
-    )
-    data = load(files, "csv", test_images_per_class=1)
-    assert data.faults["detail"].tolist() == [
-        "2 named there have no file, such as ../secret.jpg",
-        "2 .jpg in pictures are not read",
-    ]
-    assert {"0.jpg", "1.jpg"} <= set(boxes_of(data)) and "2.jpg" not in boxes_of(data)
+# --- folders of classes ---
 
 
-def test_a_csv_without_boxes_and_one_of_several_boxes(load):
-    assert not load(csv_source(boxes=False)).train.has_boxes
-    files = csv_source()
-    files["labels.csv"] += (
-        b"\npictures/0.jpg,cat,4,4,20,16\npictures/1.jpg,cat,0,0,20,16\npictures/2.jpg,cat,1,1,1,x"
-    )
-    data = load(files, "csv", place="several", test_images_per_class=1)
-    assert boxes_of(data)["0.jpg"] == [[1, 2, 9, 10], [3, 4, 16, 16]]
-    assert kinds(data) == {"several_classes": 1, "malformed_annotation": 1}
-    assert data.classes["train_images"].sum() + data.classes["test_images"].sum() == 7
-    files = csv_source()
-    lines = files["labels.csv"].decode().splitlines()
-    files["labels.csv"] = "\n".join(
-        [*lines[:-1], ",".join(lines[-1].split(",")[:2])]
-    ).encode()
-    assert kinds(load(files, "csv", place="lacking", test_images_per_class=1)) == {
-        "no_object_in_annotation": 1
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("train", "test"), ("data/Train", "data/val"), ("seg_train/a", "seg_test/a")],
+)
+def test_folders_of_classes_lie_in_splits(load, train, test):
+    files = class_folders(f"{train}/") | class_folders(f"{test}/", count=2)
+    assert counts(load(files)) == [["cat", 6, 2], ["dog", 6, 2]]
+
+
+def test_folders_of_classes_may_be_called_train_and_hold_a_folder_images(load):
+    data = load(class_folders(classes=("bus", "train", "tram")))
+    assert counts(data) == [["bus", 4, 2], ["train", 4, 2], ["tram", 4, 2]]
+    nested = {name.replace("/", "/images/"): png(n) for n, name in enumerate(FLAT)}
+    assert counts(load(nested, place="n")) == [["cat", 4, 2], ["dog", 4, 2]]
+
+
+FLAT = class_folders()
+
+
+def moved(before, after):
+    return {name.replace(before, after): content for name, content in FLAT.items()}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (class_folders(classes=("cat",)), "has 1 of 6 images: cat"),
+        (moved("cat/", "cat/deep/"), r"cat holds folders \(cat/deep/0.png\)"),
+        (moved("cat/", "masks/"), "masks is no class by its name"),
+        (
+            class_folders(classes=("train", "test1")),
+            "test1/ holds images and no folder",
+        ),
+        (
+            class_folders("train/") | class_folders("dev/"),
+            "dev beside the splits train: call all splits train, val or test",
+        ),
+        (class_folders("amazon/") | class_folders("dslr/"), "amazon holds folders"),
+        (
+            class_folders("train/") | class_folders("test/") | {"pred/0.png": png(0)},
+            "pred beside the splits test, train",
+        ),
+        (
+            FLAT | {name.replace("png", "bmp"): b"" for name in FLAT},
+            "cat holds each image twice, such as cat/0.bmp and cat/0.png",
+        ),
+    ],
+)
+def test_other_folders_are_refused(load, files, message):
+    with pytest.raises(ValueError, match=f"not read as class_folders: .*{message}"):
+        load(files)
+
+
+def test_masks_beside_images_of_a_class_are_counted_and_not_read(load):
+    masks = {name.replace(".png", "_mask.png"): png(n) for n, name in enumerate(FLAT)}
+    data = load(FLAT | masks)
+    assert kinds(data) == {"mask_not_read": 12}
+    assert data.train.names == load(FLAT, place="bare").train.names
+
+
+def test_files_that_are_not_read_are_counted_by_ending(load):
+    more = {"0.tfrecord": b"", "cat/1.heic": b"", "cat/2.HEIC": b"", "README.md": b""}
+    data = load(FLAT | more | {"loose.png": png(9), "train.txt": b"cat/0.png"})
+    assert dict(data.faults[["name", "detail"]].values) == {
+        "0.tfrecord": "1 .tfrecord are not read",
+        "cat/1.heic": "2 .heic are not read: save them as JPEG or PNG",
+        "loose.png": "1 .png are not read: "
+        "without an annotation, or not in the folder of a class",
+        "train.txt": "1 .txt are not read: "
+        "no labels of an image; lists of splits are not read",
     }
 
 
-def test_yolos_boxes_are_shares_of_the_image_and_its_names_are_safe(load):
-    files = yolo_source()
-    files["labels/train/0.txt"] = b"1 0.5 0.5 0.5 0.25\n0 0.25 0.25 0.5 0.5\n"
-    files["labels/train/1.txt"] = b"1 0.5 0.5\n"
-    files["labels/train/2.txt"] = b""
-    data = load(files, "yolo")
-    assert data.train.boxes[
-        data.train.names.index("images/train/0.jpg"), 0
-    ].tolist() == [0, 0, 8, 8]
-    assert kinds(data) == {
-        "several_classes": 1,
-        "malformed_annotation": 1,
-        "no_object_in_annotation": 1,
-    }
-    for number, content in enumerate(
-        (b"names: !!python/object/apply:os.system [exit]", b"names: 3", b"- 1")
-    ):
-        assert load(yolo_source() | {"data.yaml": content}, place=f"{number}").classes[
-            "class_id"
-        ].tolist() == ["0", "1"]
+# --- annotations ---
 
 
 @pytest.mark.parametrize(
@@ -251,182 +174,250 @@ def test_yolos_boxes_are_shares_of_the_image_and_its_names_are_safe(load):
     [
         ("{}.jpg", "{}.xml"),
         ("photos/{}.jpg", "photos/{}.xml"),  # one folder is no class
+        ("VOC2007/JPEGImages/{}.jpg", "VOC2007/Annotations/{}.xml"),
         ("images/{}.jpg", "annotations/xmls/{}.XML"),
     ],
 )
-def test_voc_files_are_found_with_their_images(load, images, marks):
+def test_voc_files_lie_beside_their_images_or_in_folders_of_annotations(
+    load, images, marks
+):
     data = load(voc_source(images, marks))
-    assert (
-        data.layout,
-        data.classes[["class_id", "train_images"]].values.tolist(),
-    ) == ("voc", [["cat", 6], ["dog", 6]])
+    assert data.layout == "voc"
+    assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
 
 
-def test_images_of_one_name_are_those_in_the_folder_most_like_that_of_the_xml(load):
-    parts = [
-        voc_source(f"{split}/images/{{}}.jpg", f"{split}/marks/{{}}.xml")
-        for split in ("train", "valid")
-    ]
-    parts[1] = {
-        name: jpeg(99 + len(name) * int(name[13:-4])) if name.endswith("jpg") else said
-        for name, said in parts[1].items()
-    }
+def test_an_annotation_is_never_that_of_an_image_of_its_name_elsewhere(load):
+    files = voc_source("train/images/{}.jpg", "train/labels/{}.xml")
     more = {
-        "train/marks/77.xml": parts[0]["train/marks/0.xml"],
-        "a/9.jpg": jpeg(7),
-        "b/9.jpg": jpeg(8),
-        "c/9.xml": b"<annotation/>",
+        "val/labels/0.xml": voc((0, 0, 20, 16), name="dog"),
+        "val/images/9.jpg": b"",
     }
-    data = load(parts[0] | parts[1] | more, "voc")
-    assert data.classes[["train_images", "test_images"]].values.tolist() == [
-        [8, 2],
-        [8, 2],
-    ]
-    assert data.faults["detail"].tolist() == [
-        "2 named there have no file, such as c/9.xml",
-        "is not read",
-        "is not read",
-    ]  # one is nowhere, one at two places
+    data = load(files | more)
+    assert kinds(data) == {"missing_image": 1, "not_read": 1}
+    assert data.faults["name"].tolist() == ["val/labels/0.xml", "val/images/9.jpg"]
+    assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
+
+
+def test_malformed_annotations_are_counted_and_refused_where_they_are_most(load):
+    files = voc_source()
+    marks = [name for name in files if name.endswith("xml")]
+    files[marks[0]] = b"<annotation/>"
+    files[marks[1]] = voc((1, 1, "x", 4), name="cat")
+    data = load(files)
+    assert kinds(data) == {"no_object_in_annotation": 1, "malformed_annotation": 1}
+    with pytest.raises(ValueError, match=r"read as voc: 16 annotations cannot be read"):
+        load(files | dict.fromkeys(marks, b"<annotation"), place="all")
+
+
+def test_two_kinds_of_annotations_are_refused_and_read_by_name(load):
+    files = voc_source("{}.jpg", "{}.xml", count=12) | {
+        name.removeprefix("photos/"): content
+        for name, content in labelme_source().items()
+    }
+    with pytest.raises(ValueError, match="annotations of labelme and voc are there"):
+        load(files)
+    assert load(files, "voc").boxes_from == "12 .xml"
+    assert load(files, "labelme").boxes_from == "12 .json"
+
+
+@pytest.mark.parametrize("label", ["dog", "object"])
+def test_objects_and_folders_that_name_different_classes_are_refused(load, label):
+    files = class_folders() | {
+        name.replace("png", "xml"): voc((1, 1, 9, 9), name=label if n % 2 else "cat")
+        for n, name in enumerate(FLAT)
+    }
+    with pytest.raises(ValueError, match="name class_folders or the layout of the ann"):
+        load(files)
+    assert load(files, "voc").classes["class_id"].tolist() == ["cat", label]
+    assert load(files, "class_folders").classes["class_id"].tolist() == ["cat", "dog"]
+
+
+def test_boxes_of_few_images_do_not_hide_the_folders(load):
+    boxes = b"path,label,x0,y0,x1,y1\ncat/0.png,cat,1,1,9,9\ndog/0.png,dog,1,1,9,9"
+    with pytest.raises(ValueError, match="objects of 2 of 12 images name the classes"):
+        load(FLAT | {"boxes.csv": boxes})
+
+
+def test_an_image_of_coco_is_of_the_class_of_its_largest_box(load):
+    found = boxes_of(load(coco_source(), test_images_per_class=3))
+    # of 20 x 16 to 16 x 16, x times 0.8
+    assert found["train_001.jpg"] == [[0, 1, 7, 13]]
+    assert found["train_000.jpg"] == [[7, 1, 16, 16]]
 
 
 @pytest.mark.parametrize(
-    ("train", "test"),
-    [("Train", "Test"), ("training", "testing"), ("TRAIN", "Validation")],
+    ("places", "tables"),
+    [
+        ("{split}/{name}", "{split}/_annotations.coco.json"),  # beside each other
+        ("test-set/{split}/{name}", "test-set/annotations/instances_{split}.json"),
+        ("pictures/{name}", "{split}.json"),
+    ],
 )
-def test_splits_have_many_names_and_are_no_classes(load, train, test):
-    assert load(class_folders(f"{train}/") | class_folders(f"a/{test}/")).classes[
-        "class_id"
-    ].tolist() == ["cat", "dog"]
-    with pytest.raises(ValueError, match="no class was found"):
-        load(
-            {
-                f"{split}/{number}.png": jpeg(number)
-                for split in (train, test)
-                for number in range(6)
-            },
-            place="flat",
-        )
-    vehicles = {
-        f"{name}/{number}.png": jpeg(number + 10 * len(name))
-        for name in ("bus", "train")
-        for number in range(6)
-    }
-    assert load(vehicles, place="vehicles").classes["class_id"].tolist() == [
-        "bus",
-        "train",
+def test_images_of_a_table_are_found_where_they_lie(load, places, tables):
+    data = load(coco_source(places, tables))
+    assert counts(data) == [["cat", 3, 2], ["dog", 3, 2]]
+
+
+def test_coco_in_several_files_is_read_whole_and_no_image_twice(load):
+    places = "pictures/{name}"
+    files = coco_source(places, "a_{split}.json")
+    data = load(files | {"captions.json": b'{"images": [], "annotations": []}'})
+    assert len(data.train) + len(data.test) == 10
+    assert data.faults["name"].tolist() == ["captions.json"]
+    with pytest.raises(
+        ValueError, match=r"is in a_train.json and in b_train.json; rem"
+    ):
+        load(files | coco_source(places, "b_{split}.json"), place="twice")
+
+
+def test_boxes_of_another_measure_are_refused(load):
+    shares = {"path,label,x0,y0,x1,y1": "0.1,0.1,0.6,0.6"}
+    sizes = {"path,label,x0,y0,x1,y1,width,height": "10,10,60,60,20,16"}
+    for head, numbers in (shares | sizes).items():
+        rows = [f"pictures/{n}.jpg,{('cat', 'dog')[n % 2]},{numbers}" for n in range(8)]
+        table = "\n".join([head, *rows]).encode()
+        with pytest.raises(ValueError, match="of 8 images with boxes 8 have some that"):
+            load(csv_source() | {"labels.csv": table}, place=numbers)
+
+
+def test_no_path_leaves_the_source_and_a_table_names_whole_folders(load, tmp_path):
+    (tmp_path / "secret.jpg").write_bytes(jpeg(77))
+    table = csv_source()["labels.csv"].decode()
+    for number, path in enumerate(("../secret.jpg", "/etc/0.jpg", "elsewhere/4.jpg")):
+        table = table.replace(f"pictures/{number}.jpg", path)
+    files = csv_source() | {"labels.csv": table.encode()}
+    data = load(files, "csv", test_images_per_class=1)
+    assert data.faults["detail"].tolist()[:2] == [
+        "3 have no image, or several, such as ../secret.jpg",
+        "3 .jpg are not read: without an annotation, or not in the folder of a class",
     ]
 
 
-def test_ilsvrc_has_boxes_and_classes_of_test_images_by_xml(load):
-    data = load(ilsvrc(), "ilsvrc")
-    assert data.train.boxes[0].tolist() == [[1, 2, 9, 10], [3, 4, 16, 16]]
-    assert data.classes["class_name"].tolist() == ["name of n01", "name of n02"]
+def test_a_csv_has_splits_several_boxes_or_none(load):
+    assert not load(csv_source(boxes=False)).train.has_boxes
+    head, *rows = csv_source()["labels.csv"].decode().splitlines()
+    rows = [f"{row},{('train', 'valid')[n > 4]}" for n, row in enumerate(rows)]
+    rows.append("pictures/0.jpg,cat,4,4,20,16,train")
+    files = csv_source() | {"labels.csv": "\n".join([f"{head},split", *rows]).encode()}
+    data = load(files, place="split", test_images_per_class=1)
+    assert boxes_of(data)["0.jpg"] == [[1, 2, 9, 10], [3, 4, 16, 16]]
+    assert counts(data) == [["cat", 3, 1], ["dog", 2, 1]]
+    files["labels.csv"] = files["labels.csv"].replace(b",valid", b",dev")
+    with pytest.raises(
+        ValueError, match=r"its split 'dev' is none of train, val and t"
+    ):
+        load(files, place="dev")
 
 
-def test_what_tables_promise_and_the_files_do_not_keep_is_counted(load):
-    files = tiny_imagenet()
-    files["train/n01/n01_boxes.txt"] += (
-        b"\nn01_77.JPEG\t1\t1\t9\t9\nn01_78.JPEG\t1\t1\t9\t9"
-    )
-    files["val/val_annotations.txt"] += (
-        b"\nval_77.JPEG\tn02\t1\t1\t9\t9\nval_78.JPEG\tn03\t1\t1\t9\t9"
-    )
-    data = load(files, "tiny_imagenet", class_ids=["n01", "n02", "n09"])
-    assert kinds(data) == {"missing_image": 2, "unknown_class": 1}
-    assert "2 named there have no file, such as n01_77.JPEG" in set(
-        data.faults["detail"]
-    )
+def test_yolos_boxes_are_shares_of_the_image_and_their_names_are_safe(load):
+    files = yolo_source()
+    files["labels/train/0.txt"] = b"1 0.5 0.5 0.5 0.25\n0 0.25 0.25 0.5 0.5\n"
+    files["labels/train/2.txt"] = b""
+    data = load(files | {"old.yaml": b"names: [person, bicycle]"})
+    row = data.train.names.index("images/train/0.jpg")
+    assert data.train.boxes[row, 0].tolist() == [0, 0, 8, 8]
+    assert kinds(data) == {"no_object_in_annotation": 1, "not_read": 1}
+    del files["data.yaml"]
+    data = load(files | {"classes.txt": b"cat\ndog\n"}, place="txt")
+    assert data.classes["class_id"].tolist() == ["cat", "dog"]
+    bad = b"names: !!python/object/apply:os.system [exit]"
+    for number, more in enumerate(
+        ({}, {"data.yaml": bad}, {"data.yaml": b"names: 3"}, {"data.yaml": b"- 1"})
+    ):
+        with pytest.raises(ValueError, match="is not read as yolo"):
+            load(files | more, place=f"bad{number}")
 
 
-def test_a_class_of_the_test_images_alone_is_counted(load):
-    files = voc_folder()
-    files = {f"train/{name}": content for name, content in files.items()} | {
-        f"val/owl/{n}.jpg": jpeg(500 + n) for n in range(3)
+def test_yolos_key_points_are_refused_and_not_read_as_outlines(load):
+    line = b"0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6"
+    files = {n: line if "labels" in n else c for n, c in yolo_source().items()}
+    with pytest.raises(
+        ValueError, match=r"yolo: 12 annotations .* a line has 9 numbers"
+    ):
+        load(files)
+
+
+# --- published data sets ---
+
+
+def test_cifars_pixels_are_the_bytes_and_its_classes_the_fine_ones(load):
+    data = load(cifar10(), image_size=32)
+    content = cifar10()["cifar-10-batches-bin/data_batch_1.bin"]
+    row = np.frombuffer(content, np.uint8)[1:3073]
+    assert data.train.names[0] == "cifar-10-batches-bin/data_batch_1.bin/00000"
+    assert torch.equal(data.train.images[0], torch.tensor(row.reshape(3, 32, 32)))
+    assert data.classes["train_images"].tolist() == [12, 12]
+    fine = load(cifar100(), place="100").classes["class_id"].tolist()
+    assert fine == ["apple", "aquarium_fish", "baby"]
+
+
+def test_a_pickled_or_cut_file_of_cifar_is_refused(load):
+    cut = {name: content[:5000] for name, content in cifar10().items()}
+    for place, files in (("cut", cut), ("pickle", {"train": b"\x80", "test": b"\x80"})):
+        with pytest.raises(ValueError, match=r"is a pickle or cut, .* binary version"):
+            load(files, place=place)
+
+
+@pytest.mark.parametrize("place", ["val/{}/images/", "val/{}/"])
+def test_validation_images_may_be_sorted_into_classes(load, place):
+    files = {}
+    for name, content in tiny_imagenet(val=3).items():
+        wnid = f"n0{int(name[15]) + 1}" if name.startswith("val/images/") else ""
+        files[name.replace("val/images/", place.format(wnid))] = content
+    data = load(files, "tiny_imagenet", test_images_per_class=3)
+    assert counts(data) == [["n01", 6, 3], ["n02", 6, 3]]
+    assert data.test.has_boxes
+    sorted_files = {
+        name.replace("CLS-LOC/val/", f"CLS-LOC/val/n0{int(name[-7]) + 1}/")
+        if "Data/CLS-LOC/val/" in name
+        else name: content
+        for name, content in ilsvrc().items()
     }
-    data = load(files, "voc_folder")
-    assert data.faults[["class_id", "fault", "detail"]].values.tolist() == [
-        ["owl", "unknown_class", "3 images, and none for training"]
+    data = load(sorted_files, place="ilsvrc")
+    assert counts(data) == [["n01", 4, 2], ["n02", 4, 2]]
+    assert data.test.has_boxes
+
+
+def test_images_without_a_box_are_counted_where_others_have_one(load):
+    files = ilsvrc(train=6)
+    marks = [name for name in files if name.endswith(".xml")]
+    del files[marks[0]]
+    files[marks[1]] = b"<annotation/>"
+    files[marks[2]] = b"<"
+    assert kinds(load(files)) == {
+        "missing_annotation": 1,
+        "no_object_in_annotation": 1,
+        "malformed_annotation": 1,
+    }
+
+
+def test_names_and_accents_of_other_systems_are_those_that_are_asked_for(load):
+    decomposed, composed = "cafe\u0301", "caf\u00e9"
+    data = load(class_folders("train/", classes=(decomposed, "tea")))
+    assert data.classes["class_id"].tolist() == [composed, "tea"]
+    same = load(
+        class_folders("train/", classes=(decomposed, "tea")), class_ids=[composed]
+    )
+    assert same.classes["class_id"].tolist() == [composed]
+    nothing = load(class_folders(classes=("NA", "None")), place="na")
+    assert nothing.classes["class_id"].tolist() == ["NA", "None"]
+
+
+def test_a_class_that_is_not_there_is_told(tmp_path):
+    source = sources.Source(written(tmp_path, FLAT))
+    listing = layouts.scan(source, "auto", ["cat", "owl"])
+    assert [fault[1:4] for fault in listing.faults if fault.class_id] == [
+        ("unknown_class", "0 images, and none for training", "owl")
     ]
+    with pytest.raises(ValueError, match="it has 0 of 12 images: owl"):
+        layouts.scan(source, "auto", ["owl"])
 
 
-def test_leading_folders_and_a_single_class_are_told_apart(load):
-    assert load(class_folders("a/b/")).classes["class_id"].tolist() == ["cat", "dog"]
-    assert load(class_folders("a/b/", classes=("cat",)), place="one").classes[
-        "class_id"
-    ].tolist() == ["cat"]
-    assert load(
-        class_folders(), "class_folders", place="asked", class_ids=["dog"]
-    ).classes["class_id"].tolist() == ["dog"]
-    deep = class_folders("animals/") | class_folders("cars/", classes=("van",))
-    assert load(deep, "class_folders", place="deep", class_ids=["van", "cat"]).classes[
-        "class_id"
-    ].tolist() == ["van", "cat"]
-
-
-def test_what_was_seen_and_not_understood_is_named(load):
-    elsewhere = {
-        "instances_train.json": coco([("far.jpg", 9, 9)], ["cat"], [(0, 0, 1, 1, 5, 5)])
-    }
-    files = (
-        class_folders("train/")
-        | elsewhere
-        | {
-            "data.parquet": b"",
-            "more.tar.gz": b"",
-            "alone.jpg": jpeg(9),
-            "notes.csv": b"a,b\n",
-        }
-    )
-    data = load(files)
-    assert data.layout == "class_folders"
-    assert data.faults.set_index("name")["detail"].to_dict() == {
-        "data.parquet": "archives, arrays and pickles are not opened",
-        "more.tar.gz": "archives, arrays and pickles are not opened",
-        "instances_train.json": "its images do not lie here, such as far.jpg",
-        "notes.csv": "its first line names no columns path and label",
-        "alone.jpg": "is not read",
-    }
-    with pytest.raises(
-        ValueError,
-        match=r"found instances_train.json: its images do not lie here, such as far.jpg; looked for ILSVRC.* or ",
-    ):
-        load(elsewhere, place="alone")
-
-
-@pytest.mark.parametrize("layout", layouts.LAYOUTS)
-def test_a_source_without_an_image_says_what_was_looked_for(tmp_path, load, layout):
-    with pytest.raises(
-        ValueError,
-        match=f"no class was found in .*empty for data_source '{layout}': found a.txt: is not read; looked for .*; check data_path",
-    ):
-        load(written(tmp_path / "empty", {"a.txt": b""}).parent / "empty", layout)
-
-
-def test_images_that_lack_their_boxes_are_taken_without_where_the_layout_is_recognised_alone(
-    load,
-):
-    files = {
-        name: content
-        for name, content in voc_folder().items()
-        if not name.endswith("xml")
-    }
-    assert not load(files).train.has_boxes
-    with pytest.raises(
-        ValueError,
-        match=r"no train image with a box is left .*; faults: .*16 missing_annotation",
-    ):
-        load(files, "voc_folder")
-    few = {
-        f"{name}/{image}.xml": voc((1, 1, 10, 10))
-        for name in ("cat", "dog")
-        for image in range(2)
-    }
-    data = load(
-        files | few, place="few", test_images_per_class=1, minimum_images_per_class=1
-    )
-    assert (data.layout, len(data.train), len(data.test), kinds(data)) == (
-        "voc_folder",
-        2,
-        2,
-        {"missing_annotation": 12},
-    )
+def test_a_truncated_table_is_refused_or_counted_and_never_ends_in_a_traceback(load):
+    whole = coco([("0.jpg", 20, 16)], ["cat"], [(0, 0, 1, 1, 8, 8)])
+    for number, content in enumerate((whole[:40], b"[]", b"null", b"[" * 10**5)):
+        data = load(FLAT | {"table.json": content}, place=f"{number}")
+        assert data.faults["detail"].tolist() == ["1 .json are not read"]
+    wrong = json.loads(whole) | {"images": [1]}
+    with pytest.raises(ValueError, match="is not read as coco"):
+        load(FLAT | {"table.json": json.dumps(wrong).encode()}, place="wrong")

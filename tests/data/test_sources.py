@@ -13,22 +13,19 @@ from tests.conftest import LAYOUTS, jpeg, voc_folder
 from tests.data.conftest import kinds, written, zipped
 
 
-def test_hidden_files_are_left_out_in_every_folder_and_images_are_known_by_their_ending(
+def test_hidden_files_and_folders_of_systems_are_left_out_and_the_latter_counted(
     tmp_path,
 ):
-    names = [
-        "a/b/x.JPEG",
-        "a/.x/y.png",
-        ".z.png",
-        "__MACOSX/a/._0.jpg",
-        "a/._0.jpg",
-        "b.txt",
-        "a/0.Webp",
-    ]
-    found = Source(written(tmp_path, dict.fromkeys(names, b"1")))
-    assert found.names == ["a/0.Webp", "a/b/x.JPEG", "b.txt"]
-    assert found.images == ["a/0.Webp", "a/b/x.JPEG"]
-    assert found.read("a/b/x.JPEG") == b"1"
+    names = ["a/b/x.JPEG", ".z.png", "a/._0.jpg", "b.txt", "a/0.Webp"]
+    systems = (".x", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "#recycle", "lost+found")
+    files = [f"a/{system}/y.png" for system in systems]
+    source = Source(written(tmp_path, dict.fromkeys(names + files, b"1")))
+    assert source.names == ["a/0.Webp", "a/b/x.JPEG", "b.txt"]
+    assert source.images == ["a/0.Webp", "a/b/x.JPEG"]
+    assert source.read("a/b/x.JPEG") == b"1"
+    (fault,) = source.faults
+    assert (fault.name, fault.fault) == ("a/#recycle", "folder_passed_over")
+    assert fault.detail.startswith("6 folders")
 
 
 def test_of_folders_that_are_named_as_classes_only_these_are_looked_into(tmp_path):
@@ -73,9 +70,8 @@ def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load)
     (cat / "itself.jpg").symlink_to("itself.jpg")
     (cat / "outside.jpg").symlink_to("/dev/zero")
     for _ in range(2):  # the second time from the cache
-        assert kinds(load(tmp_path / "s", "voc_folder")) == {
-            "unreadable_image": 1,
-            "missing_annotation": 1,
+        assert kinds(load(tmp_path / "s", "voc")) == {
+            "not_read": 1,
             "link_not_followed": 1,
         }
 
@@ -196,8 +192,8 @@ def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(
             lambda path: _fail() if path.name == name else read(path),
         )
         with pytest.raises(OSError, match="Input/output error"):
-            load(source, "voc_folder")
-    assert kinds(load(source, "voc_folder")) == {}
+            load(source, "voc")
+    assert kinds(load(source, "voc")) == {}
 
 
 def _fail():

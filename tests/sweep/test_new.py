@@ -56,7 +56,7 @@ def test_a_placeof_images_becomes_a_study_that_passes_the_check(root, capsys):
         written(root, "birds")[name] for name in ("01_data_subset", "02_grid_training")
     )
     assert (first["data_source"], first["data_path"], first["class_ids"]) == (
-        "voc_folder",
+        "voc",
         "birds",
         ["kind0", "kind1", "kind2"],
     )
@@ -335,14 +335,14 @@ def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
         ("../out", "birds", 60, "study is '../out'"),
         ("new", "nowhere", 60, "nowhere does not exist"),
         ("new", "text.zip", 60, "is neither a folder nor a .zip"),
-        ("new", "empty", 60, "no class was found"),
+        ("new", "empty", 60, "is not read as class_folders"),
         (
             "new",
             "few",
             60,
             "fewer than 2 classes have 15 training images with boxes, which leave 10 of "
             "every class for scores after those that are held out; it was read as "
-            "voc_folder: classes: kind0 (14), kind1 (14); boxes: from 14 .xml in kind0, 14 .xml in kind1",
+            "voc: classes: kind0 (14), kind1 (14); boxes: from 28 .xml",
         ),
         ("new", "birds", 60, "--layout nowhere: must be one of auto, ilsvrc"),
         ("new", "birds", 0, "--minutes above 0"),

@@ -535,7 +535,7 @@ UNSEEN = {
         ),
         (DEMO | MADE | {"class_ids": []}, "pretrain_class_ids shares"),
         (
-            DEMO | MADE | {"pretrain_data_source": "voc_folder"},
+            DEMO | MADE | {"pretrain_data_source": "voc"},
             "pretrain_data_path is empty",
         ),
         (
