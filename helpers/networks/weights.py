@@ -120,7 +120,8 @@ def read_weights(source: str, architecture: str) -> State:
     if source in published.__members__:
         url = published[source].url
         path = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
-        download_fault = _try_download(url, path)
+        if not path.is_file():
+            download_fault = _try_download(url, path)
     if path.is_file():
         return read_state(path)
     raise FileNotFoundError(
@@ -132,45 +133,41 @@ def read_weights(source: str, architecture: str) -> State:
     ) from download_fault
 
 
-def _try_download(url: str, path: Path) -> OSError | None:
-    """Download a file unless it exists; return the error if that fails."""
-    if path.is_file():
-        return None
+def _try_download(url: str, path: Path) -> Exception | None:
+    """Download a file; return the error if that fails.
+
+    The first digits of its SHA-256 are in its name, and are checked: resnet18-f37072fd.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    digits = path.stem.rpartition("-")[2]
     try:
-        torch.hub.download_url_to_file(url, str(path), progress=False)
-    except OSError as fault:
+        torch.hub.download_url_to_file(url, str(path), digits, progress=False)
+    except (OSError, RuntimeError) as fault:  # RuntimeError: other digits
         return fault
     return None
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Copy weights into a network; all layers but the last must fit.
+    """Copy weights into a network, all but those of its last layer.
 
-    A last layer for another number of classes keeps its initial values.
+    The last layer keeps its initial values, also where the weights have as many
+    classes: they are other classes.
 
     Args:
         model: a ResNet, whose last layer is ``fc``.
         state: tensors by name.
 
     Raises:
-        ValueError: if other tensors are missing, unknown or of another shape.
+        ValueError: if tensors are missing, unknown or of another shape.
     """
-    weights = model.state_dict()
-    missing = {
-        name
-        for name in weights
-        if name not in state and not name.endswith("num_batches_tracked")
-    }
-    misfitting = {
-        name
-        for name, value in state.items()
-        if name not in weights or value.shape != weights[name].shape
-    }
-    head = misfitting & {"fc.weight", "fc.bias"} & weights.keys()
-    misfitting -= head
-    usable = {name: value for name, value in state.items() if name not in head}
-    wrong = sorted(missing | misfitting)
+    weights = _without_head(model.state_dict())
+    usable = _without_head(state)
+    shapes = {name: value.shape for name, value in weights.items()}
+    # Files of old versions of torch do not count the batches that were seen.
+    uncounted = {name for name in shapes if name.endswith("num_batches_tracked")}
+    expected = {name: shapes[name] for name in shapes.keys() - (uncounted - {*usable})}
+    present = {name: value.shape for name, value in usable.items()}
+    wrong = sorted({name for name, _ in expected.items() ^ present.items()})
     if wrong:
         raise ValueError(
             f"the weights do not fit the network: {len(wrong)} tensors differ, first "
@@ -180,6 +177,11 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     check_numbers(usable, weights, "the state dict")
     model.load_state_dict(usable, strict=False)
     return model
+
+
+def _without_head(state: Mapping[str, Tensor]) -> State:
+    head = ("fc.weight", "fc.bias")
+    return {name: value for name, value in state.items() if name not in head}
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:

@@ -412,6 +412,8 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
     too_low = f"train accuracy not above {minimum_train_accuracy:.0%}"
     fits = table["train_accuracy"] > minimum_train_accuracy
     reasons = np.where(fits, "", too_low)
+    is_finite = np.isfinite(table[["train_loss", "test_loss"]]).all(axis=1)
+    reasons = np.where(is_finite, reasons, "loss is not finite")
     diverged = table["snapshot"] == "none"
     reasons = np.where(diverged, "diverged before a snapshot", reasons)
     return table.assign(left_out=reasons)

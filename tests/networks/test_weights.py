@@ -41,9 +41,35 @@ def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_pat
     )
     network = weights.load_backbone(resnet.build("resnet18", 20, seed=9), by_name)
     assert torch.equal(network.layer4[1].conv2.weight, trained.layer4[1].conv2.weight)
-    assert torch.equal(
-        network.fc.weight, resnet.build("resnet18", 20, seed=9).fc.weight
-    )  # other classes: the head starts anew
+
+
+@pytest.mark.parametrize("classes", [4, 6])
+def test_a_pretrained_start_never_brings_its_head(classes):
+    trained = FORM.network(4)
+    with torch.no_grad():
+        trained.fc.weight.add_(1.0)
+    initial = FORM.network(classes)
+    network = weights.load_backbone(FORM.network(classes), trained.state_dict())
+    assert torch.equal(network.fc.weight, initial.fc.weight)
+    assert torch.equal(network.fc.bias, initial.fc.bias)
+    assert torch.equal(network.conv1.weight, trained.conv1.weight)
+
+
+def test_a_download_is_checked_against_the_digits_in_its_name(tmp_path, monkeypatch):
+    """The file is a local one, of other bytes than those that torchvision names."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    (tmp_path / "resnet18-f37072fd.pth").write_bytes(b"damaged on its way")
+    url = (tmp_path / "resnet18-f37072fd.pth").as_uri()
+    download = torch.hub.download_url_to_file
+
+    def download_local(url_of_torchvision, *arguments, **options):
+        download(url, *arguments, **options)
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download_local)
+    with pytest.raises(FileNotFoundError, match="Three ways") as raised:
+        weights.read_weights("IMAGENET1K_V1", "resnet18")
+    assert "invalid hash value" in str(raised.value.__cause__)
+    assert not list(tmp_path.rglob("hub/checkpoints/*.pth"))
 
 
 def test_missing_weights_name_the_file_the_folder_and_three_ways(hub):

@@ -74,6 +74,16 @@ def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_oth
     }
 
 
+@pytest.mark.parametrize("name", ["train_loss", "test_loss"])
+def test_a_model_with_an_infinite_loss_is_left_out_with_the_reason(tmp_path, name):
+    infinite = snapshot("stop", 0.9) | {name: None}  # as train_run writes it
+    complete(tmp_path, CONFIG, [infinite])
+    complete(tmp_path, replace(CONFIG, repeat=1), [snapshot("stop", 0.9)])
+    table = catalogue.analysed(catalogue.read_catalogue(tmp_path), 0.8)
+    reasons = table.set_index("repeat")["left_out"]
+    assert reasons.to_dict() == {0: "loss is not finite", 1: ""}
+
+
 def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path):
     runs = [
         replace(CONFIG, stem="strided", width=0.125, repeat=number)
