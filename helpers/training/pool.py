@@ -1,34 +1,52 @@
 """Process many items side by side: processes of one thread on a CPU, or on a GPU."""
 
-import multiprocessing
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from joblib import wrap_non_picklable_objects
+from joblib.externals.loky import ProcessPoolExecutor
+from threadpoolctl import threadpool_limits
 
 from helpers.data.images import StudyData, images_of_study
 from helpers.networks.devices import why_refused
 from helpers.networks.faults import breaks_process
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
-from helpers.training.config import RunConfig
-from helpers.training.run import history_so_far, initial_network, train_run
+from helpers.training.config import PLAIN, RunConfig
+from helpers.training.run import (
+    Batch,
+    history_so_far,
+    initial_network,
+    make_optimizer,
+    train_run,
+    train_step,
+)
 
 _SHOW_SECONDS = 1.0  # between two calls of ``show``
+_CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
+_TIMED_STEPS = 5
 # In a worker process: under "load" a function that returns what all items need, and
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
+_THREADS_OF_LIBRARIES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
+# An item with its result, or with the exception that it raised.
+_Outcome = tuple[Any, Any, BaseException | None]
 
 
 def choose_device(device: str) -> str:
@@ -64,14 +82,6 @@ def compute_float32_exactly() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-class _Outcome(NamedTuple):
-    """An item with its result, or with the exception that it raised."""
-
-    item: Any
-    result: Any = None
-    fault: BaseException | None = None
-
-
 def side_by_side(
     process: Callable[[Any, Any], Any],
     items: Sequence[Any],
@@ -87,8 +97,7 @@ def side_by_side(
         process: is called with an item and the result of ``shared``. It is sent to
             other processes by value, so it may be a function of a notebook cell.
         items: to be processed.
-        shared: loads what all items need, once in each process; a function of a module,
-            or a partial of one.
+        shared: loads what all items need, once in each process.
         device: "cpu" or a GPU. On a CPU an item has one thread, so that results do not
             depend on ``jobs``.
         jobs: number of processes; 0 takes one per core on a CPU and one on a GPU. With
@@ -109,15 +118,14 @@ def side_by_side(
     if processes <= 1:
         outcomes = _in_this_process(process, items, shared, threads)
     else:
-        start = partial(_start_worker, max(1, threads // processes), shared)
-        outcomes = _in_processes(process, items, processes, start, show)
+        threads = max(1, threads // processes)
+        outcomes = _in_processes(process, items, shared, (processes, threads), show)
     faults = []
-    for outcome in outcomes:
-        fault = outcome.fault
-        if fault is None:
-            yield outcome.item, outcome.result
+    for item, result, fault in outcomes:
+        if not fault:
+            yield item, result
             continue
-        words = f"{outcome.item}: {type(fault).__name__}: {fault}"
+        words = f"{item}: {type(fault).__name__}: {fault}"
         if breaks_process(fault):
             outcomes.close()
             raise RuntimeError(
@@ -135,7 +143,7 @@ def side_by_side(
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Let torch compute with a number of threads inside of a ``with`` block.
+    """Compute with a number of threads inside of a ``with`` block: torch and BLAS.
 
     Threads split sums, and so change their rounding. With one thread a network gets
     the same weights on machines with any number of cores.
@@ -146,7 +154,8 @@ def torch_threads(number: int) -> Iterator[None]:
     usual_number = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
-        yield
+        with threadpool_limits(number, "blas"):
+            yield
     finally:
         torch.set_num_threads(usual_number)
 
@@ -162,64 +171,61 @@ def _in_this_process(
     for item in items:
         try:
             with torch_threads(threads):
-                outcome = _Outcome(item, process(item, loaded))
+                outcome = item, process(item, loaded), None
         except Exception as fault:
             # So that tensors in the frames of the failed call are released.
             traceback.clear_frames(fault.__traceback__)
-            outcome = _Outcome(item, fault=fault)
+            outcome = item, None, fault
         yield outcome
 
 
 def _in_processes(
     process: Callable[[Any, Any], Any],
     items: Sequence[Any],
-    processes: int,
-    start: Callable[[], None],
+    shared: Callable[[], Any],
+    counts: tuple[int, int],
     show: Callable[[], object],
 ) -> Iterator[_Outcome]:
-    """Process items in other processes.
+    """Process items in other processes; ``counts`` are processes and threads of each.
 
     If the generator is closed early, items that have not begun are dropped.
     """
-    by_value = wrap_non_picklable_objects(process, keep_wrapper=False)
+    processes, threads = counts
+    # Libraries read these when they are loaded; OpenBLAS would take all cores.
+    limits = dict.fromkeys(_THREADS_OF_LIBRARIES, str(threads))
     executor = ProcessPoolExecutor(
-        processes, mp_context=multiprocessing.get_context("spawn"), initializer=start
+        processes, initializer=_start_worker, initargs=(threads, shared), env=limits
     )
-    with executor:
-        running: dict[Future, Any] = {
-            executor.submit(_with_shared, by_value, item): item for item in items
-        }
-        try:
-            while running:
-                finished, _ = wait(
-                    running, timeout=_SHOW_SECONDS, return_when=FIRST_COMPLETED
-                )
-                for future in finished:
-                    item = running.pop(future)
-                    fault = future.exception()
-                    if isinstance(fault, BrokenProcessPool):
-                        raise RuntimeError(
-                            f"a process died while {len(running) + 1} of {len(items)} "
-                            "were left, usually for lack of memory: lower jobs or the "
-                            "batch size and run again; what is complete is kept"
-                        ) from fault
-                    if fault is None:
-                        yield _Outcome(item, future.result())
-                    else:
-                        yield _Outcome(item, fault=fault)
-                show()
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+    running = {executor.submit(_with_shared, process, item): item for item in items}
+    try:
+        while running:
+            finished, _ = wait(running, _SHOW_SECONDS, FIRST_COMPLETED)
+            for future in finished:
+                item = running.pop(future)
+                fault = future.exception()
+                if isinstance(fault, BrokenProcessPool):
+                    raise RuntimeError(
+                        f"a process died while {len(running) + 1} of {len(items)} "
+                        "were left, usually for lack of memory: lower jobs or the "
+                        "batch size and run again; what is complete is kept"
+                    ) from fault
+                yield item, None if fault else future.result(), fault
+            show()
+    finally:
+        for future in running:
+            future.cancel()
+        executor.shutdown()
 
 
 def _start_worker(threads: int, shared: Callable[[], Any]) -> None:
     """Prepare a worker process, which ends when its parent ends, even if killed."""
     compute_float32_exactly()
     torch.set_num_threads(threads)
-    parent = multiprocessing.parent_process()
+    parent = os.getppid()
 
     def end_with_parent() -> None:
-        parent.join()
+        while os.getppid() == parent:
+            time.sleep(_SHOW_SECONDS)
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -237,13 +243,88 @@ class Hardware:
 
     Attributes:
         device: "cpu" or a GPU.
-        jobs: number of processes, see ``side_by_side``.
+        jobs: number of processes, see ``side_by_side``; 0 lets ``with_jobs`` choose.
         compiled: whether steps go through ``torch.compile``, see ``train_run``.
     """
 
     device: str = "cpu"
     jobs: int = 0
     compiled: bool = False
+
+    def with_jobs(self, runs: Sequence[RunConfig], work: Path) -> "Hardware":
+        """Choose how many of the missing runs train side by side, if ``jobs`` is 0.
+
+        On a GPU a step of the first run is timed, with its batch and with four times
+        as many images, see ``jobs_on_gpu``.
+
+        Args:
+            runs: runs of the study.
+            work: its folder of work.
+        """
+        missing = catalogue.missing(work, runs)
+        jobs = self.jobs or len(os.sched_getaffinity(0))
+        device = torch.device(self.device)
+        if device.type == "cuda" and not self.jobs and len(missing) > 1:
+            size = images_of_study(work).train.images.shape[-1]
+            seconds, memory = zip(
+                *(_timed_step(missing[0], size, factor, device) for factor in (1, 4)),
+                strict=True,
+            )
+            torch.cuda.empty_cache()
+            free = torch.cuda.mem_get_info(device)[0]
+            jobs = jobs_on_gpu(seconds, memory[0], free, jobs)
+        return replace(self, jobs=max(1, min(jobs, len(missing))))
+
+
+def jobs_on_gpu(
+    seconds: tuple[float, float], memory: int, free: int, cores: int
+) -> int:
+    """Number of networks that one GPU trains side by side.
+
+    Args:
+        seconds: of a step, and of one with four times as many images. If the latter
+            takes twice as long or longer, one network fills the card.
+        memory: bytes of a network that trains.
+        free: bytes that are free on the card.
+        cores: of the machine, two of which are left to others.
+
+    Example:
+        >>> jobs_on_gpu((0.01, 0.012), 2**30, 70 * 2**30, 16)
+        14
+        >>> jobs_on_gpu((0.01, 0.04), 2**30, 70 * 2**30, 16)
+        1
+    """
+    if seconds[1] >= 2 * seconds[0]:
+        return 1
+    return max(1, min(cores - 2, free // (memory + _CONTEXT)))
+
+
+def _timed_step(
+    run: RunConfig, size: int, factor: int, device: torch.device
+) -> tuple[float, int]:
+    """Seconds of a training step on random images, and bytes that it takes.
+
+    Args:
+        run: whose network and batch it has, from scratch and unguided.
+        size: side of the images.
+        factor: on the batch.
+        device: a GPU.
+    """
+    plain = replace(run, pretrained=False, frozen_stages=0, looking=PLAIN)
+    network = initial_network(plain, 2).to(device, memory_format=torch.channels_last)
+    optimizer = make_optimizer(network, plain, device)
+    count = factor * run.batch_size
+    images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8).to(device)
+    labels = torch.zeros(count, dtype=torch.int64, device=device)
+    batch = Batch(torch.arange(count, device=device), labels)
+    seconds = []
+    for _ in range(_TIMED_STEPS):
+        torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        train_step(network, optimizer, images, batch, plain)
+        torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds), torch.cuda.max_memory_allocated(device)
 
 
 def train_missing(

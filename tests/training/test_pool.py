@@ -4,9 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
+import psutil
 import pytest
+import threadpoolctl
 import torch
+from psutil import STATUS_ZOMBIE as ZOMBIE
 
 from helpers.files import PROJECT_ROOT
 from helpers.training import catalogue, pool
@@ -14,6 +19,7 @@ from helpers.training import run as training
 from helpers.training.config import RunConfig
 from helpers.training.stopping import Epoch
 
+RUN = RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="d", max_epochs=16)
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -66,6 +72,73 @@ def test_items_are_worked_on_side_by_side_on_one_thread_each_and_faults_are_name
     ):
         done.extend(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
     assert sorted(item for item, _ in done) == [1, 3]
+
+
+NAPS = """
+import os
+import sys
+import time
+sys.path.insert(0, {root!r})
+from helpers.training import pool
+def nap(item, shared):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+if __name__ == "__main__":
+    list(pool.side_by_side(nap, [1, 2], shared=int, jobs=2))
+"""
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
+    (tmp_path / "naps.py").write_text(NAPS.format(root=str(PROJECT_ROOT)))
+    parent = start(tmp_path / "naps.py", tmp_path)
+    children = [int(parent.stdout.readline()) for _ in range(2)]
+    parent.kill()
+    parent.wait()
+    # Their ends of the pipe close with them.
+    assert parent.stdout.read() == b""
+    for child in children:
+        assert not psutil.pid_exists(child) or psutil.Process(child).status() == ZOMBIE
+
+
+def threads_of_blas(item, shared):
+    return {library["num_threads"] for library in threadpoolctl.threadpool_info()}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_linear_algebra_has_one_thread_in_each_process(jobs, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with threadpoolctl.threadpool_limits(3):
+        results = pool.side_by_side(threads_of_blas, [1, 2], shared=int, jobs=jobs)
+        numbers = [numbers for _, numbers in results]
+    assert all(1 in each for each in numbers)
+    assert jobs == 1 or numbers == [{1}, {1}]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "jobs", "expected"),
+    [
+        ((0.01, 0.015), 0, 3),  # cores less two
+        ((0.01, 0.02), 0, 1),  # one network fills the card
+        ((0.01, 0.015), 7, 7),  # as asked for
+    ],
+)
+def test_a_gpu_trains_as_many_runs_as_a_timed_step_cores_and_memory_allow(
+    tmp_path, monkeypatch, seconds, jobs, expected
+):
+    def timed_step(run, size, factor, device):
+        return seconds[factor > 1], 2**30
+
+    data = SimpleNamespace(train=SimpleNamespace(images=torch.zeros(1, 3, 8, 8)))
+    monkeypatch.setattr(pool, "_timed_step", timed_step)
+    monkeypatch.setattr(pool, "images_of_study", lambda work: data)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(5))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 * 2**30, 0))
+    runs = [replace(RUN, repeat=number) for number in range(9)]
+    chosen = pool.Hardware("cuda", jobs).with_jobs(runs, tmp_path)
+    assert (chosen.device, chosen.jobs) == ("cuda", expected)
+    assert pool.Hardware("cpu", jobs).with_jobs(runs, tmp_path).jobs == (jobs or 5)
+    assert pool.jobs_on_gpu((1.0, 1.5), 2**30, 5 * 2**30, 16) == 2  # memory
+    assert pool.jobs_on_gpu((1.0, 1.5), 2**30, 2**30, 16) == 1
 
 
 def fail_of_gpu(number, shared):
@@ -134,21 +207,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_the_line_names_each_run_with_its_last_epoch_and_loss(tmp_path):
-    runs = [
-        RunConfig(
-            "resnet18",
-            8,
-            0.01,
-            "adam",
-            0.0,
-            True,
-            False,
-            data="d",
-            max_epochs=16,
-            repeat=number,
-        )
-        for number in range(3)
-    ]
+    runs = [replace(RUN, repeat=number) for number in range(3)]
     rows = [
         Epoch(
             epoch=i,
