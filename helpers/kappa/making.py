@@ -141,7 +141,7 @@ def make(
     Yields:
         The name of each network when it is trained.
     """
-    folders = {name: _folder(work, name, settings(data, recipe)) for name in names}
+    folders = {name: _folder(work, name, data, recipe) for name in names}
     missing = [
         name
         for name, folder in folders.items()
@@ -158,9 +158,9 @@ def make(
         yield name
 
 
-def _folder(work: Path, name: str, values: dict[str, Any]) -> Path:
-    folder = f"{name.replace(' ', '-')}-{json_digest([name, values])}"
-    return inside(work / FOLDER / "networks", folder)
+def _folder(work: Path, name: str, data: StudyData, recipe: Recipe) -> Path:
+    digest = json_digest([name, settings(data, recipe)])
+    return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{digest}")
 
 
 def _train(
@@ -201,7 +201,7 @@ def made_models(
     """
     models = []
     for name in names:
-        folder = _folder(work, name, settings(data, recipe))
+        folder = _folder(work, name, data, recipe)
         result = read_json(folder / "result.json")
         if result["status"] == "diverged":
             raise ValueError(

@@ -67,13 +67,12 @@ def chosen_models(
             "or name other networks"
         )
     is_analysed = models["left_out"] == ""
-    if is_analysed.any():
-        models = models[is_analysed]
+    models = models[is_analysed | ~is_analysed.any()]
     order = ["architecture", "train_loss", "model_id"]
     models = models.sort_values(order, ignore_index=True)
     number = models.groupby("architecture").cumcount() + 1
     models = models.assign(model=models["architecture"] + " no. " + number.astype(str))
-    return models[number <= per_architecture] if per_architecture else models
+    return models[number <= (per_architecture or len(models))]
 
 
 def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> None:
@@ -90,11 +89,11 @@ def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> Non
     """
     is_pretrained = chosen["pretrained"].astype(bool)
     for weights in sorted(chosen.loc[is_pretrained, "weights"].unique()):
+        is_seen = re.compile(r"n\d{8}").fullmatch  # a class of ImageNet
         if catalogue.is_complete(work / pretraining.FOLDER, weights):
             classes = images_of_study(work / pretraining.FOLDER).classes["class_id"]
-            shared = [name for name in unseen if name in set(classes)]
-        else:
-            shared = [name for name in unseen if re.fullmatch(r"n\d{8}", name)]
+            is_seen = set(classes).__contains__
+        shared = list(filter(is_seen, unseen))
         if shared:
             raise ValueError(
                 f"the pretrained start {weights} has seen {len(shared)} of "
@@ -137,10 +136,19 @@ def backbone(model: Model) -> Model:
     """
     return replace(
         model,
-        load=partial(_without_head, model.load),
-        initial=partial(_without_head, model.initial),
+        load=partial(_changed, model.load, without_head),
+        initial=partial(_changed, model.initial, without_head),
         training_images=None,
     )
+
+
+def _changed(
+    make: Callable[..., nn.Module | None],
+    change: Callable[[nn.Module], nn.Module],
+    *device: str,
+) -> nn.Module | None:
+    network = make(*device)
+    return None if network is None else change(network)
 
 
 def last_linear(network: nn.Module) -> str:
@@ -170,13 +178,6 @@ def without_head(network: nn.Module) -> nn.Module:
     """
     network.set_submodule(last_linear(network), nn.Identity())
     return network
-
-
-def _without_head(
-    make: Callable[..., nn.Module | None], *device: str
-) -> nn.Module | None:
-    network = make(*device)
-    return None if network is None else without_head(network)
 
 
 class Architecture(NamedTuple):
@@ -358,21 +359,19 @@ def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
         classifier = replace(
             model,
             model_id=f"{model.model_id}-{head}",
-            load=partial(_with_head, model.load, weight, bias),
-            initial=partial(_with_head, model.initial, 0 * weight, 0 * bias),
+            load=partial(_changed, model.load, partial(_with_head, weight, bias)),
+            initial=partial(
+                _changed, model.initial, partial(_with_head, 0 * weight, 0 * bias)
+            ),
         )
         classifiers.append(classifier)
     return classifiers
 
 
-def _with_head(
-    make: Callable[..., nn.Module | None], weight: NDArray, bias: NDArray, *device: str
-) -> nn.Module | None:
-    network = make(*device)
-    if network is None:
-        return None
+def _with_head(weight: NDArray, bias: NDArray, network: nn.Module) -> nn.Module:
     classes, features = weight.shape
     head = nn.utils.skip_init(nn.Linear, features, classes)
     tensors = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     head.load_state_dict(tensors)
-    return nn.Sequential(network, head.to(*device)).eval()
+    device = next(network.parameters()).device
+    return nn.Sequential(network, head.to(device)).eval()

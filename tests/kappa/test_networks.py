@@ -17,62 +17,35 @@ from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model
 from tests.conftest import TINY_SCENES
 
-
-def catalogue():
-    rows = [
-        ("a@stop", "resnet18", 0.3, False, "", "stop"),
-        ("b@stop", "resnet18", 0.1, False, "", "stop"),
-        ("c@stop", "resnet18", 0.2, True, "", "stop"),
-        ("d@stop", "resnet34", 0.5, False, "too low", "stop"),
-        ("e@none", "resnet34", np.nan, False, "diverged", "none"),
-        ("f@stop", "resnet34", 0.4, False, "", "stop"),
-    ]
-    return pd.DataFrame(
-        rows,
-        columns=[
-            "model_id",
-            "architecture",
-            "train_loss",
-            "pretrained",
-            "left_out",
-            "snapshot",
-        ],
-    )
+COLUMNS = ["model_id", "architecture", "train_loss", "pretrained", "left_out"]
+CATALOGUE = pd.DataFrame(
+    [
+        ("a@stop", "resnet18", 0.3, False, ""),
+        ("b@stop", "resnet18", 0.1, False, ""),
+        ("c@stop", "resnet18", 0.2, True, ""),
+        ("d@stop", "resnet34", 0.5, False, "too low"),
+        ("e@none", "resnet34", np.nan, False, "diverged"),
+        ("f@stop", "resnet34", 0.4, False, ""),
+    ],
+    columns=COLUMNS,
+).assign(snapshot=lambda table: table["model_id"].str[2:])
 
 
-def test_models_are_chosen_by_training_loss_within_their_architecture():
-    table = networks.chosen_models(catalogue(), 0, False)
-    assert table["model_id"].tolist() == ["b@stop", "a@stop", "f@stop"]
-    assert table["model"].tolist() == [
-        "resnet18 no. 1",
-        "resnet18 no. 2",
-        "resnet34 no. 1",
-    ]
-    assert networks.chosen_models(catalogue(), 1, False)["model_id"].tolist() == [
-        "b@stop",
-        "f@stop",
-    ]
-    assert networks.chosen_models(catalogue(), 0, True)["model_id"].tolist() == [
-        "b@stop",
-        "c@stop",
-        "a@stop",
-        "f@stop",
-    ]
-
-
-def test_where_the_analysis_keeps_no_model_those_left_out_are_taken_but_no_diverged_one():
-    left_out = catalogue().assign(left_out="too low")
-    assert networks.chosen_models(left_out, 0, False)["model_id"].tolist() == [
-        "b@stop",
-        "a@stop",
-        "f@stop",
-        "d@stop",
-    ]
-    with pytest.raises(
-        ValueError,
-        match="no model trained from scratch; set include_pretrained, or name other networks",
-    ):
-        networks.chosen_models(catalogue().assign(pretrained=True), 0, False)
+@pytest.mark.parametrize(
+    ("changes", "options", "expected"),
+    [
+        ({}, (0, False), "b a f"),
+        ({}, (1, False), "b f"),
+        ({}, (0, True), "b c a f"),
+        ({"left_out": "too low"}, (0, False), "b a f d"),  # there are no others
+    ],
+)
+def test_models_are_chosen_by_training_loss_within_their_architecture(
+    changes, options, expected
+):
+    table = networks.chosen_models(CATALOGUE.assign(**changes), *options)
+    assert table["model_id"].str[0].tolist() == expected.split()
+    assert table["model"].iloc[0] == "resnet18 no. 1"
 
 
 def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
@@ -87,59 +60,41 @@ def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
     )
     train = SimpleNamespace(images=torch.zeros(1, 3, 8, 8))
     data = SimpleNamespace(classes=["a", "b", "c"], train=train)
-    chosen = networks.chosen_models(catalogue(), 2, True)
-    first, second, third = networks.model_set(tmp_path, chosen, data, 3)
-    assert [model.facts["model"] for model in (first, second, third)] == [
-        "resnet18 no. 1",
-        "resnet18 no. 2",
-        "resnet34 no. 1",
-    ]
+    chosen = networks.chosen_models(CATALOGUE, 2, True)
+    first, second, _ = networks.model_set(tmp_path, chosen, data, 3)
     assert (first.model_id, first.facts["origin"]) == ("b@stop", "trained on 3 classes")
     assert second.facts["origin"] == "trained on 3 classes, pretrained"
-    features = networks.backbone(
-        Model(
-            "two layers",
-            lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4)),
-        )
-    ).load()
-    assert features(torch.zeros(5, 3)).shape == (5, 6), (
-        "only the last linear layer goes"
-    )
-    with pytest.raises(
-        ValueError,
-        match="the model set was trained on all 3 classes, not on 2; set seen_classes to 0",
-    ):
+    layers = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4))
+    features = networks.backbone(Model("two layers", lambda: layers)).load()
+    assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last layer goes"
+    with pytest.raises(ValueError, match="all 3 classes, not on 2; set seen_classes"):
         networks.model_set(tmp_path, chosen, data, 2)
+    with pytest.raises(ValueError, match="no model trained from scratch"):
+        networks.chosen_models(CATALOGUE.assign(pretrained=True), 0, False)
 
 
 def test_classes_that_a_pretrained_start_has_seen_are_refused_as_unseen(tmp_path):
-    choose_images(
-        tmp_path / "pretraining",
-        **TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"]},
-    )
-    (tmp_path / "pretraining/runs/made").mkdir(parents=True)  # a start that 02 made
-    (tmp_path / "pretraining/runs/made/result.json").write_text("{}")
-    chosen = pd.DataFrame(
-        {"pretrained": [False, True, True], "weights": ["", "made", "0123456789abcdef"]}
-    )
-    # Whatever comes from elsewhere is taken to know ImageNet.
-    with pytest.raises(
-        ValueError,
-        match=r"0123456789abcdef has seen 2 of 3 unseen_class_ids \(n01440764, n02123045\)",
+    pretrained_on = {"class_ids": ["synthetic_ring", "synthetic_star"]}
+    choose_images(tmp_path / "pretraining", **TINY_SCENES | pretrained_on)
+    start = tmp_path / "pretraining/runs/made"  # a start that 02 made
+    start.mkdir(parents=True)
+    (start / "result.json").write_text("{}")
+    of_scratch = {"pretrained": [False], "weights": [""]}
+    of_made = {"pretrained": [True], "weights": ["made"]}
+    of_others = {"pretrained": [True], "weights": ["0123456789abcdef"]}
+    for values, unseen, shared in (
+        (of_scratch, ["synthetic_star", "n01440764"], ""),
+        (of_made, ["n01440764"], ""),
+        (of_made, ["synthetic_star", "synthetic_bars"], r"made .* 1 of 2 .*star\)"),
+        # What comes from elsewhere is taken to know ImageNet.
+        (of_others, ["n01440764", "synthetic_bars"], r"0123.* 1 of 2 .*\(n01440764\)"),
     ):
-        networks.check_unseen(
-            tmp_path, chosen, ["n01440764", "synthetic_bars", "n02123045"]
-        )
-    with pytest.raises(
-        ValueError,
-        match=r"made has seen 1 of 2 unseen_class_ids \(synthetic_star\); set include_pretrained to false",
-    ):
-        networks.check_unseen(tmp_path, chosen, ["synthetic_star", "synthetic_bars"])
-    networks.check_unseen(tmp_path, chosen, ["synthetic_bars"])
-    networks.check_unseen(
-        tmp_path, chosen[:2], ["n01440764"]
-    )  # what was made here has seen its own classes alone
-    networks.check_unseen(tmp_path, chosen[:1], ["synthetic_star", "n01440764"])
+        chosen = pd.DataFrame(values)
+        if not shared:
+            networks.check_unseen(tmp_path, chosen, unseen)
+            continue
+        with pytest.raises(ValueError, match=shared):
+            networks.check_unseen(tmp_path, chosen, unseen)
 
 
 @pytest.fixture(scope="module")

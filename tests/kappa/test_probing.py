@@ -212,29 +212,12 @@ def test_complexity_is_read_on_the_first_classes_in_turn(data):
 
 def test_features_are_computed_once_per_network_and_level(probed, data, monkeypatch):
     store, first = probed
-    asked, real = [], probing.degrade
-    monkeypatch.setattr(
-        probing,
-        "degrade",
-        lambda images, generator, strength: (
-            asked.append(strength) or real(images, generator, strength)
-        ),
-    )
+    monkeypatch.setattr(probing, "degrade", lambda *given: pytest.fail("again"))
     blur = noise.Degradation(noise.Generator("blur"), LEVELS)
-    more = [*LEVELS, noise.Level(0.9, 0.9, 0.5)]
-    found = probing.probes(
-        store, [backbone(0)], data, blur._replace(levels=more), [3, 2], 0.01
-    )
-    assert asked == [0.5], "levels that are kept are read"
-    np.testing.assert_array_equal(
-        found.record("probes", "m0@stop")["predicted"][:, :2],
-        first.record("probes", "m0@stop")["predicted"],
-    )
     stiff = probing.probes(store, [backbone(0)], data, blur, [3, 2], 100.0)
-    assert asked == [0.5], "another penalty fits new probes to kept features"
+    weight = stiff.record("probes", "m0@stop")["weight"]
     assert (
-        np.abs(stiff.record("probes", "m0@stop")["weight"]).max()
-        < np.abs(first.record("probes", "m0@stop")["weight"]).max()
+        np.abs(weight).max() < np.abs(first.record("probes", "m0@stop")["weight"]).max()
     )
 
 
@@ -243,10 +226,6 @@ def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
     (classifier,) = networks.with_probes([model], probed[1])
     record = probed[1].record("probes", "m0@stop")
     features = logits_of(model.load(), data.test.images, "cpu")
-    torch.testing.assert_close(
-        untrained(0).fc(features.clone()).detach(),
-        logits_of(untrained(0), data.test.images, "cpu"),
-    )
     expected = features @ torch.from_numpy(record["weight"]).T + torch.from_numpy(
         record["bias"]
     )
@@ -261,12 +240,3 @@ def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
     assert other.model_id.removeprefix("m1@stop-") != classifier.model_id.removeprefix(
         "m0@stop-"
     )
-
-
-def test_the_share_of_unseen_classes_is_that_of_each_step(data):
-    answers = np.zeros((3, 1, len(data.test)), dtype=np.int16)
-    record = {"predicted": answers, "weights": np.array(5)}
-    kept = SimpleNamespace(record=lambda part, model_id: record)
-    table = probing.kappa_of_classes(kept, [backbone()], data, LEVELS[:1], [3, 2, 1])
-    shares = table.groupby("class_id", sort=False)["unseen_fraction"].apply(list)
-    assert shares.iloc[0] == pytest.approx([2 / 3, 1 / 2, 0])
