@@ -23,7 +23,7 @@ from helpers.data import synthetic
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, passes, registry
-from helpers.measures.layers import fused_network
+from helpers.measures.norms import fused_network
 from helpers.networks import hooks, resnet
 from helpers.training.config import PRECISIONS
 
@@ -79,12 +79,7 @@ class Ours(NamedTuple):
 
     def pass_through(self) -> nn.Module:
         """What images pass through."""
-        return self.folded or fused_network(
-            self.network,
-            hooks.prepared(
-                self.images.images[:1], resnet.normalise_images, self.device
-            ),
-        )
+        return self.folded or fused_network(self.network)
 
     def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
@@ -356,8 +351,8 @@ def compare(
         in_batches(images, given.batch, given.device),
         in_batches(images, 1, given.device),
     )
-    folded = fused_network(network, batches[0][0][:1])
-    took = interleaved.spent(lambda: fused_network(network, batches[0][0][:1]))
+    folded = fused_network(network)
+    took = interleaved.spent(lambda: fused_network(network))
     print(
         f"- folding the batch norms of {title}, once per network: {took.cpu:.2f} s of processor time, in no row"
     )

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.complexity import complexity
 from helpers.measures.evidence import provides
+from helpers.measures.norms import complexity
 from helpers.measures.passes import Sample
 from helpers.statistics.correlations import Array
 

@@ -1,27 +1,266 @@
-"""Norms of the weights: size, distance from the start, paths; Jiang et al. 2020.
+"""Norms of the weights; Jiang et al. 2020, Dziugaite et al. 2020, Du et al. 2024.
 
-Biases are left out, and batch normalisation is folded in.
+Biases are left out, and batch normalisation is folded in. A norm ``v`` is reported as
+``sqrt(v / m)`` with the number m of training images, as in the code of Dziugaite et
+al.; a logarithm ``ln v`` as ``ln sqrt(v / m)``.
 """
 
 import copy
+import inspect
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _NormBase
 
-from helpers.measures.complexity import complexity, scaled_complexity
 from helpers.measures.evidence import provides
-from helpers.measures.layers import Layer, folded_copy
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, needs
+from helpers.networks.faults import is_of_machine
+from helpers.networks.hooks import observe
+from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlations import Array
 
+# Which linear map a spectral norm is of: the layer at the size of its own input, or its
+# weight reshaped to a (c_out, rest) matrix (Yoshida and Miyato 2017).
+NORM_VARIANTS = ("operator", "reshaped")
+# Arguments that map each of NORM_VARIANTS to the norms of all layers.
+_BY_VARIANT = {"spectral_norms", "spectral_distances"}
 # Layers that divide by statistics of their input, which is no sum over paths.
 _DIVIDING = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm)
+_FREQUENCIES = 256  # matrices whose eigenvalues are computed at a time
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or linear layer; its weight is in float64 on the CPU."""
+
+    weight: Tensor  # (c_out, c_in / groups, kh, kw), of a linear layer (out, in, 1, 1)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    input_size: tuple[int, int] = (1, 1)  # height and width
+
+
+def folded_copy(network: nn.Module) -> nn.Module:
+    """Copy a network with batch normalisation folded into convolutions, by torch.fx.
+
+    A normalisation that does not directly follow a convolution stays.
+
+    Args:
+        network: any; its copy is in evaluation mode.
+
+    Raises:
+        ValueError: where torch.fx cannot trace the network.
+    """
+    copied = copy.deepcopy(network).eval()
+    for module in copied.modules():
+        if type(module) is SampledConvolution:
+            module.__class__ = nn.Conv2d  # torch.fx folds into plain convolutions only
+    try:
+        folded = fuse(copied, inplace=True)
+    except Exception as fault:  # whatever a network does with what is no tensor
+        if is_of_machine(fault):
+            raise
+        raise ValueError(
+            f"torch.fx cannot trace {type(network).__name__}, so that batch "
+            f"normalisation cannot be folded in ({type(fault).__name__})"
+        ) from fault
+    # A class of this copy alone, which messages name.
+    type(folded).__name__ = type(network).__name__
+    return sample_first(folded)
+
+
+@provides
+def fused_network(network: nn.Module) -> nn.Module:
+    """The network with batch normalisation folded in: equal logits in less time.
+
+    Args:
+        network: in evaluation mode.
+
+    Returns:
+        A ``folded_copy``; the network itself where it cannot be traced.
+    """
+    try:
+        return folded_copy(network)
+    except ValueError:
+        return network
+
+
+@provides
+def flat_network(network: nn.Module) -> nn.Module:
+    """The network without batch normalisation, for measures that change weights.
+
+    Args:
+        network: in evaluation mode, on the device.
+    """
+    return folded_copy(network)
+
+
+@torch.no_grad()
+def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
+    """List the convolutions and linear layers in the order of their first calls.
+
+    Args:
+        network: any.
+        example: (1, 3, S, S) input.
+
+    Raises:
+        ValueError: where the network has no such layer, or also has matrices that are
+            not applied as the weight of one, as attention has.
+    """
+    folded = folded_copy(copy.deepcopy(network).cpu().double())
+    layers: dict[nn.Module, Layer] = {}
+
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        if module in layers:
+            return
+        if isinstance(module, nn.Conv2d):
+            layers[module] = Layer(
+                module.weight.detach(),
+                module.stride,
+                module.dilation,
+                module.groups,
+                tuple(inputs[0].shape[-2:]),
+            )
+        elif isinstance(module, nn.Linear):
+            layers[module] = Layer(module.weight.detach()[:, :, None, None])
+
+    observe(folded, example.cpu().double(), note)
+    if not layers:
+        raise ValueError(
+            "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose "
+            "norms could be taken"
+        )
+    seen = {id(value) for module in layers for value in module.parameters()}
+    others = [
+        name
+        for name, value in folded.named_parameters()
+        if value.ndim in (2, 4) and id(value) not in seen
+    ]
+    if others:
+        raise ValueError(
+            "norms are of networks whose only matrices are weights of nn.Conv2d and "
+            f"nn.Linear; this one also has {', '.join(others[:3])}"
+        )
+    return list(layers.values())
+
+
+def operator_norm(layer: Layer) -> float:
+    """Spectral norm of a convolution as a linear map: ``max of |conv(x)| / |x|``.
+
+    With circular padding; Sedghi, Gupta and Long 2019: the largest singular value of
+    the kernel's Fourier transform at any frequency of the input, whose size is rounded
+    up to that of the kernel and to a multiple of the stride. A convolution of stride s
+    is one of stride 1 on the s^2 images that each hold every s-th pixel. Of several
+    groups the largest norm counts.
+
+    Args:
+        layer: with its folded weight.
+
+    Returns:
+        The norm, at least 0; NaN if a weight is not finite.
+
+    Example:
+        >>> operator_norm(Layer(torch.full((1, 1, 1, 1), 3.0)))
+        3.0
+    """
+    kernels = layer.weight.unflatten(0, (layer.groups, -1))
+    if not kernels.isfinite().all():
+        return math.nan
+    if kernels.shape[3:] == (1, 1):  # the same at all frequencies
+        return float(torch.linalg.matrix_norm(kernels[..., 0, 0], 2).max())
+    sides = []
+    for axis in (0, 1):
+        dilated = (kernels.shape[3 + axis] - 1) * layer.dilation[axis] + 1
+        step = layer.stride[axis]
+        sides.append(math.ceil(max(layer.input_size[axis], dilated) / step) * step)
+    padded = kernels.new_zeros(*kernels.shape[:3], *sides)
+    rows, columns = (
+        torch.arange(kernels.shape[3 + axis]) * layer.dilation[axis] for axis in (0, 1)
+    )
+    padded[..., rows[:, None], columns] = kernels
+    # (groups, out, in, rows, s, columns, s) -> as many more inputs as pixels a stride
+    parts = padded.unflatten(4, (-1, layer.stride[1]))
+    parts = parts.unflatten(3, (-1, layer.stride[0]))
+    parts = parts.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
+    transforms = torch.fft.rfft2(parts).flatten(3)  # (groups, out, in, frequencies)
+    matrices = transforms.permute(0, 3, 1, 2).flatten(0, 1)
+    if matrices.shape[1] > matrices.shape[2]:
+        matrices = matrices.mT
+    squares = [
+        torch.linalg.eigvalsh(block @ block.mH)[:, -1].max()
+        for block in matrices.split(_FREQUENCIES)
+    ]
+    return math.sqrt(max(0.0, float(torch.stack(squares).max())))
+
+
+def _spectral(layers: Sequence[Layer]) -> dict[str, Array]:
+    """Spectral norms of layers, (d,) by variant."""
+    operators = [operator_norm(layer) for layer in layers]
+    reshaped = [
+        float(torch.linalg.matrix_norm(layer.weight.flatten(1), 2)) for layer in layers
+    ]
+    return {"operator": np.array(operators), "reshaped": np.array(reshaped)}
+
+
+@provides
+def layers(network: nn.Module, example: Tensor) -> list[Layer]:
+    """Layers of the network, see ``layers_of``.
+
+    Args:
+        network: in evaluation mode.
+        example: (1, 3, S, S) one image as input of the network.
+    """
+    return layers_of(network, example)
+
+
+@provides
+def distances(
+    layers: Sequence[Layer], initial_network: nn.Module | None, example: Tensor
+) -> list[Layer]:
+    """The layers with their weights' change from those before the first step.
+
+    Args:
+        layers: with their folded weights.
+        initial_network: the network before its first step; None where not known.
+        example: (1, 3, S, S) one image as input of the network.
+    """
+    if initial_network is None:
+        raise ValueError(
+            "no initial weights were given, so there is no distance from them"
+        )
+    start = layers_of(initial_network, example)
+    return [
+        replace(layer, weight=layer.weight - before.weight)
+        for layer, before in zip(layers, start, strict=True)
+    ]
+
+
+@provides
+def spectral_norms(layers: Sequence[Layer]) -> dict[str, Array]:
+    """Spectral norms of the folded weights, (d,) by variant.
+
+    Args:
+        layers: with their folded weights.
+    """
+    return _spectral(layers)
+
+
+@provides
+def spectral_distances(distances: Sequence[Layer]) -> dict[str, Array]:
+    """Spectral norms of the weights' change, (d,) by variant.
+
+    Args:
+        distances: layers whose weights are changes from the start.
+    """
+    return _spectral(distances)
 
 
 def log(values: ArrayLike) -> Array:
@@ -115,20 +354,6 @@ def frobenius_norms(layers: Sequence[Layer]) -> Array:
 
 
 @provides
-def distances(layers: Sequence[Layer], initial_layers: Sequence[Layer]) -> list[Layer]:
-    """The layers with their weights' change from the initial ones.
-
-    Args:
-        layers: with their folded weights.
-        initial_layers: the same layers before the first step.
-    """
-    return [
-        replace(layer, weight=layer.weight - start.weight)
-        for layer, start in zip(layers, initial_layers, strict=True)
-    ]
-
-
-@provides
 def frobenius_distances(distances: Sequence[Layer]) -> Array:
     """Frobenius norm of the change of each layer's weight, (d,).
 
@@ -186,11 +411,95 @@ def path_product(network: nn.Module, example: Tensor) -> float:
                 f"the path norm is not defined: {name} ({type(module).__name__}) "
                 "divides by statistics of its input"
             )
-    ones = torch.ones(1, *example.shape[1:], dtype=torch.float64)
-    squared = folded_copy(copy.deepcopy(network).cpu().double(), ones)
+    squared = folded_copy(copy.deepcopy(network).cpu().double())
     for parameter in squared.parameters():
         parameter.square_()
+    ones = torch.ones(1, *example.shape[1:], dtype=torch.float64)
     return float(squared(ones).sum())
+
+
+def complexity(
+    family: str, source: str, title: str, is_logarithm: bool = False
+) -> Callable[..., Any]:
+    """Enter a complexity into the list of measures; larger promises a larger gap.
+
+    The decorated function returns ``v`` or ``ln v``; the measure is its
+    ``scaled_complexity``. A function that takes spectral norms is called once for each
+    of ``NORM_VARIANTS``.
+
+    Args:
+        family: of ``registry.FAMILIES``.
+        source: equation of Jiang et al. 2020, as a number, or name in the code of
+            Dziugaite et al. 2020.
+        title: label for figures.
+        is_logarithm: whether the function gives ``ln v``.
+
+    Returns:
+        The decorator, which turns the function into the measure.
+    """
+    paper = "Dziugaite et al. 2020 (code), "
+    if source.isdigit():
+        paper = "Jiang et al. 2020, equation "
+
+    def decorate(raw: Callable[..., float]) -> Callable[..., Any]:
+        variants = NORM_VARIANTS if _BY_VARIANT & set(needs(raw)) else ()
+
+        @wraps(raw)
+        def scaled(training_images: int, **values: Any) -> Any:
+            if "training_images" in needs(raw):
+                values["training_images"] = training_images
+            if not variants:
+                return scaled_complexity(
+                    float(raw(**values)), training_images, is_logarithm
+                )
+            return {
+                variant: scaled_complexity(
+                    float(raw(**_select_variant(values, variant))),
+                    training_images,
+                    is_logarithm,
+                )
+                for variant in variants
+            }
+
+        arguments = dict(inspect.signature(raw).parameters)
+        arguments.setdefault(
+            "training_images",
+            inspect.Parameter("training_images", inspect.Parameter.KEYWORD_ONLY),
+        )
+        # What the measure asks for, see ``registry.needs``.
+        scaled.__signature__ = inspect.Signature(list(arguments.values()))
+        enters = measure(family, -1, paper + source, title=title, variants=variants)
+        return enters(scaled)
+
+    return decorate
+
+
+def _select_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
+    """Arguments of a complexity, with the spectral norms of one variant."""
+    return {
+        name: value[variant] if name in _BY_VARIANT else value
+        for name, value in values.items()
+    }
+
+
+def scaled_complexity(value: float, images: int, is_logarithm: bool = False) -> float:
+    """Scale a complexity as Dziugaite et al. 2020 (code) report it.
+
+    Args:
+        value: ``v``, or ``ln v``.
+        images: number m of training images.
+        is_logarithm: whether the value is ``ln v``.
+
+    Returns:
+        ``sqrt(v / m)``, NaN for a negative v; of a logarithm ``ln sqrt(v / m)``.
+
+    Example:
+        >>> scaled_complexity(400.0, 100)
+        2.0
+    """
+    if is_logarithm:
+        return float(0.5 * (value - math.log(images)))
+    return math.sqrt(value / images) if value >= 0 else math.nan
 
 
 @complexity("norms", "20", "parameters")
@@ -326,3 +635,115 @@ def path_norm_over_margin(
         training_images: m, the number of images that the network was fitted to.
     """
     return path_norm(path_product / margin**2, training_images)
+
+
+@complexity("norms", "32", "log product of spectral norms", is_logarithm=True)
+def log_prod_of_spec(spectral_norms: Array) -> float:
+    """Product of squared spectral norms, its logarithm.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+    """
+    return log_product(spectral_norms)
+
+
+@complexity(
+    "norms", "31", "log product of spectral norms over margin", is_logarithm=True
+)
+def log_prod_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
+    """Product of squared spectral norms over the squared margin, its logarithm.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
+    return log_product(spectral_norms, margin)
+
+
+@complexity("norms", "29", "log spectral bound from the start", is_logarithm=True)
+def log_spec_init_main(spectral_norms: Array, moved: Array, margin: float) -> float:
+    """Spectral bound of the change from the start, its logarithm; see ``log_bound``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        moved: (d,) Frobenius distances, not all 0.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
+    return log_bound(spectral_norms, moved, margin)
+
+
+@complexity("norms", "30", "log spectral bound", is_logarithm=True)
+def log_spec_orig_main(
+    spectral_norms: Array, frobenius_norms: Array, margin: float
+) -> float:
+    """Spectral bound of the weights, its logarithm; see ``log_bound``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
+    return log_bound(spectral_norms, frobenius_norms, margin)
+
+
+@complexity("norms", "33", "Frobenius over spectral norms")
+def fro_over_spec(spectral_norms: Array, frobenius_norms: Array) -> float:
+    """Sum of squared Frobenius over spectral norms.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+    """
+    return ratios(frobenius_norms, spectral_norms)
+
+
+@complexity("norms", "34", "log sum of spectral norms over margin", is_logarithm=True)
+def log_sum_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
+    """Sum of squared spectral norms over the squared margin, its logarithm.
+
+    See ``norms.log_sum``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
+    return log_sum(spectral_norms, margin)
+
+
+@complexity("norms", "35", "log sum of spectral norms", is_logarithm=True)
+def log_sum_of_spec(spectral_norms: Array) -> float:
+    """Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight.
+    """
+    return log_sum(spectral_norms)
+
+
+@complexity("norms", "41", "spectral distance from the start")
+def dist_spec_init(spectral_distances: Array) -> float:
+    """Sum of squared spectral norms of the change from the start.
+
+    Args:
+        spectral_distances: (d,) spectral norm of the change of each layer's weight.
+    """
+    return (spectral_distances**2).sum()
+
+
+@measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
+def spectral_norm(
+    spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float
+) -> Mapping[str, float]:
+    """Spectral bound of the weights as Du et al. print it, and its logarithm.
+
+    Product of squared spectral norms times the sum of squared Frobenius over spectral
+    norms, over the squared margin.
+
+    Args:
+        spectral_norms: (d,) spectral norm of each layer's weight, by variant.
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        margin: of the training images, in logits, see ``prediction.margin``.
+    """
+    logarithm = log_bound(spectral_norms["operator"], frobenius_norms, margin)
+    with np.errstate(over="ignore"):  # exp overflows to inf
+        return {"log": logarithm, "raw": float(np.exp(logarithm))}

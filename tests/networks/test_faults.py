@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
 
-from helpers.measures import layers
 from helpers.networks.faults import breaks_process, is_of_machine
 
 
@@ -68,22 +66,3 @@ def test_a_failure_that_cuda_does_not_recover_from_is_told_from_those_that_pass(
 ):
     assert breaks_process(fault) == breaks
     assert is_of_machine(fault) == (type(fault) is not ValueError)
-
-
-class Fails(nn.Module):
-    """A network that cannot be run."""
-
-    def __init__(self, message):
-        super().__init__()
-        self.message = message
-
-    def forward(self, images):
-        raise RuntimeError(self.message)
-
-
-def test_folding_hands_on_a_failure_of_the_machine_and_leaves_out_other_networks():
-    example = torch.zeros(1, 3, 8, 8)
-    broken = Fails("mat1 and mat2 shapes cannot be multiplied (1x8 and 4x2)")
-    assert layers.fused_network(broken, example) is broken
-    with pytest.raises(RuntimeError, match="uncorrectable ECC"):
-        layers.fused_network(Fails("CUDA error: uncorrectable ECC error"), example)

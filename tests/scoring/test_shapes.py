@@ -15,7 +15,7 @@ from tests.conftest import tracked
 TRAINS_AND_SCORES = """
 import json, sys
 import torch
-from helpers.measures.layers import fused_network
+from helpers.measures.norms import fused_network
 from helpers.networks import hooks, resnet
 from helpers.training import run
 from helpers.training.config import RunConfig
@@ -31,7 +31,7 @@ for architecture, stem, width, last_stride, size, batch in json.loads(sys.argv[2
     losses += run.evaluate(network, split)
     with torch.inference_mode():
         pixels = hooks.prepared(split.batch(torch.arange(batch + 5)), resnet.normalise_images, "cpu")
-        for made in (network, fused_network(network, pixels[:1])):
+        for made in (network, fused_network(network)):
             losses += tuple(float(found.sum()) for found in hooks.features_and_logits(made, made.layer4, pixels))
     assert made is not network
     assert torch.tensor(losses).isfinite().all(), losses
