@@ -318,7 +318,7 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     if not items and parameter.default and name not in _MAY_BE_EMPTY:
         return f"{stated}, and must have at least one item"
-    if name in _COLOURS and len(items) != 3:
+    if name in _COLOURS and len(items) not in (0, 3):
         return f"{stated}, and must have three items, of red, green and blue"
     if len(set(map(_duplicate_key, items))) < len(items) and name not in _COLOURS:
         return f"{stated}, and contains duplicates (numbers count to six digits)"

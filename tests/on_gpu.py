@@ -20,8 +20,8 @@ import safetensors.torch
 import torch
 
 from helpers.ablations import compute
-from helpers.checkpoints import calibration, judging
-from helpers.checkpoints.images import OwnImages
+from helpers.checkpoints import judging
+from helpers.checkpoints.images import NORMALISATIONS, Preparation
 from helpers.data import images
 from helpers.data.images import choose_images
 from helpers.kappa import networks, noise, probing
@@ -208,25 +208,12 @@ def kappa(study: Study) -> dict[str, Any]:
 
 
 def select(study: Study) -> dict[str, Any]:
-    """What is asked of checkpoints of one's own, with labelled images."""
-    own = OwnImages(
-        study.data.train,
-        tuple(study.data.classes["class_id"]),
-        study.scored_on,
-        description="",
-        labelled=study.data.test,
-    )
-    shelf = store.Store(study.work / "own", lambda: own, device=DEVICE, jobs=1)
-    right = judging.labelled_right(shelf, study.models, own)
-    kept = measuring.score(
-        study.store(),
-        study.models,
-        ["prediction", "perturbation"],
-        SMALL,
-        study.scored_on,
-        calibration.MEASURES,
-    )
-    return {"right": len(right), "measures": len(measuring.score_table(kept))}
+    """What is asked of checkpoints of one's own."""
+    images = study.data.train
+    preparation = Preparation(images.images.shape[-1], *NORMALISATIONS[0])
+    network = study.models[0].load(DEVICE)
+    facts = judging.facts_of(network, images, preparation, DEVICE)
+    return {"accuracy": facts["training_accuracy"]}
 
 
 def failures(study: Study) -> dict[str, Any]:

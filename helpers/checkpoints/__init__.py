@@ -1,1 +1,1 @@
-"""Checkpoints of one's own: which will do best, and how accurate it will be."""
+"""Predict the gap of a user's own networks by the rule of the published studies."""

@@ -21,7 +21,8 @@ from torchvision.transforms import v2
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import from_root, json_digest
 from helpers.kappa import making
-from helpers.networks.weights import check_numbers, read_state, weights_digest
+from helpers.networks import contents
+from helpers.networks.weights import check_numbers, weights_digest
 from helpers.parameters import near_names
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.store import Records
@@ -273,7 +274,7 @@ def _published(name: str, path: Path, family: str) -> Model:
         "origin": f"file {path.name}",
         "side": form.side,
     }
-    model_id = f"{name}-{weights_digest(read_state(path))}"
+    model_id = f"{name}-{weights_digest(contents.read(path))}"
     load = partial(_load_published, name, path)
     return Model(model_id, load, facts, normalise=v2.Compose(steps))
 
@@ -282,7 +283,7 @@ def _load_published(
     name: str, path: Path, device: torch.device | str = "cpu"
 ) -> nn.Module:
     network = architecture(name).build()
-    state = read_state(path)
+    state = contents.read(path)
     if name in CLIP:
         import timm
 

@@ -27,7 +27,8 @@ def score_network(
         network: one whose last stage has maps, such as torchvision's ResNets.
         images: its training images, see ``load_study_data``; outputs of the network
             stand in the order of their labels.
-        families: of ``registry.FAMILIES``, such as "localization" and "norms".
+        families: of ``registry.FAMILIES``, such as "localization" and "norms", or names
+            of single measures.
         normalise: turns uint8 images (N, 3, H, W) into the network's input; that of
             ImageNet by default.
         device: of the network.
@@ -50,8 +51,12 @@ def score_network(
         "holdout_logits": None,
         "holdout_labels": None,
     }
+    measures = registry.measures_of_families(families)
+    measures += [
+        registry.MEASURES[name] for name in families if name in registry.MEASURES
+    ]
     table, _ = evidence.score(
-        registry.measures_of_families(families),
+        measures,
         what_is_there,
         evidence.MeasureSettings(**settings),
     )

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -34,25 +33,6 @@ class ResNetForm(NamedTuple):
     def network(self, classes: int) -> nn.Module:
         """Build the untrained network for a number of classes."""
         return resnet.build(**self._asdict(), classes=classes, seed=0)
-
-
-def read_state(path: Path) -> State:
-    """Read the state dict of a file, with the names of the network without wrappers.
-
-    No code in the file is run, see ``contents.read``. Other weights in the file, such
-    as averaged ones (EMA), cause a warning.
-
-    Args:
-        path: of a checkpoint, or of a shard of it.
-
-    Raises:
-        ValueError: if the file is not a checkpoint, is damaged, or holds other objects
-            or several networks.
-    """
-    read = contents.read(path)
-    for note in read.notes:
-        warnings.warn(note, stacklevel=2)
-    return read.state
 
 
 def check_numbers(
@@ -109,7 +89,7 @@ def read_weights(source: str, architecture: str) -> State:
 
     Raises:
         FileNotFoundError: if the weights are absent and cannot be downloaded.
-        ValueError: see ``read_state``.
+        ValueError: see ``contents.read``.
     """
     # imported here, since this import takes two seconds
     from torchvision.models import get_model_weights
@@ -123,7 +103,7 @@ def read_weights(source: str, architecture: str) -> State:
         if not path.is_file():
             download_fault = _try_download(url, path)
     if path.is_file():
-        return read_state(path)
+        return contents.read(path)
     raise FileNotFoundError(
         f"weights for {architecture} cannot be found: {path.name} ({source}) is not in "
         f"{path.parent}. Three ways: (1) put it there, or name one of "

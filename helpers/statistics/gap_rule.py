@@ -22,7 +22,7 @@ _SHIFTED = (
     "accuracy_under_augmentation (horizontal translation)",
     "accuracy_under_augmentation (vertical translation)",
 )
-_MIXED = "mixup_accuracy (input)"
+_MIXED = "mixup_accuracy"  # of the input, its first variant
 _SHARE = 0.8  # of the networks of new kinds whose gap an interval is to hold
 
 
@@ -118,7 +118,7 @@ def predictors(
 
     Args:
         train_accuracy: (n,) fractions, in evaluation mode.
-        scores: a row a network, a column a measure, such as "mixup_accuracy (input)".
+        scores: a row a network, a column a measure, such as "mixup_accuracy".
         images_per_class: (n,) training images of a class.
 
     Returns:

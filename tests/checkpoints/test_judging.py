@@ -1,315 +1,259 @@
-import functools
+"""Checkpoints are judged as by hand, and what cannot be judged is named with its cause."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
+import torch
+from scipy.stats import norm
 
-from helpers.checkpoints import judging, report
-from helpers.checkpoints.case import FACTS
-from helpers.checkpoints.prediction import combine_with_labels, predictor, wilson
-from tests.checkpoints.conftest import models_table
+from helpers.checkpoints import calibration, judging
+from helpers.checkpoints.__main__ import main
+from helpers.checkpoints.images import NORMALISATIONS, Pictures, choose_preparation
+from helpers.checkpoints.networks import load
+from helpers.files import PROJECT_ROOT
+from helpers.statistics.gap_rule import PREDICTORS, GapRule
+from tests.checkpoints.conftest import dark_or_light
+
+RULE = GapRule(
+    intercept=0.3,
+    coefficients=(0.1, 0.0, 0.0),
+    means=(0.5, 0.0, 0.0),
+    deviations=(0.2, 1.0, 1.0),
+    lows=(0.1, -1.0, 0.0),
+    highs=(0.9, 1.0, 6.0),
+    penalty=1.0,
+    half_width=0.08,
+)
 
 
-def facts(**columns):
-    count = len(next(iter(columns.values())))
-    names = [f"{name}.pt" for name in "abcdef"[:count]]
-    plain = {"network": "n", "residual": True, "outputs": 4, "notes": "", "fault": ""}
-    plain |= {"doubt": "", "noted_accuracy": np.nan, "known_accuracy": np.nan}
-    plain |= {"class_images": np.nan, "weights": ""}
-    return pd.DataFrame({"checkpoint": names, "model_id": names} | plain | columns)[
-        FACTS
+@pytest.fixture
+def made(users_module, tmp_path):
+    """A file of weights loaded into a network of the user's module, and its images."""
+
+    def make(images, name="Brightness", **weights):
+        torch.save(dark_or_light(**weights), tmp_path / "a.pt")
+        network = load(tmp_path / "a.pt", f"{users_module}:{name}", 2)
+        return network, Pictures(images, tmp_path / "unpacked")
+
+    return make
+
+
+def test_the_size_with_the_highest_training_accuracy_is_chosen(made, folders):
+    network, pictures = made(folders(), "OfSide64")
+    chosen = choose_preparation(
+        network, pictures, (32, 64, 96), NORMALISATIONS[:1], "cpu"
+    )
+    assert chosen.side == 64
+
+
+@pytest.mark.parametrize("right", range(3))
+def test_the_normalisation_with_the_highest_training_accuracy_is_chosen(
+    made, folders, right
+):
+    """Each threshold is the middle of dark and light pixels as one of them has them."""
+    mean, std = map(np.mean, NORMALISATIONS[right])
+    threshold = (0.5 - mean) / std
+    network, pictures = made(folders(), threshold=float(threshold))
+    network.network.fc.weight.data *= 50
+    network.network.fc.bias.data *= 50
+    chosen = choose_preparation(network, pictures, (32,), NORMALISATIONS, "cpu")
+    accuracy = judging.facts_of(network, pictures.at(32), chosen, "cpu")
+    assert accuracy["training_accuracy"] == 1
+    if right == 0:
+        assert (chosen.mean, chosen.std) == NORMALISATIONS[0]
+
+
+def facts_of(made, images, name="Brightness", **weights):
+    network, pictures = made(images, name, **weights)
+    chosen = choose_preparation(network, pictures, (32,), NORMALISATIONS[1:2], "cpu")
+    return judging.facts_of(network, pictures.at(32), chosen, "cpu")
+
+
+def test_another_order_of_the_classes_is_named_and_not_judged(made, folders):
+    facts = facts_of(made, folders(), order=(1, 0))
+    assert facts["verdict"] == judging.NOT_JUDGED
+    assert "100% of the training images are right in another order" in facts["note"]
+    assert facts["note"].endswith("assumed classes: 1, 0")
+
+
+def test_a_network_that_has_learnt_little_is_not_judged(made, folders):
+    facts = facts_of(made, folders(), threshold=9.0)  # all images are dark
+    assert facts["training_accuracy"] == 0.5
+    assert facts["verdict"] == judging.NOT_JUDGED
+    for cause in ("order of the classes", "size", "normalisation", "stem"):
+        assert cause in facts["note"]
+
+
+def test_a_softmax_at_the_end_is_told_and_changes_nothing(made, folders):
+    images = folders()
+    plain = facts_of(made, images)
+    with_softmax = facts_of(made, images, "WithSoftmax")
+    assert "ends in a softmax" in with_softmax.pop("note")
+    assert plain.pop("note") == ""
+    assert with_softmax == pytest.approx(plain)
+
+
+def table(accuracies, drops, **columns):
+    return pd.DataFrame(
+        {
+            "checkpoint": [f"{number}.pt" for number in range(len(drops))],
+            "training_accuracy": accuracies,
+            "drop": drops,
+            "drop_mixup": 0.0,
+            "log_images": 5.0,
+            "note": "",
+            **columns,
+        }
+    )
+
+
+def test_accuracy_is_that_in_training_less_the_predicted_gap():
+    judged = judging.verdicts(table([0.9, 1.0, 0.95], [0.7, 0.3, 1.0]), RULE, {}, {})
+    judged = judged.sort_values("checkpoint")
+    gaps = [0.3 + 0.1, 0.3 - 0.1, 0.3 + 0.25]
+    accuracies = np.subtract([0.9, 1.0, 0.95], gaps)
+    np.testing.assert_allclose(judged["accuracy"], accuracies)
+    np.testing.assert_allclose(judged["low"], accuracies - 0.08)
+    np.testing.assert_allclose(judged["high"], accuracies + 0.08)
+    assert judged["verdict"].eq("predicted").all()
+    assert judged["note"].tolist() == ["", "", "beyond what the studies have"]
+
+
+def test_with_labels_the_right_ones_are_counted():
+    right = np.arange(200) < 150
+    judged = judging.verdicts(table([0.9], [0.5]), RULE, {"0.pt": right}, {})
+    z = norm.ppf(0.9)
+    middle = (0.75 + z**2 / 400) / (1 + z**2 / 200)
+    half = z / (1 + z**2 / 200) * np.sqrt(0.75 * 0.25 / 200 + z**2 / 160_000)
+    row = judged.iloc[0]
+    assert row["verdict"] == "counted"
+    np.testing.assert_allclose(
+        row[["accuracy", "low", "high"]].astype(float),
+        [0.75, middle - half, middle + half],
+    )
+
+
+def test_what_is_not_judged_has_no_accuracy():
+    facts = table([0.9, 0.9], [0.5, 0.5], verdict=[np.nan, judging.NOT_JUDGED])
+    judged = judging.verdicts(facts, RULE, {}, {}).set_index("checkpoint")
+    assert judged["accuracy"].isna().tolist() == [False, True]
+    assert judged.loc["1.pt", "verdict"] == judging.NOT_JUDGED
+
+
+def test_networks_are_told_apart_by_errors_of_their_difference():
+    judged = judging.verdicts(table([0.9, 0.9], [0.3, 0.4]), RULE, {}, {})
+    difference = 0.05
+    apart = judging.answer(judged, {}, difference - 0.01)
+    assert apart.startswith("0.pt is expected to do best: 70% (62% to 78%)")
+    assert judging.answer(judged, {}, difference + 0.01).startswith("Not told apart")
+    assert judging.answer(judged.iloc[:0], {}, 0.1) == "No checkpoint is judged."
+
+
+def test_the_same_labelled_images_are_compared_one_by_one():
+    """80 and 72 of 100: told apart where the one is right wherever the other is."""
+    better = np.arange(100) < 80
+    nested = np.arange(100) < 72
+    crossed = np.arange(100) >= 28
+    facts = table([0.9, 0.9], [0.5, 0.5])
+    for other, expected in ((nested, "0.pt is expected"), (crossed, "Not told apart")):
+        hits = {"0.pt": better, "1.pt": other}
+        judged = judging.verdicts(facts, RULE, hits, {})
+        assert judging.answer(judged, hits, 0.0).startswith(expected)
+
+
+def test_labelled_images_are_held_out_and_enough(folders, tmp_path):
+    train = Pictures(folders(), tmp_path / "unpacked").at(16)
+    held_out = Pictures(folders("others", seed=1), tmp_path / "unpacked").at(16)
+    few = Pictures(folders("few", count=5, seed=2), tmp_path / "unpacked").at(16)
+    judging.check_labelled(held_out, train)
+    with pytest.raises(ValueError, match="60 of 60 labelled images are training imag"):
+        judging.check_labelled(train, train)
+    with pytest.raises(ValueError, match="10 labelled images; at least 50"):
+        judging.check_labelled(few, train)
+
+
+@pytest.fixture(scope="module")
+def models():
+    reports = PROJECT_ROOT / "reports"
+    if not (reports / "kinds24").is_dir():
+        pytest.skip("no published reports are here")
+    return calibration.networks(reports)
+
+
+def test_errors_across_studies_equal_a_plain_loop(models):
+    expected = []
+    for row in models.itertuples():
+        others = models[models["study"] != row.study]
+        rule = calibration.rule(others, ["drop"])
+        expected.append(rule.predict([[row.drop]])[0] - row.gap)
+    errors = calibration.errors_across(models, ["drop"])
+    np.testing.assert_allclose(errors, expected)
+
+
+def test_the_margin_is_the_quantile_of_all_pairs_of_a_study(models):
+    errors = calibration.errors_across(models)
+    pairs = [
+        abs(errors[first] - errors[second])
+        for first in range(len(models))
+        for second in range(first)
+        if models["study"][first] == models["study"][second]
     ]
+    assert calibration.margin(models) == pytest.approx(np.quantile(pairs, 0.8))
 
 
-def flags(right, images=100):
-    """Whether each of some labelled images is classified correctly."""
-    return np.arange(images) < right
-
-
-@functools.cache
-def calibrated():
-    return predictor(models_table(noise=0.02), ["mixup"])
-
-
-def found_of(mixup, train_accuracy=0.9):
-    table = pd.DataFrame(
-        {"train_accuracy": train_accuracy, "log_train_loss": -2.0, "mixup": mixup}
-    )
-    return judging.Scored(
-        table.assign(model_id=[f"{name}.pt" for name in "abcdef"[: len(table)]]),
-        calibrated(),
-        table,
-    )
-
-
-def test_checkpoints_are_ranked_by_predicted_test_accuracy_not_by_gap():
-    found = found_of([0.5, 0.6, 0.7], [0.99, 0.8, 0.75])
-    table = judging.verdicts(facts(fault=["", "", ""]), found)
-    gap = dict(
-        zip("abc", found.predictor.regression.predicted(found.table), strict=True)
-    )
-    assert gap["c"] < gap["a"]
-    assert table["checkpoint"].iloc[0] == "a.pt"
-    assert table["rank"].tolist() == [1, 2, 3]
-    np.testing.assert_allclose(
-        table["accuracy"] + table["gap"], table["train_accuracy"]
-    )
-    by_name = table.sort_values("checkpoint")
-    np.testing.assert_allclose(
-        by_name["accuracy_high"] - by_name["accuracy_low"],
-        2 * found.predictor.half_width(found.table),
-    )
-    np.testing.assert_allclose(
-        table["gap_high"], table["train_accuracy"] - table["accuracy_low"]
-    )
-    error = pd.Series(found.predictor.error_sd(found.table), list("abc"))
-    error = error[[name[0] for name in table["checkpoint"]]].to_numpy()
-    behind = (table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot(error, error[0])
-    np.testing.assert_allclose(
-        table["better_than_first"], scipy.stats.norm.cdf(behind), rtol=1e-6
-    )
-
-
-def test_equal_checkpoints_share_a_rank_and_an_answer():
-    table = judging.verdicts(facts(fault=["", "", ""]), found_of([0.6, 0.6, 0.2]))
-    assert table["rank"].tolist() == [1, 1, 3]
-    assert report.answer(table).startswith("Not told apart: a.pt, b.pt, whose")
-
-
-def test_labelled_images_are_weighed_in_and_counted():
-    given = facts(fault=["", ""])
-    found = found_of([0.6, 0.6])
-    right = {"a.pt": flags(48), "b.pt": flags(54)}  # near what is predicted
-    table = judging.verdicts(given, found, right).set_index("checkpoint")
-    said = found.table["train_accuracy"] - found.predictor.regression.predicted(
-        found.table
-    )
-    by = found.predictor
-    mean, covariance = combine_with_labels(
-        said, by.error_sd(found.table), by.common, np.stack(list(right.values()))
-    )
-    deviation = np.sqrt(np.diag(covariance))
-    table = table.loc[["a.pt", "b.pt"]]
-    np.testing.assert_allclose(table.loc[["a.pt", "b.pt"], "accuracy"], mean)
-    np.testing.assert_allclose(
-        table["accuracy_high"] - table["accuracy"],
-        by.half_width_at_0 / by.error_sd_at_0 * deviation,
-    )
-    # Both err together on the same images, so they are told apart more easily.
-    assert covariance[0, 1] > 0
-    contrast = np.array([1, -1])
-    spread = np.sqrt(contrast @ covariance @ contrast)
-    is_better = scipy.stats.norm.cdf(-abs(mean[0] - mean[1]) / spread)
-    assert table["better_than_first"].min() == pytest.approx(is_better)
-    assert table.loc["a.pt", "labelled_right"] == 0.48
-    assert tuple(table.loc["a.pt", ["counted_low", "counted_high"]]) == wilson(48, 100)
-    assert (
-        report.remarks(table.reset_index(), given, 100)[0]
-        == "a.pt: accuracy on your 100 labelled images: 48.0 % (95 % interval: 38 to 58)."
-    )
-
-
-def test_networks_like_no_study_s_are_judged_by_their_labelled_images_alone():
-    found = found_of([0.6, 0.7, 0.7])
-    right = {"a.pt": flags(200, 400), "b.pt": flags(240, 400), "c.pt": flags(220, 400)}
-    table = judging.verdicts(facts(residual=[False, False, True]), found, right)
-    table = table.set_index("checkpoint").sort_index()
-    assert table["verdict"].tolist() == ["counted", "counted", "predicted"]
-    assert table["accuracy"].tolist()[:2] == [0.5, 0.6]
-    half = scipy.stats.norm.ppf(0.9) * np.sqrt(0.25 / 400)  # of 80 %
-    assert table.loc["a.pt", "accuracy_high"] - 0.5 == pytest.approx(half, rel=1e-3)
-    alone, _ = combine_with_labels(
-        0.9 - found.predictor.regression.predicted(found.table)[2:],
-        found.predictor.error_sd(found.table)[2:],
-        0.0,
-        right["c.pt"][None],
-    )
-    assert table.loc["c.pt", "accuracy"] == pytest.approx(alone[0])
-
-
-def test_a_counted_accuracy_below_chance_stands_as_it_was_counted():
-    """Of 4 classes chance is 0.25; 60 images, of which 7 and 8 are right."""
-    right = {"a.pt": flags(7, 60), "b.pt": flags(8, 60)}
-    given = facts(residual=[False, False])
-    table = judging.verdicts(given, found_of([0.6, 0.6]), right)
-    assert table["verdict"].tolist() == ["counted", "counted"]
-    np.testing.assert_array_equal(table["accuracy"], table["labelled_right"])
-    np.testing.assert_array_equal(table["accuracy"], [8 / 60, 7 / 60])
-    middle = (table["accuracy_low"] + table["accuracy_high"]) / 2
-    np.testing.assert_allclose(middle, table["accuracy"])
-    assert not table["note"].str.contains("chance").any()
-    assert report.answer(table).endswith(
-        "The highest accuracy is 13 % (8 to 19) counted on your labelled images, "
-        "for b.pt."
-    )
-    alone = judging.verdicts(given[:1], found_of([0.6]), {"a.pt": flags(7, 60)})
-    assert report.answer(alone) == (
-        "a.pt: 12 % (6 to 17) counted on your labelled images."
-    )
-
-
-def test_without_a_count_a_network_like_no_study_s_is_not_judged():
-    """Its pass over the labelled images failed, that of the other did not."""
-    found = found_of([0.6, 0.6])
-    given = facts(residual=[False, False])
-    table = judging.verdicts(given, found, {"b.pt": flags(30)}).set_index("checkpoint")
-    assert table["verdict"].to_dict() == {"a.pt": "not judged", "b.pt": "counted"}
-    assert np.isnan(table.loc["a.pt", "accuracy"])
-    assert table.loc["a.pt", "note"].endswith(
-        "; its accuracy on the labelled images is undefined"
-    )
-
-
-def test_networks_beyond_the_studies_are_judged_by_labelled_images_alone():
-    """By one value far outside, and by another number of classes."""
-    found = found_of([0.6, 3.0])
-    table = judging.verdicts(facts(fault=["", ""]), found).set_index("checkpoint")
-    assert table["verdict"].to_dict() == {"a.pt": "predicted", "b.pt": "not judged"}
-    assert table.loc["b.pt", "note"].startswith(
-        "beyond what the studies cover (mixup 3.00, there 0."
-    )
-    assert "--labelled" in table.loc["b.pt", "note"]
-    counted = judging.verdicts(
-        facts(fault=["", ""]), found, {"a.pt": flags(48), "b.pt": flags(54)}
-    ).set_index("checkpoint")
-    assert counted.loc["b.pt", "verdict"] == "counted"
-    assert abs(counted.loc["b.pt", "accuracy"] - 0.54) < 0.02
-    for classes, verdict in ((4, "predicted"), (8, "predicted"), (10, "not judged")):
-        table = judging.verdicts(
-            facts(fault=["", ""]), found_of([0.6, 0.7])._replace(classes=(classes,))
-        )
-        assert table["verdict"].eq(verdict).all()
-    assert "(4 classes; there 10)" in table["note"].iloc[0]
-
-
-def test_what_a_study_knows_of_its_checkpoints_is_printed():
-    known = facts(known_accuracy=[0.5, 0.6])
-    table = judging.verdicts(known, found_of([0.5, 0.6]))
-    (sentence,) = report.remarks(table, known, 0)
-    assert sentence.startswith(
-        "Known from the study's test images: the best is b.pt with 60.0 %"
-    )
-    assert "known (%)" in report.printed(table)
-    assert "known (%)" not in report.printed(
-        judging.verdicts(facts(fault=["", ""]), found_of([0.5, 0.6]))
-    )
-
-
-def test_files_of_the_same_weights_are_said_to_be_equal():
-    given = facts(weights=["1", "1", "1", "2"])
-    table = judging.verdicts(given, found_of([0.6, 0.6, 0.6, 0.6]))
-    assert report.remarks(table, given, 0) == [
-        "a.pt and b.pt and c.pt hold the same weights.",
-    ]
-
-
-def test_a_best_is_named_where_no_interval_reaches_the_first():
-    table = judging.verdicts(facts(fault=["", ""]), found_of([0.9, 0.2]))
-    assert report.answer(table).startswith("a.pt is expected to do best: ")
-
-
-def test_no_accuracy_is_predicted_below_chance_or_above_one():
-    found = found_of([0.25], 0.75)
-    table = judging.verdicts(facts(outputs=[2]), found)
-    assert table["accuracy"].item() == 0.5
-    predicted = 0.75 - found.predictor.regression.predicted(found.table).item()
-    note = (
-        f"its predicted accuracy of {100 * predicted:.0f} % is raised to chance (50 %)"
-    )
-    assert note in table["note"].item()
-    # Labelled images, of which 10 of 100 are right, do not take it below either.
-    table = judging.verdicts(facts(outputs=[2]), found, {"a.pt": flags(10)})
-    assert table["accuracy"].item() == 0.5
-    assert "raised to chance (50 %)" in table["note"].item()
-    high = judging.verdicts(facts(fault=[""]), found_of([0.6]))
-    assert "chance" not in high["note"].item()
-    found = found_of([1.4, 1.6], 0.99)
-    assert (
-        judging.verdicts(
-            facts(fault=["", ""]), found, {"a.pt": flags(40, 40), "b.pt": flags(40, 40)}
-        )["accuracy"].max()
-        <= 1
-    )
-
-
-def test_another_kind_of_network_is_not_judged_without_labelled_images():
-    given = facts(residual=[False, False])
-    table = judging.verdicts(
-        given, found_of([0.6, 3.0])
-    )  # one beyond the study's models
-    assert table["verdict"].eq("not judged").all()
-    assert (
-        table[["rank", "accuracy", "gap", "accuracy_low", "gap_high"]]
-        .isna()
-        .all(axis=None)
-    )
-    assert len(report.remarks(table, given, 0)) == 1
-
-
-def test_what_cannot_be_judged_says_why_once_and_enters_no_rank():
-    found = found_of([0.6, np.nan, 0.5, 0.5], [0.9, 0.9, 0.26, 0.26])
-    given = facts(fault=["", "", "", "", "it is text"])
-    table = judging.verdicts(given, found).set_index("checkpoint")
-    assert table["verdict"].to_dict() == {
-        "a.pt": "predicted",
-        **dict.fromkeys(("b.pt", "c.pt", "d.pt"), "not judged"),
-        "e.pt": "not read",
+def test_the_published_networks_are_those_of_the_studies(models):
+    """r with the gap and n, computed elsewhere."""
+    correlations = {
+        study: round(part["drop"].corr(part["gap"]), 2)
+        for study, part in models.groupby("study")
     }
-    assert table["rank"].isna().all()
-    said = report.remarks(table.reset_index(), given, 0)
-    assert len(said) == 3
-    assert any(
-        text.startswith(
-            "c.pt, d.pt are not judged: its training accuracy of 26% is near chance (25%"
-        )
-        for text in said
-    )
-    assert "e.pt is not read: it is text." in said
-    assert report.answer(table.reset_index()).startswith("a.pt: ")
+    assert correlations == {"kinds20": 0.95, "filled20": 0.90, "kinds24": 0.76}
+    assert len(models) == 94
+    assert models[[*PREDICTORS, "gap"]].notna().all(axis=None)
 
 
-def test_without_any_checkpoint_that_can_be_read_nothing_is_said():
-    table = judging.verdicts(facts(fault=["it is text", "it is empty"]), None)
-    assert table["verdict"].tolist() == ["not read"] * 2
-    assert report.answer(table) == "None of 2 checkpoints is judged."
+def run(*arguments):
+    return main([str(argument) for argument in arguments])
 
 
-def test_values_outside_of_the_studies_range_are_named():
-    found = found_of([0.6], 0.64)
-    assert (
-        found.predictor.regression.leverage(found.table)
-        < found.predictor.largest_leverage
-    )
-    table = judging.verdicts(facts(fault=[""]), found)
-    assert table["verdict"].item() == "predicted"
-    note = "; outside the studies' range: training accuracy 64 %, there 7"
-    assert note in table["note"].item()
-
-
-def test_a_tenth_of_the_way_from_chance_to_one_has_learnt():
-    """Of 4 classes 0.25 + 0.1 * 0.75 = 0.325."""
-    found = found_of([0.6, 0.6], [0.32, 0.33])
-    table = judging.verdicts(facts(fault=["", ""]), found)
-    notes = table.set_index("checkpoint")["note"]
-    assert "near chance" in notes["a.pt"]
-    assert "near chance" not in notes["b.pt"]
+def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, models):
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(dark_or_light(), tmp_path / "checkpoints/a.pt")
+    torch.save(dark_or_light(order=(1, 0)), tmp_path / "checkpoints/b.pt")
+    torch.save({"fc.weight": torch.ones(3, 1)}, tmp_path / "checkpoints/c.pt")
+    options = ["--architecture", f"{users_module}:Brightness", "--image-size", 32]
+    options += ["--out", tmp_path / "own", "--unlabelled", folders("others", seed=3)]
+    places = [tmp_path / "checkpoints", folders()]
+    assert run(*places, *options) == 0
+    verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
+    assert verdicts["verdict"].to_dict() == {
+        "a.pt": "predicted",
+        "b.pt": "not judged",
+        "c.pt": "not read",
+    }
+    assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
+    assert "a.pt is expected to do best" in capsys.readouterr().out
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    options += ["--classes", tmp_path / "classes.txt"]
+    assert run(tmp_path / "checkpoints/b.pt", places[1], *options) == 0
+    assert run(tmp_path / "checkpoints/c.pt", places[1], *options) == 1
 
 
 @pytest.mark.parametrize(
-    ("classes", "is_covered"),
+    ("arguments", "message"),
     [
-        ((), True),
-        ((2,), True),
-        ((1.9,), False),
-        ((8,), True),
-        ((8.1,), False),
-        ((1, 9), True),
-        ((10, 20), False),
+        (["none", "."], "checkpoints is none, which does not exist"),
+        ([".", ".", "--mean", "0", "0", "0"], "--mean and --std belong together"),
     ],
 )
-def test_studies_of_half_or_twice_as_many_classes_cover_a_network(classes, is_covered):
-    """The networks have four classes."""
-    found = found_of([0.6, 0.7])._replace(classes=classes)
-    table = judging.verdicts(facts(fault=["", ""]), found)
-    assert table["verdict"].eq("predicted").all() == is_covered
+def test_a_wrong_argument_is_refused(arguments, message, capsys):
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_needs_no_torch():
+    code = "import sys, helpers.checkpoints.__main__; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT_ROOT)

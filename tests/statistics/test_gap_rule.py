@@ -66,7 +66,7 @@ def test_predictors_by_hand():
         {
             "accuracy_under_augmentation (horizontal translation)": [0.5],
             "accuracy_under_augmentation (vertical translation)": [0.3],
-            "mixup_accuracy (input)": [0.7],
+            "mixup_accuracy": [0.7],
         }
     )
     values = predictors([0.9], scores, 100)
@@ -97,6 +97,7 @@ def published(study):
     scores = pd.read_parquet(folder / "tables/scores.parquet")
     scores["column"] = scores["measure"] + " (" + scores["variant"] + ")"
     table = scores.pivot_table(index="model_id", columns="column", values="value")
+    table = table.rename(columns={"mixup_accuracy (input)": "mixup_accuracy"})
     all_images = read_json(folder / "records/data.json")["parameters"]
     images = models["images_per_class"].replace(0, all_images["images_per_class"])
     values = predictors(models["train_accuracy"], table.loc[models.index], images)

@@ -1,0 +1,141 @@
+"""Files of checkpoints become networks with the same weights, or are refused by name."""
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+
+from helpers.checkpoints import networks
+from helpers.networks.weights import ResNetForm, save_float16
+from tests.checkpoints.conftest import dark_or_light
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return torchvision.models.resnet18(num_classes=5).eval()
+
+
+@pytest.fixture(scope="module")
+def state(network):
+    return network.state_dict()
+
+
+def test_files_are_listed_below_a_folder_by_their_endings(tmp_path):
+    for name in ("a.pt", "b/c.SAFETENSORS", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert list(networks.find(tmp_path)) == ["a.pt", "b/c.SAFETENSORS"]
+    assert list(networks.find(tmp_path / "notes.txt")) == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no file that ends in .*\.pth"):
+        networks.find(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("form", ["safetensors", "plain", "wrapped", "compiled"])
+@pytest.mark.parametrize("architecture", ["auto", "resnet18"])
+def test_a_resnet_is_the_same_however_it_was_saved(
+    tmp_path, network, state, form, architecture
+):
+    prefix = {"wrapped": "model.module.", "compiled": "_orig_mod."}.get(form, "")
+    tensors = {f"{prefix}{name}": value for name, value in state.items()}
+    path = tmp_path / "a.pth"
+    if form == "safetensors":
+        path = tmp_path / "a.safetensors"
+        save_file(tensors, path)
+    elif form == "plain":
+        torch.save(tensors, path)
+    else:
+        torch.save({"state_dict": tensors, "epoch": 3}, path)
+    loaded = networks.load(path, architecture, 5)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    assert not loaded.training
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            loaded(images), network(images), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
+    form = ResNetForm("resnet18", "strided", 0.125, 1)
+    state = form.network(4).state_dict()
+    save_float16(tmp_path / "a.safetensors", state, form, {"gap": 0.25})
+    loaded = networks.load(tmp_path / "a.safetensors", "auto", 4)
+    assert loaded.network.conv1.weight.shape == (8, 3, 3, 3)
+    with pytest.raises(ValueError, match=r"conv1.weight has the shape \(8, 3, 3, 3\)"):
+        networks.load(tmp_path / "a.safetensors", "resnet18", 4)
+
+
+def changed(state, **tensors):
+    """A state dict with other tensors; None removes one."""
+    others = {name.replace("__", "."): value for name, value in tensors.items()}
+    return {
+        name: value for name, value in (state | others).items() if value is not None
+    }
+
+
+def head_under_weight_norm(state):
+    weight = state["fc.weight"]
+    return changed(
+        state, fc__weight=None, fc__weight_g=weight.norm(dim=1), fc__weight_v=weight
+    )
+
+
+CASES = {
+    "grey stem": (
+        lambda state: changed(state, conv1__weight=torch.ones(64, 1, 7, 7)),
+        r"conv1.weight has the shape \(64, 1, 7, 7\), and the network's has \(64, 3",
+    ),
+    "another number of classes": (
+        lambda state: changed(state, fc__weight=torch.ones(9, 512)),
+        r"fc.weight has the shape \(9, 512\)",
+    ),
+    "head with dropout": (
+        lambda state: {
+            name.replace("fc.", "fc.1."): value for name, value in state.items()
+        },
+        "fc.1.weight is unknown; fc.weight is missing",
+    ),
+    "head under weight_norm": (head_under_weight_norm, "fc.weight_g is unknown; fc.we"),
+    "no bias": (lambda state: changed(state, fc__bias=None), "fc.bias is missing"),
+    "not finite": (
+        lambda state: changed(state, fc__bias=torch.full((5,), torch.nan)),
+        "not finite",
+    ),
+    "teacher and student": (
+        lambda state: {
+            f"{role}.{name}": value
+            for role in ("teacher", "student")
+            for name, value in state.items()
+        },
+        "teacher.conv1.weight is unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", ["auto", "resnet18"])
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_fit_is_refused_with_its_tensor(
+    tmp_path, state, case, architecture
+):
+    change, message = CASES[case]
+    torch.save(change(state), tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=message):
+        networks.load(tmp_path / "a.pt", architecture, 5)
+
+
+def test_names_of_timm_and_functions_of_ones_own_make_networks(users_module, tmp_path):
+    timm = pytest.importorskip("timm")
+    made = timm.create_model("resnet10t", num_classes=3)
+    torch.save(made.state_dict(), tmp_path / "a.pt")
+    assert networks.load(tmp_path / "a.pt", "resnet10t", 3).network.fc.out_features == 3
+    torch.save(dark_or_light(), tmp_path / "b.pt")
+    images = torch.ones(1, 3, 4, 4)
+    outputs = [
+        networks.load(tmp_path / "b.pt", f"{users_module}:{name}", 2)(images)
+        for name in ("Brightness", "InDictionary")
+    ]
+    assert [output.tolist() for output in outputs] == [[[-1.0, 1.0]]] * 2
+    for name in ("resnet19", "no_such_module:f", "a_users_module:none"):
+        with pytest.raises(ValueError, match=r"neither|not there"):
+            networks.builder(name)
