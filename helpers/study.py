@@ -31,8 +31,7 @@ from helpers.scoring.measuring import (
 from helpers.scoring.models import Model, models_of
 from helpers.scoring.scoring_set import ScoringSet, scoring_set
 from helpers.scoring.store import Records, Store
-from helpers.statistics.bootstrap import Bootstrap
-from helpers.statistics.prediction import with_log_train_loss
+from helpers.statistics.correlate import Bootstrap, with_log_train_loss
 from helpers.study_files import read_blocks
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device

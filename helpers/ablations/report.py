@@ -3,7 +3,7 @@
 import pandas as pd
 
 from helpers.report.markup import in_words
-from helpers.statistics.tables import TOTAL
+from helpers.statistics.gap_tables import TOTAL
 
 _NAMES = {
     "grad_cam": "Grad-CAM",

@@ -28,11 +28,20 @@ from helpers.ablations.compute import (
 )
 from helpers.cams import localize
 from helpers.scoring.store import Records
-from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap, percentile_interval
-from helpers.statistics.correlations import finite_mean, kendall
+from helpers.statistics.correlate import (
+    CONFIGURATION,
+    Bootstrap,
+    correlate,
+    correlations_in_draws,
+    finite_mean,
+    kendall,
+    of_table,
+    percentile_interval,
+)
+from helpers.statistics.gap_tables import TOTAL, beside_published, correlation_table
+from helpers.statistics.gap_tables import correlations as gap_correlations
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
-from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
 PAPER_THRESHOLD = 0.1  # of the map
@@ -157,7 +166,7 @@ def correlations(
     if scores.empty:
         return pd.DataFrame(columns=[*keys, "images", "mean", *CORRELATION])
     of_choices, choices = measures_by_choice(bootstrap, scores, keys, value)
-    with_gap = of_choices.correlations(choices["measure"], tau=False)
+    with_gap = gap_correlations(of_choices, choices["measure"])
     return choices.drop(columns="measure").join(with_gap[CORRELATION])
 
 
@@ -391,20 +400,21 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
         draws=bootstrap.draws,
         seed=bootstrap.seed,
     )
-    r = of_attributions.estimate(names)
+    r = correlate(of_attributions, names)
+    in_draws = correlations_in_draws(of_attributions, names)
     # For each choice the number of Grad-CAM's with the same measure.
     cams = [names.index(f"{measure}, {_PAPER_METHOD}") for measure, _ in choices]
-    low, high = percentile_interval(r.draws - r.draws[:, cams], r.configurations)
+    low, high = percentile_interval(in_draws - in_draws[:, cams], r["units"])
     table = pd.DataFrame(choices, columns=["measure", "method"]).assign(
         images=[values[name].shape[1] for name in names],
-        n=r.n,
+        n=r["n"],
         mean=models[names].mean().to_numpy(),
         reliability=[reliability(values[name]) for name in names],
-        pearson_r=r.value,
-        ci_low=r.low,
-        ci_high=r.high,
-        kendall_tau=kendall(models[names], models["gap"]),
-        minus_cam=r.value - r.value[cams],
+        pearson_r=r["r"],
+        ci_low=r["low"],
+        ci_high=r["high"],
+        kendall_tau=of_table(kendall, models[names], models["gap"]),
+        minus_cam=r["r"] - r["r"].to_numpy()[cams],
         minus_cam_low=low,
         minus_cam_high=high,
     )
@@ -448,7 +458,7 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
     """
     # Each untrained network is drawn by itself.
     untrained = Bootstrap(networks, draws=trained.draws, seed=trained.seed)
-    untrained = untrained.resampling("model_id")
+    untrained = untrained.variant(unit="model_id")
     rows = []
     for name in [*networks["architecture"].unique(), TOTAL]:
         random_networks = _select_architecture(untrained, name)
@@ -460,12 +470,12 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
             "test_accuracy": random_networks.models["test_accuracy"].mean(),
             "mean": random_networks.models["iou"].mean(),
         }
-        correlation = random_networks.correlations(["iou"], tau=False)
+        correlation = gap_correlations(random_networks, ["iou"])
         row |= correlation[CORRELATION].iloc[0].to_dict()
         row |= {
             "tells": equivalence_verdict(row["ci_low"], row["ci_high"]),
             "trained_n": len(trained_networks.models),
-            "trained_r": trained_networks.estimate(["iou"]).value[0],
+            "trained_r": correlate(trained_networks, ["iou"])["r"][0],
         }
         rows.append(row)
     published = _published_validity()
@@ -518,7 +528,7 @@ def shifts(
     models = bootstrap.models
     levels = sorted(models[column].dropna().unique())
     is_lowest = models[column].isin(levels[:1])
-    at_lowest = bootstrap.subset(is_lowest).correlations(measures, tau=False)
+    at_lowest = gap_correlations(bootstrap.subset(is_lowest), measures)
     r = at_lowest[["pearson_r", "ci_low", "ci_high"]]
     r = r.set_axis(["r", "r_low", "r_high"], axis=1)
     values = models[list(measures)].astype(float)
@@ -536,14 +546,14 @@ def shifts(
         array = values.to_numpy()
         change = array[pairs["row_moved"]] - array[pairs["row"]]
         of_pairs = Bootstrap(pairs, draws=bootstrap.draws, seed=bootstrap.seed)
-        shift, low, high = of_pairs.mean(change / spread)
+        shift, low, high, _ = of_pairs.mean(change / spread)
         table = pd.DataFrame(
             {
                 "measure": list(measures),
                 "column": column,
                 "level": str(level),
                 "n": np.isfinite(change).sum(0),
-                "cells": of_pairs.configurations(np.isfinite(change)),
+                "cells": of_pairs.units(np.isfinite(change)),
                 "change": finite_mean(change),
                 "shift": shift,
                 "ci_low": low,

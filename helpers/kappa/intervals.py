@@ -20,7 +20,7 @@ from helpers.kappa.statistics import (
     six_statistics,
 )
 from helpers.kappa.tradeoff import trade_off_point
-from helpers.statistics.bootstrap import configuration_weights, percentile_interval
+from helpers.statistics.correlate import percentile_interval, unit_weights
 
 # Added to the seed, so that draws of classes and of images are independent.
 _OF_IMAGES = 1
@@ -56,7 +56,7 @@ def resample(
     images = np.zeros((len(labels), draws), dtype=np.float32)
     for label in np.unique(labels):
         of_class = np.flatnonzero(labels == label)
-        counts = configuration_weights(of_class, draws, seed + _OF_IMAGES + int(label))
+        counts = unit_weights(of_class, draws, seed + _OF_IMAGES + int(label))
         images[of_class] = counts.T
     classes = {}
     blocks = []
@@ -64,7 +64,7 @@ def resample(
     for high in sorted(set(steps)):
         # Classes that this step adds and that have test images.
         added = np.intersect1d(np.unique(labels), np.arange(low, high))
-        counts = configuration_weights(added, draws, seed + _OF_CLASSES + low)
+        counts = unit_weights(added, draws, seed + _OF_CLASSES + low)
         # Each class as often as it is drawn, draw by draw: (draws, len(added)).
         repeats = counts.astype(np.int64).ravel()
         block = np.repeat(np.tile(added, draws), repeats)

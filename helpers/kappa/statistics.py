@@ -12,11 +12,13 @@ import scipy.stats
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.sparse import csr_array
 
-from helpers.statistics.correlations import Array, pair_counts
-from helpers.statistics.permutation import (
+from helpers.statistics.correlate import (
+    Array,
     adjusted_p_values,
     p_values,
+    pair_counts,
     permuted_rows,
+    same_models,
 )
 
 AXES = ("ssim", "unseen_fraction", "weights")
@@ -308,7 +310,12 @@ def sign_errors(
     tables = []
     for name, column in slices.items():
         # Concordant less discordant pairs of each pairing and measure, (1 + D, M).
-        concordance = pair_counts(values, column.to_numpy()[pairings])[0] / pairs
+        targets = column.to_numpy()[pairings]
+        concordance = np.full((len(pairings), values.shape[1]), np.nan)
+        for rows, columns in same_models(values):
+            chosen = values[np.ix_(rows, columns)]
+            concordance[:, columns] = pair_counts(chosen, targets[:, rows])[0]
+        concordance /= pairs
         of_slice = {
             "measure": complexities.columns,
             "slice": name,

@@ -11,7 +11,7 @@ from helpers.kappa.statistics import (
     of_seen_classes,
     slice_marginals,
 )
-from helpers.statistics.bootstrap import percentile_interval
+from helpers.statistics.correlate import percentile_interval
 from helpers.statistics.published import published_table
 
 

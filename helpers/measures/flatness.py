@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from helpers.measures.evidence import provides
 from helpers.measures.norms import complexity
 from helpers.measures.passes import Sample
-from helpers.statistics.correlations import Array
+from helpers.statistics.correlate import Array
 
 # (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The
 # magnitude of a magnitude-aware change is in units of each weight.

@@ -25,7 +25,7 @@ from helpers.measures.registry import measure, needs
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import observe
 from helpers.networks.resnet import SampledConvolution, sample_first
-from helpers.statistics.correlations import Array
+from helpers.statistics.correlate import Array
 
 # Which linear map a spectral norm is of: the layer at the size of its own input, or its
 # weight reshaped to a (c_out, rest) matrix (Yoshida and Miyato 2017).

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
-from helpers.statistics.correlations import Array
+from helpers.statistics.correlate import Array
 
 
 @provides

@@ -17,7 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from helpers.measures.passes import Sample
 from helpers.networks.hooks import captured_output, observe
-from helpers.statistics.correlations import Array
+from helpers.statistics.correlate import Array
 
 Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
 KINDS = ("intra", "inter")

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 
 from helpers.files import inside
 from helpers.report import figures, pages, studies, style, tables
-from helpers.statistics.baselines import across_studies
 from helpers.statistics.classes import equal_numbers
-from helpers.statistics.primary import KIND, SETTING
+from helpers.statistics.gap_tables import across_studies
 from helpers.statistics.verdicts import CANNOT_TELL, word
 
 _CORRELATIONS = ("r_gap", "r_gap_given_start")
@@ -91,7 +90,7 @@ def predictions(
             study, drawn once.
 
     Returns:
-        See ``baselines.across_studies``, with each study as ``judged_on``.
+        See ``gap_tables.across_studies``, with each study as ``judged_on``.
     """
     measures = side_by_side(reports, names).query("not baseline")
     titles = dict(zip(measures["measure"], measures["title"], strict=True))
@@ -101,8 +100,7 @@ def predictions(
         if equal_architectures:
             of_study = of_study[equal_numbers(of_study["architecture"], seed=0)]
         models[name] = of_study.reset_index(drop=True)
-    axes = (*KIND, *SETTING)
-    parts = [across_studies(models, name, axes, titles) for name in names]
+    parts = [across_studies(models, name, titles) for name in names]
     return pd.concat(parts, ignore_index=True)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.report.style import Tables, count, percent
-from helpers.statistics.primary import PAPER_ACCURACY, primary_rows
+from helpers.statistics.gap_tables import PAPER_ACCURACY, primary_rows
 
 # Share of networks that did not learn, above which a study answers nothing.
 MOST_UNLEARNT = 0.6

@@ -21,7 +21,7 @@ from helpers.report.markup import in_words, inert
 from helpers.report.numbers import Numbers, holding
 from helpers.report.style import Tables
 from helpers.report.tables import Estimate, two_digits
-from helpers.statistics.bootstrap import LEVEL
+from helpers.statistics.correlate import LEVEL
 from helpers.study_files import read_blocks
 
 PAGE = "FINDINGS.md"

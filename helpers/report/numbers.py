@@ -1,7 +1,7 @@
 """Numbers of a study by name, for the template of its findings."""
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from helpers.report.studies import primary_networks
 from helpers.report.style import Tables, percent, short_name
 from helpers.report.sweeps import results_of
 from helpers.report.tables import read
-from helpers.statistics.bootstrap import LEVEL, Bootstrap, Estimate
-from helpers.statistics.correlations import Array, design, partial_correlation
+from helpers.statistics.correlate import LEVEL, Array, Bootstrap, correlate, design
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import word
 
@@ -250,7 +249,7 @@ class Numbers:
         for start, name in ((True, "pretrained"), (False, "scratch")):
             rows = self.models[self.models["pretrained"].astype(bool) == start]
             r = self._add_r(table, name, self._bootstrap(rows))
-            table[f"{name}_n"] = r.n
+            table[f"{name}_n"] = r["n"]
         return table
 
     @cached_property
@@ -299,7 +298,9 @@ class Numbers:
         recorded.
         """
         r_low = self.measures["r_gap_low"]
-        return Bootstrap(models, no_interval=r_low.index[r_low.isna()])
+        level = self.measures["level"].min()
+        no_interval = r_low.index[r_low.isna()]
+        return Bootstrap(models, level=level, no_interval=no_interval)
 
     def _add_r(
         self,
@@ -307,7 +308,7 @@ class Numbers:
         column: str,
         bootstrap: Bootstrap,
         given: Array | None = None,
-    ) -> Estimate:
+    ) -> pd.DataFrame:
         """Add r of a table's measures with the gap, and its ends, to the table.
 
         Args:
@@ -316,14 +317,8 @@ class Numbers:
             bootstrap: of the networks.
             given: (n, k) columns to hold fixed.
         """
-        r = bootstrap.estimate(
-            table["measure"],
-            statistic=partial(partial_correlation, covariates=given),
-            level=self.measures["level"].min(),
-        )
-        table[column] = r.value
-        table[f"{column}_low"] = r.low
-        table[f"{column}_high"] = r.high
+        r = correlate(bootstrap, table["measure"], given=given)
+        table[[column, f"{column}_low", f"{column}_high"]] = r[["r", "low", "high"]]
         return r
 
     @cached_property

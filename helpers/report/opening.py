@@ -32,7 +32,7 @@ from helpers.report import cams, style, tables
 from helpers.report.markup import kind_words
 from helpers.report.studies import published_models
 from helpers.scoring.published_maps import read_maps
-from helpers.statistics.baselines import START
+from helpers.statistics.gap_tables import START
 
 WIDE = "figures/opening.png"
 NARROW = "figures/opening-narrow.png"

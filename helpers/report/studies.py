@@ -8,8 +8,7 @@ import pandas as pd
 from helpers.files import inside
 from helpers.report import tables
 from helpers.scoring.measuring import with_measures
-from helpers.statistics.baselines import across_studies
-from helpers.statistics.primary import KIND, SETTING, primary_rows
+from helpers.statistics.gap_tables import across_studies, primary_rows
 
 
 def published_models(reports: Path, study: str) -> pd.DataFrame:
@@ -73,10 +72,10 @@ def errors_across_studies(
         measures: column and title of each measure.
 
     Returns:
-        See ``baselines.across_studies``; no rows without other studies.
+        See ``gap_tables.across_studies``; no rows without other studies.
     """
     studies = {
         name: published_models(reports, name) for name in others if name != study
     }
     studies[study] = models
-    return across_studies(studies, study, (*KIND, *SETTING), measures)
+    return across_studies(studies, study, measures)

@@ -25,9 +25,8 @@ from helpers.scoring.classification import logits_of, predicted_classes
 from helpers.scoring.measuring import cache_key, with_measures
 from helpers.scoring.models import Model
 from helpers.scoring.store import Records, Store
-from helpers.statistics.bootstrap import CONFIGURATION, Bootstrap
-from helpers.statistics.correlations import kendall
-from helpers.statistics.information import conditional_information
+from helpers.statistics.beyond import conditional_information
+from helpers.statistics.correlate import CONFIGURATION, Bootstrap, correlate, kendall
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
@@ -294,7 +293,7 @@ def invariance_table(
         )
         models = models[np.isfinite(models[["predictor", "target"]]).all(axis=1)]
         bootstrap = Bootstrap(models, draws=draws, seed=seed)
-        tau = bootstrap.estimate(["predictor"], "target", statistic=kendall)
+        tau = correlate(bootstrap, ["predictor"], "target", statistic=kendall).iloc[0]
         information = np.nan
         if axes and len(models):
             # Information is on the order of losses, so the accuracy is negated.
@@ -307,9 +306,9 @@ def invariance_table(
             "predictor": predictor,
             "direction": direction,
             "n": len(models),
-            "kendall": tau.value[0],
-            "kendall_low": tau.low[0],
-            "kendall_high": tau.high[0],
+            "kendall": tau["r"],
+            "kendall_low": tau["low"],
+            "kendall_high": tau["high"],
             "information": 100 * information,
         }
         rows.append(row)
@@ -352,7 +351,7 @@ def prediction_errors(
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]
         bootstrap = Bootstrap(models, draws=draws, seed=seed)
-        r = bootstrap.estimate(names, "test_accuracy")
+        r = correlate(bootstrap, names, "test_accuracy")
         points = 100 * models[names].sub(models["test_accuracy"], axis=0)
         points[points.columns.intersection([_ONLY_RANKS])] = np.nan
         columns = {
@@ -360,9 +359,9 @@ def prediction_errors(
             "measure": names,
             "title": [titles[name] for name in names],
             "n": models[names].notna().sum().to_numpy(),
-            "r": r.value,
-            "r_low": r.low,
-            "r_high": r.high,
+            "r": r["r"],
+            "r_low": r["low"],
+            "r_high": r["high"],
             "error_points": points.abs().mean().to_numpy(),
             "bias_points": points.mean().to_numpy(),
         }

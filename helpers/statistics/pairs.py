@@ -10,8 +10,7 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
-from helpers.statistics.correlations import design, partial_correlation
-from helpers.statistics.permutation import holm, sign_flip_p
+from helpers.statistics.correlate import design, holm, of_table, pearson, sign_flip_p
 from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, SUPPORTED
 
 LEVEL = 0.95
@@ -241,9 +240,9 @@ def correlations_by_arm(
         for prefix, group in groups.items():
             enough = len(group) >= _FEWEST
             start = design(group, ["pretrained"])
-            values = group[measure].to_numpy()
-            r = partial_correlation(values, group[target])[0]
-            given_start = partial_correlation(values, group[target], start)[0]
+            values = group[[measure]].to_numpy(float)
+            r = of_table(pearson, values, group[target])[0]
+            given_start = of_table(pearson, values, group[target], start)[0]
             row[f"{prefix}networks"] = len(group)
             row[f"{prefix}r"] = float(r) if enough else np.nan
             row[f"{prefix}r_given_start"] = float(given_start) if enough else np.nan

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.correlations import pearson
+from helpers.statistics.correlate import of_table, pearson
 
 SPLITS = 20
 
@@ -29,19 +29,21 @@ def reliability(values: ArrayLike, seed: int = 0) -> float:
     images = table.shape[1]
     numbers = np.tile(np.arange(images), (SPLITS, 1))
     order = np.random.default_rng(seed).permuted(numbers, axis=1)
-    first = (order < images // 2).T  # (images, splits)
-    halves = np.stack([first, ~first]).astype(float)
+    first = (order < images // 2).T.astype(float)  # (images, splits)
     is_finite = np.isfinite(table)
-    counts = is_finite.astype(float) @ halves
-    sums = np.where(is_finite, table, 0) @ halves
-    means = sums / np.where(counts > 0, counts, np.nan)  # (2, n, splits)
-    in_all_halves = np.isfinite(means).all((0, 2))  # (n,)
-    splits = means[:, in_all_halves].transpose(2, 0, 1)  # (splits, 2, n)
-    r = np.array([pearson(*halves_of_split) for halves_of_split in splits])
+    filled = np.where(is_finite, table, 0)
+    means = []  # of both halves, (n, splits)
+    for half in (first, 1 - first):
+        counts = is_finite @ half
+        means.append(filled @ half / np.where(counts > 0, counts, np.nan))
+    in_all_halves = np.isfinite(means).all((0, 2))
+    first_means, second_means = (half[in_all_halves] for half in means)
+    pairs = zip(first_means.T, second_means.T, strict=True)
+    r = np.array([of_table(pearson, one[:, None], other)[0] for one, other in pairs])
     if not np.isfinite(r).any():
         return np.nan
     of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
-    return float(np.median(of_all_images[np.isfinite(r)]))
+    return float(np.nanmedian(of_all_images))
 
 
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:

@@ -13,11 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.bootstrap import CONFIGURATION, LEVEL
 from helpers.statistics.claims import PAIRED, SIDES
-from helpers.statistics.correlations import finite_mean
-from helpers.statistics.permutation import holm
-from helpers.statistics.primary import ended_by_a_rule
+from helpers.statistics.correlate import CONFIGURATION, LEVEL, finite_mean, holm
+from helpers.statistics.gap_tables import ended_by_a_rule
 
 ANY_MEASURE = "all"
 STANDARD_ERRORS = 3

@@ -12,7 +12,7 @@ from helpers.kappa.intervals import (
     resample,
     spread,
 )
-from helpers.statistics.bootstrap import percentile_interval
+from helpers.statistics.correlate import percentile_interval
 from tests.kappa.conftest import cells_of_total
 
 STEPS = [4, 6]

@@ -12,21 +12,14 @@ from helpers.measures import perturbation
 from helpers.report import findings, pages
 from helpers.report.explore import content
 from helpers.scoring.measuring import SCORE_COLUMNS
-from helpers.statistics import (
-    hyperparameters,
-    prediction,
-    primary,
-    ranking,
-    tables,
-    verdicts,
-)
-from helpers.statistics.bootstrap import Bootstrap
+from helpers.statistics import beyond, correlate, gap_tables, verdicts
+from helpers.statistics.correlate import Bootstrap
 from tests.conftest import tracked
 from tests.report import made
 
 AXES = ["pretrained", "learning_rate"]
 MEASURES = list(made.TITLES)
-MODELS = prediction.with_log_train_loss(made.measures(made.catalogue()).iloc[::3])
+MODELS = correlate.with_log_train_loss(made.measures(made.catalogue()).iloc[::3])
 CASES = {
     "all gaps are equal": (MODELS.assign(gap=0.0), MEASURES),
     "no network": (MODELS.iloc[:0], MEASURES),
@@ -43,27 +36,27 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
     models, measures = CASES[case]
     directions = dict.fromkeys(measures, 1)
     every = Bootstrap(models, draws=5)
-    rows = models[primary.primary_rows(models)]
+    rows = models[gap_tables.primary_rows(models)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        stated = primary.primary_table(
+        stated = gap_tables.primary_table(
             Bootstrap(rows, draws=5), measures, permutations=9
         )
-        kinds = primary.kinds_table(rows)
-        field, _ = ranking.ranking_table(every, measures, AXES, permutations=9)
+        kinds = gap_tables.kinds_table(rows)
+        field = gap_tables.ranking_table(every, measures, AXES, permutations=9)
         gates = verdicts.condition_table(
             rows, models, classes=4, overlaps=verdicts.OverlapFacts(0.2)
         )
         for claims in ([], made.CLAIMS):
             verdicts.verdict_table(claims, stated, field, gates)
-        prediction.known_in_advance(every, AXES)
-        tables.correlation_table(every, measures, [0.9, 0.8])
-        tables.selection_table(every, directions, [0.9, 0.8])
-        tables.conditional_table(
+        gap_tables.known_in_advance(every, AXES)
+        gap_tables.correlation_table(every, measures, [0.9, 0.8])
+        gap_tables.selection_table(every, directions, [0.9, 0.8])
+        beyond.conditional_table(
             every, directions, AXES, test_images=100, permutations=9
         )
-        tables.task_table(every, measures, AXES, "architecture", permutations=9)
-        hyperparameters.confounders(every, measures, AXES)
+        beyond.task_table(every, measures, AXES, "architecture", permutations=9)
+        gap_tables.confounders(every, measures, AXES)
     stated = stated[~stated["baseline"]]
     assert len(stated) == len(field) == len(measures)
     assert len(kinds) == rows["kind"].nunique()

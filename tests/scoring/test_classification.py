@@ -7,7 +7,7 @@ from sklearn import metrics
 
 from helpers.scoring import classification
 from helpers.scoring.store import Records
-from helpers.statistics.bootstrap import Bootstrap
+from helpers.statistics.correlate import Bootstrap, correlate
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
 FORMS = [
@@ -264,8 +264,8 @@ def test_test_images_of_unrecorded_networks_make_no_interval_narrower(tmp_path):
     single = ({}, {"test_accuracy": right.astype(np.float32)}, drawn)
     widths = []
     for one in single:
-        estimate = Bootstrap(models, one, draws=500).estimate(["measure"])
-        widths.append(float(estimate.high[0] - estimate.low[0]))
+        row = correlate(Bootstrap(models, one, draws=500), ["measure"]).iloc[0]
+        widths.append(row["high"] - row["low"])
     assert widths[0] < widths[1] < widths[2]
 
 

@@ -21,7 +21,7 @@ from helpers.report.studies import with_text_variants
 from helpers.report.style import colours, in_order, percent, short_name
 from helpers.scoring.measuring import with_measures
 from helpers.scoring.published_maps import read_maps
-from helpers.statistics.primary import primary_rows
+from helpers.statistics.gap_tables import primary_rows
 from helpers.training.config import PAPER_AXES
 
 Content = dict[str, Any]

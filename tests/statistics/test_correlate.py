@@ -1,0 +1,475 @@
+"""Correlations, draws, permutations and ridge against scipy, scikit-learn and loops."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from helpers.statistics import correlate as c
+
+RANDOM = np.random.default_rng(3)
+N, M, B = 24, 5, 7
+X = RANDOM.normal(size=(N, M))
+Y = RANDOM.normal(size=N)
+GIVEN = RANDOM.normal(size=(N, 3))
+ONES = np.ones((1, N))
+WEIGHTS = RANDOM.integers(4, size=(B, N)).astype(float)
+STATISTICS = {"r": c.pearson, "given": c.pearson, "tau": c.kendall, "gamma": c.gamma}
+PAIRED = np.repeat(np.arange(30), 2)
+
+
+def left_over(values, given):
+    columns = np.column_stack([np.ones(len(values)), given])
+    return values - columns @ np.linalg.lstsq(columns, values)[0]
+
+
+def test_r_is_scipys_and_given_columns_that_of_residuals():
+    plain = [scipy.stats.pearsonr(column, Y).statistic for column in X.T]
+    assert c.pearson(X, Y, ONES)[0] == pytest.approx(plain, abs=1e-12)
+    left = left_over(Y, GIVEN)
+    partial = [scipy.stats.pearsonr(left_over(x, GIVEN), left).statistic for x in X.T]
+    assert c.pearson(X, Y, ONES, GIVEN)[0] == pytest.approx(partial, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_weights_are_repeated_rows(name, ties):
+    x, y = (np.round(X), np.round(2 * Y)) if ties else (X, Y)
+    given = GIVEN if name == "given" else None
+    drawn = STATISTICS[name](x, y, WEIGHTS, given)
+    many = np.repeat(x[None], B, 0), np.repeat(y[None], B, 0)
+    in_each_draw = STATISTICS[name](*many, WEIGHTS, given)
+    for draw, weights in enumerate(WEIGHTS.astype(int)):
+        rows = np.repeat(np.arange(N), weights)
+        held = None if given is None else given[rows]
+        expected = STATISTICS[name](x[rows], y[rows], np.ones((1, len(rows))), held)
+        assert drawn[draw] == pytest.approx(expected[0], abs=1e-9)
+        assert in_each_draw[draw] == pytest.approx(expected[0], abs=1e-9)
+
+
+def test_pairs_are_those_counted_by_hand():
+    x, y = np.round(X[:, :1]), np.round(Y)
+    signs = [
+        (np.sign(x[i, 0] - x[j, 0]), np.sign(y[i] - y[j]))
+        for i, j in itertools.combinations(range(N), 2)
+    ]
+    signed = sum(a * b for a, b in signs)
+    both = sum(a * b != 0 for a, b in signs)
+    differ = [sum(pair[side] != 0 for pair in signs) for side in (0, 1)]
+    assert c.pair_counts(x, y).ravel().tolist() == [signed, *differ, both]
+    assert c.gamma(x, y, ONES)[0, 0] == pytest.approx(signed / both)
+    tau = scipy.stats.kendalltau(x[:, 0], y).statistic
+    assert c.kendall(x, y, ONES)[0, 0] == pytest.approx(tau)
+
+
+def test_undefined_correlations_are_nan_and_scale_does_not_matter():
+    constant = np.full((N, 1), 0.1)
+    one_model = 9 * np.eye(N)[[3]]
+    for name, statistic in STATISTICS.items():
+        given = GIVEN if name == "given" else None
+        scaled = statistic(1e200 * X, 1e-200 * Y, ONES, given)
+        assert scaled == pytest.approx(statistic(X, Y, ONES, given), abs=1e-9)
+        assert np.isnan(statistic(constant, Y, WEIGHTS, given)).all()
+        assert np.isnan(statistic(X, constant[:, 0], WEIGHTS, given)).all()
+        assert np.isnan(statistic(X, Y, one_model, given)).all()
+    assert np.isnan(c.pearson(2 * GIVEN[:, :1] + 1, Y, ONES, GIVEN)).all()
+    four = np.ones((1, 4))  # an intercept and three columns leave nothing
+    assert np.isnan(c.pearson(X[:4], Y[:4], four, GIVEN[:4])).all()
+    assert np.isnan(c.of_table(c.kendall, X[:2], Y[:2])).all()
+    assert np.isfinite(c.of_table(c.kendall, X[:3], Y[:3])).all()
+
+
+def test_a_level_may_be_missing_from_a_draw():
+    levels = c.design(pd.DataFrame({"a": np.arange(N) % 4}), ["a"])
+    weights = np.where(np.arange(N) % 4 == 1, 0, 1.0)[None]
+    kept = weights[0] > 0
+    ones = np.ones((1, kept.sum()))
+    expected = c.pearson(X[kept], Y[kept], ones, levels[kept])
+    assert c.pearson(X, Y, weights, levels) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf])
+def test_weights_that_count_nothing_are_refused(weight):
+    weights = np.where(np.arange(N) == 2, weight, ONES)
+    for statistic in (c.pearson, c.kendall):
+        with pytest.raises(ValueError, match="a weight of a draw is negative or not"):
+            statistic(X, Y, weights)
+
+
+def test_design_has_an_indicator_of_each_level_or_one_of_two():
+    models = pd.DataFrame(
+        {"rate": [0.3, 0.3, 0.1], "name": list("abc"), "n": [1, 2, 9]}
+    )
+    columns = c.design(models, ["rate", "name"], ["n"])
+    assert columns.tolist() == [[1, 1, 1, 0, 0], [2, 1, 0, 1, 0], [9, 0, 0, 0, 1]]
+    assert c.design(models).shape == (3, 0)
+    loss = c.with_log_train_loss(pd.DataFrame({"train_loss": [0.0, 1.0]}))
+    assert loss["log_train_loss"].tolist() == pytest.approx([math.log(1e-12), 0])
+
+
+# Draws and intervals
+
+
+def catalogue(seed, rho, measures=1, test_images=1000):
+    """Two snapshots of 60 configurations with a shared effect and binomial noise."""
+    random = np.random.default_rng(seed)
+    names = np.repeat(np.arange(60), 2)
+
+    def normal(columns):
+        shared = random.normal(size=(60, columns))[names]
+        own = random.normal(size=(120, columns))
+        return np.sqrt(0.7) * shared + np.sqrt(0.3) * own
+
+    shared = normal(1)
+    x = 0.8 * shared + 0.6 * normal(measures) if measures > 1 else shared
+    latent = rho * shared[:, 0] + np.sqrt(1 - rho**2) * normal(1)[:, 0]
+    accuracy = np.clip(0.6 - 0.08 * latent, 0, 1)
+    gap = 1 - random.binomial(test_images, accuracy) / test_images
+    noise = (0.6 * 0.4 - 0.08**2) / test_images
+    return x, gap, names, rho * 0.08 / np.sqrt(0.08**2 + noise)
+
+
+@pytest.mark.parametrize("rho", [0, -0.5, -0.8])
+def test_the_interval_holds_the_truth_in_95_percent_of_catalogues(rho):
+    held = 0
+    for seed in range(300):
+        x, gap, names, truth = catalogue(seed, rho)
+        models = pd.DataFrame({"x": x[:, 0], "gap": gap, "cell": names})
+        row = c.correlate(c.Bootstrap(models, draws=400, seed=seed), ["x"]).iloc[0]
+        held += row["low"] <= truth <= row["high"]
+    assert 0.91 <= held / 300 <= 0.985
+
+
+@pytest.mark.parametrize("measures", [1, 20])
+def test_without_effect_the_least_adjusted_p_is_below_5_percent_in_5_percent(measures):
+    below = 0
+    for seed in range(400):
+        x, gap, names, _ = catalogue(seed, 0, measures)
+        test = c.tested(x, gap, c.permuted_rows(names, 199, seed))
+        below += test["p_adjusted"].min() < 0.05
+    assert 0.02 <= below / 400 <= 0.08
+
+
+def test_the_interval_of_a_strong_r_holds_the_truth_when_images_are_drawn_too():
+    held, plain, images, spread = 0, 0, 50, 0.6
+    for seed in range(200):
+        x, gap, names, truth = catalogue(seed, -0.9)
+        random = np.random.default_rng([seed, 1])
+        noise = spread * np.sqrt(images) * random.normal(size=(len(x), images))
+        values = x + 2 * random.normal(size=images) + noise
+        truth /= np.sqrt(1 + spread**2)
+        models = pd.DataFrame({"x": values.mean(1), "gap": gap, "cell": names})
+        draws = c.Bootstrap(models, {"x": values}, draws=400, seed=seed)
+        row = c.correlate(draws, ["x"]).iloc[0]
+        held += row["low"] <= truth <= row["high"]
+        drawn = c.pearson(draws.resampled("x")[..., None], gap, draws.weights)
+        low, high = c.percentile_interval(drawn, 60)
+        plain += low[0] <= truth <= high[0]
+    assert 0.92 <= held / 200 <= 0.99
+    assert plain / 200 < 0.92  # why the shift is taken out
+
+
+def test_units_are_drawn_as_a_whole():
+    weights = c.unit_weights(PAIRED, 500, seed=4)
+    assert (weights[:, ::2] == weights[:, 1::2]).all()
+    assert (weights[:, ::2].sum(1) == 30).all()
+    assert weights.var() == pytest.approx(1 - 1 / 30, abs=0.05)  # multinomial
+    assert (weights != c.unit_weights(PAIRED, 500, seed=5)).any()
+
+
+def with_images(models=12, images=40):
+    """Measure and test accuracy that are means over images; a model has no measure."""
+    random = np.random.default_rng(0)
+    values = random.random((models, images))
+    right = random.random((models, 2 * images)) < random.uniform(0.2, 0.9, (models, 1))
+    table = pd.DataFrame({"iou": values.mean(1), "test_accuracy": right.mean(1)})
+    table["cell"] = np.arange(models)
+    table["gap"] = 0.97 - table["test_accuracy"]
+    table["norm"] = random.normal(size=models)
+    table.loc[3, "iou"] = np.nan
+    return table, {"iou": values.astype(np.float16), "test_accuracy": right}
+
+
+def test_columns_are_drawn_with_their_images_and_the_gap_by_test_accuracy():
+    models, images = with_images()
+    draws = c.Bootstrap(models, images, draws=30, seed=2)
+    random = np.random.default_rng([2, 1])  # the stream of scored images
+    chosen = random.integers(40, size=(30, 40))
+    values = images["iou"][0].astype(float)
+    exact = [math.fsum(values[draw]) / 40 for draw in chosen]
+    shift = np.array(exact) - values.mean()
+    expected = models["iou"][0] + shift
+    assert draws.resampled("iou")[:, 0] == pytest.approx(expected, abs=1e-12)
+    assert np.isnan(draws.resampled("iou")[:, 3]).all()
+    gap = 0.97 - draws.resampled("test_accuracy")
+    assert draws.resampled("gap") == pytest.approx(gap)
+    assert draws.resampled("norm") is None
+    part = draws.subset([2, 6])
+    assert (part.resampled("gap") == draws.resampled("gap")[:, [2, 6]]).all()
+    assert (
+        draws.variant(unit="gap").resampled("iou")[:, 1] == draws.resampled("iou")[:, 1]
+    ).all()
+
+
+def test_values_of_images_that_are_not_those_of_the_models_are_refused():
+    models, images = with_images()
+    for values in (images["iou"][::-1], np.full((12, 40), np.nan)):
+        with pytest.raises(ValueError, match="iou per image does not have the means"):
+            c.correlate(c.Bootstrap(models, {"iou": values}, draws=5), ["iou"])
+
+
+@pytest.mark.parametrize("statistic", [c.pearson, c.kendall, c.gamma])
+def test_draws_of_images_widen_an_interval_and_do_not_shift_it(statistic):
+    models, images = with_images(40)
+    drawn, fixed = (c.Bootstrap(models, one, draws=400) for one in (images, {}))
+    options = {"statistic": statistic}
+    alone = c.correlations_in_draws(drawn, ["iou"], **options)
+    plain = c.correlations_in_draws(fixed, ["iou"], **options)
+    beside = c.correlations_in_draws(drawn, ["norm", "iou"], **options)
+    assert alone[:, 0] == pytest.approx(beside[:, 1], rel=1e-9)
+    assert alone.std() > plain.std()
+    assert np.arctanh(alone).mean() == pytest.approx(np.arctanh(plain).mean())
+
+
+def test_a_table_of_correlations_is_scipys_with_percentiles_of_drawn_units():
+    random = np.random.default_rng(4)
+    models = pd.DataFrame({"cell": PAIRED, "gap": random.normal(size=60)})
+    models["x"] = models["gap"] + random.normal(size=60)
+    models["few"] = models["x"].where(models["cell"] < 7)
+    models = models.assign(never=np.nan, constant=0.1)
+    draws = c.Bootstrap(models, draws=300, seed=2)
+    table = c.correlate(draws, ["x", "few", "never", "constant"]).set_index("measure")
+    counts = [[60, 30], [14, 7], [0, 0], [60, 30]]
+    assert table[["n", "units"]].to_numpy().tolist() == counts
+    r = scipy.stats.pearsonr(models["x"], models["gap"]).statistic
+    assert table.loc["x", "r"] == pytest.approx(r)
+    weights = c.unit_weights(PAIRED, 300, 2).astype(int)
+    values = models[["x", "gap"]].to_numpy()
+    drawn = [np.corrcoef(np.repeat(values, w, axis=0).T)[0, 1] for w in weights]
+    ends = np.quantile(drawn, [0.025, 0.975])
+    assert table.loc["x", ["low", "high"]].tolist() == pytest.approx(ends.tolist())
+    smallest = np.tanh(2.8 * np.arctanh(drawn).std(ddof=1))
+    assert table.loc["x", "smallest"] == pytest.approx(smallest)
+    numbers = ["r", "low", "high", "smallest"]  # seven configurations are too few
+    assert table.loc[["few", "never", "constant"], numbers].isna().all(axis=None)
+    wider = c.correlate(draws.variant(level=0.99), ["x"]).iloc[0]
+    assert wider["low"] < ends[0] < ends[1] < wider["high"]
+
+
+def test_a_measure_whose_images_are_not_known_has_a_value_and_no_interval():
+    models = pd.DataFrame(RANDOM.random((20, 2)), columns=["gap", "reliance"])
+    models["cell"] = np.arange(20)
+    draws = c.Bootstrap(models, draws=50, no_interval=["reliance"])
+    for bootstrap in (draws, draws.subset(models.index), draws.variant(unit="cell")):
+        row = c.correlate(bootstrap, ["reliance"]).iloc[0]
+        assert np.isfinite(row["r"]) and row[["low", "high", "smallest"]].isna().all()
+
+
+def test_a_mean_is_drawn_over_units_and_leaves_out_what_is_missing():
+    values = np.random.default_rng(3).normal(size=(60, 3))
+    values[:46, 1], values[:, 2] = np.nan, np.nan
+    draws = c.Bootstrap(pd.DataFrame({"cell": PAIRED}), draws=2000, level=0.9)
+    mean, low, high, smallest = draws.mean(values)
+    expected = [values[:, 0].mean(), values[46:, 1].mean(), np.nan]
+    assert mean == pytest.approx(expected, nan_ok=True)
+    error = values[:, 0].reshape(30, 2).mean(1).std() / np.sqrt(30)
+    assert (high - low)[0] / 2 == pytest.approx(1.645 * error, rel=0.1)
+    assert smallest[0] == pytest.approx(2.8 * error, rel=0.1)
+    assert np.isnan([low[1:], high[1:], smallest[1:]]).all()  # of 7 units, of none
+
+
+def test_intervals_are_percentiles_and_of_too_few_units_there_is_none():
+    undefined = np.where(np.arange(1001) < 700, np.nan, 1.0)
+    drawn = np.column_stack([np.arange(1001.0), undefined])
+    low, high = c.percentile_interval(drawn, 8)
+    assert (low[0], high[0]) == pytest.approx((25, 975))
+    assert np.isnan([low[1], high[1]]).all()
+    assert np.isnan(c.percentile_interval(drawn, 7)).all()
+    five = c.percentile_interval(drawn, 7, fewest=5)
+    assert five[0][0] == pytest.approx(25)
+    assert np.isnan(c.percentile_interval(np.empty((0, 2)), 8)).all()
+
+
+# Permutations
+
+
+def test_units_change_places_as_a_whole_and_only_with_those_of_their_size():
+    names = np.array(["a", "b", "a", "c", "c", "d", "b", "e", "e", "e"])
+    rows = c.permuted_rows(names, 400, seed=1, exact_up_to=0)
+    assert (np.sort(rows, axis=1) == np.arange(10)).all()
+    assert (rows[:, [5, 7, 8, 9]] == [5, 7, 8, 9]).all()  # alone of their size
+    places = ([0, 2], [1, 6], [3, 4])
+    pairs = {tuple(row[place]) for row in rows for place in places}
+    assert pairs == {(0, 2), (1, 6), (3, 4)}  # in their order
+    orders = [tuple(row[[0, 1, 3]]) for row in rows]
+    assert set(orders) == set(itertools.permutations([0, 1, 3]))
+    counts = [orders.count(order) for order in set(orders)]
+    assert scipy.stats.chisquare(counts).pvalue > 0.001
+    assert (rows != c.permuted_rows(names, 400, 2, exact_up_to=0)).any()
+    assert c.permuted_rows(names, 0).shape == (0, 10)
+    assert c.permuted_rows([], 3).shape == (0, 0)
+
+
+def test_few_arrangements_are_enumerated_but_for_the_observed_one():
+    """Three units of two models and two of one, in two groups."""
+    names = list("aabbccde")
+    groups = [0] * 6 + [1] * 2
+    rows = c.permuted_rows(names, 4, within=groups)
+    expected = [
+        (*itertools.chain(*order), *singles)
+        for order in itertools.permutations([[0, 1], [2, 3], [4, 5]])
+        for singles in ([6, 7], [7, 6])
+    ]
+    assert len(rows) == 11 and {tuple(row) for row in rows} == set(expected[1:])
+    limited = c.permuted_rows(names, 4, within=groups, exact_up_to=11)
+    assert limited.shape == (4, 8)  # one arrangement too many: random ones
+
+
+def test_p_is_the_share_of_all_permutations_ties_included():
+    x = np.array([1.0, 2, 3, 4, 5, 5])[:, None]  # equal values make equal r
+    y = np.array([2.0, 1, 4, 3, 6, 5])
+    rows = np.array([*itertools.permutations(range(6))])
+    r = np.array([np.corrcoef(x[:, 0], y[row])[0, 1] for row in rows])
+    away = np.abs(r - r.mean())
+    exact = sum(value >= away[0] - 1e-9 for value in away) / 720
+    test = c.tested(x, y, c.permuted_rows(range(6), 10))
+    assert test["p"][0] == pytest.approx(exact, abs=1e-12)
+    assert test["null"][0] == pytest.approx(r.mean(), abs=1e-12)
+    tau = [scipy.stats.kendalltau(x[:, 0], y[row]).statistic for row in rows]
+    away = np.abs(tau - np.mean(tau))
+    exact = (away >= away[0] - 1e-9).mean()
+    test = c.tested(x, y, c.permuted_rows(range(6), 10), statistic=c.kendall)
+    assert test["p"][0] == pytest.approx(exact, abs=1e-12)
+
+
+def test_p_is_of_the_distance_from_where_a_drift_within_runs_alone_puts_r():
+    drift = np.arange(60) % 2 + 0.1 * RANDOM.normal(size=60)
+    gap = RANDOM.normal(size=30)[PAIRED] + 2 * (np.arange(60) % 2)
+    rows = c.permuted_rows(PAIRED, 199)
+    test = c.tested(drift[:, None], gap, rows)
+    r = np.array([np.corrcoef(drift, gap)[0, 1]])
+    null = np.append(r, [np.corrcoef(drift, gap[row])[0, 1] for row in rows])
+    assert test["null"][0] == pytest.approx(null.mean()) and null.mean() > 0.3
+    away = np.abs(null - null.mean())
+    assert test["p"][0] == (away >= away[0] - 1e-9).sum() / 200
+
+
+def test_freedman_and_lane_is_refitting_each_permutation():
+    x, y, given = X[:14, :3].copy(), Y[:14] + 3 * GIVEN[:14, 0], GIVEN[:14, :2]
+    rows = c.permuted_rows(np.repeat(np.arange(7), 2), 60, seed=2, exact_up_to=0)
+    rest = left_over(y, given)
+    targets = [y, *(y - rest + rest[row] for row in rows)]
+    r = np.array(
+        [
+            [np.corrcoef(left_over(z, given), left_over(t, given))[0, 1] for z in x.T]
+            for t in targets
+        ]
+    )
+    away = np.abs(r - r.mean(0))
+    test = c.tested(x, y, rows, given=given)
+    assert test["null"] == pytest.approx(r.mean(0), abs=1e-10)
+    p = (away >= away[0] - 1e-9).mean(0)
+    assert test["p"] == pytest.approx(p, abs=1e-12)
+
+
+def test_p_is_never_0_and_the_family_is_judged_by_its_maximum():
+    null = np.array([[0.1, 0.5], [0.2, 0.1], [0.3, 0.2], [np.nan, 0.1]])
+    assert c.p_values([0.9, 0.2], null).tolist() == [1 / 4, 3 / 5]
+    assert c.adjusted_p_values([0.25, 0.9], null).tolist() == [3 / 5, 1 / 5]
+    # A measure that is undefined is not in the family.
+    adjusted = c.adjusted_p_values([0.25, np.nan], null)
+    assert adjusted == pytest.approx([2 / 4, np.nan], nan_ok=True)
+
+
+@pytest.mark.parametrize("draws", [199, 4999])
+def test_beyond_the_band_the_adjusted_p_is_below_5_percent_and_at_it_not(draws):
+    null = RANDOM.random((draws, 4))
+    above, below = ([c.band(null) * factor] * 4 for factor in (1 + 1e-8, 1 - 1e-8))
+    assert c.adjusted_p_values(above, null)[0] < 0.05
+    assert c.adjusted_p_values(below, null)[0] >= 0.05
+    assert np.isnan(c.band(null[:10]))
+
+
+def test_holm_by_hand():
+    adjusted = c.holm([0.01, 0.04, np.nan, 0.03, 0.005])
+    expected = [0.03, 0.06, np.nan, 0.06, 0.02]
+    assert adjusted == pytest.approx(expected, nan_ok=True)
+    assert c.holm([0.6, 0.7]).tolist() == [1, 1] and c.holm([]).size == 0
+
+
+def test_flipped_signs_by_hand_and_against_scipy():
+    # Sums of the groups 3, 2 and -1: of eight choices of signs 4 (as it is) and 6
+    # reach 4.
+    values = np.array([1.0, 2, 2, -1, np.nan])[:, None]
+    assert c.sign_flip_p(values, list("aabcb"))[0] == 2 / 8
+    assert c.sign_flip_p(-values, list("aabcb"))[0] == 7 / 8  # one side: at least -4
+    none = c.sign_flip_p(np.array([[0, np.nan]] * 4), list("abcd"))
+    assert none == pytest.approx([1, np.nan], nan_ok=True)
+    many = np.random.default_rng(8).normal(0.3, 1, size=(40, 2))
+    options = {"permutation_type": "samples", "alternative": "greater"}
+    expected = [
+        scipy.stats.permutation_test(
+            (column,), np.mean, n_resamples=20_000, random_state=0, **options
+        ).pvalue
+        for column in many.T
+    ]
+    p = c.sign_flip_p(many, np.arange(40), flips=20_000)
+    assert p == pytest.approx(expected, abs=0.01)
+
+
+# Prediction
+
+KINDS = np.repeat(np.arange(5), 12)
+
+
+def by_scikit_learn(known, gap, folds):
+    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 4, 13)))
+    options = {"groups": folds, "cv": LeaveOneGroupOut()}
+    return 100 * np.abs(gap - cross_val_predict(ridge, known, gap, **options))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 20])
+def test_errors_of_held_out_kinds_are_those_of_scikit_learns_ridge(columns):
+    random = np.random.default_rng(columns)
+    known = random.normal(size=(2, 60, columns))
+    gap = (0.4 + 0.1 * known[0, :, 0] + 0.1 * random.normal(size=60)).clip(0, 1)
+    known[..., 0] *= 1e9  # units do not matter
+    folds = c.random_folds(np.arange(60) // 2, deals=3, seed=1)
+    expected = [
+        np.mean([by_scikit_learn(one, gap, deal) for deal in folds], axis=0)
+        for one in known
+    ]
+    errors = c.held_out_errors(known, gap, folds)
+    assert errors == pytest.approx(np.array(expected), rel=1e-6)
+
+
+def test_a_column_that_varies_only_where_it_is_left_out_predicts_nothing():
+    gap = RANDOM.uniform(0.2, 0.6, 60)
+    levels = c.design(pd.DataFrame({"kind": KINDS}), ["kind"])
+    errors = c.held_out_errors(levels, gap, KINDS)
+    assert errors == pytest.approx(by_scikit_learn(levels, gap, KINDS), rel=1e-6)
+    means = np.array([gap[kind != KINDS].mean() for kind in range(5)])
+    alone = c.held_out_errors(np.empty((60, 0)), gap, KINDS)
+    assert alone == pytest.approx(100 * np.abs(gap - means[KINDS]))
+
+
+def test_a_prediction_is_no_farther_off_than_a_gap_can_be_and_of_two_folds_undefined():
+    gap = RANDOM.uniform(0.2, 0.6, 60)
+    norm = np.where(KINDS == 2, 1e200, gap * 1e160)[:, None]
+    assert c.held_out_errors(norm, gap, KINDS).max() <= 200
+    assert np.isnan(c.held_out_errors(norm, gap, KINDS // 3)).all()
+
+
+def test_groups_are_dealt_whole_and_evenly():
+    folds = c.random_folds(np.repeat(np.arange(23), 2), deals=9)
+    assert (folds[:, ::2] == folds[:, 1::2]).all()
+    assert len({tuple(deal) for deal in folds}) == 9
+    assert {count for deal in folds for count in np.bincount(deal)} == {4, 6}
+    assert set(c.random_folds(["a", "b", "b"], deals=2).ravel()) == {0, 1}
