@@ -215,8 +215,9 @@ def architecture(name: str) -> Architecture:
     if not timm.is_model(in_timm):
         names = [MODEL_SET, *CLIP, *of_torchvision, *timm.list_models()]
         raise ValueError(
-            f"kappa_families has {name!r}, which is no network of torchvision or timm "
-            f"and no folder{near_names(name, names)}; a network to be made has a "
+            f"{name!r} is no network of torchvision or timm and no folder"
+            f"{near_names(name, names)}; kappa_families takes their names and folders "
+            "of checkpoints whose files begin with one; a network to be made has a "
             "width: 'resnet18 w0.25'"
         )
     build = partial(timm.create_model, in_timm)
@@ -236,7 +237,8 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
 
     Args:
         names: of architectures, see ``architecture``; or of a folder of checkpoints,
-            which is a family, each file named by its architecture.
+            which is a family; the name of a file begins with that of its architecture,
+            then a point or a hyphen ("resnet18-2.pth").
         weights: a path from the project's root, with {architecture} for the name.
 
     Raises:
@@ -248,6 +250,11 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         folder = from_root(name)
         if folder.is_dir():
             files = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+            if not files:
+                raise FileNotFoundError(
+                    f"{folder} has no checkpoints ({', '.join(_ENDINGS)}); put them "
+                    "there, or leave it out of kappa_families"
+                )
             models += [_published(path.stem, path, folder.name) for path in files]
         else:
             path = from_root(weights.replace("{architecture}", name))
@@ -256,7 +263,8 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
 
 
 def _published(name: str, path: Path, family: str) -> Model:
-    form = architecture(name)
+    of_file = re.split(r"[.-]", name)[0]
+    form = architecture(of_file)
     if not path.is_file():
         raise FileNotFoundError(
             f"the weights of {name} are not in {path}; put them there, or change "
@@ -270,12 +278,12 @@ def _published(name: str, path: Path, family: str) -> Model:
     facts = {
         "family": family or form.family,
         "model": name,
-        "architecture": name,
+        "architecture": of_file,
         "origin": f"file {path.name}",
         "side": form.side,
     }
     model_id = f"{name}-{weights_digest(contents.read(path))}"
-    load = partial(_load_published, name, path)
+    load = partial(_load_published, of_file, path)
     return Model(model_id, load, facts, normalise=v2.Compose(steps))
 
 

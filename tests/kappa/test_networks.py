@@ -149,12 +149,13 @@ def test_a_folder_of_checkpoints_is_a_family_named_by_it(tmp_path, images):
     (folder / "notes.txt").write_text("passed over")
     torch.manual_seed(1)
     reference = torchvision.models.squeezenet1_1()
-    torch.save(reference.state_dict(), folder / "squeezenet1_1.pth")
+    torch.save(reference.state_dict(), folder / "squeezenet1_1-1a2b.pth")
     reference = torchvision.models.shufflenet_v2_x0_5(num_classes=3)
     torch.save(reference.state_dict(), folder / "shufflenet_v2_x0_5.pt")
     shuffle, squeeze = networks.published([str(folder)], "")
     assert [shuffle.facts["family"], squeeze.facts["family"]] == ["mine", "mine"]
-    assert shuffle.facts["model"] == "shufflenet_v2_x0_5"
+    assert squeeze.facts["model"] == "squeezenet1_1-1a2b"
+    assert squeeze.facts["architecture"] == "squeezenet1_1"
     assert features_of(shuffle, images).shape == (3, 1024)
     with pytest.raises(ValueError, match="SqueezeNet has no linear layer"):
         squeeze.load()
@@ -206,11 +207,13 @@ def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
     torch.testing.assert_close(found.normalise(full)[0, :, 0, 0], (1 - mean) / std)
 
 
-def test_what_is_missing_or_unknown_is_named_with_the_nearest(timm):
+def test_what_is_missing_or_unknown_is_named_with_the_nearest(timm, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"weights of RN50 are not in .*made"):
         networks.published(["RN50"], "made")
     with pytest.raises(
         ValueError,
-        match=r"'resnet19', .*no folder \(did you mean 'resnet18'",
+        match=r"'resnet19' is .*no folder \(did you mean 'resnet18'",
     ):
         networks.published(["resnet19"], "made")
+    with pytest.raises(FileNotFoundError, match=r"has no checkpoints \(.safetensors"):
+        networks.published([str(tmp_path)], "made")
