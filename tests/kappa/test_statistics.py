@@ -48,28 +48,22 @@ def test_error_and_kappa_by_hand():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_kappa_is_scikit_learns_one_against_rest_also_of_drawn_images(seed):
-    rng = np.random.default_rng(seed)
-    true, predicted = rng.integers(7, size=(2, 400))
-    predicted = np.where(rng.uniform(size=400) < 0.2 * seed, true, predicted)
-    weights = rng.integers(0, 3, size=(400, 4))
-    plain, drawn = (
-        error_and_loss(true, predicted, 7),
-        error_and_loss(true, predicted, 7, weights),
+    random = np.random.default_rng(seed)
+    true, predicted = random.integers(7, size=(2, 400))
+    predicted = np.where(random.uniform(size=400) < 0.2 * seed, true, predicted)
+    weights = random.integers(0, 3, size=(400, 4))
+    weights[:, 0] = 1  # all images
+    errors, losses = error_and_loss(true, predicted, 7, weights)
+    np.testing.assert_array_equal(
+        error_and_loss(true, predicted, 7)[1][:, 0], losses[:, 0]
     )
-    for number, (error, loss) in enumerate(
-        [np.array(plain)[..., 0], *np.moveaxis(np.array(drawn), 2, 0)]
-    ):
-        images = np.repeat(np.arange(400), 1 if number == 0 else weights[:, number - 1])
+    for draw, counts in enumerate(weights.T):
+        images = np.repeat(np.arange(400), counts)
         t, p = true[images], predicted[images]
-        np.testing.assert_allclose(
-            1 - loss,
-            [cohen_kappa_score(t == name, p == name) for name in range(7)],
-            rtol=0,
-            atol=1e-14,
-        )
-        np.testing.assert_allclose(
-            error, [np.mean(p[t == name] != name) for name in range(7)]
-        )
+        kappas = [cohen_kappa_score(t == name, p == name) for name in range(7)]
+        np.testing.assert_allclose(1 - losses[:, draw], kappas, rtol=0, atol=1e-14)
+        expected = [np.mean(p[t == name] != name) for name in range(7)]
+        np.testing.assert_allclose(errors[:, draw], expected)
 
 
 @pytest.mark.parametrize(
@@ -129,63 +123,44 @@ def test_divergence_equals_its_definition_by_a_plain_loop():
 def test_divergence_is_largest_for_other_bins():
     near, far = classes([0.05] * 3, [0.05] * 3), classes([0.95] * 3, [1.9] * 3)
     assert statistics.divergence(far, near) == pytest.approx(np.log(1e10), rel=1e-6)
-    for tenth in (
-        np.arange(10) / 10
-    ):  # an error of whole tenths falls into its own bin; the last one is closed
-        assert (
-            statistics.divergence(classes([tenth], [0]), classes([tenth + 0.05], [0]))
-            == 0
-        )
+    for tenth in np.arange(10) / 10:  # falls into its own bin
+        inside = classes([tenth + 0.05], [0])
+        assert statistics.divergence(classes([tenth], [0]), inside) == 0
     assert statistics.divergence(classes([1], [1]), classes([0.95], [2])) == 0
 
 
 def test_a_cell_sums_its_classes_up_and_is_compared_with_the_clean_one():
     rows = classes_of()
-    rows.loc[
-        (rows["class_index"] == 3) & (rows["model"] == "b"), ["error", "kappa_loss"]
-    ] = np.nan
+    is_dropped = (rows["class_index"] == 3) & (rows["model"] == "b")
+    rows.loc[is_dropped, ["error", "kappa_loss"]] = np.nan
     table = statistics.cells_of(rows)
     assert len(table) == 8
+    keys = ["model", "ssim", "unseen_fraction"]
+    of_cells = dict(list(rows.groupby(keys)))
     for cell in table.itertuples():
-        of_model = rows[rows["model"] == cell.model]
-        own = of_model[
-            (of_model["ssim"] == cell.ssim)
-            & (of_model["unseen_fraction"] == cell.unseen_fraction)
-        ]
-        clean = of_model[(of_model["ssim"] == 1) & (of_model["unseen_fraction"] == 0)]
-        assert (cell.error_mean, cell.kappa_loss_std) == pytest.approx(
-            (own["error"].mean(), own["kappa_loss"].std(ddof=1))
-        )
+        own = of_cells[cell.model, cell.ssim, cell.unseen_fraction]
+        clean = of_cells[cell.model, 1.0, 0.0]
+        assert cell.error_mean == pytest.approx(own["error"].mean())
+        assert cell.kappa_loss_std == pytest.approx(own["kappa_loss"].std(ddof=1))
         assert cell.divergence == pytest.approx(statistics.divergence(own, clean))
         assert (cell.classes, cell.dropped) == ((4, 0) if cell.model == "a" else (3, 1))
-    assert (
-        table.loc[(table["ssim"] == 1) & (table["unseen_fraction"] == 0), "divergence"]
-        .eq(0)
-        .all()
-    )
+    clean_cells = table[(table["ssim"] == 1) & (table["unseen_fraction"] == 0)]
+    assert clean_cells["divergence"].eq(0).all()
 
 
-def test_networks_of_one_architecture_are_averaged_and_an_undefined_one_makes_the_mean_undefined():
+def test_networks_of_one_architecture_are_averaged_and_one_undefined_undoes_the_mean():
     rows = classes_of((("a", "set", 5.0), ("b", "set", 5.0), ("c", "set", 9.0)))
-    rows["architecture"] = rows["model"].map(
-        {"a": "resnet18", "b": "resnet18", "c": "resnet34"}
-    )
+    architectures = {"a": "resnet18", "b": "resnet18", "c": "resnet34"}
+    rows["architecture"] = rows["model"].map(architectures)
     rows.loc[rows["model"] == "b", "error"] += 0.1
     table = statistics.cells_of(rows)
-    means = statistics.averaged(table)
-    wanted = (
-        table[table["architecture"] == "resnet18"]
-        .groupby(["ssim", "unseen_fraction"])["error_mean"]
-        .mean()
-    )
-    found = means[means["model"] == "resnet18"].set_index(["ssim", "unseen_fraction"])[
-        "error_mean"
-    ]
-    pd.testing.assert_series_equal(found.sort_index(), wanted, check_names=False)
+    place = ["architecture", "ssim", "unseen_fraction"]
+    wanted = table.groupby(place)["error_mean"].mean()
+    found = statistics.averaged(table).set_index(place)["error_mean"]
+    pd.testing.assert_series_equal(found.sort_index(), wanted)
     table.loc[table["model"] == "b", "error_mean"] = np.nan
-    assert statistics.averaged(table).groupby("model")[
-        "error_mean"
-    ].count().to_dict() == {"resnet18": 0, "resnet34": 4}
+    counts = statistics.averaged(table).groupby("model")["error_mean"].count()
+    assert counts.to_dict() == {"resnet18": 0, "resnet34": 4}
 
 
 def test_marginals_and_slices_by_hand_and_a_hole_in_one():
@@ -195,41 +170,19 @@ def test_marginals_and_slices_by_hand_and_a_hole_in_one():
         unseen=(0, 0.5),
     )
     means = statistics.marginals(table).set_index(["axis", "level"])
-    assert means.loc[("ssim", 0.6), "error_mean"] == pytest.approx(
-        0.1 + 0.6 + 2.5
-    )  # sizes 0.01, 0.03, 0.09 and 0.27, shares 0 and 0.5
-    assert means.loc[("weights", 9e6), "error_std"] == pytest.approx(
-        0.09 + 0.8 + 2.5 + 100
-    )
+    # Sizes add 0.01, 0.03, 0.09 and 0.27, shares 0 and 5.
+    assert means.loc[("ssim", 0.6), "error_mean"] == pytest.approx(0.1 + 0.6 + 2.5)
+    of_size = means.loc[("weights", 9e6), "error_std"]
+    assert of_size == pytest.approx(0.09 + 0.8 + 2.5 + 100)
     assert means["n"].tolist() == [8] * 4 + [4] * 4
-    found = statistics.slice_marginals(table)
-    expected = {
-        "error_mean_over_unseen_fraction": 3.51,
-        "error_10th_percentile_over_unseen_fraction": 203.51,
-    }
-    assert found.loc["small"].to_dict() == pytest.approx(
-        expected
-        | {"error_mean_over_ssim": 0.81, "error_10th_percentile_over_ssim": 200.81}
-    )
-    hole = (
-        (table["model"] == "large")
-        & (table["ssim"] == 0.6)
-        & (table["unseen_fraction"] == 0)
-    )
-    damaged = statistics.marginals(table[~hole]).set_index(["axis", "level"])[
-        "error_mean"
-    ]
-    assert damaged[damaged.isna()].index.tolist() == [
-        ("ssim", 0.6),
-        ("unseen_fraction", 0.0),
-        ("weights", 9e6),
-    ]
-    assert statistics.slice_marginals(table[~hole]).isna().sum(axis=1).to_dict() == {
-        "small": 0,
-        "middle": 0,
-        "large": 2,
-        "huge": 0,
-    }
+    slices = statistics.slice_marginals(table)
+    assert slices.loc["small"].tolist() == pytest.approx([3.51, 203.51, 0.81, 200.81])
+    is_large = (table["model"] == "large") & (table["ssim"] == 0.6)
+    rest = table[~(is_large & (table["unseen_fraction"] == 0))]
+    undefined = statistics.marginals(rest).query("error_mean.isna()")
+    assert undefined["level"].tolist() == [0.6, 0.0, 9e6]
+    undefined = statistics.slice_marginals(rest).isna().sum(axis=1)
+    assert undefined[undefined > 0].to_dict() == {"large": 2}
 
 
 def loop(complexity, error):
