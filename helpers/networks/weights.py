@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,34 +49,16 @@ def check_numbers(
         ValueError: if a tensor is sparse, not finite, or not of a float type of 16 bits
             or more.
     """
-    weights = {
-        key: state[key]
-        for key, value in network.items()
-        if key in state and value.is_floating_point()
-    }
-    unusable = [key for key, value in weights.items() if _is_unusable(value)]
-    if unusable:
-        raise ValueError(
-            f"{name} was refused: {_with_first(unusable, weights)} are not real "
-            "weights; save float32"
-        )
-    infinite = [
-        key for key, value in weights.items() if not value.float().isfinite().all()
-    ]
-    if infinite:
-        raise ValueError(
-            f"{name} was refused: {_with_first(infinite, weights)} are not finite; its "
-            "training diverged"
-        )
-
-
-def _with_first(keys: Sequence[str], weights: Mapping[str, Tensor]) -> str:
-    """The number of some tensors, and the name and type of the first."""
-    return f"{len(keys)} tensors, first {keys[0]} ({weights[keys[0]].dtype}),"
-
-
-def _is_unusable(value: Tensor) -> bool:
-    return value.is_meta or value.dtype not in _REAL or value.layout != torch.strided
+    for key, expected in network.items():
+        value = state.get(key)
+        if value is None or not expected.is_floating_point():
+            continue
+        words = f"{name} was refused: its tensor {key} ({value.dtype})"
+        is_dense = value.layout == torch.strided and not value.is_meta
+        if value.dtype not in _REAL or not is_dense:
+            raise ValueError(f"{words} is no real weight; save float32")
+        if not value.float().isfinite().all():
+            raise ValueError(f"{words} is not finite; its training diverged")
 
 
 def read_weights(source: str, architecture: str) -> State:

@@ -27,7 +27,6 @@ from helpers.files import (
     records_of,
     table_of,
 )
-from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import ResNetForm, save_float16
 from helpers.training.config import (
     HYPERPARAMETERS,
@@ -324,8 +323,6 @@ def load_network(
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except (SafetensorError, RuntimeError) as fault:
-        if is_of_machine(fault):
-            raise
         reason = str(fault).splitlines()[0]
         raise ValueError(f"{path} is damaged ({reason}); {remedy}") from fault
     return network.to(device, memory_format=torch.channels_last).eval()

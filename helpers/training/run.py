@@ -28,7 +28,6 @@ from helpers.files import (
     write_tensors,
 )
 from helpers.networks import resnet, weights
-from helpers.networks.batches import fitting_batch, halving_batches
 from helpers.networks.devices import fastest_convolutions
 from helpers.networks.hooks import captured_output
 from helpers.training import looking
@@ -45,26 +44,8 @@ from helpers.training.strong_augmentation import (
 )
 
 CHECKPOINT = "checkpoint.safetensors"  # of a run that trains
-# Between two checkpoints; on a GPU writing one may take longer than an epoch.
-_CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 30.0}
-
-
-def pause_after_checkpoint(device: str, writing: float) -> float:
-    """Seconds from a checkpoint to the next.
-
-    On a GPU many runs may write to one slow disk. There a run spends at most about a
-    twentieth of its time on writing.
-
-    Args:
-        device: "cpu" or "cuda".
-        writing: seconds that writing the last checkpoint took.
-
-    Example:
-        >>> pause_after_checkpoint("cuda", 6.0)
-        120.0
-    """
-    least = _CHECKPOINT_SECONDS[device]
-    return max(least, 20 * writing) if device == "cuda" else least
+# Seconds from a checkpoint to the next; on a GPU writing takes longer than an epoch.
+_PAUSES = {"cpu": 0.0, "cuda": 60.0}
 
 
 @dataclass(frozen=True)
@@ -329,6 +310,7 @@ def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
     return [network.get_submodule(name) for name in names]
 
 
+@torch.inference_mode()
 def evaluate(
     network: nn.Module, split: Split, batch_size: int = 512
 ) -> tuple[float, float]:
@@ -337,18 +319,8 @@ def evaluate(
     Args:
         network: on the device of the split.
         split: images, which are not augmented.
-        batch_size: images at a time; a half or a quarter of it if the memory of a GPU
-            does not suffice.
+        batch_size: images at a time.
     """
-    # If memory runs out, halving_batches calls the lambda again, and fitting_batch is
-    # half of what it was.
-    return halving_batches(
-        lambda: _evaluate(network, split, fitting_batch(batch_size)), "evaluation"
-    )
-
-
-@torch.inference_mode()
-def _evaluate(network: nn.Module, split: Split, batch_size: int) -> tuple[float, float]:
     network.eval()
     device = split.labels.device
     totals = torch.zeros(2, dtype=torch.float64, device=device)
@@ -417,7 +389,7 @@ def restore(
             state_dict[name] = value
         else:
             index, _, name = name.partition(".")
-            states[int(index)][name] = laid_out_as(parameters[int(index)], value)
+            states[int(index)][name] = _laid_out_as(parameters[int(index)], value)
     network.load_state_dict(state_dict)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
@@ -425,19 +397,11 @@ def restore(
     return json.loads(header["history"]), json.loads(header["snapshots"])
 
 
-def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
-    """Lay out a state of the optimizer in memory as the weight that it belongs to.
+def _laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
+    """A state of the optimizer in the strides of its weight, channels-last.
 
-    Files hold tensors row by row, and weights are channels-last. A fused optimizer
-    reads both by one index: on a GPU it refuses other strides, on a CPU it pairs the
-    wrong elements.
-
-    Args:
-        weight: a parameter of the network, of any strides.
-        state: of the weight's shape, or a scalar such as the number of steps.
-
-    Returns:
-        The state, in the strides of the weight where the two have one shape.
+    A fused optimizer reads both by one index: on a GPU it refuses other strides, on a
+    CPU it pairs the wrong elements. Scalars, such as the number of steps, stay.
     """
     if state.shape != weight.shape:
         return state
@@ -485,8 +449,7 @@ class _Training:
         self.monitor = resident(watched, device)  # images of stopping rule 3
         self.test = resident(data.test, device)
         self.diverged = False  # whether the training loss is not finite
-        self._saved = -math.inf  # when the last checkpoint was written
-        self._pause = 0.0  # seconds until the next
+        self._next_save = 0.0  # when the next checkpoint is due
 
     def compile(self) -> None:
         """Take the steps through ``torch.compile``, except with a penalty on maps.
@@ -550,13 +513,11 @@ class _Training:
 
     def save_if_due(self) -> None:
         """Write a checkpoint if the last one is old enough."""
-        started = time.perf_counter()
-        if started - self._saved < self._pause:
+        if time.perf_counter() < self._next_save:
             return
         save(self.folder, self.network, self.optimizer, self.history, self.snapshots)
-        self._saved = time.perf_counter()
-        writing = self._saved - started
-        self._pause = pause_after_checkpoint(self.train.labels.device.type, writing)
+        pause = _PAUSES[self.train.labels.device.type]
+        self._next_save = time.perf_counter() + pause
 
     def write_result(self, reason: str) -> None:
         """Write history and result, the result last."""

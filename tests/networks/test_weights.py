@@ -107,13 +107,13 @@ def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
     [
         (
             lambda value: value.to(torch.float8_e4m3fn),
-            r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are not real weights",
+            r"tensor layer1.* \(torch.float8_e4m3fn\) is no real weight",
         ),
-        (lambda value: value.to(torch.complex64), "not real weights"),
-        (lambda value: value.to_sparse(), "not real weights"),
+        (lambda value: value.to(torch.complex64), "no real weight"),
+        (lambda value: value.to_sparse(), "no real weight"),
         (
             lambda value: value * float("nan"),
-            "1 tensors, first layer1.* are not finite",
+            "tensor layer1.* is not finite",
         ),
     ],
 )

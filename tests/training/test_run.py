@@ -145,7 +145,7 @@ def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and
     data, config, tmp_path, monkeypatch
 ):
     train_run(config, data, tmp_path / "whole")
-    monkeypatch.setitem(run._CHECKPOINT_SECONDS, "cpu", 3600)
+    monkeypatch.setitem(run._PAUSES, "cpu", 3600)
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(
             run,
@@ -431,9 +431,3 @@ def test_a_pass_has_batches_of_the_runs_size_in_an_order_of_its_epoch(
     assert shown[False, 1].sum() == pytest.approx(everything.sum().item(), rel=1e-4)
     assert not torch.equal(shown[False, 1], shown[False, 2])
     assert not torch.equal(shown[False, 1], shown[True, 1])
-
-
-def test_checkpoints_of_a_gpu_take_a_twentieth_of_the_time_and_of_a_cpu_each_epoch():
-    pauses = [run.pause_after_checkpoint("cuda", writing) for writing in (0.1, 6.0)]
-    assert pauses == [30.0, 120.0]
-    assert run.pause_after_checkpoint("cpu", 6.0) == 0.0
