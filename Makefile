@@ -14,7 +14,7 @@ STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_ext
 STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup ready report sweep status findings pages picture share test test-elsewhere nightly quick browser faults lab lint size strip format clean
+.PHONY: help setup ready report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint size strip format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -44,17 +44,14 @@ sweep: ready ## run a study: make sweep STUDY=compact20 SET="--set data_path=...
 status: ready ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
 	@$(RUN) -m helpers.sweep $(STUDY) $(SET) --status
 
-findings: ready ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=kinds20 (SET=--write writes it)
-	@$(RUN) -m helpers.report findings $(STUDY) $(SET)
+findings: ready ## check every number of a study's FINDINGS.md against its notebooks' results: make findings STUDY=kinds20 (SET=--write writes it)
+	@$(RUN) -m helpers.report.findings $(STUDY) $(SET)
 
-pages: ready ## write the pages of a study's report anew from what is published of it: make pages STUDY=kinds20
-	@$(RUN) -m helpers.report pages $(STUDY)
+pages: ready ## build the pages of all reports, which open from disk: reports/_site/index.html
+	@$(RUN) -m helpers.report.pages
 
-picture: ready ## draw the picture that opens a study from its published maps: make picture STUDY=kinds20
-	@$(RUN) -m helpers.report picture $(STUDY)
-
-share: ready ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=kinds20
-	@$(RUN) -m helpers.report share $(STUDY) $(SET)
+share: ready ## pack a study's report with its pages into one zip, without networks: make share STUDY=kinds20
+	@$(RUN) -m helpers.report.pages --share $(STUDY)
 
 test: ready ## contract, unit and smoke tests
 	$(TESTS) --no-loadscope-reorder -m "not browser and not nightly"

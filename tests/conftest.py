@@ -127,7 +127,7 @@ WITHOUT_JUPYTER = (
         "nbconvert",
         "nbformat",
     ),
-    *("captum", "kornia", "seaborn", "plotly", "itables"),
+    *("captum", "kornia", "seaborn", "plotly"),
 )
 
 

@@ -43,10 +43,7 @@ def test_every_notebook_leaves_its_report_without_an_error(finished):
             for item in cell.get("outputs", ())
             if "Warning" in item.get("text", "")
         ], name
-        assert (reports / f"{name}.html").stat().st_size > 10_000
     assert not list(finished[0].rglob("*.partial*"))
-    index = (reports / "index.html").read_text()
-    assert all(f'href="{name}.html"' in index for name in TINY_STUDY["notebooks"])
 
 
 def test_runs_images_and_overlaps_are_those_that_were_asked_for(finished):
@@ -131,7 +128,6 @@ def test_what_sentences_speak_of_has_a_name(finished):
             assert None in ends or ends[0] <= item["value"] <= ends[1], item
         executed = nbformat.read(reports / f"{path.stem}.ipynb", as_version=4)
         assert executed.metadata.workbook.results == results
-        assert "scrapbook" not in (reports / f"{path.stem}.html").read_text()
 
 
 def test_no_two_notebooks_write_the_same_file(finished):

@@ -146,8 +146,9 @@ def contrast_sentence(differences: pd.DataFrame, arm: str, control: str) -> str:
         text += f", and by {_points(fixed)} with training accuracy held fixed"
     if np.isfinite(gap["low"]) and not pairs.excludes_zero(gap):
         text += (
-            ". No difference is seen; so many pairs tell one of "
-            f"{gap['detectable']:.1f} points in four of five experiments"
+            ". No difference is seen; one of "
+            f"{gap['detectable']:.1f} points is detected in four of five experiments "
+            f"of this size"
         )
     return f"{text}."
 

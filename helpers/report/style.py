@@ -1,9 +1,10 @@
 """How notebooks show things: style of figures, words for names and numbers, widgets."""
 
+import math
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,42 @@ def interactive() -> bool:
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple]:
-    """Colour of each name; the same names in the same order always get the same."""
-    palette = seaborn.color_palette(
-        "colorblind" if len(names) <= 10 else "husl", len(names)
-    )
-    return dict(zip(names, palette, strict=True))
+    """Colour of each name, the same in all figures and in the explorers.
+
+    Kinds of training in words, see ``markup.kind_words``, are blue where they start
+    pretrained and orange from scratch, lighter with fewer images of a class, and darker
+    with augmentation. Other names have the colours of the palette in their order.
+
+    Example:
+        >>> shades = colours(["pretrained", "from scratch, 125 a class"])
+        >>> shades["pretrained"][2] > shades["pretrained"][0]  # more blue than red
+        True
+    """
+    by_start = {"pretrained": "Blues", "from scratch": "Oranges", "scratch": "Oranges"}
+    starts = {name: _start_of(name, by_start) for name in names}
+    if not all(starts.values()):
+        count = len(names)
+        palette = seaborn.color_palette("colorblind" if count <= 10 else "husl", count)
+        return dict(zip(names, palette, strict=True))
+    shades = {}
+    for start in dict.fromkeys(starts.values()):
+        of_start = [name for name in names if starts[name] == start]
+        of_start.sort(key=lambda name: (_images_of_a_class(name), len(name)))
+        # The lightest shades of a palette cannot be told from the page.
+        palette = seaborn.color_palette(by_start[start], len(of_start) + 2)[2:]
+        shades |= dict(zip(of_start, palette, strict=True))
+    return {name: shades[name] for name in names}
+
+
+def _start_of(name: str, starts: Iterable[str]) -> str:
+    """The start that a kind of training in words begins with; "" for other names."""
+    return next((start for start in starts if str(name).startswith(start)), "")
+
+
+def _images_of_a_class(name: str) -> float:
+    """The number of images that a kind of training in words has; infinite for all."""
+    number = re.search(r"(\d+) a class", name)
+    return float(number[1]) if number else math.inf
 
 
 def in_order(names: pd.Series) -> list:
@@ -66,7 +98,7 @@ def in_order(names: pd.Series) -> list:
 
 
 def short_name(model: Mapping[str, Any]) -> str:
-    """A model as tables name it, as "R18 · pretrained · aug · adam .004 · #e49a".
+    """A model as tables name it: "ResNet18, pretrained, augmented, adam 0.004, seed 0".
 
     Args:
         model: a row of the catalogue; those of earlier versions lack some columns.
@@ -76,22 +108,22 @@ def short_name(model: Mapping[str, Any]) -> str:
     frozen = model.get("frozen_stages")
     size = model["images_per_class"]
     noise = model["label_noise"]
-    optimizer = f"{model['optimizer']} {model['learning_rate']:g}"
     parts = [
-        model["architecture"].replace("resnet", "R"),
-        "pretrained" if model["pretrained"] else "scratch",
-        "aug" if model["augmentation"] else "",
+        model["architecture"].replace("resnet", "ResNet"),
+        "pretrained" if model["pretrained"] else "from scratch",
+        "augmented" if model["augmentation"] else "",
         f"{size:.0f} a class" if size else "",
-        f"{noise:.0%} wrong" if noise else "",
+        f"{noise:.0%} wrong labels" if noise else "",
         "" if looking == "plain" else looking.replace("_", " "),
         "" if strong == "none" else strong,
-        "smoothed" if model.get("label_smoothing") else "",
-        f"{frozen:.0f} frozen" if frozen else "",
-        optimizer.replace(" 0.", " ."),
-        f"#{model['run_id'][-4:]}",
-        "first" if model.get("snapshot") == "first" else "",
+        "smoothed labels" if model.get("label_smoothing") else "",
+        f"{frozen:.0f} frozen stages" if frozen else "",
+        f"{model['optimizer']} {model['learning_rate']:g}",
+        f"decay {model['weight_decay']:g}" if model.get("weight_decay") else "",
+        f"seed {model['repeat']}" if model.get("repeat") else "",
+        "first snapshot" if model.get("snapshot") == "first" else "",
     ]
-    return " · ".join(filter(None, parts))
+    return ", ".join(filter(None, parts))
 
 
 def count(number: int, noun: str) -> str:

@@ -1,7 +1,6 @@
 """Tables for readers, the same on a page and in JupyterLab.
 
-The model comes first with a short name, numbers have two digits, and rows can be
-sorted.
+The model comes first with a readable name, and numbers have two digits.
 """
 
 import math
@@ -17,9 +16,9 @@ from IPython.display import HTML
 
 from helpers.files import DamagedFileError, read_table, table_of
 from helpers.report.markup import in_words
-from helpers.report.style import interactive, short_name
+from helpers.report.style import short_name
 
-MOST_ROWS = 150  # of a table on a page; all rows are in its file
+MOST_ROWS = 10  # of a table on a page; all rows are in its file
 _HEADERS = {
     "cells": "configurations",
     "ci": "interval",
@@ -168,8 +167,12 @@ def model_names(
     if measures is not None:
         names |= dict(zip(measures["column"], measures["title"], strict=True))
     if catalogue is not None:
-        for row in catalogue.to_dict("records"):
-            names[row["model_id"]] = short_name(row)
+        rows = catalogue.to_dict("records")
+        short_names = [short_name(row) for row in rows]
+        twice = {name for name in short_names if short_names.count(name) > 1}
+        for row, name in zip(rows, short_names, strict=True):
+            run = f", #{row['run_id'][-4:]}" if name in twice else ""
+            names[row["model_id"]] = name + run
     return names
 
 
@@ -265,7 +268,7 @@ def arrange(
 
 
 def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
-    """The table as HTML, with texts escaped; pages.js adds sorting and searching.
+    """The table as HTML, with texts escaped.
 
     Columns with the same value in all rows are listed below it.
 
@@ -290,44 +293,30 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
     )
     note = f"The same in all rows: {escape(facts)}." if facts else ""
     return (
-        '<div class="table"><table class="sortable">'
+        '<div class="table"><table>'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
         + (f'<p class="small">{note}</p>' if note else "")
     )
 
 
 def cell(value: Any) -> str:
-    """A cell as HTML, with the full number to sort by where the text is rounded."""
+    """A cell as HTML; numbers stand at the right."""
     text = escape(two_digits(value))
     value = value.value if isinstance(value, Estimate) else value
     is_number = isinstance(value, int | float | np.number)
     if isinstance(value, bool | np.bool_) or not is_number:
         return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
-    order = f"{value:.6g}" if math.isfinite(value) else ""
-    if order == text:
-        return f'<td class="number">{text}</td>'
-    return f'<td class="number" data-order="{order}">{text}</td>'
+    return f'<td class="number">{text}</td>'
 
 
 def sortable(
     frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20
-) -> Any:
+) -> HTML:
     """A table as a notebook shows it.
 
     Args:
-        frame: all rows, which sort and can be searched in JupyterLab.
+        frame: all rows.
         names: of models and measures, see ``model_names``.
-        rows: number of first rows that an executed report shows, as HTML.
+        rows: number of first rows that are shown, ``MOST_ROWS`` at most.
     """
-    if not interactive():
-        return HTML(html(frame.head(rows), names))
-    from itables.widget import ITable
-
-    shown = arrange(in_shown_units(frame), names)
-    return ITable(
-        shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4),
-        maxBytes=0,
-        allow_html=False,
-        pageLength=10,
-        text_in_header_can_be_selected=False,  # so that a click on it sorts
-    )
+    return HTML(html(frame.head(rows), names))

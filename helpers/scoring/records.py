@@ -11,10 +11,12 @@ latter and then in the former, and records of two machines are merged by copying
   ``settings.json``.
 """
 
+import argparse
 import os
 import shutil
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ from helpers.files import (
     KEPT,
     LABELS,
     MANIFEST,
+    PROJECT_ROOT,
+    RECORDS,
     DamagedFileError,
     complete_or_absent,
     file_digest,
@@ -302,3 +306,20 @@ def _same_time(source: Path, target: Path) -> None:
     """Give a published file the time of its source, see ``_is_up_to_date``."""
     time = source.stat().st_mtime_ns
     os.utime(target, ns=(time, time))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Publish a study's folder of work as records; 1 where a file is refused."""
+    parser = argparse.ArgumentParser(description="Publish the records of a study.")
+    parser.add_argument("study")
+    parser.add_argument("--work", type=Path, default=PROJECT_ROOT / "work")
+    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
+    options = parser.parse_args(arguments)
+    records = inside(options.reports, options.study) / RECORDS
+    published = publish(inside(options.work, options.study), records)
+    print("\n".join([str(records), *published.refused]))
+    return int(bool(published.refused))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,7 +36,7 @@ def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(
         assert style.interactive() is shown
         explorer = explore.show("measures", made.measures(models), made.TITLES)
         assert (
-            isinstance(explorer, Explorer) if shown else "explore.html" in explorer.data
+            isinstance(explorer, Explorer) if shown else "make pages" in explorer.data
         )
 
 

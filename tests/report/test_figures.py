@@ -146,3 +146,12 @@ def test_names_stand_in_the_order_of_their_numbers_and_keep_their_colours():
     assert style.in_order(names) == ["resnet18", "resnet34", "resnet101"]
     assert style.in_order(pd.Series([10.0, 2.0])) == [2.0, 10.0]
     assert len(set(style.colours(list("abcdefghijkl")).values())) == 12
+
+
+def test_kinds_of_training_have_the_hue_of_their_start_and_darken_with_images():
+    few, many = "pretrained, 125 a class", "pretrained, augmented"
+    shades = style.colours([few, many, "pretrained", "from scratch"])
+    lightness = [sum(shades[name]) for name in (few, "pretrained", many)]
+    assert lightness == sorted(lightness, reverse=True)
+    assert shades[many][2] > shades[many][0]  # blue
+    assert shades["from scratch"][0] > shades["from scratch"][2]  # orange

@@ -29,7 +29,7 @@ def show(kind: str, *arguments: Any) -> Any:
     if not interactive():
         return Markdown(
             f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on "
-            "the report's page `explore.html`."
+            "the report's page *Explore by hand* (`make pages`)."
         )
     from helpers.report.explore import content
     from helpers.report.explore.widget import Explorer

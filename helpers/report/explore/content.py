@@ -52,6 +52,8 @@ _FEWEST_IMAGES = 200
 def of_report(folder: Path) -> list[Content]:
     """The content of each explorer for which the report has the tables or maps."""
     catalogue = tables.read(folder, "catalogue")
+    if catalogue is None:
+        return []
     scores = tables.read(folder, "scores", ".parquet")
     histories = tables.read(folder, "histories", ".parquet")
     published = read_maps(folder)
