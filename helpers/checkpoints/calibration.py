@@ -14,15 +14,17 @@ from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule, predictor
 STUDIES = ("kinds20", "filled20", "kinds24")
 
 
-def networks(reports: Path, studies: Sequence[str] = STUDIES) -> pd.DataFrame:
+def networks(
+    reports: Path, studies: Sequence[str] = STUDIES, *, wrong_labels: bool = False
+) -> pd.DataFrame:
     """One row per network of published studies, with its scores and its predictors.
 
-    Networks that are left out of their study, and those with wrong labels, are left out
-    here.
+    Networks that are left out of their study are left out here.
 
     Args:
         reports: folder of all reports.
         studies: names of the studies.
+        wrong_labels: whether networks that were fitted to some are taken.
 
     Returns:
         The catalogue's columns, a column per measure, study, its number of classes,
@@ -40,7 +42,9 @@ def networks(reports: Path, studies: Sequence[str] = STUDIES) -> pd.DataFrame:
         models = with_measures(
             catalogue, read_table(table_of(folder, "scores.parquet"))
         )
-        is_used = models["left_out"].isna() & models["label_noise"].eq(0)
+        is_used = models["left_out"].isna()
+        if not wrong_labels:
+            is_used &= models["label_noise"].eq(0)
         models = models[is_used].dropna(subset="gap")
         limited = models["images_per_class"].where(models["images_per_class"] > 0)
         images = pd.read_csv(table_of(folder, "table1_categories.csv"))["train_images"]
