@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from tqdm.contrib.concurrent import thread_map
 
 from helpers.data.annotations import IN_SHARES, Annotation, Record
@@ -26,24 +26,6 @@ _LARGE_SHARE_OUTSIDE = 0.1
 _MANY_IMAGES = 0.2
 SquareBox = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels of the square
 Problem = tuple[str, str]  # kind and detail of a fault
-
-# How a viewer turns an image by the value of its EXIF orientation; 1 leaves it.
-_TRANSPOSE_OF_ORIENTATION = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
-
-class Crop(NamedTuple):
-    """A square cut from the middle, as torchvision's Resize and CenterCrop do it."""
-
-    resize: int  # the shorter side before the cut, pixels
-    side: int  # of the square, pixels
 
 
 class Decoded(NamedTuple):
@@ -60,19 +42,18 @@ class Decoded(NamedTuple):
 
 
 def decode_image(
-    source: Source, record: Record, size: int | Crop, always_upright: bool = False
+    source: Source, record: Record, size: int, always_upright: bool = False
 ) -> Decoded:
-    """Read one image, convert it to RGB, and squash or cut it to a square.
+    """Read one image, convert it to RGB, and squash it to a square.
 
     Boxes usually refer to the image as a viewer shows it. So an image with boxes is
     turned by its EXIF orientation, unless its annotation states the size of the image
-    as stored and not that of the turned one. The boxes of an image that is cut are left
-    out.
+    as stored and not that of the turned one.
 
     Args:
         source: the files.
         record: the image and its annotation.
-        size: side of the square in pixels, or how the square is cut.
+        size: side of the square in pixels.
         always_upright: whether an image without boxes is turned as well.
 
     Returns:
@@ -97,7 +78,8 @@ def decode_image(
         was_turned_before = annotation.size == oriented.size != image.size
         if oriented is not image and not was_turned_before:
             digest = _content_digest(content + b"as shown")
-        pixels = np.asarray(_square(_to_rgb(oriented), size)).transpose(2, 0, 1)
+        square = _to_rgb(oriented).resize((size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(square).transpose(2, 0, 1)
     except Exception as fault:
         # Damaged files raise exceptions of nearly every kind; an OSError with a number
         # is a fault of the disk.
@@ -106,18 +88,12 @@ def decode_image(
             raise
         problem = ("unreadable_image", _without_address(fault))
         return Decoded(record, None, [], 0, 0, digest, [problem])
-    boxes: list[SquareBox] = []
-    problems: list[Problem] = []
-    reaches_out = False
-    if not isinstance(size, Crop):
-        boxes, problems, reaches_out = square_boxes(annotation, oriented.size, size)
+    boxes, problems, reaches_out = square_boxes(annotation, oriented.size, size)
     faults += problems
     return Decoded(record, pixels, boxes, *image.size, digest, faults, reaches_out)
 
 
-def decode_all(
-    source: Source, records: Sequence[Record], size: int | Crop
-) -> list[Decoded]:
+def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
     """Decode images on all cores, in the given order.
 
     If any of them has boxes, all are turned by their EXIF orientation.
@@ -125,7 +101,7 @@ def decode_all(
     Args:
         source: the files.
         records: the images.
-        size: side of the squares in pixels, or how the squares are cut.
+        size: side of the squares in pixels.
     """
     always_upright = any(record.boxes for record in records)
     # Threads suffice, since decoding releases the interpreter's lock.
@@ -186,23 +162,11 @@ def _as_annotated(
 def _turned_upright(image: Image.Image) -> Image.Image:
     """The image turned by its EXIF orientation; unchanged without a readable one."""
     try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation)
+        if image.getexif().get(ExifTags.Base.Orientation) not in range(2, 9):
+            return image
+        return ImageOps.exif_transpose(image)
     except Exception:  # damaged tags raise exceptions of nearly every kind
         return image
-    if orientation not in _TRANSPOSE_OF_ORIENTATION:
-        return image
-    return image.transpose(_TRANSPOSE_OF_ORIENTATION[orientation])
-
-
-def _square(image: Image.Image, size: int | Crop) -> Image.Image:
-    """Squash an image to a square, or cut a square from its middle."""
-    if not isinstance(size, Crop):
-        return image.resize((size, size), Image.Resampling.BILINEAR)
-    # Imported here, since this import takes two seconds.
-    from torchvision.transforms import functional
-
-    resized = functional.resize(image, size.resize)
-    return functional.center_crop(resized, size.side)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -276,10 +276,12 @@ def _study_data(
     faults = faults[["class_id", "split", "name", "fault", "detail"]]
     for split in SPLITS:
         if not chosen[split]:
-            words = f"no {split} image"
-            if needs_boxes and split == "train":
-                words += " with a box"
-            raise ValueError(_nothing_left(words, len(decoded), faults, choice))
+            with_box = " with a box" if needs_boxes and split == "train" else ""
+            raise ValueError(
+                f"no {split} image{with_box} is left in {choice.data_path}, of "
+                f"{len(decoded)} listed; faults: {_in_words(faults)}; put usable "
+                f"images there, or change {choice}"
+            )
     index = pd.DataFrame(
         [
             (image.record.name, image.record.class_id, split, image.digest)
@@ -314,17 +316,6 @@ def _study_data(
         classes=classes.join(counts.add_suffix("_images"), on="class_id"),
         layout=listing.layout,
         boxes_from=listing.boxes_from,
-    )
-
-
-def _nothing_left(words: str, listed: int, faults: pd.DataFrame, choice: Choice) -> str:
-    """One sentence that says why a split is empty."""
-    return (
-        f"{words} is left in {choice.data_path or choice.data_source}, of {listed} "
-        f"listed; faults: {_in_words(faults)}; put usable images there, or change "
-        f"images_per_class {choice.images_per_class}, "
-        f"test_images_per_class {choice.test_images_per_class}, "
-        f"minimum_images_per_class {choice.minimum_images_per_class}"
     )
 
 

@@ -269,16 +269,18 @@ def _with_ending(source: Source, ending: str) -> list[str]:
 
 
 def _read_singles(
-    source: Source, files: Iterable[str], parse: Callable[[bytes], Annotation]
+    source: Source,
+    files: Callable[[Source], list[str]],
+    parse: Callable[[bytes], Annotation],
 ) -> Items:
     """Read annotations of one image each."""
     images = _Images(source)
-    for file in files:
+    for file in files(source):
         path = images.beside(file)
-        if not path:
+        if path:
+            yield images.record(path, _parsed(source, file, parse), file)
+        else:
             yield Fault(file, "missing_image", "it has no image, or several")
-            continue
-        yield images.record(path, _parsed(source, file, parse), file)
 
 
 def _parsed(
@@ -291,12 +293,14 @@ def _parsed(
 
 
 def _read_tables(
-    source: Source, files: Iterable[str], parse: Callable[[bytes], dict]
+    source: Source,
+    files: Callable[[Source], list[str]],
+    parse: Callable[[bytes], dict[str, Annotation]],
 ) -> Items:
     """Read annotations of many images each; an image is in one of them."""
     images = _Images(source)
     table_of: dict[str, str] = {}
-    for file in files:
+    for file in files(source):
         missing = []
         for name, annotation in parse(source.read(file)).items():
             path = images.named(file, name)
@@ -310,15 +314,6 @@ def _read_tables(
         if missing:
             detail = f"{len(missing)} have no image, or several, such as {missing[0]}"
             yield Fault(file, "missing_image", detail)
-
-
-def read_coco(source: Source) -> Items:
-    """Read images with one or more JSON files of COCO.
-
-    Args:
-        source: the files.
-    """
-    yield from _read_tables(source, _coco_files(source), parse_coco)
 
 
 def _coco_files(source: Source) -> list[str]:
@@ -339,15 +334,6 @@ def _json_keys(source: Source, file: str) -> list[str]:
     return list(table) if isinstance(table, dict) else []
 
 
-def read_csv(source: Source) -> Items:
-    """Read images with a CSV of paths, labels and corners of boxes.
-
-    Args:
-        source: the files.
-    """
-    yield from _read_tables(source, _csv_files(source), parse_csv)
-
-
 def _csv_files(source: Source) -> list[str]:
     """Tables with columns path and label, without a competition's empty answers."""
     files = []
@@ -360,24 +346,6 @@ def _csv_files(source: Source) -> list[str]:
                 files.append(file)
         source.opened.discard(file)
     return files
-
-
-def read_labelme(source: Source) -> Items:
-    """Read images with labelme's JSON of each.
-
-    Args:
-        source: the files.
-    """
-    yield from _read_singles(source, _with_ending(source, ".json"), parse_labelme)
-
-
-def read_voc(source: Source) -> Items:
-    """Read images with a Pascal VOC XML of each.
-
-    Args:
-        source: the files.
-    """
-    yield from _read_singles(source, _with_ending(source, ".xml"), parse_voc)
 
 
 def read_yolo(source: Source) -> Items:
@@ -404,8 +372,8 @@ def read_yolo(source: Source) -> Items:
         names = yaml.safe_load(content)["names"]
     if isinstance(names, list):
         names = dict(enumerate(names))
-    labels = _yolo_files(source)
-    yield from _read_singles(source, labels, partial(parse_yolo, names=dict(names)))
+    parse = partial(parse_yolo, names=dict(names))
+    yield from _read_singles(source, _yolo_files, parse)
 
 
 def _yolo_files(source: Source) -> list[str]:
@@ -532,13 +500,31 @@ LAYOUTS: dict[str, Layout] = {
         by_folder=True,
     ),
     "cifar": Layout(read_cifar, "data_batch_1.bin or train.bin of CIFAR"),
-    "coco": Layout(read_coco, "a .json with images, annotations and categories"),
-    "csv": Layout(read_csv, "a .csv with the columns path,label,x0,y0,x1,y1"),
-    "labelme": Layout(read_labelme, "images with a .json of labelme beside each"),
+    "coco": Layout(
+        partial(_read_tables, files=_coco_files, parse=parse_coco),
+        "a .json with images, annotations and categories",
+    ),
+    "csv": Layout(
+        partial(_read_tables, files=_csv_files, parse=parse_csv),
+        "a .csv with the columns path,label,x0,y0,x1,y1",
+    ),
+    "labelme": Layout(
+        partial(
+            _read_singles,
+            files=partial(_with_ending, ending=".json"),
+            parse=parse_labelme,
+        ),
+        "images with a .json of labelme beside each",
+    ),
     "yolo": Layout(
         read_yolo, "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml"
     ),
-    "voc": Layout(read_voc, "JPEGImages/*.jpg with Annotations/*.xml, or beside"),
+    "voc": Layout(
+        partial(
+            _read_singles, files=partial(_with_ending, ending=".xml"), parse=parse_voc
+        ),
+        "JPEGImages/*.jpg with Annotations/*.xml, or beside",
+    ),
     "class_folders": Layout(
         read_class_folders, "CLASS/*.jpg, or train/CLASS and val/CLASS", by_folder=True
     ),

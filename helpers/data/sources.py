@@ -218,21 +218,11 @@ def _zip_state(path: Path) -> str:
             f"{path} does not exist; put the images there, or name the folder or .zip "
             "that holds them"
         )
-    if path.is_file() and not path.stat().st_size:
-        raise ValueError(f"{path} is an empty file; download or copy it again")
-    if path.is_file() and not zipfile.is_zipfile(path) and _begins_as_zip(path):
-        raise ValueError(
-            f"{path} is a damaged .zip, whose list of files at its end is missing; "
-            "download or copy it again"
-        )
     if not path.is_file() or not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is neither a folder nor a .zip")
+        raise ValueError(
+            f"{path} is neither a folder nor a whole .zip; download or copy it again"
+        )
     return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
-
-
-def _begins_as_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 def _unpack(path: Path, folder: Path) -> None:

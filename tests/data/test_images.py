@@ -330,7 +330,7 @@ def test_no_number_of_test_images_takes_all_that_training_leaves(load):
     assert counts(whole) == [[5, 3], [5, 3]]
     with pytest.raises(
         ValueError,
-        match=r"^no test image is left in .* change images_per_class 0, test_images_per_class 0, min",
+        match=r"^no test image is left in .* or change .*images_per_class=0, test_imag",
     ):
         load(voc_folder(count=8), place="voc", test_images_per_class=0)
 
