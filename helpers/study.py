@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import PROJECT_ROOT, RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings
+from helpers.measures.single import settings_of
 from helpers.parameters import near_names
 from helpers.report.notebook import Report, point_to_records, select_shard
 from helpers.report.sweeps import sweep_results
@@ -265,9 +266,11 @@ class Study:
 
         Raises:
             NotInRecords: see ``measure``.
+            ValueError: for a family or a setting that does not exist.
         """
+        chosen = settings_of(families, settings)
         scored_on = self.scoring_set(scored_images)
-        return self.measure(families, MeasureSettings(**settings), scored_on).models
+        return self.measure(families, chosen, scored_on).models
 
     def accuracy_of_images(
         self, models: pd.DataFrame | None = None

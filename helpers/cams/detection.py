@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams.localize import FOUND, best_box_iou, is_box
+from helpers.networks.faults import Undefined
 
 
 def average_precisions(
@@ -38,7 +39,7 @@ def average_precisions(
         ValueError: if a score is not finite.
     """
     if not scores.isfinite().all():
-        raise ValueError(
+        raise Undefined(
             f"{(~scores.isfinite()).sum()} of {len(scores)} scores are not finite"
         )
     box_counts = is_box(boxes).sum(1)

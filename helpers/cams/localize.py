@@ -33,6 +33,7 @@ from torch import Tensor
 
 from helpers.cams.maps import from_integers
 from helpers.data.boxes import box_masks
+from helpers.networks.faults import Undefined
 
 SHUFFLES = 8  # other images whose objects each map is compared with
 LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 (code)
@@ -370,7 +371,7 @@ def _objects(boxes: bytes, shape: tuple[int, ...], size: int, device: str) -> Ob
     numbers = np.frombuffer(boxes, np.int32).reshape(shape).copy()
     masks = box_masks(torch.from_numpy(numbers), size)
     if not masks.any():
-        raise ValueError("these images have no boxes")
+        raise Undefined("these images have no boxes")
     return Objects(masks.to(device))
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from helpers.networks import hooks
+from helpers.networks.faults import Undefined
 
 CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 GRADIENT_METHODS = (
@@ -360,7 +361,7 @@ def _run(explained: _MapTarget) -> tuple[Tensor, Tensor]:
         is_tensor = isinstance(output, Tensor)
         if not is_tensor or output.ndim != 4:
             shape = tuple(output.shape) if is_tensor else type(output).__name__
-            raise ValueError(
+            raise Undefined(
                 f"the layer {kind} puts out {shape}; a CAM needs (B, C, h, w)"
             )
         leaves.append(output.detach().clone().requires_grad_())
@@ -374,7 +375,7 @@ def _run(explained: _MapTarget) -> tuple[Tensor, Tensor]:
     with explained.layer.register_forward_hook(cut):
         logits = functional_call(model, state, (explained.images,))
     if not leaves:
-        raise ValueError(
+        raise Undefined(
             f"the layer {kind} is not called in the network's forward pass; choose one "
             "of its own modules"
         )
@@ -389,7 +390,7 @@ def _differentiate(explained: _MapTarget) -> tuple[Tensor, Tensor]:
     if chosen.requires_grad:
         (gradient,) = torch.autograd.grad(chosen, leaf, allow_unused=True)
     if gradient is None:
-        raise ValueError(
+        raise Undefined(
             "the logits do not depend on the last output of the layer "
             f"{type(explained.layer).__name__}; choose a layer before the head"
         )

@@ -7,6 +7,7 @@ Importing it enters all of them in the list, in the order in which tables name t
 from helpers.measures import localization
 from helpers.measures import prediction
 from helpers.measures import norms
+from helpers.measures import spectra
 from helpers.measures import flatness
 from helpers.measures import perturbation
 from helpers.measures import unlabelled

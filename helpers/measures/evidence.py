@@ -12,7 +12,7 @@ import pandas as pd
 import helpers.measures.registry as registry
 from helpers.measures.registry import Measure, Value
 from helpers.networks.batches import fitting_batch
-from helpers.networks.faults import is_of_machine
+from helpers.networks.faults import Undefined
 from helpers.networks.hooks import evaluation_mode
 
 # Values that the caller gives; None stands for one that the caller does not have.
@@ -95,12 +95,12 @@ class Evidence:
         """A value by its name, computed at the first call.
 
         Raises:
-            ValueError: says why it cannot be computed.
+            Undefined: says why it cannot be computed.
         """
         if name not in self._values:
             self._values[name] = self._compute(name)
         value = self._values[name]
-        if isinstance(value, ValueError):
+        if isinstance(value, Undefined):
             raise value
         return value
 
@@ -110,8 +110,8 @@ class Evidence:
         started = time.perf_counter()
         try:
             value = source(**arguments)
-        except Exception as fault:
-            value = as_reason(fault)
+        except Undefined as fault:
+            value = fault
         self._seconds[name] = time.perf_counter() - started
         return value
 
@@ -159,25 +159,6 @@ def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
         for name in sorted(transitive_needs(names, sources))
         if name in sources and registry.is_from_outside(sources[name])
     }
-
-
-def as_reason(fault: Exception) -> ValueError:
-    """Turn an error of a network into the reason why it has no value.
-
-    Args:
-        fault: error that a function of a value has raised.
-
-    Raises:
-        Exception: ``fault`` itself if the machine caused it, such as a full memory.
-    """
-    if is_of_machine(fault):
-        raise fault
-    if isinstance(fault, ValueError):
-        return fault
-    lines = str(fault).splitlines() or [""]
-    return ValueError(
-        f"the network fails on these images ({type(fault).__name__}: {lines[0][:200]})"
-    )
 
 
 def transitive_needs(
@@ -238,7 +219,7 @@ def score(
         for item in measures:
             rows += _rows(item, evidence)
         for name in image_values:
-            with suppress(ValueError):
+            with suppress(Undefined):
                 images[name] = evidence[name]
     columns = ["measure", "variant", "value", "seconds", "reason"]
     return pd.DataFrame(rows, columns=columns), images
@@ -267,7 +248,7 @@ def _values_by_variant(item: Measure, evidence: Evidence) -> dict[str, float | s
     variants = item.variants or ("",)
     try:
         value: Value = evidence[item.name]
-    except ValueError as fault:
+    except Undefined as fault:
         lines = str(fault).splitlines() or [type(fault).__name__]
         return dict.fromkeys(variants, lines[0])
     if not isinstance(value, Mapping):

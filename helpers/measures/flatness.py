@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from helpers.measures.evidence import provides
 from helpers.measures.norms import complexity
 from helpers.measures.passes import Sample
+from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
 # (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The
@@ -57,7 +58,7 @@ def search(
         itself; they differ by less than ``BRACKET`` unless ``tries`` ran out.
 
     Raises:
-        ValueError: where all magnitudes were too small, up to ``HIGHEST``, or too
+        Undefined: where all magnitudes were too small, up to ``HIGHEST``, or too
             large.
 
     Example:
@@ -86,12 +87,12 @@ def search(
         else:
             log_magnitude = _further(latest)
     if not above:
-        raise ValueError(
+        raise Undefined(
             f"accuracy never dropped by {TARGET_DROP:g} up to {name} = "
             f"{math.exp(below.log_magnitude):.3g}"
         )
     if not below:
-        raise ValueError(
+        raise Undefined(
             f"accuracy drops by more than {TARGET_DROP:g} at every {name} down to "
             f"{math.exp(above.log_magnitude):.1g}"
         )
@@ -185,11 +186,11 @@ def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> flo
         batch_size: images of a pass.
 
     Raises:
-        ValueError: where it is lower.
+        Undefined: where it is lower.
     """
     clean = accuracy(network, sample, batch_size)
     if clean < TARGET_DROP:
-        raise ValueError(f"the accuracy of {clean:.3g} cannot drop by {TARGET_DROP:g}")
+        raise Undefined(f"the accuracy of {clean:.3g} cannot drop by {TARGET_DROP:g}")
     return clean
 
 
@@ -222,7 +223,7 @@ def noise_drop(
         The drop of an accuracy in [0, 1] by magnitude: the standard deviation.
 
     Raises:
-        ValueError: where the accuracy is too low to drop.
+        Undefined: where the accuracy is too low to drop.
     """
     weights = _weights_of(flat_network)
     generator = torch.Generator().manual_seed(seed)
@@ -341,7 +342,7 @@ def ascent_drop(
         The drop of an accuracy in [0, 1] by magnitude: the half-width.
 
     Raises:
-        ValueError: where the accuracy is too low to drop.
+        Undefined: where the accuracy is too low to drop.
     """
     weights = _weights_of(flat_network)
     generator = torch.Generator().manual_seed(seed)

@@ -20,6 +20,7 @@ from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure, measures_of_families
+from helpers.networks.faults import Undefined
 
 # Names of arrays in a record of a model.
 MAPS = "maps_16"
@@ -420,8 +421,8 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return inputs
 
 
-def _not_kept(words: str) -> ValueError:
-    return ValueError(f"the {words} of single images were not kept")
+def _not_kept(words: str) -> Undefined:
+    return Undefined(f"the {words} of single images were not kept")
 
 
 def scores_of_fixed_map(

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure, needs
-from helpers.networks.faults import is_of_machine
+from helpers.networks.faults import Undefined, is_of_machine
 from helpers.networks.hooks import observe
 from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
@@ -57,7 +57,7 @@ def folded_copy(network: nn.Module) -> nn.Module:
         network: any; its copy is in evaluation mode.
 
     Raises:
-        ValueError: where torch.fx cannot trace the network.
+        Undefined: where torch.fx cannot trace the network.
     """
     copied = copy.deepcopy(network).eval()
     for module in copied.modules():
@@ -68,7 +68,7 @@ def folded_copy(network: nn.Module) -> nn.Module:
     except Exception as fault:  # whatever a network does with what is no tensor
         if is_of_machine(fault):
             raise
-        raise ValueError(
+        raise Undefined(
             f"torch.fx cannot trace {type(network).__name__}, so that batch "
             f"normalisation cannot be folded in ({type(fault).__name__})"
         ) from fault
@@ -89,7 +89,7 @@ def fused_network(network: nn.Module) -> nn.Module:
     """
     try:
         return folded_copy(network)
-    except ValueError:
+    except Undefined:
         return network
 
 
@@ -112,7 +112,7 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
         example: (1, 3, S, S) input.
 
     Raises:
-        ValueError: where the network has no such layer, or also has matrices that are
+        Undefined: where the network has no such layer, or also has matrices that are
             not applied as the weight of one, as attention has.
     """
     folded = folded_copy(copy.deepcopy(network).cpu().double())
@@ -134,7 +134,7 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
 
     observe(folded, example.cpu().double(), note)
     if not layers:
-        raise ValueError(
+        raise Undefined(
             "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose "
             "norms could be taken"
         )
@@ -145,7 +145,7 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
         if value.ndim in (2, 4) and id(value) not in seen
     ]
     if others:
-        raise ValueError(
+        raise Undefined(
             "norms are of networks whose only matrices are weights of nn.Conv2d and "
             f"nn.Linear; this one also has {', '.join(others[:3])}"
         )
@@ -233,7 +233,7 @@ def distances(
         example: (1, 3, S, S) one image as input of the network.
     """
     if initial_network is None:
-        raise ValueError(
+        raise Undefined(
             "no initial weights were given, so there is no distance from them"
         )
     start = layers_of(initial_network, example)
@@ -375,13 +375,13 @@ def weight_changes(distances: Sequence[Layer]) -> Array:
 
 @provides
 def moved(frobenius_distances: Array) -> Array:
-    """Frobenius distances whose sum has a logarithm; ValueError where all are 0.
+    """Frobenius distances whose sum has a logarithm; Undefined where all are 0.
 
     Args:
         frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
     """
     if not frobenius_distances.any():
-        raise ValueError(
+        raise Undefined(
             "the weights are those of the start: the distance is 0, and its logarithm "
             "minus infinity"
         )
@@ -402,12 +402,12 @@ def path_product(network: nn.Module, example: Tensor) -> float:
         example: (1, 3, S, S) input.
 
     Raises:
-        ValueError: where a layer divides by statistics of its input.
+        Undefined: where a layer divides by statistics of its input.
     """
     for name, module in network.named_modules():
         divides = isinstance(module, _NormBase) and module.running_mean is None
         if divides or isinstance(module, _DIVIDING):
-            raise ValueError(
+            raise Undefined(
                 f"the path norm is not defined: {name} ({type(module).__name__}) "
                 "divides by statistics of its input"
             )

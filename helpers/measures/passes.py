@@ -17,7 +17,7 @@ from helpers.cams.maps import (
 from helpers.measures.evidence import provides
 from helpers.networks import hooks
 from helpers.networks.batches import fitting_batch
-from helpers.networks.faults import is_of_machine
+from helpers.networks.faults import Undefined, is_of_machine
 
 # Largest number of images of a pass: with more, the outputs of layers do not fit into
 # a processor's cache, and a GPU gains nothing.
@@ -118,7 +118,7 @@ def forward_pass(
         predicted class where they have a closed form.
 
     Raises:
-        ValueError: where the network is no classifier.
+        Undefined: where the network is no classifier.
     """
     network = classifier.network
     layer, linear = hooks.last_called(network, example)
@@ -153,7 +153,7 @@ def forward_pass(
 
 def _check_logits(logits: Tensor) -> None:
     if logits.ndim != 2:
-        raise ValueError(
+        raise Undefined(
             f"the network puts out shape {tuple(logits.shape)}; a classifier puts out "
             "(B, K) logits"
         )
@@ -212,7 +212,7 @@ def maps(
         (N, h, w) in [0, 1).
 
     Raises:
-        ValueError: where the network has no such maps.
+        Undefined: where the network has no such maps.
     """
     if forward_pass.maps is not None:
         return forward_pass.maps
@@ -233,21 +233,36 @@ def maps(
             if is_of_machine(fault):
                 raise
             reason = str(fault).splitlines()[0]
-            raise ValueError(f"there is no class activation map: {reason}") from fault
+            raise Undefined(f"there is no class activation map: {reason}") from fault
         batches.append(normalise_maps(weighted).float().cpu())
     return torch.cat(batches)
 
 
 @provides
-def example(images: Any, normalise: Any, device: Any) -> Tensor:
+def example(network: nn.Module, images: Any, normalise: Any, device: Any) -> Tensor:
     """The first image as input of the network, (1, 3, S, S).
 
     Args:
+        network: in evaluation mode.
         images: N images with labels and boxes.
         normalise: from uint8 images to input of the network.
         device: "cpu" or "cuda".
+
+    Raises:
+        Undefined: where the network cannot be run on it.
     """
-    return sample_of(images, normalise, device, 1).inputs
+    inputs = sample_of(images, normalise, device, 1).inputs
+    try:
+        with torch.inference_mode():
+            network(inputs)
+    except Exception as fault:  # whatever a network raises
+        if is_of_machine(fault):
+            raise
+        words = (str(fault).splitlines() or [""])[0][:200]
+        raise Undefined(
+            f"the network fails on these images ({type(fault).__name__}: {words})"
+        ) from fault
+    return inputs
 
 
 @provides

@@ -23,6 +23,7 @@ from helpers.measures.transforms import (
     transforms_of,
     translations,
 )
+from helpers.networks.faults import Undefined
 
 INPUT = "input"
 FIRST_LAYER = "first layer"
@@ -78,7 +79,7 @@ def places(
     """
     try:
         layer = response.first_layer(fused_network, perturbed_sample.inputs, batch_size)
-    except ValueError as fault:
+    except Undefined as fault:
         return {INPUT: None, FIRST_LAYER: str(fault)}
     return {INPUT: None, FIRST_LAYER: layer}
 
@@ -339,7 +340,7 @@ def pal_product(pal_score: Mapping[str, float], places: Places) -> float:
     """
     layer = places[FIRST_LAYER]
     if isinstance(layer, str):
-        raise ValueError(layer)
+        raise Undefined(layer)
     return pal_score["intra input"] * pal_score["intra first layer"]
 
 
@@ -482,6 +483,11 @@ def _dispersion(points: NDArray[np.floating], labels: NDArray[np.integer]) -> fl
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
 
+    classes = len(np.unique(labels))
+    if not 1 < classes < len(labels):
+        raise Undefined(f"{len(labels)} images of {classes} classes do not cluster")
+    if not np.isfinite(points).all():
+        raise Undefined("outputs of a layer are not finite")
     return float(davies_bouldin_score(points, labels))
 
 
@@ -522,7 +528,7 @@ def dbi_times_mixup(
     """
     initial = davies_bouldin_index["initial"]
     if isinstance(initial, str):
-        raise ValueError(initial)
+        raise Undefined(initial)
     return initial * (1 - mixup_accuracy[INPUT])
 
 
@@ -540,7 +546,7 @@ def _accuracy_lost(accuracy: float, under_change: float, labels: Tensor) -> floa
     """Training accuracy less that on changed images, where it is above twice chance."""
     twice_chance = 2 / len(labels.unique())
     if not accuracy >= twice_chance:
-        raise ValueError(
+        raise Undefined(
             f"the training accuracy of {accuracy:.2f} is below twice chance, "
             f"{twice_chance:.2f}: there is too little that a change could take away"
         )

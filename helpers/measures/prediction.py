@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
+from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
 
@@ -23,28 +24,44 @@ def probabilities(logits: Tensor) -> Tensor:
     Args:
         logits: (N, K) of the training images.
     """
+    if not logits.isfinite().all():
+        raise Undefined("logits are not finite")
     return logits.double().softmax(1)
 
 
 @provides
-def margins(logits: Tensor, labels: Tensor) -> Array:
-    """Margins of the training images: ``z_y - max over k != y of z_k``.
+def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits of a network that has an output for each label, (N, K) float64.
 
     Args:
         logits: (N, K).
+        labels: (N,).
+    """
+    largest = int(labels.max())
+    if logits.shape[1] <= largest:
+        raise Undefined(
+            f"the network has {logits.shape[1]} outputs, and labels go up to {largest}"
+        )
+    return logits.double()
+
+
+@provides
+def margins(label_logits: Tensor, labels: Tensor) -> Array:
+    """Margins of the training images: ``z_y - max over k != y of z_k``.
+
+    Args:
+        label_logits: (N, K).
         labels: (N,).
 
     Returns:
         (N,) float64, negative for a misclassified image.
 
     Raises:
-        ValueError: for a network with one output.
+        Undefined: for a network with one output.
     """
-    if logits.shape[1] < 2:
-        raise ValueError(
-            f"the network has {logits.shape[1]} output; a margin needs two classes"
-        )
-    scores = logits.double()
+    if label_logits.shape[1] < 2:
+        raise Undefined("the network has one output, and a margin needs two classes")
+    scores = label_logits
     true_class = labels[:, None]
     of_label = scores.gather(1, true_class)[:, 0]
     of_others = scores.scatter(1, true_class, -torch.inf).amax(1)
@@ -62,11 +79,11 @@ def margin(margins: Array) -> float:
         The absolute value of the k-th smallest, k = floor(N / 10); NaN for 0.
 
     Raises:
-        ValueError: for fewer than 10 images.
+        Undefined: for fewer than 10 images.
     """
     k = len(margins) // 10
     if not k:
-        raise ValueError(
+        raise Undefined(
             f"{len(margins)} training images; the 10th percentile of the margin needs "
             "at least 10"
         )
@@ -200,14 +217,14 @@ def output_margin(margins: Array) -> Mapping[str, float]:
 
 
 @measure("prediction", -1, "cross-entropy of the training set")
-def training_loss(logits: Tensor, labels: Tensor) -> float:
+def training_loss(label_logits: Tensor, labels: Tensor) -> float:
     """Mean cross-entropy of the training images in evaluation mode, nats.
 
     Args:
-        logits: (N, K) of the training images.
+        label_logits: (N, K) of the training images.
         labels: (N,) of the images.
     """
-    return float(cross_entropy(logits.double(), labels))
+    return float(cross_entropy(label_logits, labels))
 
 
 @measure("prediction", 1, "accuracy on the training set")
@@ -222,7 +239,7 @@ def training_accuracy(logits: Tensor, labels: Tensor) -> float:
     """
     wrong = int((~logits.isfinite().all(1)).sum())
     if wrong:
-        raise ValueError(
+        raise Undefined(
             f"{wrong} of {len(logits)} training images have logits that are not finite"
         )
     return float((logits.argmax(1) == labels).double().mean())
@@ -240,12 +257,15 @@ def prediction_entropy(probabilities: Tensor) -> float:
 
 @provides
 def prediction_values(
-    logits: Tensor, labels: Tensor, probabilities: Tensor, rotated_probabilities: Tensor
+    label_logits: Tensor,
+    labels: Tensor,
+    probabilities: Tensor,
+    rotated_probabilities: Tensor,
 ) -> dict[str, NDArray[Any]]:
     """Values of single images, of which measures are means.
 
     Args:
-        logits: (N, K).
+        label_logits: (N, K).
         labels: (N,).
         probabilities: (N, K).
         rotated_probabilities: (3, N, K).
@@ -256,7 +276,7 @@ def prediction_values(
     invariance = [
         invariance_of(probabilities, turned)[0] for turned in rotated_probabilities
     ]
-    losses = cross_entropy(logits.double(), labels, reduction="none")
+    losses = cross_entropy(label_logits, labels, reduction="none")
     entropies = torch.special.entr(probabilities).sum(1)
     return {
         "training_loss": losses.numpy().astype(np.float16),
@@ -264,5 +284,5 @@ def prediction_values(
             torch.stack(invariance).mean(0).numpy().astype(np.float16)
         ),
         "prediction_entropy": entropies.numpy().astype(np.float16),
-        "correct": (logits.argmax(1) == labels).numpy(),
+        "correct": (label_logits.argmax(1) == labels).numpy(),
     }

@@ -151,7 +151,8 @@ def measure(
     It is then scored, tabled, drawn and ranked wherever measures are. Its arguments
     name what it needs: of ``evidence.PROVIDERS``, ``evidence.INPUTS``,
     ``MeasureSettings`` or other measures. It returns a ``Value``, NaN where it is
-    undefined; its ``ValueError`` is the reason why there is no value. The first line of
+    undefined; its ``faults.Undefined`` is the reason why there is no value, and any
+    other error stops. The first line of
     its docstring is the summary.
 
     Args:

@@ -13,6 +13,7 @@ from helpers.data.boxes import box_masks
 from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure
+from helpers.networks.faults import Undefined
 
 _SOURCE = "ours; intervention on the image"
 
@@ -35,14 +36,14 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
         around its boxes.
 
     Raises:
-        ValueError: for fewer than two images with a box and room around it.
+        Undefined: for fewer than two images with a box and room around it.
     """
     size = images.images.shape[-1]
     masks = box_masks(images.boxes, size).unsqueeze(1)
     in_boxes = masks.flatten(1)  # (N, size * size)
     rows = (in_boxes.any(1) & ~in_boxes.all(1)).nonzero().squeeze(1)
     if len(rows) < 2:
-        raise ValueError(
+        raise Undefined(
             f"{len(rows)} of {len(images)} images have a box that leaves room around "
             "it; two are needed"
         )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from helpers.measures.passes import Sample
+from helpers.networks.faults import Undefined
 from helpers.networks.hooks import captured_output, observe
 from helpers.statistics.correlate import Array
 
@@ -174,7 +175,7 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
         example: (B, 3, S, S) input, not all zero.
 
     Raises:
-        ValueError: where there is none.
+        Undefined: where there is none.
     """
     name = type(network).__name__
     calls: list[nn.Module] = []
@@ -192,7 +193,7 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
         if isinstance(module, _WEIGHTED)
     ]
     if len(weighted) < 2:
-        raise ValueError(
+        raise Undefined(
             f"{name} calls {len(weighted)} convolution or linear layers; the end of "
             "the first needs a second one"
         )
@@ -201,7 +202,7 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
         is_first_call = calls.index(module) == position
         if is_first_call and _carries_everything(network, module, example):
             return module
-    raise ValueError(
+    raise Undefined(
         f"no one module of {name} carries all of the image between the first and the "
         "second convolution or linear layer"
     )
@@ -242,7 +243,7 @@ def first_layer(
         batch_size: images at a time.
 
     Raises:
-        ValueError: where no module is its end.
+        Undefined: where no module is its end.
     """
     module = first_layer_end(network, inputs[:2])
     activations = []

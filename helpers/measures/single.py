@@ -1,6 +1,7 @@
 """Measures of one network that a caller holds, without a study."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,31 @@ from torch import Tensor, nn
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, registry
 from helpers.networks.resnet import normalise_images
+from helpers.parameters import near_names
+
+
+def settings_of(
+    families: Sequence[str], settings: Mapping[str, Any]
+) -> evidence.MeasureSettings:
+    """Settings of measures, after a check of all names.
+
+    Args:
+        families: of ``registry.FAMILIES``.
+        settings: fields of ``evidence.MeasureSettings``.
+
+    Raises:
+        ValueError: for a family or a setting that does not exist.
+    """
+    known = [item.name for item in fields(evidence.MeasureSettings)]
+    asked = [("family", families, registry.FAMILIES), ("setting", settings, known)]
+    for kind, names, possible in asked:
+        for name in names:
+            if name not in possible:
+                raise ValueError(
+                    f"no {kind} of measures is named {name!r}"
+                    f"{near_names(name, possible)}; there are {', '.join(possible)}"
+                )
+    return evidence.MeasureSettings(**settings)
 
 
 def score_network(
@@ -39,8 +65,9 @@ def score_network(
         seconds and reason.
 
     Raises:
-        TypeError: if a setting has no such name.
+        ValueError: for a family or a setting that does not exist.
     """
+    chosen = settings_of(families, settings)
     what_is_there = {
         "network": network.to(device),
         "images": images,
@@ -58,6 +85,6 @@ def score_network(
     table, _ = evidence.score(
         measures,
         what_is_there,
-        evidence.MeasureSettings(**settings),
+        chosen,
     )
     return table

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
+from helpers.networks.faults import Undefined
 
 VARIANTS = ("as given", "calibrated")
 _NO_HOLDOUT = (
@@ -40,10 +41,10 @@ class Holdout(NamedTuple):
 
 
 def _finite(logits: Tensor, images: str) -> Tensor:
-    """Logits in float64; ValueError where one is not finite."""
+    """Logits in float64; Undefined where one is not finite."""
     wrong = int((~logits.isfinite()).sum())
     if wrong:
-        raise ValueError(
+        raise Undefined(
             f"{wrong} of {logits.numel()} logits of {images} images are not finite; "
             "leave such a model out"
         )
@@ -58,7 +59,7 @@ def target(target_logits: Tensor | None) -> Tensor:
         target_logits: (N, K); None where there are none.
     """
     if target_logits is None:
-        raise ValueError("there are no logits of target images; give a folder of them")
+        raise Undefined("there are no logits of target images; give a folder of them")
     return _finite(target_logits, "target")
 
 
@@ -71,7 +72,7 @@ def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Hol
         holdout_labels: (H,); None where there is no holdout.
     """
     if holdout_logits is None:
-        raise ValueError(_NO_HOLDOUT)
+        raise Undefined(_NO_HOLDOUT)
     logits = _finite(holdout_logits, "holdout")
     correct = logits.argmax(1) == holdout_labels
     return Holdout(logits, holdout_labels.long(), float(correct.double().mean()))

@@ -18,10 +18,17 @@ _RECOVERABLE = re.compile(
 )
 
 
+class Undefined(ValueError):
+    """The reason why a value cannot be had of a network or of images.
+
+    It stands beside the NaN in tables. Any other error stops what computes the value.
+    """
+
+
 def is_of_machine(fault: BaseException) -> bool:
     """Tell a failure of the machine, or of how it is used, from one of the network.
 
-    The reason why a network cannot be scored is recorded, as it will hold again. A GPU
+    The reason why a network cannot be run is recorded, as it will hold again. A GPU
     that fails, exhausted memory, and tensors on different devices are not about the
     network, so they are raised and not recorded.
 

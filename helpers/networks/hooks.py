@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helpers.networks.faults import Undefined
+
 _RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
 # Layers that are not taken as the last layer of maps, though they put out maps.
 _POOLING = (
@@ -96,12 +98,12 @@ def features_and_logits(
         logits = model(images)
     kind = type(layer).__name__
     if not outputs:
-        raise ValueError(
+        raise Undefined(
             f"the layer {kind} is not called in the network's forward pass; choose one "
             "of its own modules"
         )
     if outputs[-1].ndim != 4:
-        raise ValueError(
+        raise Undefined(
             f"the layer {kind} puts out shape {tuple(outputs[-1].shape)}; a CAM needs "
             "(B, C, h, w)"
         )
@@ -180,7 +182,7 @@ def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
     """
     layer, _ = last_called(network, example)
     if layer is None:
-        raise ValueError(
+        raise Undefined(
             f"no layer of {type(network).__name__} puts out maps (B, C, h, w) of more "
             "than one pixel that it classifies, so there is no class activation map"
         )

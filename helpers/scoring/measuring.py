@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
+from tqdm.auto import tqdm
 
 from helpers.files import json_digest, read_json, write_json
 from helpers.measures import evidence, localization, registry
 from helpers.measures.outside import source_of
+from helpers.networks.faults import Undefined
 from helpers.scoring.models import Model
 from helpers.scoring.records import SETTINGS
 from helpers.scoring.scoring_set import ScoringSet
@@ -310,7 +312,8 @@ def _measure_from_records(
         for model_id, record in values.records(part):
             inputs[model_id] |= _recorded_values(record["scores"])
     images = None
-    for model_id, of_model in inputs.items():
+    label = f"{', '.join(sorted(lacking))} from records"
+    for model_id, of_model in tqdm(inputs.items(), desc=label, delay=1):
         possible = [
             part
             for part in missing[model_id]
@@ -354,7 +357,7 @@ def _recorded_values(scores: pd.DataFrame) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, rows in scores.groupby("measure", sort=False):
         if rows["reason"].ne("").all():
-            values[name] = ValueError(rows["reason"].iloc[0])
+            values[name] = Undefined(rows["reason"].iloc[0])
             continue
         of_variants = rows.set_index("variant")["value"].to_dict()
         values[name] = of_variants.get("", of_variants)

@@ -87,28 +87,37 @@ class Fails(nn.Module):
         raise self.fault
 
 
+FAILS = "the network fails on these images ("
 UNFIT = {
-    "a transformer for another size": lambda: torchvision.models.VisionTransformer(
-        32, 8, 1, 2, 32, 64, num_classes=3
+    "a transformer for another size": (
+        lambda: torchvision.models.VisionTransformer(
+            32, 8, 1, 2, 32, 64, num_classes=3
+        ),
+        FAILS,
     ),
-    "fewer outputs than classes": lambda: TwoLayerHead(classes=1),
-    "an index that is not there": lambda: Fails(
-        IndexError("7 is out of range\nin line 3")
+    "fewer outputs than classes": (
+        lambda: TwoLayerHead(classes=1),
+        "the network has 1 outputs, and labels go up to 2",
     ),
-    "no words": lambda: Fails(KeyError()),
+    "an index that is not there": (
+        lambda: Fails(IndexError("7 is out of range\nin line 3")),
+        FAILS,
+    ),
+    "no words": (lambda: Fails(KeyError()), FAILS),
 }
 
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_given):
+    make, reason = UNFIT[name]
     scores, _ = evidence.score(
         registry.measures_of_families(["localization", "prediction"]),
-        tiny_module_given | {"network": UNFIT[name]()},
+        tiny_module_given | {"network": make()},
         SMALL,
     )
     loss = scores[scores["measure"] == "training_loss"].iloc[0]
     assert np.isnan(loss["value"])
-    assert "the network fails on these images (" in loss["reason"]
+    assert loss["reason"].startswith(reason)
     assert not scores["reason"].str.contains("\n").any()
     assert (scores.loc[scores["value"].isna(), "reason"] != "").all()
 

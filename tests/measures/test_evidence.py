@@ -9,6 +9,7 @@ from torch import nn
 from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, registry
 from helpers.measures.registry import MEASURES
+from helpers.networks.faults import Undefined
 from helpers.parameters import LIMITS
 
 
@@ -59,7 +60,7 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
     @evidence.provides
     def start(initial_network):
         calls.append(1)
-        raise ValueError("no initial weights were given\nsecond line")
+        raise Undefined("no initial weights were given\nsecond line")
 
     def near(start):
         return 1.0
@@ -80,6 +81,17 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
     ]
     assert sorted(scores["variant"]) == ["", "", "a", "b"]
     assert calls == [1]
+
+
+@pytest.mark.parametrize("fault", [NameError("x"), ValueError("x"), RuntimeError("x")])
+def test_an_error_of_a_measure_itself_stops(lists, fault):
+    def broken():
+        raise fault
+
+    with pytest.raises(type(fault), match=r"^x$"):
+        evidence.score(
+            [enter(broken)], {"network": network()}, evidence.MeasureSettings()
+        )
 
 
 def test_the_first_variant_has_the_measures_own_name(lists):

@@ -74,7 +74,7 @@ def test_margins_by_hand():
         -3.0,
         0.0,
     ]
-    with pytest.raises(ValueError, match="has 1 output; a margin needs two classes"):
+    with pytest.raises(ValueError, match="has one output, and a margin needs two"):
         prediction.margins(logits[:, :1], torch.zeros(3, dtype=torch.int64))
 
 

@@ -147,7 +147,7 @@ def test_a_new_measure_is_kept_by_itself_and_leaves_the_others_where_they_are(li
         return 0.0
 
     parts = measuring.measures_by_part(["flatness", "norms"])
-    assert list(parts) == ["flatness", "flatness.new", "norms"]
+    assert {"flatness", "flatness.new", "norms"} <= parts.keys()
     names = [item.name for item in parts["flatness"]]
     key = measuring.cache_key("flatness", MeasureSettings(), names)
     assert json_digest(key) == DIGESTS["flatness"]

@@ -1,0 +1,102 @@
+"""Spectra of weight matrices, as WeightWatcher has them; Martin, Peng and Mahoney 2021.
+
+A kernel counts as the matrices (c_out, c_in) of its pixels, whose eigenvalues are
+pooled. Batch normalisation is not folded in.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+from helpers.measures.evidence import provides
+from helpers.measures.registry import measure
+from helpers.networks.faults import Undefined
+from helpers.statistics.correlate import Array
+
+_SOURCE = "Martin, Peng and Mahoney 2021"
+_FEWEST = 10  # eigenvalues of a layer, with fewer of which it is passed over
+
+
+def power_law(values: Array) -> float:
+    """Exponent of a power law ``p(l) ~ l^-alpha`` above the best smallest value.
+
+    ``alpha = 1 + n / sum of log(l / x_min)`` over the n values from x_min on; x_min is
+    the value with the least Kolmogorov-Smirnov distance (Clauset, Shalizi and Newman
+    2009).
+
+    Args:
+        values: (m,) above 0, at least two different ones.
+
+    Returns:
+        Above 1.
+    """
+    logs = np.log(np.sort(values))
+    best = (np.inf, np.nan)
+    for start in np.flatnonzero(logs < logs[-1]):
+        tail = logs[start:] - logs[start]
+        alpha = 1 + len(tail) / tail.sum()
+        expected = 1 - np.exp(-(alpha - 1) * tail)
+        distance = np.abs(expected - np.arange(len(tail)) / len(tail)).max()
+        best = min(best, (distance, alpha))
+    return best[1]
+
+
+@provides
+@torch.no_grad()
+def power_laws(network: nn.Module) -> Array:
+    """Exponent of each layer's spectrum, and its largest eigenvalue, (layers, 2).
+
+    Args:
+        network: any; convolutions without groups and linear layers are read.
+    """
+    laws = []
+    for module in network.modules():
+        if not isinstance(module, (nn.Conv2d, nn.Linear)):
+            continue
+        weight = module.weight.detach().cpu().double()
+        if getattr(module, "groups", 1) > 1 or not weight.isfinite().all():
+            continue
+        # (kh kw, c_out, c_in); a linear layer has one pixel.
+        matrices = weight.flatten(2) if weight.ndim == 4 else weight.unsqueeze(2)
+        values = torch.linalg.svdvals(matrices.permute(2, 0, 1)).square().flatten()
+        if weight.ndim == 4:
+            values *= 0.5  # WeightWatcher's scale of convolutions
+        values = values[values > 1e-12 * values.max()].numpy()
+        if len(values) >= _FEWEST and np.ptp(values) > 0:
+            laws.append((power_law(values), values.max()))
+    if not laws:
+        raise Undefined(f"no layer has a spectrum of {_FEWEST} values or more")
+    return np.array(laws)
+
+
+@measure("norms", -1, _SOURCE, title="power law of the spectra (alpha)")
+def alpha(power_laws: Array) -> float:
+    """Exponent of the eigenvalues of the weights, mean over layers, above 1.
+
+    Args:
+        power_laws: (layers, 2) exponents and largest eigenvalues.
+    """
+    return float(power_laws[:, 0].mean())
+
+
+@measure("norms", -1, _SOURCE, title="weighted alpha")
+def alpha_hat(power_laws: Array) -> float:
+    """Exponent times log10 of the largest eigenvalue, mean over layers.
+
+    Args:
+        power_laws: (layers, 2) exponents and largest eigenvalues.
+    """
+    exponents, largest = power_laws.T
+    return float((exponents * np.log10(largest)).mean())
+
+
+@measure("norms", -1, _SOURCE, title="log stable rank")
+def stable_rank(frobenius_norms: Array, spectral_norms: dict[str, Array]) -> float:
+    """``ln(|W|_F^2 / |W|_2^2)`` of each weight as a matrix, mean over layers.
+
+    Args:
+        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        spectral_norms: (d,) spectral norm of each layer's weight, by variant.
+    """
+    ratio = frobenius_norms / spectral_norms["reshaped"]
+    return float(2 * np.log(ratio).mean())
