@@ -262,12 +262,21 @@ def test_pairs_differ_in_the_optimizer_alone(studies, study):
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_named_results_are_of_the_fit_and_of_the_measure_that_errs_least(study):
-    """No baseline is taken for a measure, also where it errs less than all of them."""
-    path = REPORTS / study / "04_baselines.results.json"
-    results = {item["name"]: item["value"] for item in json.loads(path.read_text())}
+def test_named_results_are_those_of_the_table(study):
+    found = [*(REPORTS / study).rglob("*04_baselines*results.json")]
+    found += [*(REPORTS / study).rglob("04_baselines/results.json")]
+    assert found
+    results = {item["name"]: item for item in json.loads(found[0].read_text())}
+    if "best_baseline" not in results:
+        pytest.skip(f"04 of {study} was executed before its results had these names")
     rows = table(study, "primary").set_index("measure")
-    measures = rows.loc[~rows["baseline"], "error_with"]
-    expected = rows.loc["training", "error_with"], measures.min()
-    for name, value in zip(("", "_and_best_measure"), expected, strict=True):
-        assert results[f"error_by_fit{name}"] == pytest.approx(value, abs=1e-6)
+    errors = rows.loc[rows["baseline"].astype(bool), "error_with_twins"]
+    assert results["best_baseline"]["value"] == errors.idxmin()
+    for name in ("area_matched_iou", "drop"):
+        item = results[f"r_{name}_gap"]
+        row = rows.loc[name]
+        ends = [row["r_gap"], row["r_gap_low"], row["r_gap_high"]]
+        values = [item[key] for key in ("value", "low", "high")]
+        assert values == pytest.approx(ends, abs=1e-6)
+        error = results[f"error_{name}"]["value"]
+        assert error == pytest.approx(row["error_with_twins"], abs=1e-5)

@@ -354,6 +354,30 @@ def _errors_by(rival: Array, x: Array, gap: Array, folds: Rows) -> Array:
     return errors
 
 
+def starts_table(bootstrap: Bootstrap, measures: Collection[str]) -> pd.DataFrame:
+    """r with the gap among networks of one start alone.
+
+    Args:
+        bootstrap: networks of the primary analysis.
+        measures: columns; others are passed over.
+
+    Returns:
+        A row per start ("pretrained", "scratch") and measure, see ``correlate``; whole
+        kinds are drawn where they repeat. No row where all have the same start.
+    """
+    models = bootstrap.models
+    names = [name for name in measures if name in models and name != START]
+    tables = [pd.DataFrame(columns=["measure", "start", "n", "units", "r"])]
+    if START in models and models[START].nunique() > 1:
+        for start, name in ((True, "pretrained"), (False, "scratch")):
+            part = bootstrap.subset(models[START].astype(bool) == start)
+            if part.models["kind"].duplicated().any():
+                part = part.variant(unit="kind", fewest=FEWEST_KINDS)
+            tables.append(correlate(part, names).assign(start=name))
+        tables = tables[1:]
+    return pd.concat(tables, ignore_index=True)
+
+
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:
     """Mask of the models of runs that stopped by a rule, not at the cap of epochs.
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
 from helpers.statistics.correlate import design, holm, of_table, pearson, sign_flip_p
-from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, SUPPORTED
+from helpers.statistics.verdicts import verdict
 
 LEVEL = 0.95
 # Overlap of maps on test images: shows whether an arm looks elsewhere than its control.
@@ -296,10 +296,8 @@ def paired_verdict(row: Mapping[str, Any]) -> str:
     """
     if row["looking_changed"] == "no":
         return NOT_CHANGED
-    if not (row["p_adjusted"] < 1 - LEVEL and excludes_zero(row)):
-        return CANNOT_TELL
-    above = row["difference"] > 0
-    return SUPPORTED if above == (SIDES[row["side"]] > 0) else CONTRADICTED
+    side = SIDES[row["side"]]
+    return verdict(row["low"], row["high"], row["p_adjusted"], side, negligible=0)
 
 
 def _was_changed(check: pd.Series) -> str:

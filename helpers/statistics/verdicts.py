@@ -75,6 +75,7 @@ _NUMBERS = (
     "ours_high",
     "p",
     "level",
+    "smallest",
     "error_low",
     "error_high",
     "n",
@@ -186,69 +187,44 @@ def closed(gates: pd.DataFrame, measure: str) -> list[str]:
 
 
 def verdict(
-    side: int,
     low: float,
     high: float,
-    p: float,
-    published: float,
-    *,
+    p: float = 0,
+    expected: int = 0,
+    negligible: float = NEGLIGIBLE,
     significant: float = SIGNIFICANT,
 ) -> str:
-    """Verdict on a claim that a statistic is below or above 0.
+    """The verdict on a correlation or a difference, in the words of all texts.
 
     Args:
-        side: -1 for below, +1 for above.
         low: lower end of the interval.
         high: its upper end.
-        p: adjusted for the family of claims.
-        published: value of a paper, not reproduced if the interval does not reach it;
-            NaN without one.
-        significant: p below which a statistic is clearly below or above 0.
+        p: adjusted for the family; 0 where the interval alone decides.
+        expected: -1 for a claim that it is below 0, +1 above, 0 without a claim.
+        negligible: size up to which an effect is practically none.
+        significant: p below which an effect is clear.
 
     Returns:
-        ``REPRODUCED``, ``NOT_REPRODUCED`` or ``CANNOT_TELL`` of a published value; else
-        ``SUPPORTED``, ``CONTRADICTED``, ``PRACTICALLY_NONE`` or ``CANNOT_TELL``.
+        ``SUPPORTED`` or ``CONTRADICTED`` of a claim, without one ``SMALLER`` (below 0)
+        or ``LARGER``; ``PRACTICALLY_NONE`` or ``CANNOT_TELL``.
+
+    Example:
+        >>> verdict(-0.9, -0.2, 0.001), verdict(-0.9, -0.2, 0.058)
+        ('smaller', 'cannot tell')
+        >>> verdict(-0.9, -0.2, 0.001, expected=1)
+        'contradicted'
     """
-    is_clear = p < significant and (low > 0 or high < 0)
-    is_as_claimed = (low > 0) == (side > 0)
-    if np.isfinite(published):
-        falls_short = (high < published) if side > 0 else (low > published)
-        if falls_short:
-            return NOT_REPRODUCED
-        return REPRODUCED if is_clear and is_as_claimed else CANNOT_TELL
-    if is_clear:
-        return SUPPORTED if is_as_claimed else CONTRADICTED
-    is_negligible = low >= -NEGLIGIBLE and high <= NEGLIGIBLE
+    if p < significant and (low > 0 or high < 0):
+        sign = 1 if low > 0 else -1
+        if expected:
+            return SUPPORTED if sign == np.sign(expected) else CONTRADICTED
+        return LARGER if sign > 0 else SMALLER
+    is_negligible = low >= -negligible and high <= negligible
     return PRACTICALLY_NONE if is_negligible else CANNOT_TELL
 
 
-def direction(low: float, high: float, p: float, significant: float) -> str:
-    """Verdict on the gap of networks with larger values of a measure.
-
-    Args:
-        low: lower end of the interval of a correlation with the gap.
-        high: its upper end.
-        p: of that correlation, adjusted for the number of measures.
-        significant: p below which the gap is smaller or larger.
-
-    Returns:
-        ``SMALLER``, ``LARGER`` or ``CANNOT_TELL``.
-
-    Example:
-        >>> direction(-0.9, -0.2, 0.001, 0.05)
-        'smaller'
-        >>> direction(-0.9, -0.2, 0.058, 0.05)
-        'cannot tell'
-    """
-    if p < significant and high < 0:
-        return SMALLER
-    if p < significant and low > 0:
-        return LARGER
-    return CANNOT_TELL
-
-
 def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> str:
-    """Verdict on the gap of networks with larger values of a measure, for all texts.
+    """Verdict on the gap of networks with larger values of a measure.
 
     Args:
         row: of the primary table.
@@ -257,7 +233,7 @@ def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> s
             question of the measure, the p adjusted for the claims is used.
 
     Returns:
-        ``SMALLER``, ``LARGER`` or ``CANNOT_TELL``.
+        See ``verdict``.
     """
     p = row[f"{question}_p_adjusted"]
     if claims is not None and len(claims):
@@ -265,8 +241,8 @@ def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> s
         asked = claims[same_measure & claims["question"].eq(question)]
         if len(asked):
             p = asked["p_adjusted"].iloc[0]
-    ends = row[f"{question}_low"], row[f"{question}_high"]
-    return direction(*ends, p, 1 - row["level"])
+    low, high = row[f"{question}_low"], row[f"{question}_high"]
+    return verdict(low, high, p, significant=1 - row["level"])
 
 
 def verdict_table(
@@ -319,6 +295,7 @@ def _answer(
         "ours_high": row.get(f"{question}_high", np.nan),
         "p": row.get(f"{question}_p", np.nan),
         "level": row.get("level", LEVEL),
+        "smallest": row.get(f"{question}_smallest", np.nan),
         "error_low": row.get("error_with_low", np.nan),
         "error_high": row.get("error_with_high", np.nan),
         "n": int(row["n"]),
@@ -327,19 +304,18 @@ def _answer(
 
 def _verdict_on_claim(row: Any) -> str:
     """Verdict on a row of ``verdict_table``."""
-    of_statistic = verdict(
-        SIDES[row.side],
-        row.ours_low,
-        row.ours_high,
-        row.p_adjusted,
-        row.published,
-        significant=1 - row.level,
-    )
-    if not np.isfinite(row.errs_at_most):  # the claim states no error
-        return of_statistic
-    if row.error_low > row.errs_at_most:
-        return CONTRADICTED
-    errs_as_claimed = row.error_high <= row.errs_at_most  # False if the end is NaN
-    if of_statistic == SUPPORTED and not errs_as_claimed:
-        return CANNOT_TELL
-    return of_statistic
+    side = SIDES[row.side]
+    ends = row.ours_low, row.ours_high
+    word_of_claim = verdict(*ends, row.p_adjusted, side, significant=1 - row.level)
+    if np.isfinite(row.published):
+        falls_short = ends[1] < row.published if side > 0 else ends[0] > row.published
+        if falls_short:
+            return NOT_REPRODUCED
+        return REPRODUCED if word_of_claim == SUPPORTED else CANNOT_TELL
+    if np.isfinite(row.errs_at_most):
+        if row.error_low > row.errs_at_most:
+            return CONTRADICTED
+        errs_as_claimed = row.error_high <= row.errs_at_most  # False if the end is NaN
+        if word_of_claim == SUPPORTED and not errs_as_claimed:
+            return CANNOT_TELL
+    return word_of_claim

@@ -53,8 +53,17 @@ OPEN |= {"corrected": {"iou": [[0.4, 0.5]]}, "above_central_map": {"iou": 0.5}}
     ],
 )
 def test_verdicts(published, low, high, p, expected):
-    assert verdict(-1, low, high, p, published) == expected
-    assert verdict(1, -high, -low, p, -published) == expected  # the same, mirrored
+    for side, ends in (("below", (low, high)), ("above", (-high, -low))):  # mirrored
+        claim = CLAIM | {"side": side}
+        if np.isfinite(published):
+            claim["published"] = published if side == "below" else -published
+        changes = dict(
+            zip(["r_gap_low", "r_gap_high", "r_gap_p"], [*ends, p], strict=True)
+        )
+        assert verdict_table([claim], *tables(**changes))["verdict"][0] == expected
+    if np.isnan(published) and expected in ("supported", "contradicted"):
+        word = {"supported": "smaller", "contradicted": "larger"}[expected]
+        assert verdict(low, high, p) == word
 
 
 def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
