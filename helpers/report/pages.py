@@ -130,9 +130,11 @@ def write_study(report: Path, target: Path) -> None:
     target.mkdir(parents=True)
     text = findings.text_of(report).replace(*_SUBJECTS)
     for place in re.findall(r"!\[[^\]]*\]\(([^):]+)\)", text):
-        picture = inside(target, place)
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(inside(report, place), picture)
+        source = inside(report, place)
+        if source.is_file():
+            picture = inside(target, place)
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, picture)
     pages = [_write_notebook(path, report, target) for path in executions(report)]
     for sweep in sweeps.sweeps_of(report):
         pages.append(_write_sweep(sweep, report, target))
@@ -201,9 +203,9 @@ def _write_sweep(sweep: Path, report: Path, target: Path) -> str:
     failed = []
     for path in sorted(sweep.glob("*/")):
         pages = [_write_notebook(one, report, target) for one in executions(path)]
-        combinations += [
-            os.path.relpath(page, f"sweeps/{sweep.name}") for page in pages
-        ]
+        for page in pages:
+            place = os.path.relpath(page, f"sweeps/{sweep.name}")
+            combinations.append(f"{path.name} <{place}>")
         for one in executions(path):
             error = error_of(nbformat.read(one, as_version=4))
             failed += [f"- {path.name}: {error}"] if error else []

@@ -161,11 +161,12 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
         col="result",
         kind="line",
         marker="o",
-        height=2.6,
+        height=2.8,
+        aspect=1.2,
         col_wrap=min(3, len(names)) or None,
         palette="colorblind" if second else None,
     )
-    grid.set(ylabel="").set_titles("{col_name}")
+    grid.set(ylabel="").set_titles("{col_name}", size="small")
     for ax in grid.axes.flat:
         ax.axhline(0, color="0.6", linewidth=1)
     return grid.figure

@@ -54,6 +54,8 @@ def test_what_failed_is_told_on_its_page_and_on_that_of_its_sweep(site):
     sweep = (site / "made/sweeps/03_cam_scoring/index.html").read_text()
     assert "cam_threshold=0.6: This notebook failed: ValueError: no box" in sweep
     assert "-0.30 (-0.40 to -0.20)" in sweep
+    link = "cam_threshold%3D0.1/03_cam_scoring/03_cam_scoring.html"
+    assert f'href="{link}">cam_threshold=0.1</a>' in sweep
 
 
 def test_a_study_is_packed_with_its_pages_and_without_weights(site, tmp_path):

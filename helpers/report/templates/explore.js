@@ -67,7 +67,7 @@ function explorer(place, content, Plotly) {
   // Draws traces in a box of fixed height; points of the first box carry the places of networks.
   const drawn = (box, traces, x, y, height, more = {}) => {
     const lab = place.closest("[data-jp-theme-light]")?.dataset.jpThemeLight;
-    const light = lab ? lab === "true" : document.documentElement.dataset.theme !== "dark";
+    const light = lab ? lab === "true" : (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) !== "dark";
     const [ink, grid] = light ? ["#1b1b1b", "#d9dde3"] : ["#e6e6e6", "#424a56"], clear = "rgba(0,0,0,0)", first = !box.on;
     const axis = text => ({ title: { text, standoff: 8 }, automargin: true, gridcolor: grid, zerolinecolor: grid, linecolor: grid });
     const layout = { height, margin: { l: 60, r: more.right ?? 15, t: 10, b: 50 }, paper_bgcolor: clear, plot_bgcolor: clear,
