@@ -64,10 +64,8 @@ def test_every_family_ablation_and_probe_has_values(on_gpu):
     assert 0 <= results["select"]["accuracy"] <= 1
 
 
-def test_too_little_memory_halves_a_pass_and_a_broken_gpu_leaves_no_record(on_gpu):
+def test_a_broken_gpu_leaves_no_record(on_gpu):
     found = on_gpu[0]["failures"]
-    assert found["same_logits"]
-    assert found["warnings"][0].startswith("m1: not enough GPU memory")
     assert pretended_gpu.ECC in found["broken"]
     assert "CUDA computes nothing more in this process" in found["broken"]
     assert found["records"] == []

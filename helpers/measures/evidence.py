@@ -11,7 +11,6 @@ import pandas as pd
 
 import helpers.measures.registry as registry
 from helpers.measures.registry import Measure, Value
-from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import Undefined
 from helpers.networks.hooks import evaluation_mode
 
@@ -85,9 +84,7 @@ class Evidence:
         """
         self._sources = sources_by_name() if sources is None else sources
         self._values = dict.fromkeys(INPUTS) | dict(inputs) | asdict(settings)
-        if settings.batch_size:
-            self._values["batch_size"] = fitting_batch(settings.batch_size)
-        else:
+        if not settings.batch_size:
             del self._values["batch_size"]  # so that it is computed
         self._seconds: dict[str, float] = {}
 

@@ -16,7 +16,6 @@ from helpers.cams.maps import (
 )
 from helpers.measures.evidence import provides
 from helpers.networks import hooks
-from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import Undefined, is_of_machine
 
 # Largest number of images of a pass: with more, the outputs of layers do not fit into
@@ -372,7 +371,7 @@ def images_that_fit(image_bytes: int, device: Any, processor_bytes: int) -> int:
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0] // 2
     count = min(_MOST_IMAGES.get(device.type, 64), free // max(1, image_bytes))
-    return fitting_batch(max(1, count))
+    return max(1, count)
 
 
 @provides

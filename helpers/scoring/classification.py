@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from helpers.data.images import StudyData
 from helpers.files import json_digest
 from helpers.networks import resnet
-from helpers.networks.batches import fitting_batch
 from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model
 from helpers.scoring.store import Records, Store
@@ -269,7 +268,7 @@ def logits_of(
     # A processor's cache holds the outputs of layers for few images only.
     most = 512 if torch.device(device).type == "cuda" else 64
     logits = []
-    for pixels in images.split(fitting_batch(most)):
+    for pixels in images.split(most):
         logits.append(network(prepared(pixels, normalise, device)).float().cpu())
     return torch.cat(logits)
 

@@ -18,7 +18,6 @@ from helpers.cams.maps import to_integers
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet, StudyData
 from helpers.measures.passes import Classifier, Pass, forward_pass
-from helpers.networks.batches import fitting_batch
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import classes_in_turn
@@ -97,7 +96,7 @@ def _look(
 ) -> dict[str, dict[str, Any]]:
     images = data.test.subset(rows)
     network = model.load(device)
-    classifier = Classifier(network, model.normalise, device, fitting_batch(64))
+    classifier = Classifier(network, model.normalise, device, 64)
     test_pass = _forward(classifier, images)
     record = scores_of_maps(test_pass.maps, images)
     del record[PUBLISHED]  # not corrected for chance; of training images alone

@@ -26,7 +26,6 @@ from helpers.files import (
     records_of,
     write_json,
 )
-from helpers.networks.batches import halving_batches
 from helpers.scoring.models import Model
 from helpers.scoring.records import LARGE, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
@@ -231,11 +230,7 @@ def _compute_and_store(
     """Compute the missing parts of a model and write all of them, or none."""
     records = Records(folders, [model], published)
     missing = records.missing(model.model_id)
-    # Again with half of the images in a pass if a GPU's memory runs out; the name is
-    # for its warning.
-    parts = halving_batches(
-        lambda: compute(model, shared, missing), str(model.model_id)
-    )
+    parts = compute(model, shared, missing)
     lacking = [name for name in missing if not parts.get(name)]
     if lacking:
         raise RuntimeError(
