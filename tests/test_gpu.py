@@ -54,9 +54,11 @@ def test_every_family_ablation_and_probe_has_values(on_gpu):
         "reliance",
     ]
     assert results["every_family"]["families"] == families
-    # Of so few magnitudes a search need not find the one where accuracy drops.
-    reasons = results["every_family"]["reasons"]
-    assert all("accuracy never dropped" in reason for reason in reasons.values())
+    # Of so few magnitudes a search need not find the one where accuracy drops, and a
+    # network that learnt so little has too little to lose.
+    reasons = results["every_family"]["reasons"].values()
+    expected = ("accuracy never dropped", "below twice chance")
+    assert all(any(words in reason for words in expected) for reason in reasons)
     assert results["every_family"]["values"] > 100
     assert results["every_family"]["unlabelled"] > 5
     assert results["ablations"] == {"parts": ["closed", "sampled"], "untrained": 1}
