@@ -278,7 +278,6 @@ def test_imports_run_one_way():
 CALLED_FROM_OUTSIDE = {
     "score_network": "the lines of Python in README",
     "withdraw_changed": "the Snakefile",
-    **dict.fromkeys(("fit_rule", "from_numbers"), "who judges the claims of drop48"),
     **dict.fromkeys(
         ("execute_managed_notebook", "process_message"), "papermill and nbclient"
     ),

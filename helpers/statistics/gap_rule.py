@@ -4,9 +4,8 @@ A rule is fitted to networks whose gap is known, stated as numbers in a study fi
 before other networks are trained, and then predicts theirs.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -49,30 +48,6 @@ class GapRule:
     highs: tuple[float, ...]
     penalty: float
     half_width: float
-
-    @classmethod
-    def from_numbers(cls, numbers: Mapping[str, Any]) -> "GapRule":
-        """Read a rule from a study file.
-
-        Args:
-            numbers: by the names of the attributes; other entries are ignored.
-
-        Raises:
-            KeyError: for a missing attribute.
-        """
-        values = {}
-        for field in fields(cls):
-            value = numbers[field.name]
-            is_list = not isinstance(value, int | float)
-            values[field.name] = tuple(value) if is_list else value
-        return cls(**values)
-
-    def numbers(self) -> dict[str, Any]:
-        """The rule as plain values by name."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
 
     def predict(self, predictors: ArrayLike) -> NDArray[np.float64]:
         """Predict the gaps of networks.
