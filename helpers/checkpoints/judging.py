@@ -118,7 +118,7 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
                 )
                 logits = logits_of(network, unlabelled, preparation, device)
                 predicted[name] = logits.argmax(1).numpy()
-        except (RuntimeError, ValueError) as fault:
+        except ValueError as fault:
             reason = str(fault).partition("\n")[0]
             row |= {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
         else:
@@ -185,6 +185,9 @@ def facts_of(
     elif accuracy < min(2 / classes, (1 + 1 / classes) / 2):
         words = f"training accuracy {accuracy:.0%} is below twice chance; {_CAUSES}"
         facts |= {"verdict": NOT_JUDGED, "note": words}
+    elif not np.isfinite([facts[name] for name in PREDICTORS]).all():
+        words = "what it loses is undefined; give two images or more of each class"
+        facts |= {"verdict": NOT_JUDGED, "note": words}
     elif (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
         facts["note"] = "it ends in a softmax, which changes no accuracy"
     return facts
@@ -193,8 +196,9 @@ def facts_of(
 def _better_order(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
     """Say that predictions fit the labels in another order of the classes; else ""."""
     best, outputs = best_order(predicted, labels)
-    accuracy = (predicted == labels).mean()
-    standard_error = np.sqrt(accuracy * (1 - accuracy) / len(labels))
+    right = (predicted == labels)[len(labels) // 2 :]
+    accuracy = right.mean()
+    standard_error = right.std() / np.sqrt(len(right))
     if best - accuracy <= max(0.02, 4 * standard_error):
         return ""
     return (

@@ -67,7 +67,9 @@ def score_network(
     Raises:
         ValueError: for a family or a setting that does not exist.
     """
-    chosen = settings_of(families, settings)
+    single = [name for name in families if name in registry.MEASURES]
+    of_families = [name for name in families if name not in single]
+    chosen = settings_of(of_families, settings)
     what_is_there = {
         "network": network.to(device),
         "images": images,
@@ -78,13 +80,7 @@ def score_network(
         "holdout_logits": None,
         "holdout_labels": None,
     }
-    measures = registry.measures_of_families(families)
-    measures += [
-        registry.MEASURES[name] for name in families if name in registry.MEASURES
-    ]
-    table, _ = evidence.score(
-        measures,
-        what_is_there,
-        chosen,
-    )
+    measures = registry.measures_of_families(of_families)
+    measures += [registry.MEASURES[name] for name in single]
+    table, _ = evidence.score(measures, what_is_there, chosen)
     return table

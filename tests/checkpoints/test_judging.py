@@ -11,7 +11,12 @@ from scipy.stats import norm
 
 from helpers.checkpoints import calibration, judging
 from helpers.checkpoints.__main__ import main
-from helpers.checkpoints.images import NORMALISATIONS, Pictures, choose_preparation
+from helpers.checkpoints.images import (
+    NORMALISATIONS,
+    Pictures,
+    best_order,
+    choose_preparation,
+)
 from helpers.checkpoints.networks import load
 from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PREDICTORS, GapRule
@@ -77,6 +82,19 @@ def test_another_order_of_the_classes_is_named_and_not_judged(made, folders):
     assert facts["verdict"] == judging.NOT_JUDGED
     assert "100% of the training images are right in another order" in facts["note"]
     assert facts["note"].endswith("assumed classes: 1, 0")
+
+
+def test_few_images_of_a_class_show_no_other_order():
+    """Each of 100 images is of a class of its own: some order fits them all."""
+    labels = np.arange(100)
+    predicted = np.roll(labels, 1)
+    predicted[:60] = labels[:60]
+    right, _ = best_order(predicted, labels)
+    assert right <= (predicted == labels)[50:].mean()
+    repeated = np.tile(np.arange(4), 25)
+    right, outputs = best_order((repeated + 1) % 4, repeated)
+    assert right == 1
+    assert outputs.tolist() == [1, 2, 3, 0]
 
 
 def test_a_network_that_has_learnt_little_is_not_judged(made, folders):
