@@ -82,7 +82,9 @@ def test_undefined_correlations_are_nan_and_scale_does_not_matter():
     assert np.isnan(c.pearson(2 * GIVEN[:, :1] + 1, Y, ONES, GIVEN)).all()
     four = np.ones((1, 4))  # an intercept and three columns leave nothing
     assert np.isnan(c.pearson(X[:4], Y[:4], four, GIVEN[:4])).all()
-    assert np.isnan(c.of_table(c.kendall, X[:2], Y[:2])).all()
+    two = np.ones((1, 2))
+    assert np.isnan(c.kendall(X[:2], Y[:2], two)).all()
+    assert np.isnan(c.gamma(X[:2], Y[:2], two)).all()
     assert np.isfinite(c.of_table(c.kendall, X[:3], Y[:3])).all()
 
 

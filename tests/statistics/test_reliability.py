@@ -18,6 +18,23 @@ def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
     assert reliability(few, seed=1) != reliability(few, seed=2)
 
 
+def test_reliability_is_the_median_over_random_halves():
+    values = np.random.default_rng(1).normal(size=(9, 1)) + np.random.default_rng(
+        2
+    ).normal(size=(9, 11))
+    numbers = np.tile(np.arange(11), (20, 1))
+    splits = np.random.default_rng(3).permuted(numbers, axis=1)
+    of_all_images = []
+    for order in splits:
+        one = values[:, order < 5].mean(1)
+        other = values[:, order >= 5].mean(1)
+        r = np.corrcoef(one, other)[0, 1]
+        of_all_images.append(2 * r / (1 + r) if r > 0 else r)
+    assert abs(np.median(of_all_images) - np.mean(of_all_images)) > 1e-3
+    expected = pytest.approx(np.median(of_all_images))
+    assert reliability(values, seed=3) == expected
+
+
 def test_two_images_are_two_halves_by_hand():
     one, other = np.array([1.0, 2, 3, np.nan]), np.array([1.0, 3, 2, 9])  # r = 1/2
     assert reliability(np.column_stack([one, other])) == pytest.approx(2 * 0.5 / 1.5)
