@@ -33,6 +33,7 @@ _SETTINGS = {
         "navbar_persistent": [],
         "use_download_button": False,
     },
+    "html_context": {"default_mode": "auto"},
     "html_css_files": ["pages.css"],
     "html_copy_source": False,
     "nb_execution_mode": "off",

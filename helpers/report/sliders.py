@@ -11,6 +11,7 @@ from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
 from helpers.report.style import interactive
+from helpers.report.tables import PERCENT, in_shown_units
 
 
 def scatter_with_menus(
@@ -23,9 +24,10 @@ def scatter_with_menus(
     """Scatter plot with menus for axes and colour, and a slider that leaves out.
 
     Args:
-        networks: a row per network, with gap and train_accuracy; the slider leaves out
-            networks below a training accuracy.
-        columns: columns that can stand on an axis, with their labels.
+        networks: a row per network, with train_accuracy; the slider leaves out networks
+            below a training accuracy. Fractions are shown in percent or points.
+        columns: columns that can stand on an axis, with their labels; the first one is
+            the vertical axis at first.
         colours: columns that can give the colour, with their labels.
         x: column on the horizontal axis at first.
 
@@ -38,7 +40,12 @@ def scatter_with_menus(
         >>> scatter_with_menus(analysed, numbers, {"kind": "kind"}, x="iou")
         ... # doctest: +SKIP
     """
-    columns = {name: label for name, label in columns.items() if name in networks}
+    networks = in_shown_units(networks)
+    columns = {
+        name: label + PERCENT.get(name, "")
+        for name, label in columns.items()
+        if name in networks
+    }
     if not interactive() or not len(networks):
         return Markdown(
             "*Opened in JupyterLab (`make lab`), this cell plots any two numbers of "
@@ -47,20 +54,20 @@ def scatter_with_menus(
     from ipywidgets import Dropdown, FloatSlider, HBox, VBox, interactive_output
 
     numbers = [(label, name) for name, label in columns.items()]
-    lowest = float(np.floor(100 * networks["train_accuracy"].min()) / 100)
+    lowest = float(np.floor(networks["train_accuracy"].min()))
     controls = {
         "x": Dropdown(options=numbers, value=x, description="across"),
-        "y": Dropdown(options=numbers, value="gap", description="up"),
+        "y": Dropdown(options=numbers, description="up"),
         "colour": Dropdown(
             options=[(label, name) for name, label in colours.items()],
             description="colour",
         ),
         "least": FloatSlider(
             min=lowest,
-            max=1.0,
-            step=0.01,
+            max=100.0,
+            step=1.0,
             value=lowest,
-            description=columns.get("train_accuracy", "train accuracy"),
+            description="at least (%)",
             continuous_update=False,
         ),
     }

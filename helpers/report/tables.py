@@ -68,7 +68,7 @@ _NOT_SHOWN = ("_smallest", "_null", "_least_p")
 # Column of the value of an interval, where the ends have another name than the value.
 _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}
 # Fractions that are read in percent, or as points.
-_PERCENT = {
+PERCENT = {
     "train_accuracy": " (%)",
     "test_accuracy": " (%)",
     "ended_by_a_rule": " (%)",
@@ -186,7 +186,7 @@ def header(column: str) -> str:
     for end, words in _ENDS.items():
         if column.endswith(end) and column not in _HEADERS:
             return header(column.removesuffix(end)) + words
-    return (_HEADERS.get(column) or in_words(column)) + _PERCENT.get(column, "")
+    return (_HEADERS.get(column) or in_words(column)) + PERCENT.get(column, "")
 
 
 def two_digits(value: Any) -> str:
@@ -219,7 +219,7 @@ def in_shown_units(frame: pd.DataFrame) -> pd.DataFrame:
     Columns that are not shown are left out.
     """
     frame = frame.drop(columns=[name for name in frame if name.endswith(_NOT_SHOWN)])
-    for name in _PERCENT:
+    for name in PERCENT:
         if name in frame and pd.api.types.is_numeric_dtype(frame[name]):
             frame[name] = 100 * frame[name]
     return frame

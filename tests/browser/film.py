@@ -80,7 +80,7 @@ def write(report: Path, path: Path) -> None:
         ValueError: if it would be larger than ``LARGEST``.
     """
     with browsing.chromium() as browser:
-        film = frames(browser, report / "explore.html")
+        film = frames(browser, report.parent / "_site" / report.name / "explore.html")
     pictures = [picture for picture, _ in film]
     size = pictures[0].size
     file = io.BytesIO()

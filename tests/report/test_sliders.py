@@ -35,13 +35,13 @@ def controls(monkeypatch):
 def test_dropdowns_choose_what_is_drawn_and_the_slider_leaves_networks_out(controls):
     (across, up, colour, least), drawn = controls
     assert drawn == [(4, "iou", "gap", "kind")]
-    assert [name for _, name in across.options] == ["gap", "iou"]
+    assert [label for label, _ in across.options] == ["gap (points)", "IoU"]
     across.value = "gap"
     assert drawn[-1] == (4, "gap", "gap", "kind")
     up.value = "iou"
-    least.value = 0.9
+    least.value = 90.0
     assert drawn[-1] == (2, "gap", "iou", "kind")
-    assert (least.min, least.max) == (0.75, 1.0)
+    assert (least.min, least.max) == (75.0, 100.0)
     assert colour.value == "kind"
 
 
