@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import interleaved
-from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
 from helpers.cams import localize
 from helpers.cams.localize import overlaps
 from helpers.cams.maps import closed_form_cam, normalise_maps
+from helpers.choices.compute import CLOSED_FORMS, closed_form_maps
 from helpers.data import synthetic
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet

@@ -35,7 +35,7 @@ VAGUE_NAMES = frozenset(
         "here",
     ]
 )
-DOCUMENTED = ("data", "cams", "measures", "statistics", "scoring")
+DOCUMENTED = ("data", "cams", "measures", "statistics", "scores")
 _NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

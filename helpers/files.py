@@ -33,8 +33,7 @@ SWEEP_LISTING = "sweep.json"  # lists a sweep's combinations, beside their folde
 WORK = "WORKBOOK_WORK"
 
 CHECKSUM = "checksum"  # key in a file: the checksum of all else that it holds
-KEPT = "kept"  # in a folder of work and in records: values by part and model
-RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
+RECORDS = "records"  # in the folder of a report: see ``helpers/scores/records.py``
 POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
 # Two files in a study's folder of work and in its records: the choice of images by
 # notebook 01, and labels and boxes of these images.
@@ -191,7 +190,7 @@ def is_scored(records: Path, run: str) -> bool:
     result = folder_of_run(records, run) / "result.json"
     if not read_json(result)["snapshots"]:
         return True
-    return any((records / KEPT).glob(f"*/{run}@*.npz"))
+    return any((records / "scores").glob(f"{run}@*.parquet"))
 
 
 def json_digest(value: Any) -> str:

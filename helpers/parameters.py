@@ -165,7 +165,6 @@ LIMITS: dict[str, Limit] = {
         "integrated_gradients",
         "guided_grad_cam",
         "occlusion",
-        "deep_lift",
     ),
     "batch_sizes": Interval("[2, 100000]"),
     "bootstrap_resamples": Interval("[3, 100000]"),

@@ -17,27 +17,27 @@ from helpers.measures.single import settings_of
 from helpers.parameters import near_names
 from helpers.report.notebook import Report, point_to_records, select_shard
 from helpers.report.sweeps import sweep_results
-from helpers.scoring.classification import (
-    AS_IF_INDEPENDENT,
-    test_logits,
-    values_of_test_images,
-)
-from helpers.scoring.measuring import (
+from helpers.scores.classification import correct, test_logits
+from helpers.scores.measuring import (
+    IMAGE_VALUES,
     NO_INTERVAL,
     score,
-    score_table,
     with_measures,
     without_interval,
 )
-from helpers.scoring.models import Model, models_of
-from helpers.scoring.scoring_set import ScoringSet, scoring_set
-from helpers.scoring.store import Records, Store
+from helpers.scores.models import Model, models_of
+from helpers.scores.scoring_set import ScoringSet, scoring_set
+from helpers.scores.store import Records, Store
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
 from helpers.study_files import read_blocks
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
 SCORED_IMAGES = 1000
+NO_TEST_IMAGES = (
+    "Which test images each network gets right is not recorded: intervals resample "
+    "configurations and training images, and not test images."
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Measured:
     """Values of the measures of one or more families, for each network."""
 
     models: pd.DataFrame  # rows of the catalogue with a column per measure
-    table: pd.DataFrame  # model_id, measure, variant, value, seconds, reason
-    records: Records  # stored values of each network, by part
+    table: pd.DataFrame  # model_id, family, measure, variant, value, reason
+    records: Records  # stored values of each network, by family
 
     @cached_property
     def image_values(self) -> dict[str, NDArray[np.float32]]:
@@ -54,16 +54,13 @@ class Measured:
         rows = pd.Index(self.records.model_ids).get_indexer(self.models["model_id"])
         has_record = rows >= 0  # False for networks of another shard
         of_images = {}
-        for part in self.records.folders:
-            # A part is a family ("norms"), or one further measure of it
-            # ("norms.<measure>"), which has no values of images.
-            is_single_measure = "." in part
-            if is_single_measure:
+        for family in IMAGE_VALUES:
+            if family not in self.records.keys:
                 continue
-            for name, values in self.records.stacked(part, leave_out=["maps"]).items():
+            for name, values in self.records.of_images(family).items():
                 if name not in self.models:
                     continue
-                of_models = np.full((len(rows), *values.shape[1:]), np.nan, np.float32)
+                of_models = np.full((len(rows), values.shape[1]), np.nan, np.float32)
                 of_models[has_record] = values[rows[has_record]]
                 of_images[name] = of_models
         return of_images
@@ -247,7 +244,8 @@ class Study:
         rows = self.analysed if models is None else models
         networks = select_shard(self.networks(rows), shard)
         records = score(self.store, networks, families, settings, scored_on)
-        table = score_table(records)
+        table = records.scores().rename(columns={"part": "family"})
+        table = table[["model_id", "family", "measure", "variant", "value", "reason"]]
         return Measured(with_measures(rows, table), table, records)
 
     def scores(
@@ -274,23 +272,20 @@ class Study:
 
     def accuracy_of_images(
         self, models: pd.DataFrame | None = None
-    ) -> tuple[Mapping[str, NDArray[np.float32]], str]:
+    ) -> Mapping[str, NDArray[np.float32]]:
         """Correctness of each network on each test image, for intervals over images.
 
         Args:
             models: rows of ``models``; those that are analysed by default.
 
         Returns:
-            ``{"test_accuracy": (models, test images)}``, see ``values_of_test_images``;
-            and a warning, "" unless predictions were simulated as independent draws
-            since they are not recorded.
+            ``{"test_accuracy": (models, test images)}``; empty where predictions of a
+            network are not recorded.
         """
         rows = self.analysed if models is None else models
         logits = test_logits(self.store, self.networks(rows), self.images)
-        accuracies = rows.set_index("model_id")["test_accuracy"].to_dict()
-        labels = self.images.test.labels
-        warning = AS_IF_INDEPENDENT if logits.left_out else ""
-        return values_of_test_images(logits, labels, accuracies), warning
+        right = correct(logits, self.images.test.labels)
+        return {"test_accuracy": right} if np.isfinite(right).all() else {}
 
     def bootstrap(
         self,
@@ -308,9 +303,9 @@ class Study:
             seed: of the draws.
             warn: called with each warning that unrecorded values affect intervals.
         """
-        test_accuracy, warning = self.accuracy_of_images(measured.models)
-        if warning:
-            warn(warning)
+        test_accuracy = self.accuracy_of_images(measured.models)
+        if not test_accuracy:
+            warn(NO_TEST_IMAGES)
         if measured.no_interval:
             warn(NO_INTERVAL)
         return Bootstrap(

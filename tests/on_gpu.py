@@ -18,16 +18,16 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from helpers.ablations import compute
 from helpers.checkpoints import judging
 from helpers.checkpoints.images import NORMALISATIONS, Preparation
+from helpers.choices import compute
 from helpers.data import images
 from helpers.data.images import choose_images
 from helpers.kappa import networks, noise, probing
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
-from helpers.scoring import classification, measuring, models, scoring_set, store
-from helpers.scoring import targets as shifted
+from helpers.scores import classification, measuring, models, scoring_set, store
+from helpers.scores import targets as shifted
 from helpers.training import catalogue, pool, run
 from helpers.training.config import RunConfig
 from tests import pretended_gpu
@@ -130,13 +130,13 @@ def every_family(study: Study) -> dict[str, Any]:
     kept = measuring.score(
         study.store(), study.models, families, SMALL, study.scored_on
     )
-    scores = measuring.score_table(kept)
+    scores = kept.scores()
     tested = classification.test_logits(study.store(), study.models, study.data)
     on_targets = shifted.on_targets(
         study.store(), study.models, study.data, ["brightness_1.5"], SMALL, tested
     )
-    shift = list(on_targets.folders)[-1]
-    on_shift = on_targets.table(shift, "scores")
+    shift = list(on_targets.keys)[-1]
+    on_shift = on_targets.scores(shift)
     reasons = scores.loc[scores["reason"] != "", ["measure", "reason"]]
     return {
         "families": sorted({registry.MEASURES[x].family for x in scores["measure"]}),
@@ -148,7 +148,7 @@ def every_family(study: Study) -> dict[str, Any]:
 
 def ablations(study: Study) -> dict[str, Any]:
     """Other maps, layers, sizes and attributions, and a network that learnt nothing."""
-    settings = compute.AblationSettings(
+    settings = compute.Settings(
         thresholds=(0.2,),
         images=2,
         methods=("smooth_grad_cam_plus_plus", "eigen_cam", "score_cam"),
@@ -158,7 +158,7 @@ def ablations(study: Study) -> dict[str, Any]:
     )
     annotated = compute.Annotations(study.scored_on, {})
     work = partial(
-        compute.ablations_of,
+        compute.choices_of,
         settings=settings,
         annotated=annotated,
         device=DEVICE,
@@ -174,10 +174,8 @@ def ablations(study: Study) -> dict[str, Any]:
     part = {compute.UNTRAINED: {"images": 6}}
     random = study.store().each(untrained, part, scored)
     return {
-        "parts": sorted(
-            part for part in kept.folders if len(kept.table(part, "scores"))
-        ),
-        "untrained": len(random.table(compute.UNTRAINED, "scores")),
+        "parts": sorted(kept.scores()["part"].unique()),
+        "untrained": random.scores()["model_id"].nunique(),
     }
 
 

@@ -26,17 +26,17 @@ ROOMS = (
     {"data", "networks", "statistics"},
     {"training", "cams"},
     {"measures"},
-    {"scoring"},
+    {"scores"},
     {"report"},
     {"study"},
-    {"ablations", "checkpoints", "kappa"},
+    {"choices", "checkpoints", "kappa"},
     {"sweep"},
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 # What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask;
 # what records are.
 SWEEP_KNOWS = {
-    "scoring.records",
+    "scores.records",
     "report.pages",
     "statistics.claims",
     "measures.registry",

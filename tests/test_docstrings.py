@@ -43,7 +43,7 @@ def _names():
 
 def test_public_functions_name_their_arguments():
     """Of the folders that notebooks and strangers call."""
-    folders = [*size.DOCUMENTED, "ablations", "checkpoints", "kappa"]
+    folders = [*size.DOCUMENTED, "choices", "checkpoints", "kappa"]
     silent = [
         f"{module.path.relative_to(PROJECT_ROOT)}: {function.name}"
         for folder in folders

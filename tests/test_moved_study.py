@@ -107,7 +107,7 @@ def test_records_of_a_killed_study_are_finished_elsewhere(
     killed, uninterrupted, tmp_path
 ):
     """Three networks are gone that were not scored yet: these are trained again."""
-    command = [sys.executable, "-m", "helpers.scoring.records", "tiny"]
+    command = [sys.executable, "-m", "helpers.scores.records", "tiny"]
     places = ["--work", str(killed / "work"), "--reports", str(killed / "reports")]
     subprocess.run([*command, *places], cwd=PROJECT_ROOT, check=True)
     second = tmp_path / "second"

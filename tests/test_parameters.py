@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from helpers import parameters
-from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
+from helpers.choices import compute
 from helpers.data import layouts
 from helpers.files import PROJECT_ROOT, STAGING
 from helpers.measures import registry, transforms

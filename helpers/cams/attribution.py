@@ -16,13 +16,10 @@ ATTRIBUTIONS = (
     "integrated_gradients",
     "guided_grad_cam",
     "occlusion",
-    "deep_lift",
 )
 _FEWEST_IN_PASS = 64  # images of integrated gradients in one pass, at least
 # Windows of occlusion that fit along a side; a window moves by half of its side.
 _OCCLUSION_WINDOWS = 4
-# Error of the sum of DeepLift's attributions, as a share of the difference of logits.
-_DEEP_LIFT_TOLERANCE = 0.01
 
 
 class Attribution(NamedTuple):
@@ -36,8 +33,8 @@ class Attribution(NamedTuple):
 def with_separate_relus(network: nn.Module) -> nn.Module:
     """Copy a ResNet so that each call of a ReLU is a module of its own.
 
-    A ResNet calls one ReLU several times, which Captum's DeepLift and guided
-    backpropagation do not allow.
+    A ResNet calls one ReLU several times, which Captum's guided backpropagation does
+    not allow.
 
     Args:
         network: whose ReLUs are modules.
@@ -76,8 +73,7 @@ def attribution_maps(
     - "input_x_gradient" (Shrikumar et al. 2016);
     - "integrated_gradients" (Sundararajan et al. 2017);
     - "guided_grad_cam" (Selvaraju et al. 2017), of the last maps;
-    - "occlusion" (Zeiler and Fergus 2014), by a window of a quarter of the side;
-    - "deep_lift" (Shrikumar et al. 2017, rescale rule).
+    - "occlusion" (Zeiler and Fergus 2014), by a window of a quarter of the side.
 
     The baseline is an input of 0, which is the mean colour in normalised images.
 
@@ -92,8 +88,7 @@ def attribution_maps(
         Maps, and passes per image.
 
     Raises:
-        ValueError: if the method is unknown, or if DeepLift's attributions do not add
-            up to the difference of the logit from that of the baseline.
+        ValueError: if the method is unknown.
     """
     attribute, options = _captum_method(method, network, images, steps)
     passes = {"forward": 0, "backward": 0}
@@ -116,9 +111,6 @@ def attribution_maps(
         warnings.filterwarnings("ignore", module="captum")
         inputs = images.detach().clone().requires_grad_()
         values = attribute(inputs, target=classes.clone(), **options)
-    if method == "deep_lift":
-        values, errors = values
-        _check_shares(values, errors)
     values = values.detach()
     maps = values.abs().amax(1) if method == "saliency" else values.sum(1).relu()
     count = len(images)
@@ -154,25 +146,4 @@ def _captum_method(
             "perturbations_per_eval": 4,
         }
         return attr.Occlusion(network).attribute, options
-    if method == "deep_lift":
-        return attr.DeepLift(network).attribute, {"return_convergence_delta": True}
     raise ValueError(f"no attribution {method!r}; there are {', '.join(ATTRIBUTIONS)}")
-
-
-def _check_shares(values: Tensor, errors: Tensor) -> None:
-    """Refuse attributions of DeepLift that do not add up to the difference of logits.
-
-    Args:
-        values: (B, 3, S, S) attributions.
-        errors: (B,) Captum's convergence delta: sum of the attributions less the
-            difference of the logit from that of the baseline.
-    """
-    errors = errors.detach()
-    differences = values.detach().sum((1, 2, 3)) - errors
-    error = float(errors.abs().max())
-    is_small = error <= _DEEP_LIFT_TOLERANCE * float(differences.abs().max())
-    if not is_small:  # also if the error is NaN
-        raise ValueError(
-            "DeepLift's shares miss the difference of the logits by up to "
-            f"{error:.2g} in this network"
-        )

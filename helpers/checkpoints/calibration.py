@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from helpers.files import inside, read_table, table_of
-from helpers.scoring.measuring import with_measures
+from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule, predictors
 
 STUDIES = ("kinds20", "filled20", "kinds24")

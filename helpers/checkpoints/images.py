@@ -18,7 +18,7 @@ from helpers.data.decode import Decoded, decode_all
 from helpers.data.images import ImageSet, image_set
 from helpers.data.sources import open_source
 from helpers.networks.hooks import prepared
-from helpers.scoring.scoring_set import classes_in_turn
+from helpers.scores.scoring_set import classes_in_turn
 
 MOST_IMAGES = 1000  # that are scored, as in the studies
 SIDES = (32, 64, 96, 128, 160, 224)  # usual sizes in training, pixels

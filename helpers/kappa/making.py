@@ -12,7 +12,7 @@ from torch import nn
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import inside, json_digest, read_json, read_tensors
 from helpers.networks import resnet
-from helpers.scoring.models import Model
+from helpers.scores.models import Model
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run

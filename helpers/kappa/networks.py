@@ -24,8 +24,8 @@ from helpers.kappa import making
 from helpers.networks import contents
 from helpers.networks.weights import check_numbers, weights_digest
 from helpers.parameters import near_names
-from helpers.scoring.models import Model, models_of
-from helpers.scoring.store import Records
+from helpers.scores.models import Model, models_of
+from helpers.scores.store import Records
 from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"

@@ -19,10 +19,10 @@ from helpers.data.images import StudyData
 from helpers.files import json_digest
 from helpers.kappa.noise import Degradation, Generator, Level, degrade
 from helpers.kappa.statistics import error_and_loss
-from helpers.scoring.classification import logits_of
-from helpers.scoring.models import Model
-from helpers.scoring.scoring_set import ScoringSet, classes_in_turn
-from helpers.scoring.store import Records, Store
+from helpers.scores.classification import logits_of
+from helpers.scores.models import Model
+from helpers.scores.scoring_set import ScoringSet, classes_in_turn
+from helpers.scores.store import Records, Store
 
 _ROUNDING = 0.0005  # published fractions of unseen classes have three decimals
 _FACTS = ("family", "model", "architecture", "origin")
@@ -154,8 +154,8 @@ def probes(
         partial(_features, generator=generator, noisy=noisy, device=store.device),
     )
     settings = {
-        # Names of folders hold digests of all that the features depend on.
-        "features": [folder.name for folder in features.folders.values()],
+        # Keys hold digests of all that the features depend on.
+        "features": list(features.keys.values()),
         "steps": list(steps),
         "l2": l2,
     }
@@ -209,7 +209,7 @@ def _probes(
         steps: number of classes of each probe.
         l2: see ``fit_probe``.
     """
-    noisy = [part for part in features.folders if part != "features-train"]
+    noisy = [part for part in features.keys if part != "features-train"]
     clean = features.record("features-train", model.model_id)
     labels = data.train.labels.numpy()
     probe_of = {}  # by number of classes

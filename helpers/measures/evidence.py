@@ -27,8 +27,7 @@ INPUTS = (
 )
 # A function that computes a value; its arguments name what it needs.
 Source = Callable[..., Any]
-# Functions that compute what measures ask for, by the name of what they compute.
-PROVIDERS: dict[str, Source] = {}
+PROVIDERS = registry.PROVIDERS
 _TOO_LARGE = "too large for floating point"  # no table can rank by infinity
 
 
@@ -60,8 +59,14 @@ def provides(function: Source) -> Source:
 
     Returns:
         The function.
+
+    Raises:
+        ValueError: if a measure has its name.
     """
-    PROVIDERS[function.__name__] = function
+    name = function.__name__
+    if name in registry.MEASURES:
+        raise ValueError(f"{name!r} is the name of a measure; choose another one")
+    PROVIDERS[name] = function
     return function
 
 

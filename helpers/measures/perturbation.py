@@ -249,7 +249,7 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     """Response curves of all models, read out of their scores.
 
     Args:
-        scores: a row per model, measure and variant, see ``measuring.SCORE_COLUMNS``.
+        scores: a row per model, measure and variant, see ``Records.scores``.
 
     Returns:
         A row per point of a curve: model_id, perturbation, alpha in [0, 1], accuracy

@@ -18,6 +18,8 @@ FAMILIES = (
     "reliance",
 )
 MEASURES: dict[str, "Measure"] = {}
+# Functions that compute what measures ask for, by the name of what they compute.
+PROVIDERS: dict[str, Callable[..., Any]] = {}
 # Version of a family's values, 1 where it is absent; raised when a formula changes, so
 # that values are computed anew.
 VALUES_VERSIONS = {"reliance": 2}
@@ -109,9 +111,14 @@ def enter(item: Measure) -> None:
         item: the measure.
 
     Raises:
-        ValueError: if its name is taken by a measure of the workbook, or of another
-            module.
+        ValueError: if its name is taken by a measure of the workbook or of another
+            module, or by a value that measures share.
     """
+    if item.name in PROVIDERS:
+        raise ValueError(
+            f"{item.name!r} names a value that measures share, of "
+            f"{PROVIDERS[item.name].__module__}; choose another name"
+        )
     present = MEASURES.get(item.name)
     if present is not None:
         module = present.function.__module__

@@ -70,7 +70,7 @@ def power_laws(network: nn.Module) -> Array:
 
 
 @measure("norms", -1, _SOURCE, title="power law of the spectra (alpha)")
-def alpha(power_laws: Array) -> float:
+def spectral_alpha(power_laws: Array) -> float:
     """Exponent of the eigenvalues of the weights, mean over layers, above 1.
 
     Args:
@@ -80,7 +80,7 @@ def alpha(power_laws: Array) -> float:
 
 
 @measure("norms", -1, _SOURCE, title="weighted alpha")
-def alpha_hat(power_laws: Array) -> float:
+def spectral_alpha_hat(power_laws: Array) -> float:
     """Exponent times log10 of the largest eigenvalue, mean over layers.
 
     Args:

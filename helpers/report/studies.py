@@ -7,7 +7,7 @@ import pandas as pd
 
 from helpers.files import inside
 from helpers.report import tables
-from helpers.scoring.measuring import with_measures
+from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_tables import across_studies, primary_rows
 
 

@@ -38,7 +38,7 @@ from helpers.files import (
     records_of,
     write_json,
 )
-from helpers.scoring import records
+from helpers.scores import records
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.combinations import Sweep
 from helpers.sweep.gpus import device_in_words, lock_card

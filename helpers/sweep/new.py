@@ -25,7 +25,7 @@ from helpers.data.decode import Decoded, check_boxes, decode_all
 from helpers.data.layouts import Listing
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, value_fault
-from helpers.scoring.scoring_set import FEWEST_PER_CLASS
+from helpers.scores.scoring_set import FEWEST_PER_CLASS
 from helpers.study_files import parse_yaml
 from helpers.sweep.study import load_study
 from helpers.training import run

@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import (
-    KEPT,
     complete_or_absent,
     file_digest,
     folder_of_run,
@@ -169,7 +168,7 @@ def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
         table: the catalogue of all snapshots.
         records: folder of the records.
     """
-    with_values = {path.stem for path in (records / KEPT).glob("*/*@*.npz")}
+    with_values = {path.stem for path in (records / "scores").glob("*@*.parquet")}
     has_values = table["model_id"].isin(with_values)
     none_of_run = ~has_values.groupby(table["run_id"]).transform("any")
     return table[has_values | none_of_run].reset_index(drop=True)

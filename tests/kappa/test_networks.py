@@ -14,7 +14,7 @@ from helpers.data.images import choose_images
 from helpers.kappa import networks
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
-from helpers.scoring.models import Model
+from helpers.scores.models import Model
 from tests.conftest import TINY_SCENES
 
 COLUMNS = ["model_id", "architecture", "train_loss", "pretrained", "left_out"]

@@ -12,9 +12,9 @@ from helpers.data.images import load_study_data
 from helpers.kappa import networks, noise, probing
 from helpers.kappa.probing import class_steps, fit_probe
 from helpers.networks import resnet
-from helpers.scoring.classification import logits_of
-from helpers.scoring.models import Model
-from helpers.scoring.store import Store
+from helpers.scores.classification import logits_of
+from helpers.scores.models import Model
+from helpers.scores.store import Store
 from tests.conftest import TINY_SCENES
 
 LEVELS = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]

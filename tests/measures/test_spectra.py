@@ -41,8 +41,8 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
     assert largest == pytest.approx(max(values))
     assert exponent == pytest.approx(spectra.power_law(np.array(values)))
     laws = np.array([[2.0, 10.0], [4.0, 0.1]])
-    assert spectra.alpha(laws) == 3
-    assert spectra.alpha_hat(laws) == -1
+    assert spectra.spectral_alpha(laws) == 3
+    assert spectra.spectral_alpha_hat(laws) == -1
 
 
 def test_the_stable_rank_by_hand():

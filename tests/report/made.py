@@ -13,7 +13,7 @@ import pandas as pd
 from PIL import Image
 
 from helpers.files import write_json, write_table
-from helpers.scoring.published_maps import publish
+from helpers.scores.published_maps import publish
 from helpers.statistics import gap_tables
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
 from helpers.statistics.gap_tables import kinds_table, primary_rows, primary_table

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.measures import perturbation
-from helpers.scoring.measuring import SCORE_COLUMNS
+from helpers.scores.store import in_columns
 from helpers.statistics import beyond, correlate, gap_tables, verdicts
 from helpers.statistics.correlate import Bootstrap
 from tests.conftest import tracked
@@ -64,8 +64,8 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
 
 @pytest.mark.parametrize("rows", [0, 2])
 def test_scores_without_perturbations_have_no_curves(rows):
-    scores = [(f"m{row}", "iou", "", 0.1, 0.1, "") for row in range(rows)]
-    curves = perturbation.curves_of(pd.DataFrame(scores, columns=SCORE_COLUMNS))
+    scores = in_columns(pd.DataFrame({"measure": ["iou"] * rows, "value": 0.1}))
+    curves = perturbation.curves_of(scores.assign(model_id="m"))
     assert list(curves) == ["model_id", "perturbation", "alpha", "accuracy", "score"]
     assert len(curves) == 0
 

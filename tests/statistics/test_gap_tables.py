@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.scoring.measuring import with_measures
+from helpers.scores.measuring import with_measures
 from helpers.statistics import correlate as c
 from helpers.statistics import gap_tables as g
 from helpers.statistics.beyond import granulated_kendall

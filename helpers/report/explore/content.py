@@ -19,8 +19,8 @@ from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
 from helpers.report.studies import with_text_variants
 from helpers.report.style import colours, in_order, percent, short_name
-from helpers.scoring.measuring import with_measures
-from helpers.scoring.published_maps import read_maps
+from helpers.scores.measuring import with_measures
+from helpers.scores.published_maps import read_maps
 from helpers.statistics.gap_tables import primary_rows
 from helpers.training.config import PAPER_AXES
 

@@ -1,0 +1,1 @@
+"""Does the correlation survive other choices? Scores of each, and their tables."""

@@ -1,0 +1,1 @@
+"""Scores and arrays of a study's networks: computed once, stored, published."""

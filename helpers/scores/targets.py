@@ -1,0 +1,359 @@
+"""Accuracies on test images and shifted copies of them, and their predictions.
+
+Labels of a target are used only for the accuracy that is to be predicted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from helpers.data.images import StudyData
+from helpers.data.shifts import at, read_or_shift
+from helpers.measures import evidence, registry, transforms
+from helpers.measures.passes import Classifier
+from helpers.networks import resnet
+from helpers.scores.classification import TEST_IMAGES, logits_of
+from helpers.scores.measuring import DECISIVE, with_measures
+from helpers.scores.models import Model
+from helpers.scores.store import Records, Store
+from helpers.statistics.beyond import conditional_information
+from helpers.statistics.correlate import CONFIGURATION, Bootstrap, correlate, kendall
+from helpers.training.config import config_from
+from helpers.training.run import images_of_run
+
+PLAIN_TARGET = "test images"  # name of the target without a shift
+ACCURACY = "accuracy"  # on a target: a score beside the measures
+# The one measure of unlabelled images whose values are no accuracies, so that it has no
+# error: it only ranks networks.
+_ONLY_RANKS = "matrix_norm_of_logits"
+
+
+def _part(shift: str) -> str:
+    """Part of the store that holds records on a target; "" is without a shift."""
+    return f"target-{shift or 'test'}"
+
+
+def on_targets(
+    store: Store,
+    models: Sequence[Model],
+    data: StudyData,
+    shifts: Sequence[str],
+    settings: evidence.MeasureSettings,
+    test: Records,
+) -> Records:
+    """Logits and measures of unlabelled images on test images and shifted copies.
+
+    Args:
+        store: of the study.
+        models: of the study.
+        data: its images.
+        shifts: names, such as "blur-2".
+        settings: of the measures.
+        test: of ``classification.test_logits``.
+
+    Returns:
+        A part per target, with a score for each measure, and for the accuracy there.
+        Measures that need held-out training images are undefined if a run holds out
+        none, since it stops by the test images (``rule3_split``). Models that neither
+        can be loaded here nor have records are left out.
+    """
+    measures = registry.measures_of_families(["unlabelled"])
+    targets = _Targets(
+        folder=store.folder / "targets",
+        settings=settings,
+        test=test,
+        measures=measures,
+        from_outside=evidence.sources_from_outside(item.name for item in measures),
+    )
+    decisive: dict[str, Any] = {"data": data.fingerprint, "version": 1}
+    decisive |= {name: getattr(settings, name) for name in DECISIVE["unlabelled"]}
+    if data.test.has_pixels:
+        for shift in shifts:  # made once, and read by all processes
+            targets.shifted(data, shift)
+    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
+    compute = partial(_on_targets, targets=targets, device=store.device)
+    return store.each(models, parts, compute, needed=False)
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """Targets, and the measures to compute on them for each model.
+
+    It carries the measures themselves, since the registry of another process lacks
+    those that are defined in a notebook, that is, outside of the workbook.
+    """
+
+    folder: Path  # of the shifted images
+    settings: evidence.MeasureSettings
+    test: Records  # of ``classification.test_logits``
+    measures: Sequence[registry.Measure]
+    # Functions of such measures by name, see ``evidence.sources_from_outside``.
+    from_outside: Mapping[str, evidence.Source]
+
+    def shifted(self, data: StudyData, shift: str) -> Tensor:
+        """The test images under a shift, made at the first call and stored."""
+        seed = self.settings.seed
+        return read_or_shift(self.folder / shift, data.test.images, shift, seed)
+
+
+def _on_targets(
+    model: Model,
+    data: StudyData,
+    parts: Sequence[str],
+    *,
+    targets: _Targets,
+    device: str,
+) -> dict[str, dict[str, Any]]:
+    """Records of the parts of targets that a model lacks."""
+    network = cache(partial(model.load, device))  # loads it at the first call
+    config = config_from(model.facts)
+    # Measures of unlabelled images take logits; the identity stands for the network.
+    inputs: dict[str, Any] = {"network": nn.Identity()}
+    if config.rule3_split == "holdout":
+        holdout = images_of_run(data, config)[1]
+        logits = logits_of(network(), holdout.images, device)
+        inputs["holdout_logits"] = logits.half()
+        inputs["holdout_labels"] = holdout.labels
+    records = {}
+    for part in parts:
+        record = {}
+        images = data.test.images
+        if part == _part(""):
+            record = targets.test.record(TEST_IMAGES, model.model_id)
+        else:
+            images = targets.shifted(data, part.removeprefix("target-"))
+        if "logits" in record:  # a published record has predicted classes only
+            logits = torch.from_numpy(record["logits"])
+        else:
+            logits = logits_of(network(), images, device)
+        inputs["target_logits"] = logits.half()
+        scores, _ = evidence.score(
+            targets.measures,
+            inputs,
+            targets.settings,
+            from_outside=targets.from_outside,
+        )
+        is_right = logits.argmax(1) == data.test.labels
+        accuracy = {"measure": [ACCURACY], "value": [float(is_right.double().mean())]}
+        records[part] = {"scores": pd.concat([scores, pd.DataFrame(accuracy)])}
+    return records
+
+
+def target_accuracies(
+    records: Records, models: pd.DataFrame, shifts: Sequence[str]
+) -> pd.DataFrame:
+    """Add the accuracy on each target to a table of models.
+
+    Args:
+        records: of ``on_targets``.
+        models: a row per model.
+        shifts: names of the targets.
+
+    Returns:
+        The table with a column test_accuracy@<shift> for each, fractions; NaN for a
+        model without a record.
+    """
+    table = models.copy()
+    for shift in shifts:
+        scores = records.scores(_part(shift))
+        accuracies = scores[scores["measure"] == ACCURACY].set_index("model_id")
+        table[at("test_accuracy", shift)] = table["model_id"].map(accuracies["value"])
+    return table
+
+
+def scores_on_targets(
+    records: Records, models: pd.DataFrame, shifts: Sequence[str]
+) -> pd.DataFrame:
+    """Predicted and true accuracy of every model on every target.
+
+    Args:
+        records: of ``on_targets``.
+        models: of ``target_accuracies``.
+        shifts: names of the targets.
+
+    Returns:
+        A row per target and model, "test images" first: model_id, cell (its
+        configuration), kind, architecture, target, test_accuracy (of the target), and
+        the measures.
+    """
+    facts = models[["model_id", CONFIGURATION, "kind", "architecture"]]
+    tables = []
+    for shift in ("", *shifts):
+        table = facts.assign(target=shift or PLAIN_TARGET)
+        table["test_accuracy"] = models[at("test_accuracy", shift)]
+        scores = records.scores(_part(shift))
+        tables.append(with_measures(table, scores))
+    return pd.concat(tables, ignore_index=True)
+
+
+def accuracies_under_transforms(
+    store: Store,
+    models: Sequence[Model],
+    data: StudyData,
+    seed: int,
+    ranges: str = "cifar10",
+) -> pd.DataFrame:
+    """Accuracy of each model on test images under random transforms.
+
+    Each image has a random magnitude of the transform; Schiff et al. 2021, Table 2.
+
+    Args:
+        store: of the study.
+        models: of the study.
+        data: its images.
+        seed: of the magnitudes.
+        ranges: of the magnitudes, see ``transforms.transforms_of``.
+
+    Returns:
+        A row per model: model_id, and fractions "test accuracy under <transform>".
+        Models that neither can be loaded here nor have records are left out.
+    """
+    parts = {"invariance": {"data": data.fingerprint, "seed": seed, "ranges": ranges}}
+    compute = partial(_under_transforms, seed=seed, ranges=ranges, device=store.device)
+    records = store.each(models, parts, compute, needed=False)
+    scores = records.scores("invariance")
+    wide = scores.pivot(index="model_id", columns="measure", values="value")
+    return wide.rename(columns=lambda name: f"test accuracy under {name}").reset_index()
+
+
+def _under_transforms(
+    model: Model,
+    data: StudyData,
+    parts: Sequence[str],
+    *,
+    seed: int,
+    ranges: str,
+    device: str,
+) -> dict[str, dict[str, Any]]:
+    classifier = Classifier(
+        model.load(device), resnet.normalise_images, device, batch_size=64
+    )
+    accuracies = transforms.accuracies_at_random_magnitudes(
+        classifier,
+        data.test.images.to(device),
+        data.test.labels.to(device),
+        transforms.transforms_of(ranges),
+        seed,
+    )
+    scores = pd.DataFrame(accuracies.items(), columns=["measure", "value"])
+    return {"invariance": {"scores": scores}}
+
+
+# Predictor to its measure and direction: +1 when a larger value promises a higher
+# accuracy under the perturbation.
+PREDICTORS = {
+    "accuracy under augmentation": ("accuracy_under_augmentation", 1),
+    "mean of the curve": ("curve_mean", 1),
+    "Gi-score": ("gi_score", -1),
+}
+
+
+def invariance_table(
+    table: pd.DataFrame, axes: list[str], *, draws: int, seed: int
+) -> pd.DataFrame:
+    """Correlation of predictors from training images with accuracy under transforms.
+
+    Args:
+        table: a row per model, with measures of the family "perturbation" and columns
+            of ``accuracies_under_transforms``.
+        axes: hyperparameters that were varied.
+        draws: of the bootstrap.
+        seed: of the draws.
+
+    Returns:
+        A row per perturbation and predictor. direction is the sign that a predictor
+        promises; kendall, with its interval, is that of the raw predictor; information
+        is 100 times the conditional mutual information, NaN without ``axes``.
+    """
+    rows = []
+    for transform, predictor in product(transforms.TRANSFORMS, PREDICTORS):
+        measure, direction = PREDICTORS[predictor]
+        column = registry.MEASURES[measure].column(transform)
+        models = table.assign(
+            predictor=table[column].astype(float),
+            target=table[f"test accuracy under {transform}"].astype(float),
+        )
+        models = models[np.isfinite(models[["predictor", "target"]]).all(axis=1)]
+        bootstrap = Bootstrap(models, draws=draws, seed=seed)
+        tau = correlate(bootstrap, ["predictor"], "target", statistic=kendall).iloc[0]
+        information = np.nan
+        if axes and len(models):
+            # Information is on the order of losses, so the accuracy is negated.
+            losses = -models[["target"]].to_numpy().T
+            information = conditional_information(
+                models, ["predictor"], axes, losses
+            ).item()
+        row = {
+            "perturbation": transform,
+            "predictor": predictor,
+            "direction": direction,
+            "n": len(models),
+            "kendall": tau["r"],
+            "kendall_low": tau["low"],
+            "kendall_high": tau["high"],
+            "information": 100 * information,
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# Columns of ``prediction_errors``.
+ERROR_COLUMNS = (
+    "target",
+    "measure",
+    "title",
+    "n",
+    "r",
+    "r_low",
+    "r_high",
+    "error_points",
+    "bias_points",
+)
+
+
+def prediction_errors(
+    scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int
+) -> pd.DataFrame:
+    """Correlation and error of measures of unlabelled images, on each target.
+
+    Args:
+        scores: of ``scores_on_targets``.
+        titles: of the measures, by column.
+        draws: of the bootstrap.
+        seed: of the draws.
+
+    Returns:
+        A row per target and measure: n models; r with the accuracy on the target and
+        its interval; error_points and bias_points, mean absolute and mean error of
+        measures that estimate this accuracy, NaN for others. No row without scores.
+    """
+    if scores.empty:
+        return pd.DataFrame(columns=ERROR_COLUMNS)
+    tables = []
+    for target, models in scores.groupby("target", sort=False):
+        names = [name for name in titles if name in models]
+        bootstrap = Bootstrap(models, draws=draws, seed=seed)
+        r = correlate(bootstrap, names, "test_accuracy")
+        points = 100 * models[names].sub(models["test_accuracy"], axis=0)
+        points[points.columns.intersection([_ONLY_RANKS])] = np.nan
+        columns = {
+            "target": target,
+            "measure": names,
+            "title": [titles[name] for name in names],
+            "n": models[names].notna().sum().to_numpy(),
+            "r": r["r"],
+            "r_low": r["low"],
+            "r_high": r["high"],
+            "error_points": points.abs().mean().to_numpy(),
+            "bias_points": points.mean().to_numpy(),
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)

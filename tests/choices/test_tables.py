@@ -1,0 +1,300 @@
+"""Correlations under other choices: against plain statistics, and beside the paper's."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import pearsonr
+
+from helpers.cams import localize
+from helpers.choices import tables
+from helpers.choices.compute import ATTRIBUTED
+from helpers.scores.models import Model
+from helpers.scores.store import Store
+from helpers.statistics.correlate import Bootstrap
+from helpers.statistics.published import published_table
+from helpers.statistics.reliability import reliability
+
+PAPER = {
+    "part": "closed",
+    "measure": "iou",
+    "method": "grad_cam",
+    "formula": "correct",
+    "layer": "layer4",
+    "class_used": "predicted",
+    "annotation": "boxes",
+    "image_size": 32,
+    "subset": "all",
+}
+
+
+@pytest.fixture
+def models():
+    random = np.random.default_rng(0)
+    number = np.arange(30)
+    return pd.DataFrame(
+        {
+            "model_id": [f"m{k:02d}" for k in number],
+            "architecture": np.where(number % 3, "resnet18", "resnet34"),
+            "cell": number // 2,
+            "gap": random.uniform(0.1, 0.9, 30),
+            "train_accuracy": random.uniform(0.81, 1, 30),
+        }
+    )
+
+
+@pytest.fixture
+def bootstrap(models):
+    return Bootstrap(models, draws=100, seed=0)
+
+
+def rows_of(models, seed, **keys):
+    """A choice at two thresholds; IoU falls with the gap at the first, rises at the other."""
+    random = np.random.default_rng(seed)
+    images = 9 if keys.get("part") == "sampled" else 100
+    tables_of = []
+    for threshold, slope in ((0.1, -0.3), (0.5, 0.3)):
+        noise = random.normal(0, 0.02, len(models))
+        value = 0.5 + slope * (models["gap"] - 0.5) + noise
+        columns = {"model_id": models["model_id"], "value": value, "n": images}
+        columns["threshold"] = threshold
+        tables_of.append(pd.DataFrame(columns))
+    return pd.concat(tables_of).assign(**PAPER | keys)
+
+
+@pytest.fixture
+def scores(models):
+    few = {"part": "sampled"}
+    choices = [
+        {},
+        {"annotation": "grab_cut", "n": 90},
+        {"class_used": "true"},
+        {"subset": "wrong"},
+        {"method": "grad_cam_plus_plus"},
+        {"method": "grad_cam_plus_plus", "formula": "torchcam"},
+        {"method": "grad_cam_plus_plus", **few},
+        {"method": "smooth_grad_cam_plus_plus", "formula": "torchcam", **few},
+        {"method": "eigen_cam", "class_used": "none", **few},
+        *(
+            {"method": method, "layer": layer, **few}
+            for layer, method in itertools.product(
+                ("layer1", "layer4"), ("grad_cam", "layer_cam")
+            )
+        ),
+        {"image_size": 16, **few},
+    ]
+    rows = [rows_of(models, seed, **keys) for seed, keys in enumerate(choices)]
+    return pd.concat(rows, ignore_index=True)[["model_id", *tables.KEYS, "n", "value"]]
+
+
+def values_of(models, scores, **keys):
+    keys = PAPER | {"threshold": 0.1} | keys
+    chosen = scores[(scores[list(keys)] == pd.Series(keys)).all(axis=1)]
+    return chosen.set_index("model_id")["value"].reindex(models["model_id"]).to_numpy()
+
+
+def test_each_choice_has_its_own_correlation_and_a_missing_model_is_dropped(
+    models, bootstrap, scores
+):
+    is_lost = (scores["model_id"] == "m03") & (scores["method"] == "grad_cam")
+    table = tables.by_choice(bootstrap, scores[~is_lost])
+    assert len(table) == len(scores) / len(models)
+    paper = tables.paper_choice(table, 0.1).iloc[0]
+    kept = models["model_id"] != "m03"
+    x = values_of(models, scores)
+    r = pearsonr(x[kept], models["gap"][kept]).statistic
+    assert paper["pearson_r"] == pytest.approx(r)
+    assert (paper["n"], paper["cells"], paper["images"]) == (29, 15, 100)
+    assert paper["mean"] == pytest.approx(x[kept].mean())
+    assert paper["ci_low"] <= paper["pearson_r"] <= paper["ci_high"] < 0
+    other = tables.paper_choice(table, 0.5).iloc[0]
+    assert other["pearson_r"] > 0
+
+
+def test_a_mean_over_a_handful_of_images_is_left_out(models, bootstrap, scores):
+    few = scores["model_id"].isin(["m00", "m01"]) & (scores["subset"] == "wrong")
+    scores = scores.assign(n=scores["n"].mask(few, tables.FEWEST_IMAGES - 1))
+    table = tables.by_choice(bootstrap, scores).set_index("subset")
+    assert set(table.loc["wrong", "n"]) == {28}
+    assert set(table.loc["all", "n"]) == {30}
+
+
+def test_intervals_draw_scored_images_only_where_they_are_given(
+    models, bootstrap, scores
+):
+    iou = values_of(models, scores)
+    noise = np.random.default_rng(1).normal(0, 0.3, (len(models), 40))
+    of_images = iou[:, None] + noise - noise.mean(1, keepdims=True)
+    overlaps = scores[scores["threshold"] == 0.1]
+    given = {("closed", "grad_cam_plus_plus", "torchcam"): of_images}
+    with_images = tables.by_choice(bootstrap, overlaps[:30], {(*_WAY,): of_images})
+    without = tables.by_choice(bootstrap, overlaps[:30], given)
+    widths = [
+        (table["ci_high"] - table["ci_low"]).iloc[0] for table in (with_images, without)
+    ]
+    assert widths[0] > 1.2 * widths[1]
+
+
+_WAY = ("closed", "grad_cam", "correct")
+
+
+def test_table6_compares_on_the_same_images_beside_the_paper(models, bootstrap, scores):
+    overlaps = tables.iou_of_boxes(scores, 0.1)
+    table = tables.cam_methods(bootstrap, overlaps, [0.95, 0.8], {})
+    ways = table.drop_duplicates(["method", "formula", "images"])
+    # Closed forms on all images, then the others, beside Grad-CAM on the same few.
+    assert ways[["method", "images"]].apply(tuple, axis=1).tolist() == [
+        ("grad_cam", 100),
+        ("grad_cam_plus_plus", 100),
+        ("grad_cam_plus_plus", 100),
+        ("smooth_grad_cam_plus_plus", 9),
+        ("eigen_cam", 9),
+        ("grad_cam", 9),
+    ]
+    theirs = published_table("du2024_table6").set_index(["method", "threshold"])
+    for row in table.itertuples():
+        key = (row.method, row.above)
+        if row.architecture == "resnet18" and key in theirs.index:
+            assert row.published_r == theirs.loc[key, "pearson_r"]
+        else:
+            assert np.isnan(row.published_r)
+    is_total = (table["architecture"] == "Total") & (table["above"] == 0.8)
+    row = table[is_total & (table["method"] == "grad_cam")].iloc[0]
+    r = pearsonr(values_of(models, scores), models["gap"]).statistic
+    assert row["pearson_r"] == pytest.approx(r)
+    titles = tables.titles(table[is_total])
+    assert titles[2] == "Grad-CAM++ by torchcam, 100 images"
+
+
+def test_table7_stands_beside_the_paper(models, bootstrap, scores):
+    grad_cam = scores[
+        (scores["part"] == "closed")
+        & (scores["method"] == "grad_cam")
+        & (scores["class_used"] == "predicted")
+        & (scores["subset"] == "all")
+        & (scores["threshold"] == 0.1)
+    ]
+    table = tables.annotations(bootstrap, grad_cam, [0.8])
+    ours = table[table["architecture"] == "resnet18"].set_index("method")
+    theirs = published_table("du2024_table7").query("threshold == 0.8")
+    theirs = theirs.set_index("method")["pearson_r"]
+    assert ours["published_r"].to_dict() == {
+        "annotated_boxes": theirs["annotated_boxes"],
+        "grab_cut": theirs["saliency_masks"],
+    }
+    total = table[table["architecture"] == "Total"].set_index("method")
+    x = values_of(models, scores, annotation="grab_cut")
+    r = pearsonr(x, models["gap"]).statistic
+    assert total.loc["grab_cut", "pearson_r"] == pytest.approx(r)
+
+
+def test_a_choice_that_differs_in_one_thing_is_named_by_it(bootstrap, scores):
+    table = tables.by_choice(bootstrap, scores)
+    paper = tables.paper_choice(table, 0.1).iloc[0]
+    changed = tables.changed(table, paper)
+    at_paper = table["threshold"] == 0.1
+    named = changed[at_paper].groupby(changed[at_paper]).size().to_dict()
+    assert named == {
+        # The paper's choice, Grad-CAM on the sample (its part is no choice), and
+        # Layer-CAM at layer1, which differs in two things.
+        "": 3,
+        "CAM method": 6,
+        "annotation": 1,
+        "class, or images": 2,
+        "layer": 1,
+        "size of the images": 1,
+    }
+    is_same_way = (table[list(PAPER)] == pd.Series(PAPER)).all(axis=1)
+    assert changed[is_same_way].tolist() == ["", "threshold of the map"]
+
+
+def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, scores):
+    trained = Bootstrap(models.assign(iou=values_of(models, scores)), draws=100)
+    random = np.random.default_rng(1)
+    networks = pd.DataFrame(random.normal(size=(40, 2)), columns=["gap", "iou"])
+    networks = networks.assign(
+        model_id=[f"u{number}" for number in range(40)],
+        architecture=["resnet18", "resnet34"] * 20,
+        train_accuracy=0.2,
+        test_accuracy=0.2,
+    )
+    table = tables.validity(networks, trained).set_index("architecture")
+    assert table["n"].tolist() == [20, 20, 40]
+    r = pearsonr(networks["iou"], networks["gap"]).statistic
+    assert table.loc["Total", "pearson_r"] == pytest.approx(r)
+    assert table["trained_n"].tolist() == [20, 10, 30]
+    # An interval that merely contains 0 does not show that there is no correlation.
+    assert table.loc["Total", "verdict"] == "cannot tell"
+    theirs = published_table("du2024_table5").set_index("architecture")["pearson_r"]
+    # Fifty networks of each architecture; the paper has four.
+    for name, freedom in (("resnet18", 50 - 3), ("Total", 4 * 50 - 3)):
+        ends = table.loc[name, ["published_low", "published_high"]].astype(float)
+        distance = np.arctanh(ends) - np.arctanh(theirs[name])
+        half_width = 1.96 / np.sqrt(freedom)
+        assert distance.tolist() == pytest.approx([-half_width, half_width])
+
+
+def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_path):
+    random = np.random.default_rng(0)
+    slopes = {"grad_cam": 1, "saliency": 0.02, "occlusion": -1}
+    costs = pd.DataFrame({"method": list(slopes), "measure": "seconds", "value": 0.5})
+    networks = [Model(name, load=None) for name in models["model_id"]]
+    gaps = models.set_index("model_id")["gap"]
+    store = Store(tmp_path, lambda: None, jobs=1)
+    for network in networks:
+        record = {"scores": costs}
+        for method, slope in slopes.items():
+            values = -slope * gaps[network.model_id] + 0.01 * random.normal(size=40)
+            for measure in localize.LESS_CHANCE:
+                record[f"{measure}, {method}"] = values.astype(np.float32)
+        store.write(network, ATTRIBUTED, {}, record)
+    records = store.records(networks, {ATTRIBUTED: {}})
+    table = tables.attributions_compared(Bootstrap(models, draws=100), records)
+    assert table["measure"].unique().tolist() == list(localize.LESS_CHANCE)
+    rows = table[table["measure"] == "pointing_game"].set_index("method")
+    of_images = records.of_images(ATTRIBUTED)
+    for method in slopes:
+        values = of_images[f"pointing_game, {method}"]
+        r = pearsonr(values.mean(1), models["gap"]).statistic
+        assert rows.loc[method, "pearson_r"] == pytest.approx(r, rel=1e-4)
+        assert rows.loc[method, "reliability"] == pytest.approx(reliability(values))
+        assert rows.loc[method, ["images", "n"]].tolist() == [40, 30]
+    minus = ["minus_cam", "minus_cam_low", "minus_cam_high"]
+    assert rows.loc["grad_cam", minus].tolist() == [0, 0, 0]
+    difference = rows.loc["occlusion", "pearson_r"] - rows.loc["grad_cam", "pearson_r"]
+    assert rows.loc["occlusion", "minus_cam"] == pytest.approx(difference)
+    assert rows.loc["occlusion", "minus_cam_low"] > 1.5
+
+
+def test_shifts_of_pairs_that_differ_in_labels_alone():
+    random = np.random.default_rng(0)
+    n = 20
+    right = pd.DataFrame(
+        {
+            "cell": [f"c{k}" for k in range(n)],
+            "rate": range(n),
+            "label_noise": 0.0,
+            "gap": random.normal(size=n),
+        }
+    )
+    right["follows"] = -2 * right["gap"] + 0.01 * random.normal(size=n)
+    right["turns"] = right["gap"] + 0.01 * random.normal(size=n)
+    right["flat"] = 1.0
+    wrong = right.assign(
+        label_noise=0.2,
+        gap=right["gap"] + 1,
+        follows=right["follows"] - 2,
+        turns=right["turns"] - 1,
+    )
+    measures = ["gap", "follows", "turns", "flat"]
+    both = Bootstrap(pd.concat([right, wrong], ignore_index=True), draws=200)
+    table = tables.shifts(both, measures, "label_noise", ["rate"]).set_index("measure")
+    assert table["n"].tolist() == [n] * 4
+    assert table["change"].tolist() == pytest.approx([1, -2, -1, 0])
+    assert table.loc["follows", "shift"] == pytest.approx(-2 / right["follows"].std())
+    r = pearsonr(right["follows"], right["gap"]).statistic
+    promised = r / right["gap"].std()
+    assert table.loc["follows", "promised"] == pytest.approx(promised)
+    assert table["kept"].fillna(-1).tolist() == [1, 1, 0, -1]
+    assert tables.shifts(Bootstrap(right), ["gap"], "label_noise", ["rate"]).empty

@@ -1,0 +1,270 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn import metrics
+
+from helpers.scores import classification
+from helpers.scores.models import Model
+from helpers.scores.store import Store
+
+SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
+FORMS = [
+    "average_precision_step",
+    "average_precision_eleven_point",
+    "average_precision_all_point",
+]
+
+# Four images of two classes; the last is called class 0 and is of class 1. Three more logits than needed stay out of the way.
+LOGITS, LABELS = [[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1, 1]
+
+
+@pytest.fixture
+def scene():
+    """Two hundred images of seven classes, better than chance; no two logits are equal."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 7, 200)
+    return rng.normal(size=(200, 7)) + 1.2 * np.eye(7)[labels], labels
+
+
+def by_loop(positive, scores):
+    """The three forms for distinct scores, image by image from the top."""
+    order = np.argsort(-scores)
+    hits, points = 0, []
+    for called, image in enumerate(order, 1):
+        hits += positive[image]
+        points.append((hits / called, hits / positive.sum()))
+    at_hits = [points[rank] for rank, image in enumerate(order) if positive[image]]
+    step = np.mean([precision for precision, _ in at_hits])
+    eleven = np.mean(
+        [max(p for p, r in points if 10 * r >= tenth - 1e-9) for tenth in range(11)]
+    )
+    envelope = np.mean(
+        [max(p for p, r in points if r >= recall) for _, recall in at_hits]
+    )
+    return step, eleven, envelope
+
+
+def test_average_precision_by_hand():
+    # From the top: wrong, right, right, wrong, right. P at the hits: 1/2, 2/3, 3/5; the best from there on: 2/3, 2/3, 3/5.
+    step, eleven_point, all_point = classification.average_precision(
+        [0, 1, 1, 0, 1], [5, 4, 3, 2, 1]
+    )
+    assert step == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3)
+    assert all_point == pytest.approx((2 / 3 + 2 / 3 + 3 / 5) / 3)
+    assert eleven_point == pytest.approx(
+        (7 * 2 / 3 + 4 * 3 / 5) / 11
+    )  # R = 2/3 serves 0 to 0.6
+    # Ten hits with a miss after the third: at R = 3/10 exactly, P is 1 still; "above" would take the 10/11 at the end.
+    found = classification.average_precision([1, 1, 1, 0, *[1] * 7], -np.arange(11))
+    assert found[1] == pytest.approx((4 * 1 + 7 * 10 / 11) / 11)
+
+
+@pytest.mark.parametrize("positives", [1, 3, 10, 40])
+def test_average_precision_equals_a_plain_loop(positives):
+    rng = np.random.default_rng(positives)
+    positive = rng.permutation(np.arange(80) < positives)
+    scores = rng.normal(size=80) + positive
+    assert classification.average_precision(positive, scores) == pytest.approx(
+        by_loop(positive, scores), rel=1e-12
+    )
+
+
+def test_average_precision_of_perfect_worst_and_tied():
+    positive = np.arange(6) < 2
+    assert classification.average_precision(positive, -np.arange(6)) == (1, 1, 1)
+    # Last of six: P = 1/5 and 1/3, and the best from there on 1/3; no point at R = 0 of P = 1 lifts the envelope.
+    assert classification.average_precision(positive, np.arange(6)) == pytest.approx(
+        ((1 / 5 + 1 / 3) / 2, 1 / 3, 1 / 3)
+    )
+    assert classification.average_precision(positive, np.zeros(6)) == pytest.approx(
+        (1 / 3, 1 / 3, 1 / 3)
+    )
+
+
+def test_scores_are_the_log_odds_of_the_softmax(scene):
+    p = softmax(scene[0], axis=1)
+    np.testing.assert_allclose(
+        classification.one_vs_rest_scores(scene[0]),
+        np.log(p / (1 - p)),
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+def test_scores_stay_apart_where_the_softmax_is_1():
+    logits = np.array([[50.0, 0.0], [60.0, 0.0], [1000.0, 0.0]])
+    assert (softmax(logits, axis=1)[:, 0] == 1).all()
+    assert classification.one_vs_rest_scores(logits)[:, 0].tolist() == [50, 60, 1000]
+
+
+def test_per_class_by_hand():
+    table = classification.per_class_metrics(LOGITS, LABELS, ["cat", "dog"])
+    expected = {
+        "n": [2, 2],
+        "precision": [2 / 3, 1],
+        "recall": [1, 0.5],
+        "f1": [0.8, 2 / 3],
+    }
+    expected |= {
+        FORMS[0]: [(1 / 2 + 2 / 3) / 2, (1 + 2 / 4) / 2],
+        FORMS[1]: [2 / 3, (6 * 1 + 5 / 2) / 11],
+    }
+    expected |= {FORMS[2]: [2 / 3, (1 + 1 / 2) / 2], "auc": [0.5, 0.5]}
+    pd.testing.assert_frame_equal(
+        table.set_index("class"),
+        pd.DataFrame(expected, ["cat", "dog"]),
+        rtol=1e-12,
+        check_names=False,
+    )
+
+
+def test_summary_equals_scikit_learn_on_softmax(scene):
+    logits, labels = scene
+    p, predicted = softmax(logits, axis=1), logits.argmax(1)
+    found = classification.summary_metrics(logits, labels)
+    macro = metrics.precision_recall_fscore_support(labels, predicted, average="macro")[
+        :3
+    ]
+    expected = [
+        metrics.accuracy_score(labels, predicted),
+        metrics.top_k_accuracy_score(labels, p, k=5),
+        *macro,
+    ]
+    assert [found[name] for name in SUMMARY] == pytest.approx(expected)
+    assert found["macro_auc"] == pytest.approx(
+        metrics.roc_auc_score(labels, p, multi_class="ovr")
+    )
+    assert found["mean_average_precision_step"] == pytest.approx(
+        metrics.average_precision_score(labels, p, average="macro")
+    )
+    assert found["cross_entropy"] == pytest.approx(metrics.log_loss(labels, p))
+    forms = np.mean([by_loop(labels == k, p[:, k]) for k in range(7)], axis=0)
+    assert [found[f"mean_{form}"] for form in FORMS] == pytest.approx(forms)
+    assert (found["n"], found["classes_absent"], found["classes_never_predicted"]) == (
+        200,
+        0,
+        0,
+    )
+
+
+def test_a_perfect_network_scores_1_and_a_constant_one_as_chance():
+    labels = np.arange(12) % 6
+    perfect = classification.summary_metrics(40 * np.eye(6)[labels], labels)
+    assert all(
+        perfect[name] == 1
+        for name in [*SUMMARY, "macro_auc", *(f"mean_{form}" for form in FORMS)]
+    )
+    constant = classification.summary_metrics(np.zeros((12, 6)), labels)
+    assert constant["top1"] == pytest.approx(1 / 6)
+    assert constant["top5"] == pytest.approx(
+        5 / 6
+    )  # the first five classes hold the first, which is top1
+    assert constant["macro_auc"] == 0.5
+    assert constant["cross_entropy"] == pytest.approx(np.log(6))
+    assert constant["macro_precision"] == pytest.approx(
+        1 / 6
+    )  # of the one class that is predicted
+    assert constant["classes_never_predicted"] == 5
+    tied = classification.summary_metrics(
+        np.zeros((10, 9)), [0] * 9 + [8]
+    )  # the first of equal classes is predicted
+    assert (tied["top1"], tied["top5"]) == (0.9, 0.9)
+
+
+def test_an_absent_class_is_nan_and_counted_and_in_no_mean(scene):
+    logits, labels = scene[0], np.where(scene[1] == 2, 3, scene[1])
+    table = classification.per_class_metrics(logits, labels, list("abcdefg"))
+    assert (
+        logits.argmax(1) == 2
+    ).any()  # its precision would be 0, which would speak of a class that was never asked for
+    assert table.loc[2].isna().tolist() == [False, False, *[True] * 7]
+    assert table.drop(2).notna().all(axis=None)
+    found = classification.summary_metrics(logits, labels)
+    assert found["classes_absent"] == 1
+    assert found["macro_recall"] == pytest.approx(
+        metrics.recall_score(
+            labels, logits.argmax(1), labels=[0, 1, 3, 4, 5, 6], average="macro"
+        )
+    )
+
+
+def test_a_class_never_predicted_has_no_precision_and_an_f1_of_0():
+    table = classification.per_class_metrics(
+        [[1, 0, -9], [0, 1, -9], [1, 0, -8]], [0, 1, 2], ["a", "b", "c"]
+    )
+    assert table["precision"].isna().tolist() == [False, False, True]
+    assert table.loc[2, ["recall", "f1"]].tolist() == [0, 0]
+    assert table.loc[2, FORMS].tolist() == [1, 1, 1]  # its ranking is right
+
+
+def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
+    logits, labels = scene
+    values = {
+        "first": logits,
+        "second": -logits,
+        "broken": np.full_like(logits, np.nan),
+    }
+    networks = [Model(name, lambda device: None) for name in (*values, "absent")]
+
+    def compute(model, shared, parts):
+        record = {"logits": values[model.model_id].astype(np.float32)}
+        if np.isfinite(record["logits"]).all():
+            metrics = classification.summary_metrics(record["logits"], labels)
+            scores = pd.DataFrame(metrics.items(), columns=["measure", "value"])
+            record["scores"] = scores
+        return {"test_logits": record}
+
+    store = Store(tmp_path, lambda: None, jobs=1)
+    store.each(networks[:3], {"test_logits": {}}, compute)
+    records = store.records(networks, {"test_logits": {}})
+    table = classification.metrics_of_models(records)
+    assert table["model"].tolist() == ["first", "second"]
+    expected = classification.summary_metrics(-logits.astype(np.float32), labels)
+    assert table.iloc[1].drop("model").to_dict() == pytest.approx(expected)
+    right = classification.correct(records, torch.tensor(labels))
+    assert right[:2].mean(1).tolist() == pytest.approx(table["top1"].tolist())
+    assert np.isnan(right[3]).all()
+
+
+def test_calibration_errors_are_those_of_torchmetrics_and_by_hand(scene):
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    logits, labels = scene
+    probabilities = torch.tensor(logits, dtype=torch.float64).softmax(1)
+    expected = multiclass_calibration_error(
+        probabilities, torch.tensor(labels), logits.shape[1], n_bins=15
+    )
+    found = classification.summary_metrics(logits, labels)
+    assert found["expected_calibration_error"] == pytest.approx(float(expected))
+    one_hot = torch.nn.functional.one_hot(torch.tensor(labels), logits.shape[1])
+    brier = (probabilities - one_hot).square().sum(1).mean()
+    assert found["brier_score"] == pytest.approx(float(brier))
+    # Of 30 images 15 bins hold two each: 0.9 less half right is 0.4 in every one.
+    errors = classification.calibration_errors([0.9] * 30, [True, False] * 15)
+    assert errors["adaptive_calibration_error"] == pytest.approx(0.4)
+    sure = classification.calibration_errors([1.0] * 3, [True] * 3)
+    assert set(sure.values()) == {0.0}
+
+
+def test_break_even_by_hand_at_ties_and_by_counting(scene):
+    true, scores = classification.decisions(LOGITS, LABELS)
+    assert classification.break_even_point(true[:, 0], scores[:, 0]) == 0.5
+    assert (
+        classification.break_even_point(true.ravel(), scores.ravel()) == 0.75
+    )  # pooled, it is the accuracy here
+    assert classification.break_even_point(
+        np.arange(8) < 2, np.zeros(8)
+    ) == pytest.approx(2 / 8)  # the share of the class
+    for positive, score in zip(
+        *(found.T for found in classification.decisions(*scene)), strict=True
+    ):
+        assert classification.break_even_point(positive, score) == pytest.approx(
+            positive[np.argsort(-score)][: positive.sum()].mean()
+        )
+
+
+def test_a_class_without_images_is_absent_not_never_predicted():
+    summary = classification.summary_metrics(np.eye(2, 3), [0, 1])
+    assert (summary["classes_absent"], summary["classes_never_predicted"]) == (1, 0)

@@ -1,0 +1,256 @@
+"""Networks are measured once, on the same images; a measure of a cell like any other."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+
+import nbformat
+import numpy as np
+import pandas as pd
+import papermill
+import pytest
+
+from helpers.data.images import images_of_study
+from helpers.files import PROJECT_ROOT
+from helpers.measures import evidence, registry
+from helpers.measures.evidence import MeasureSettings
+from helpers.scores import measuring
+from helpers.scores.models import models_of
+from helpers.scores.scoring_set import scoring_set
+from helpers.scores.store import NOT_RECORDED, Store
+from helpers.study import Study
+
+SETTINGS = MeasureSettings()
+FAMILIES = ["localization", "prediction"]
+CELL = """
+from helpers.measures.evidence import provides
+from helpers.measures.registry import measure
+
+POWER = 2
+
+def powered(values):
+    return values**POWER
+
+@provides
+def largest(probabilities):
+    return probabilities.amax(1)
+
+@measure("prediction", 1, "this notebook")
+def squared_confidence(largest):
+    \"\"\"Mean of the squared largest probability.\"\"\"
+    return float(powered(largest).mean())
+"""
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """Lists of measures and providers that a test may add to."""
+    monkeypatch.setattr(registry, "MEASURES", dict(registry.MEASURES))
+    monkeypatch.setattr(evidence, "PROVIDERS", dict(evidence.PROVIDERS))
+
+
+@pytest.fixture(scope="module")
+def scored_on(study):
+    return scoring_set(study.table, study.data)
+
+
+@pytest.fixture(scope="module")
+def records(study, scored_on):
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
+    models = models_of(study.work, study.table, study.data)
+    return measuring.score(store, models, FAMILIES, SETTINGS, scored_on)
+
+
+def test_models_of_different_training_size_are_scored_on_the_same_images(
+    study, records, scored_on
+):
+    joined = measuring.with_measures(study.table, records.scores())
+    scored = joined[joined["snapshot"] != "none"]
+    assert scored["images_scored"].tolist() == [len(scored_on.rows)] * 2
+    assert scored["whole_image_floor"].nunique() == 1
+    assert joined.loc[joined["snapshot"] == "none", "iou"].isna().all()
+
+
+def test_scores_are_the_means_of_the_values_of_single_images(study, records, scored_on):
+    networks = study.table[study.table["snapshot"] != "none"]
+    joined = measuring.with_measures(networks, records.scores())
+    for family in FAMILIES:
+        values = records.of_images(family)
+        right = values["correct"].mean(1)
+        np.testing.assert_allclose(right, joined["training_accuracy"])
+        for name in set(values) & set(joined) - {"mask_area"}:
+            assert values[name].shape == (2, len(scored_on.rows))
+            means = np.nanmean(values[name], axis=1)
+            np.testing.assert_allclose(means, joined[name], atol=2e-3, err_msg=name)
+
+
+def test_what_is_stored_is_not_computed_again(study, records, scored_on, monkeypatch):
+    def fail(*args, **options):
+        pytest.fail("computed again")
+
+    monkeypatch.setattr(evidence, "score", fail)
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
+    models = models_of(study.work, study.table, study.data)
+    again = measuring.score(store, models, FAMILIES, SETTINGS, scored_on)
+    pd.testing.assert_frame_equal(again.scores(), records.scores())
+
+
+def test_a_setting_decides_the_families_that_read_it_and_no_others(scored_on):
+    for change, family, differs in (
+        ({"flatness_draws": 3}, "localization", False),
+        ({"cam_threshold": 0.5}, "localization", True),
+        ({"cam_threshold": 0.5}, "prediction", False),
+        ({"cam_cut": "quantile"}, "localization", True),
+        ({"batch_size": 7}, "prediction", False),
+        ({"flatness_draws": 3}, "flatness", True),
+        ({"seed": 3}, "perturbation", True),
+    ):
+        other = replace(SETTINGS, **change)
+        decisive = measuring.settings_of(family, SETTINGS, scored_on)
+        changed = measuring.settings_of(family, other, scored_on)
+        assert (decisive != changed) == differs, (change, family)
+
+
+def test_every_setting_that_a_measure_reads_decides_its_family():
+    """A setting that is left out would leave values of other settings in place."""
+    inputs = {*evidence.INPUTS, "batch_size"}
+    names = set(MeasureSettings.__dataclass_fields__) - inputs
+    for family, decisive in measuring.DECISIVE.items():
+        measures = registry.measures_of_families([family])
+        read = evidence.transitive_needs(item.name for item in measures) & names
+        of_pass = {"cam_method"}  # that the pass makes maps for localization alone
+        assert read - of_pass <= set(decisive), family
+
+
+def test_other_processes_get_a_cells_measure_and_it_is_not_stored(
+    lists, study, tmp_path
+):
+    """Of the module ``__main__``, which other processes have without the cell."""
+    exec(CELL, {"__name__": "__main__"})
+    for name in ("cache", "data.json", "runs"):
+        (tmp_path / name).symlink_to(study.work / name)
+    models = models_of(tmp_path, study.table, study.data)
+    asked = (models, ["prediction"], SETTINGS, scoring_set(study.table, study.data))
+    store = Store(tmp_path, partial(images_of_study, tmp_path), jobs=2)
+    scores = measuring.score(store, *asked).scores()
+    of_cell = scores[scores["measure"] == "squared_confidence"]
+    assert len(of_cell) == 2 and of_cell["value"].between(1 / 9, 1).all()
+    table = pd.read_parquet(tmp_path / "scores")
+    assert "squared_confidence" not in set(table["measure"])
+    joined = measuring.with_measures(study.table, scores)
+    assert joined["squared_confidence"].notna().sum() == 2
+
+
+def test_a_model_that_fails_is_named_and_the_others_are_kept(study, tmp_path):
+    for name in ("cache", "data.json"):
+        (tmp_path / name).symlink_to(study.work / name)
+    first, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
+    shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
+    models = models_of(tmp_path, study.table, study.data)
+    store = Store(tmp_path, lambda: study.data, jobs=1)
+    scored_on = scoring_set(study.table, study.data)
+    message = rf"1 of 2 failed; the others .* {first}@stop: FileNotFoundError"
+    with pytest.raises(RuntimeError, match=message):
+        measuring.score(store, models, ["prediction"], SETTINGS, scored_on)
+    assert [path.stem for path in tmp_path.glob("scores/*.parquet")] == [
+        f"{second}@stop"
+    ]
+
+
+@pytest.mark.nightly
+def test_a_notebook_with_a_measure_in_a_cell_is_scored_with_two_processes(
+    study, tmp_path
+):
+    """As papermill runs a notebook; the mean of its square is what the cell says."""
+    asks = f"""
+from functools import partial
+from pathlib import Path
+from helpers.data.images import images_of_study
+from helpers.measures.evidence import MeasureSettings
+from helpers.scores import measuring, models, scoring_set, store
+from helpers.training import catalogue
+
+work = Path({str(study.work)!r})
+data = images_of_study(work)
+table = catalogue.read_catalogue(work)
+shelf = store.Store(work, partial(images_of_study, work), jobs=2)
+scores = measuring.score(
+    shelf,
+    models.models_of(work, table, data),
+    ["prediction"],
+    MeasureSettings(),
+    scoring_set.scoring_set(table, data),
+).scores()
+scores.query("measure == 'squared_confidence'")["value"].tolist()
+"""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in (CELL, asks)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, tmp_path / "cell.ipynb")
+    executed = papermill.execute_notebook(
+        tmp_path / "cell.ipynb",
+        tmp_path / "executed.ipynb",
+        cwd=PROJECT_ROOT,
+        progress_bar=False,
+    )
+    values = eval(executed.cells[-1].outputs[-1]["data"]["text/plain"])
+    assert len(values) == 2 and all(1 / 9 <= value <= 1 for value in values)
+
+
+def test_a_cell_that_runs_again_replaces_its_measure_and_no_other(lists):
+    def entered(name, value):
+        namespace = {"__name__": "elsewhere", "measure": registry.measure}
+        cell = f'@measure("norms", 1, "x")\ndef {name}(params):\n    return {value}\n'
+        exec(cell, namespace)
+        return registry.MEASURES[name]
+
+    with pytest.raises(ValueError, match="'alpha' names a value that measures share"):
+        entered("alpha", "1.0")
+    entered("mine", "1.0")
+    assert entered("mine", "2.0").function(0) == 2.0
+    with pytest.raises(ValueError, match="'iou' already exists, in helpers"):
+        entered("iou", "1.0")
+
+
+def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
+    lists, tmp_path
+):
+    """Of a published study there are neither pixels nor weights."""
+    if not (PROJECT_ROOT / "reports/filled20/records").is_dir():
+        pytest.skip("the published study filled20 is not here")
+
+    @registry.measure("localization", 1, "this test")
+    def mean_of_maps(maps):
+        """Mean of the maps, in [0, 1]."""
+        return float(maps.mean())
+
+    @registry.measure("localization", 1, "this test")
+    def mean_of_logits(logits):
+        """Mean of all logits."""
+        return float(logits.mean())
+
+    study = Study.open("filled20", work_dir=str(tmp_path), device="cpu")
+    study.models = study.models[:2]
+    scored_on = study.scoring_set()
+    measured = study.measure(["localization"], MeasureSettings(), scored_on)
+    model_id = measured.models["model_id"].iloc[0]
+    maps = measured.records.record("localization", model_id)["maps"]
+    assert measured.models["mean_of_maps"].iloc[0] == pytest.approx(maps.mean() / 255)
+    assert measured.models["mean_of_logits"].isna().all()
+    reasons = measured.undefined().set_index("measure")["reason"]
+    assert reasons["mean_of_logits"] == NOT_RECORDED
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["03_cam_scoring", "04_baselines", "05_robustness_ablations", "10_all_measures"],
+)
+def test_notebooks_list_measures_after_they_score(name):
+    """A measure may be written in any cell above the one that scores."""
+    path = PROJECT_ROOT / f"notebooks/{name}.ipynb"
+    sources = [cell.source for cell in nbformat.read(path, 4).cells]
+    lists = [row for row, text in enumerate(sources) if "registry.columns()" in text]
+    scores = [row for row, text in enumerate(sources) if "this_study.measure(" in text]
+    assert lists and scores
+    assert min(lists) > min(scores)

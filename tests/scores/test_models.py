@@ -1,0 +1,172 @@
+"""Models are scored once, on the same images, whatever they were fitted to; values of single images lie beside the scores."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from helpers.data.images import choose_images, images_of_study
+from helpers.scores import classification, models
+from helpers.scores.scoring_set import classes_in_turn, scoring_set
+from helpers.scores.store import Store
+from helpers.training import catalogue, pool, pretraining
+from helpers.training.config import config_from
+from helpers.training.run import images_of_run, train_run
+
+
+@pytest.fixture(scope="module")
+def scored_on(study):
+    return scoring_set(study.table, study.data)
+
+
+def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_fitted_to(
+    study,
+):
+    found = models.models_of(study.work, study.table, study.data)
+    assert [model.model_id for model in found] == study.table.query(
+        "snapshot != 'none'"
+    )["model_id"].tolist()
+    assert sorted(model.training_images for model in found) == [48, 49]
+    assert str(found[0]) == found[0].model_id
+    assert models.models_of(study.work, study.table[:0], study.data) == []
+    network = found[0].load("cpu")
+    assert not network.training
+    path = study.work / "runs" / found[0].facts["run_id"] / "snapshot-stop.safetensors"
+    assert torch.equal(
+        network.fc.weight, safetensors.torch.load_file(path)["fc.weight"]
+    )
+
+
+def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
+    tested = classification.test_logits(
+        store, models.models_of(study.work, study.table, study.data), study.data
+    )
+    right = classification.correct(tested, study.data.test.labels)
+    np.testing.assert_allclose(
+        right.mean(1), study.table["test_accuracy"].dropna(), atol=1e-6
+    )
+    metrics = classification.metrics_of_models(tested)
+    np.testing.assert_allclose(metrics["top1"], right.mean(1), atol=1e-6)
+
+
+def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are_a_prefix(
+    study, scored_on
+):
+    rows = study.table[study.table["snapshot"] != "none"].to_dict("records")
+    both = [set(images_of_run(study.data, config_from(row))[0].names) for row in rows]
+    images = scored_on.images_of(study.data)
+    assert set(images.names) == both[0] & both[1]
+    assert scored_on.shared == len(both[0] & both[1])
+    for count in range(len(scored_on.rows) // 3):
+        first = images.labels[: 3 * count].bincount(minlength=3)
+        assert first.tolist() == [count] * 3
+    few = scoring_set(study.table, study.data, 7)
+    with pytest.raises(ValueError, match="scored_images is 1, and the study has 3"):
+        scoring_set(study.table, study.data, 1)
+    assert few.rows == scored_on.rows[:7]
+    assert few.name.split("-")[1] != scored_on.name.split("-")[1]
+    assert torch.equal(images.labels, study.data.train.labels[list(scored_on.rows)])
+    assert scoring_set(study.table.iloc[::-1], study.data) == scored_on
+    assert len(scoring_set(study.table[:0], study.data).rows) == 54
+    # Noisy labels of a run are not those of the data set.
+    assert scoring_set(study.table.assign(label_noise=0.5), study.data) == scored_on
+
+
+def test_runs_that_share_too_few_images_are_refused(study):
+    with pytest.raises(
+        ValueError,
+        match=r"^all runs of this study together are fitted to \d images of the class synthetic_\w+",
+    ):
+        scoring_set(study.table.assign(images_per_class=5), study.data)
+
+
+def test_classes_stand_in_turn():
+    assert classes_in_turn(np.array([4, 4, 4, 4, 7, 7, 1])).tolist() == [
+        0,
+        4,
+        6,
+        1,
+        5,
+        2,
+        3,
+    ]
+
+
+def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
+    model = models.models_of(study.work, study.table, study.data)[0]
+    config, start = config_from(model.facts), model.initial()
+    train_run(
+        replace(config, learning_rate=0.0), study.data, tmp_path / "run"
+    )  # nothing but batch-norm statistics moves
+    trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")
+    assert torch.equal(trained["layer1.0.conv1.weight"], start.layer1[0].conv1.weight)
+    lost = study.table.assign(pretrained=True, weights="unknown")
+    assert models.models_of(study.work, lost, study.data)[0].initial() is None
+
+
+def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
+    study, tmp_path
+):
+    from tests.conftest import TINY_SCENES
+
+    choose_images(tmp_path, **TINY_SCENES)
+    changes = {"class_ids": ["synthetic_ring", "synthetic_star"], "images_per_class": 8}
+    images = pretraining.choose_pretraining_images(
+        tmp_path, study.data.classes["class_id"], **changes
+    )
+    assert (len(images.train), len(images.test)) == (
+        2 * 8,
+        2 * TINY_SCENES["test_images_per_class"],
+    )
+    recipes = pretraining.recipes(
+        ["resnet18"],
+        images.fingerprint,
+        {"stem": "strided", "width": 0.125, "max_epochs": 1},
+    )
+    with pytest.raises(RuntimeError, match="left no weights"):
+        pretraining.weights_of_runs(recipes, tmp_path)
+    assert (
+        len(
+            list(
+                pool.train_missing(
+                    recipes, tmp_path / pretraining.FOLDER, pool.Hardware(jobs=1)
+                )
+            )
+        )
+        == 1
+    )
+    weights = pretraining.weights_of_runs(recipes, tmp_path)["resnet18"]
+    pretraining.save_starts({"resnet18": weights}, tmp_path)
+    state = safetensors.torch.load_file(weights.source)
+    rows = study.table[study.table["snapshot"] != "none"].assign(
+        pretrained=True, weights=weights.identity
+    )
+    started = models.models_of(tmp_path, rows, study.data)[0].initial()
+    assert torch.equal(started.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
+    with pytest.raises(
+        ValueError,
+        match=r"share the classes synthetic_ring; set pretrain_class_ids to other classes",
+    ):
+        pretraining.choose_pretraining_images(
+            tmp_path, ["synthetic_ring", "a"], **changes
+        )
+
+
+def test_a_run_folder_of_an_earlier_version_stays_readable():
+    """Written by the version before this one: names of files and fields are a contract."""
+    import pathlib
+
+    work = pathlib.Path(__file__).parents[1] / "fixtures" / "earlier"
+    table = catalogue.read_catalogue(work)
+    assert table["snapshot"].tolist() == ["first", "stop"]
+    for row in table.to_dict("records"):
+        network = catalogue.load_network(work, row, 3)
+        assert network.fc.weight.shape == (3, 32)
+    assert (
+        len(catalogue.histories(work, table["run_id"].unique()))
+        == table["epochs"].iloc[0]
+    )

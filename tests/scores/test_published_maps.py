@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from helpers.data.images import load_study_data
+from helpers.scores import published_maps
+from helpers.scores.models import Model
+from helpers.scores.scoring_set import ScoringSet
+from helpers.scores.store import Store
+from tests.conftest import TINY_SCENES
+
+NETWORKS = [Model(name, lambda device: None) for name in ("a@stop", "b@stop", "other")]
+PARTS = {"localization": {}}
+
+
+def published(tmp_path, with_maps=True):
+    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
+    scored_on = ScoringSet((3, 1, 30), "3-x", 36)
+    store = Store(tmp_path / "study/records", lambda: data, jobs=1)
+    maps = np.arange(3 * 16, dtype=np.uint8).reshape(3, 4, 4)
+    for number, network in enumerate(NETWORKS):
+        record = {"correct": np.array([1.0, 0, 1])}
+        if with_maps:
+            record["maps"] = maps + number
+        store.write(network, "localization", {}, record)
+    records = store.records(NETWORKS, PARTS)
+    records.study = "study"  # of a folder of work it is its name
+    table = pd.DataFrame({"model_id": ["a@stop", "b@stop"]})
+    content = published_maps.maps_of_models(records, table, data, scored_on)
+    path = published_maps.publish(tmp_path / "report", content)
+    return data, scored_on, maps, path
+
+
+def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_images(
+    tmp_path,
+):
+    data, scored_on, maps, path = published(tmp_path)
+    found = published_maps.read_maps(tmp_path / "report")
+    assert path == tmp_path / "report/tables/scored_images.npz"
+    assert found["model_ids"].tolist() == ["a@stop", "b@stop"]
+    np.testing.assert_array_equal(found["maps"], [maps, maps + 1])
+    np.testing.assert_array_equal(found["right"], [[True, False, True]] * 2)
+    images = scored_on.images_of(data)
+    np.testing.assert_array_equal(found["boxes"], images.boxes)
+    np.testing.assert_array_equal(found["labels"], images.labels)
+    assert found["image_size"] == 16
+    assert found["class_names"].tolist() == list(data.classes["class_name"])
+    assert len(found["thumbnails"]) == 3 and all(
+        picture.startswith(b"\xff\xd8") for picture in found["thumbnails"]
+    )
+
+
+def test_of_more_models_than_fit_the_maps_of_the_first_images_are_published(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(published_maps, "_FEWEST_IMAGES", 1)
+    for bytes_at_most, count in ((2 * 2 * 16, 2), (5, 1), (10_000, 3)):
+        monkeypatch.setattr(published_maps, "_BYTES", bytes_at_most)
+        data, scored_on, maps, _ = published(tmp_path)
+        content = published_maps.read_maps(tmp_path / "report")
+        np.testing.assert_array_equal(content["maps"], [maps[:count], maps[:count] + 1])
+        assert content["right"].shape == (2, count)
+        assert len(content["thumbnails"]) == len(content["boxes"]) == count
+        boxes = scored_on.images_of(data).boxes[:count]
+        np.testing.assert_array_equal(content["boxes"], boxes)
+
+
+def test_small_pictures_are_those_of_the_report_where_pixels_are_not_here(tmp_path):
+    data, scored_on, *_ = published(tmp_path)
+    before = published_maps.read_maps(tmp_path / "report")["thumbnails"]
+    there = replace(data.train, images=data.train.images.to("meta"))
+    store = Store(tmp_path / "study/records", lambda: data)
+    given = (
+        store.records(NETWORKS[:1], PARTS),
+        pd.DataFrame({"model_id": ["a@stop"]}),
+        replace(data, train=there),
+    )
+    again = published_maps.maps_of_models(*given, scored_on, tmp_path / "report")
+    assert again["thumbnails"] == before and len(before) == 3
+    assert published_maps.maps_of_models(*given, scored_on)["thumbnails"] == []
+
+
+def test_a_report_whose_records_lack_a_network_has_no_maps(tmp_path):
+    published(tmp_path)
+    (tmp_path / "study/records/arrays/b@stop.npz").unlink()
+    assert published_maps.read_maps(tmp_path / "report") is None
+
+
+def test_images_without_maps_publish_nothing(tmp_path):
+    assert published(tmp_path, with_maps=False)[3] is None
+    assert published_maps.read_maps(tmp_path / "report") is None

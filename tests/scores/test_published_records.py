@@ -1,0 +1,279 @@
+"""Committed reports are what their records give, without images and weights."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.data.images import without_pixels
+from helpers.files import PROJECT_ROOT, table_of
+from helpers.measures import registry
+from helpers.measures.evidence import MeasureSettings
+from helpers.report.explore import content as explorers
+from helpers.report.tables import read
+from helpers.scores.measuring import NO_INTERVAL
+from helpers.scores.store import Store
+from helpers.statistics.correlate import FEWEST, Bootstrap
+from helpers.statistics.gap_tables import (
+    correlation_table,
+    correlations,
+    kinds_table,
+    selection_table,
+)
+from helpers.study import Study
+from tests.conftest import tracked
+
+STUDIES = [path.parent.parent.name for path in tracked("reports/*/records/data.json")]
+
+
+@pytest.fixture(scope="module", params=STUDIES)
+def study(request, tmp_path_factory):
+    """A published study in a clone: its report, and its models with a column per measure."""
+    report = PROJECT_ROOT / "reports" / request.param
+    if not table_of(report, "scores.parquet").is_file():
+        pytest.skip(f"{request.param} has no scores")
+    folder = str(tmp_path_factory.mktemp("work"))
+    opened = Study.open(request.param, work_dir=folder, device="cpu")
+    # Whether the images are on this machine or not.
+    opened.images = without_pixels(report / "records/images.npz")
+    opened.store = Store(opened.work, lambda: opened.images, jobs=1)
+    table = opened.models
+    families = ["localization", "norms", "reliance"]
+    measured = opened.measure(families, MeasureSettings(), opened.scoring_set())
+    sentences = []
+    drawn = opened.bootstrap(measured, draws=0, seed=0, warn=sentences.append)
+    return Published(report, table, measured.models, drawn, sentences)
+
+
+class Published(NamedTuple):
+    """A report, its models, those that are analysed with measures, and what is drawn.
+
+    Last come the sentences on what intervals lack.
+    """
+
+    report: Path
+    table: pd.DataFrame
+    scored: pd.DataFrame
+    drawn: Bootstrap
+    sentences: list[str]
+
+
+def test_a_study_that_is_not_there_is_refused_with_the_nearest_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as refused:
+        Study.open("filled2O", work_dir=str(tmp_path))
+    assert str(refused.value) == (
+        f"no study 'filled2O' is in {tmp_path} or has records in "
+        f"{PROJECT_ROOT / 'reports'} (did you mean 'filled20'?); run `python -m "
+        f"helpers.sweep filled2O`, or open one of {', '.join(STUDIES)}"
+    )
+    assert not any(tmp_path.iterdir())
+
+
+def same(ours, published, columns):
+    """Whether columns agree to the digits of a table."""
+    for name in columns:
+        np.testing.assert_allclose(
+            ours[name].to_numpy(float),
+            published[name].to_numpy(float),
+            rtol=1e-6,
+            atol=1e-6,
+            err_msg=name,
+        )
+
+
+def test_reliance_has_an_interval_only_where_its_images_are_recorded(study):
+    """The values of single images were not recorded when these studies were scored."""
+    is_early = study.report.name in ("kinds20", "filled20")
+    expected = {"object_reliance"} if is_early else set()
+    assert set(study.drawn.no_interval) == expected
+    assert (NO_INTERVAL in study.sentences) == is_early
+
+
+def test_models_and_their_overlaps_are_those_of_the_tables(study):
+    report, table, scored, *_ = study
+    published = read(report, "catalogue")
+    assert table["model_id"].tolist() == published["model_id"].tolist()
+    same(table, published, ["train_loss", "test_accuracy", "gap", "epochs", "width"])
+    overlaps = read(report, "localization").set_index("model_id")
+    overlaps = overlaps.loc[scored["model_id"]]
+    assert {"iou", "area_matched_iou", "pointing_game"} <= {*overlaps}
+    same(scored, overlaps, overlaps.columns)
+
+
+def test_correlations_and_picked_models_are_those_of_the_tables(study):
+    report, _, scored, *_ = study
+    draws = Bootstrap(scored, draws=0)
+    accuracies = [0.95, 0.9, 0.85, 0.8]
+    rows = ["measure", "architecture", "threshold"]
+    ours = correlation_table(draws, ["iou", "iou_b"], accuracies)
+    ours = ours[ours["cells"] >= FEWEST]
+    table3 = read(report, "table3_correlations")
+    table3 = ours[rows].merge(table3, on=rows, how="left")
+    same(ours, table3, ["pearson_r", "kendall_tau", "n"])
+    picked = selection_table(draws, {"iou": 1, "iou_b": 1}, accuracies)
+    picked = picked[picked["cells"] >= FEWEST]
+    table4 = read(report, "table4_selection")
+    same(picked, picked[rows].merge(table4, on=rows, how="left"), ["accuracy", "ties"])
+    ranking = read(report, "measures_ranking").set_index("measure")
+    names = [name for name in registry.ranked() if name in scored]
+    assert len(names) > 15
+    r = correlations(draws, names).set_index("measure")
+    same(
+        r.loc[names],
+        ranking.loc[names].rename(columns={"r_gap": "pearson_r"}),
+        ["pearson_r"],
+    )
+    same(kinds_table(scored), read(report, "kinds"), ["models", "gap"])
+
+
+def test_intervals_of_r_are_those_of_the_tables_with_images_drawn(study):
+    names = ["iou", "area_matched_iou", "pointing_game", "fro_over_spec"]
+    draws = Bootstrap(study.scored, study.drawn.images, draws=2000, seed=0)
+    assert draws.resampled("gap") is not None and draws.resampled("iou") is not None
+    ranking = read(study.report, "measures_ranking").set_index("measure").loc[names]
+    columns = {"r_gap_low": "ci_low", "r_gap_high": "ci_high"}
+    ours = correlations(draws, names)
+    same(ours, ranking.rename(columns=columns), columns.values())
+    table3 = read(study.report, "table3_iou")
+    ours = correlation_table(draws, ["iou"], [0.8], tau=False)
+    theirs = table3[
+        table3["measure"].eq("iou") & table3["training accuracy above (%)"].eq(80)
+    ]
+    assert ours["architecture"].tolist() == theirs["architecture"].tolist()
+    enough = (ours["cells"] >= FEWEST).to_numpy()
+    same(ours[enough], theirs[enough], ["pearson_r", "ci_low", "ci_high"])
+
+
+def test_drops_are_the_recorded_accuracies_less_those_of_changed_images(tmp_path):
+    """From records alone; what was never recorded has a reason in place of a value."""
+    opened = Study.open("kinds24", work_dir=str(tmp_path), device="cpu")
+    opened.images = without_pixels(opened.reports / "records/images.npz")
+    opened.store = Store(opened.work, lambda: opened.images, jobs=1)
+    settings = MeasureSettings(perturbation_fraction=0.3, perturbation_points=7)
+    measured = opened.measure(["perturbation"], settings, opened.scoring_set())
+    scores = pd.read_parquet(opened.reports / "tables/scores.parquet")
+    changed = scores.pivot(
+        index="model_id", columns=["measure", "variant"], values="value"
+    )
+    models = measured.models.set_index("model_id")
+    shifted = changed["accuracy_under_augmentation"]
+    shifted = shifted[["horizontal translation", "vertical translation"]].mean(axis=1)
+    expected = models["train_accuracy"] - shifted
+    pd.testing.assert_series_equal(models["drop"], expected, check_names=False)
+    assert round(models["drop"].corr(models["gap"]), 2) == 0.76
+    mixed = changed["mixup_accuracy", "input"]
+    expected = models["train_accuracy"] - mixed
+    pd.testing.assert_series_equal(models["drop_mixup"], expected, check_names=False)
+    assert models["drop_small_shift"].isna().all()
+    undefined = measured.undefined().set_index("measure")
+    reason = "not recorded, and the network or its images are not here"
+    assert undefined.loc["drop_small_shift", "reason"] == reason
+    assert undefined.loc["drop_small_shift", "models"] == len(models)
+
+
+def r_with_gap(content, values):
+    """r of values and gap over the networks that an explorer opens with."""
+    (networks,) = (axis for axis in content["axes"] if axis["title"] == "networks")
+    opened = np.array(networks["of"]) == networks["start"]
+    gaps = [model["gap"] for model in content["models"]]
+    shown = pd.DataFrame({"value": values, "gap": gaps}, dtype=float)[opened]
+    return shown["value"].corr(shown["gap"])
+
+
+def test_explorers_show_the_correlations_of_the_text(study):
+    """Pages keep five digits of a value, and show two of r."""
+    ranking = read(study.report, "measures_ranking").set_index("title")["r_gap"]
+    primary = read(study.report, "primary")["title"]
+    published = ranking[[title for title in primary if title in ranking]]
+    assert len(published) > 4
+    of_measures, of_maps, _ = explorers.of_report(study.report)
+    shown = {row["title"]: row["values"] for row in of_measures["measures"]}
+    for title, r in published.items():
+        assert r_with_gap(of_measures, shown[title]) == pytest.approx(r, abs=5e-4)
+    by_rule = {row["title"]: row["values"][0] for row in of_maps["quantities"]}
+    title = "area-matched IoU, above chance"
+    r = r_with_gap(of_maps, by_rule[title])
+    assert r == pytest.approx(published[title], abs=5e-4)
+
+
+# Notebooks of a published study that compute tables from its records.
+FROM_RECORDS = (
+    "03_cam_scoring",
+    "04_baselines",
+    "05_robustness_ablations",
+    "07_your_checkpoints",
+    "08_unlabelled_images",
+    "10_all_measures",
+)
+CASES = [
+    (study_name, name)
+    for study_name in ("filled20", "kinds20", "kinds24")
+    for name in FROM_RECORDS
+    if (PROJECT_ROOT / f"reports/{study_name}/{name}.ipynb").is_file()
+]
+
+
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory):
+    """Executes a notebook by papermill where no images are, as in an empty clone.
+
+    Called with a study, a notebook and further options; the answer is the folder of
+    what it wrote.
+    """
+    root = tmp_path_factory.mktemp("clone")
+    shutil.copytree(PROJECT_ROOT / "helpers", root / "helpers")
+    for name in ("notebooks", "params", "reports"):
+        (root / name).symlink_to(PROJECT_ROOT / name)
+
+    def tables_of(study_name, name, *options):
+        command = [sys.executable, "-m", "papermill", f"notebooks/{name}.ipynb"]
+        command += ["executed.ipynb", "--cwd", ".", "-p", "study", study_name]
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        subprocess.run([*command, *options], check=True, cwd=root, env=environment)
+        return root / f"work/{study_name}/scratch/{name}"
+
+    return tables_of
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("study_name", "name"), CASES)
+def test_notebooks_from_records_leave_the_committed_tables(study_name, name, execute):
+    written = sorted((execute(study_name, name) / "tables").glob("*.csv"))
+    assert written
+    for path in written:
+        ours, published = (
+            pd.read_csv(folder / path.name).drop(columns="seconds", errors="ignore")
+            for folder in (path.parent, PROJECT_ROOT / f"reports/{study_name}/tables")
+        )
+        pd.testing.assert_frame_equal(
+            ours, published, rtol=1e-6, atol=1e-6, obj=path.name
+        )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("study_name", ["filled20", "kinds20"])
+def test_notebook_05_runs_from_records_and_agrees_with_what_networks_gave(
+    study_name, execute
+):
+    name = "05_robustness_ablations"
+    # By other parameters than the published ones no published row stands.
+    written = execute(study_name, name, "-p", "bootstrap_resamples", "100")
+    written /= "bootstrap_resamples=100/tables"
+    keys = ["method", "formula", "annotation", "part", "threshold"]
+    ours, published = (
+        pd.read_csv(folder / "ablation_threshold.csv").set_index(keys)
+        for folder in (written, PROJECT_ROOT / f"reports/{study_name}/tables")
+    )
+    assert ours.index.equals(published.index)
+    of_maps = ours[ours["computed_from"] == "kept maps"]
+    assert len(of_maps) == 13 * 3  # boxes, and masks by two makers
+    published = published.loc[of_maps.index]
+    # Of maps of 8 bits an IoU differs by 1e-4, which moves r by some thousandths.
+    for column, moved in (("mean", 1e-4), ("pearson_r", 5e-3)):
+        assert (of_maps[column] - published[column]).abs().max() < moved

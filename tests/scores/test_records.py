@@ -1,0 +1,253 @@
+"""Records: what is published of a study is what readers without weights and pixels need."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.data import images
+from helpers.files import read_json, records_of, write_json
+from helpers.measures.evidence import MeasureSettings
+from helpers.scores import (
+    classification,
+    measuring,
+    models,
+    published_maps,
+    records,
+    scoring_set,
+)
+from helpers.scores.store import NotInRecords, Store, read_scores
+from helpers.training import catalogue
+from helpers.training.config import config_from, run_id
+
+
+def scored(work, data, table, settings=None):
+    """Localization and logits of all models, from wherever they can be had."""
+    store = Store(work, lambda: data, jobs=1)
+    chosen = models.models_of(work, table, data)
+    scored_on = scoring_set.scoring_set(table, data, 20)
+    settings = settings or MeasureSettings()
+    measured = measuring.score(store, chosen, ["localization"], settings, scored_on)
+    logits = classification.test_logits(store, chosen, data)
+    return measured, classification.correct(logits, data.test.labels)
+
+
+@pytest.fixture(scope="module")
+def published(study, tmp_path_factory):
+    """A study's folder of work, its values, and a clone that has its records alone."""
+    measured, right = scored(study.work, study.data, study.table)
+    clone = tmp_path_factory.mktemp("clone") / "work" / study.work.name
+    done = records.publish(study.work, records_of(clone))
+    manifest = json.loads((done.folder / "data.json").read_text())
+    gone = {"data_source": "tiny_imagenet", "data_path": "nowhere/images.zip"}
+    manifest["parameters"] |= gone
+    write_json(done.folder / "data.json", manifest)
+    return study, measured, right, clone, done
+
+
+def copied(done, tmp_path):
+    """A clone of one's own: its folder of work, and its records."""
+    folder = tmp_path / "reports/study/records"
+    shutil.copytree(done.folder, folder)
+    return tmp_path / "work/study", folder
+
+
+def test_a_clone_reads_of_the_records_what_was_computed_elsewhere(published):
+    study, measured, right, clone, done = published
+    assert done.refused == []
+    assert not list(done.folder.rglob("*.safetensors"))
+    data = images.images_of_study(clone)
+    assert not data.train.has_pixels and study.data.train.has_pixels
+    table = catalogue.read_catalogue(clone)
+    pd.testing.assert_frame_equal(table, study.table)
+    again, right_again = scored(clone, data, table)
+    pd.testing.assert_frame_equal(again.scores(), measured.scores())
+    np.testing.assert_array_equal(right_again, right)
+    for model_id, record in measured.records("localization"):
+        of_clone = again.record("localization", model_id)
+        assert set(of_clone) == set(record)
+        for name in set(record) - {"scores"}:
+            np.testing.assert_array_equal(of_clone[name], record[name])
+    ids = table["run_id"].unique()
+    pd.testing.assert_frame_equal(
+        catalogue.histories(clone, ids), catalogue.histories(study.work, ids)
+    )
+
+
+def test_logits_and_features_are_left_out_and_metrics_stay(published):
+    study, *_, clone, _ = published
+    chosen = models.models_of(study.work, study.table, study.data)
+    tables = []
+    for work in (study.work, clone):
+        store = Store(work, lambda: study.data, jobs=1)
+        logits = classification.test_logits(store, chosen, study.data)
+        tables.append(classification.metrics_of_models(logits))
+    pd.testing.assert_frame_equal(*tables)
+    published_record = logits.record("test_logits", chosen[0].model_id)
+    assert set(published_record) == {"scores", "predicted", "confidence"}
+
+
+def test_what_is_published_again_writes_nothing(published):
+    study, *_, done = published
+    again = records.publish(study.work, done.folder)
+    assert [path.name for path in again.written] == ["data.json"]  # changed above
+    assert again.runs == set(study.table["run_id"])
+
+
+def test_records_keep_what_the_folder_of_work_lacks(published, tmp_path):
+    """As where a further family was scored in a clone of published records."""
+    study, *_, done = published
+    work, folder = copied(done, tmp_path)
+    shutil.copytree(folder / "runs", work / "runs")
+    for name in ("data.json", "images.npz"):
+        shutil.copy(folder / name, work / name)
+    model = models.models_of(work, study.table, study.data)[0]
+    before = read_scores(folder, model.model_id)
+    Store(work, lambda: study.data).write(model, "new", {}, {"x": np.ones(2)})
+    records.publish(work, folder)
+    after = read_scores(folder, model.model_id)
+    assert set(after["part"]) == {*before["part"], "new"}
+    pd.testing.assert_frame_equal(after[after["part"] != "new"], before)
+
+
+def test_of_many_images_the_first_have_maps_and_all_have_values(
+    published, tmp_path, monkeypatch
+):
+    """Of which no map is cut anew: means of the first images are not those of all."""
+    study, measured, *_, done = published
+    monkeypatch.setattr(records, "IMAGES_WITH_MAPS", 10)
+    work, folder = copied(done, tmp_path)
+    for name in ("scores", "arrays"):
+        shutil.rmtree(folder / name)
+    records.publish(study.work, folder)
+    table = catalogue.read_catalogue(work)
+    data = images.images_of_study(work)
+    again, _ = scored(work, data, table)
+    pd.testing.assert_frame_equal(again.scores(), measured.scores())
+    for model_id, record in measured.records("localization"):
+        lean = again.record("localization", model_id)
+        np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
+        np.testing.assert_array_equal(lean["iou"], record["iou"])
+    scored_on = scoring_set.scoring_set(table, data, 20)
+    content = published_maps.maps_of_models(again, table, data, scored_on)
+    assert content["boxes"].shape[0] == content["maps"].shape[1] == 10
+    with pytest.raises(NotInRecords, match="lack localization of 2 of 2 models"):
+        scored(work, data, table, MeasureSettings(cam_threshold=0.3))
+
+
+def test_records_of_other_images_are_left_alone(published, tmp_path):
+    study = published[0]
+    write_json(tmp_path / "records/data.json", {"fingerprint": "0123456789abcdef"})
+    with pytest.raises(ValueError, match="records of the images 0123456789abcdef"):
+        records.publish(study.work, tmp_path / "records")
+    assert len(list((tmp_path / "records").rglob("*.*"))) == 1
+
+
+def test_logits_become_a_class_and_its_probability():
+    logits = np.array([[0, np.log(3), np.log(3)], [800, 0, 0], [np.nan, 0, 0]])
+    predictions = records.predictions_of_logits(logits.astype(np.float32))
+    np.testing.assert_array_equal(predictions["predicted"][:2], [1, 0])
+    confidence = predictions["confidence"]
+    np.testing.assert_allclose(confidence, [3 / 7, 1, np.nan], rtol=1e-3)
+    of_many = records.predictions_of_logits(np.eye(300))["predicted"]
+    assert of_many.tolist() == list(range(300))
+
+
+def test_maps_are_cut_at_another_threshold_than_was_published(published, tmp_path):
+    """From maps of 8 bits; what no threshold decides is as it was recorded."""
+    study, measured, _, _, done = published
+    work, _ = copied(done, tmp_path)
+    data = images.images_of_study(work)
+    table = catalogue.read_catalogue(work)
+    other = MeasureSettings(cam_threshold=0.3)
+    from_maps, _ = scored(work, data, table, other)
+    with_networks, _ = scored(study.work, study.data, table, other)
+    values = [
+        one.scores().set_index(["model_id", "measure", "variant"])["value"]
+        for one in (from_maps, with_networks, measured)
+    ]
+    np.testing.assert_allclose(values[0], values[1], atol=5e-3)
+    free = values[0].index.get_level_values("measure").isin(measuring.THRESHOLD_FREE)
+    pd.testing.assert_series_equal(values[0][free], values[2][free])
+    iou = values[0].index.get_level_values("measure") == "iou"
+    assert (values[0][iou] != values[2][iou]).all()
+    for model_id, record in measured.records("localization"):
+        of_maps = from_maps.record("localization", model_id)
+        np.testing.assert_array_equal(of_maps["pointing_game"], record["pointing_game"])
+
+
+def runs_of(study):
+    rows = study.table.drop_duplicates("run_id").to_dict("records")
+    return [config_from(row) for row in rows]
+
+
+def test_a_run_with_records_counts_as_trained_and_one_without_is_left_to_train(
+    published, tmp_path
+):
+    study, *_, done = published
+    runs = runs_of(study)
+    work, folder = copied(done, tmp_path)
+    assert catalogue.missing(work, runs) == []
+    (folder / "runs" / run_id(runs[1]) / "result.json").unlink()
+    assert catalogue.missing(work, runs) == [runs[1]]
+    # Copied from another machine, it is complete again.
+    source = done.folder / "runs" / run_id(runs[1])
+    shutil.copytree(source, folder / "runs" / source.name, dirs_exist_ok=True)
+    assert catalogue.missing(work, runs) == []
+
+
+def test_a_run_that_was_lost_before_it_was_scored_is_trained_again(published, tmp_path):
+    study, *_, done = published
+    first, *others = runs_of(study)
+    work, folder = copied(done, tmp_path)
+    for path in folder.glob(f"scores/{run_id(first)}@*.parquet"):
+        path.unlink()
+    assert catalogue.missing(work, [first, *others]) == [first]
+    # Its new result takes the place of the one that nothing rests on.
+    path = folder / "runs" / run_id(first) / "result.json"
+    write_json(path, read_json(path) | {"device": "a machine that is gone"})
+    assert records.publish(study.work, folder).refused == []
+    published_result = done.folder / "runs" / run_id(first) / "result.json"
+    assert read_json(path) == read_json(published_result)
+
+
+def test_what_records_lack_and_would_need_weights_is_told_in_a_sentence(
+    published, tmp_path
+):
+    study, *_, done = published
+    work, folder = copied(done, tmp_path)
+    data = images.without_pixels(folder / "images.npz")
+    chosen = models.models_of(work, study.table, data)
+    scored_on = scoring_set.scoring_set(study.table, data, 20)
+    other = MeasureSettings(cam_method="layer_cam")
+    with pytest.raises(NotInRecords, match="their weights and images are needed"):
+        store = Store(work, lambda: data, jobs=1)
+        measuring.score(store, chosen, ["localization"], other, scored_on)
+    with pytest.raises(NotInRecords, match="their weights are needed: to train the"):
+        store = Store(work, lambda: study.data, jobs=1)  # the images are here
+        measuring.score(store, chosen, ["localization"], other, scored_on)
+    with_other_images = {"test_logits": {"data": "other"}}
+    logits = store.each(chosen, with_other_images, lambda *_: {}, needed=False)
+    assert logits.left_out.startswith("The records of study lack test_logits of 2 of 2")
+
+
+def test_a_run_that_two_machines_trained_is_refused(published, tmp_path):
+    study, *_, done = published
+    _, folder = copied(done, tmp_path)
+    result = sorted(folder.glob("runs/*/result.json"))[0]
+    write_json(result, read_json(result) | {"device": "a GPU"})
+    (refused,) = records.publish(study.work, folder).refused
+    assert "trained on a GPU" in refused and result.parent.name in refused
+
+
+def test_a_damaged_file_costs_its_own_network_alone(published, tmp_path):
+    study = published[0]
+    work = tmp_path / "study"
+    shutil.copytree(study.work, work)
+    path = sorted(work.glob("scores/*.parquet"))[0]
+    path.write_bytes(path.read_bytes()[:-40])
+    again = records.publish(work, tmp_path / "records")
+    assert len(again.refused) == 1 and str(path) in again.refused[0]
+    assert len(again.models) == 1

@@ -1,0 +1,163 @@
+"""What is computed of a network is stored: computed once, read as it was written, added to."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.files import DamagedFileError
+from helpers.scores import store as stores
+from helpers.scores.models import Model
+from helpers.scores.store import Store
+
+MODELS = [Model(name, lambda device: None) for name in ("a", "b")]
+
+
+def record(factor):
+    scores = pd.DataFrame(
+        {
+            "measure": ["x", "y"],
+            "threshold": [0.1, np.nan],
+            "value": [0.5 * factor, np.nan],
+            "reason": ["", "no boxes, ü"],
+        }
+    )
+    single = np.array([1.0, np.nan, 3.0], dtype=np.float32) * factor
+    return {"scores": scores, "single": single, "maps": np.zeros((3, 2, 2), "uint8")}
+
+
+class Noted:
+    """Computes records, and notes for which model and parts it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, model, shared, parts):
+        self.asked.append((model.model_id, list(parts)))
+        return {part: record(shared) for part in parts}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "work/study", lambda: 2.0, jobs=1)
+
+
+def test_values_are_read_as_they_were_written_and_computed_once(store):
+    compute = Noted()
+    records = store.each(MODELS, {"p": {"seed": 1}, "q": {}}, compute)
+    assert compute.asked == [("a", ["p", "q"]), ("b", ["p", "q"])]
+    read = records.record("p", "a")
+    columns = ["measure", "threshold", "value", "reason"]
+    pd.testing.assert_frame_equal(read["scores"][columns], record(2.0)["scores"])
+    np.testing.assert_array_equal(read["single"], [2.0, np.nan, 6.0])
+    assert read["maps"].dtype == np.uint8
+    again = store.each(MODELS, {"q": {}, "p": {"seed": 1}}, compute)
+    assert len(compute.asked) == 2
+    assert again.scores("q")["model_id"].tolist() == ["a", "a", "b", "b"]
+    table = pd.read_parquet(store.folder / "scores")  # all networks at once
+    assert len(table) == 2 * 2 * 2
+    assert list(table.columns) == list(stores.COLUMNS)
+
+
+def test_other_settings_are_further_rows_and_a_further_part_is_computed_alone(store):
+    compute = Noted()
+    for seed in (1, 2):
+        store.each(MODELS, {"p": {"seed": seed}}, compute)
+    store.each(MODELS[:1], {"p": {"seed": 1}, "q": {}}, compute)
+    assert compute.asked[2:] == [("a", ["p"]), ("b", ["p"]), ("a", ["q"])]
+    assert [one["seed"] for one in store.settings_of("p")] in ([1, 2], [2, 1])
+    assert len(store.records(MODELS, {"p": {"seed": 1}}).scores()) == 4
+
+
+def test_a_part_without_a_wanted_measure_is_computed_again(store):
+    compute = Noted()
+    store.each(MODELS, {"p": {}}, compute, wanted={"p": ["x", "y"]})
+    store.each(MODELS, {"p": {}}, compute, wanted={"p": ["x"]})
+    assert len(compute.asked) == 2
+    with_new = store.records(MODELS, {"p": {}}, {"p": ["x", "z"]})
+    assert with_new.missing == {"a": ["p"], "b": ["p"]}
+    assert with_new.complete == ["a", "b"]
+
+
+def test_values_of_images_stand_in_the_order_of_the_models(store):
+    store.each(MODELS[1:], {"p": {}}, Noted())
+    records = store.records(MODELS, {"p": {}})
+    of_images = records.of_images("p")
+    assert set(of_images) == {"single"}  # maps have more dimensions
+    expected = [[np.nan] * 3, [2.0, np.nan, 6.0]]
+    np.testing.assert_array_equal(of_images["single"], expected)
+    assert of_images["single"].dtype == np.float32
+    assert [name for name, _ in records.records("p")] == ["b"]
+
+
+def test_without_scores_arrays_alone_are_not_taken_for_complete(store):
+    """As a process leaves it that is killed between the two files of a network."""
+    compute = Noted()
+    store.each(MODELS[:1], {"p": {}}, compute)
+    (store.folder / "scores/a.parquet").unlink()
+    store.each(MODELS[:1], {"p": {}}, compute)
+    assert compute.asked == [("a", ["p"])] * 2
+
+
+def test_arrays_without_scores_get_a_row_that_says_they_are_there(store):
+    compute = lambda model, shared, parts: {"p": {"x": np.ones(2)}}  # noqa: E731
+    records = store.each(MODELS, {"p": {}}, compute)
+    assert records.complete == ["a", "b"]
+    assert records.scores("p")["measure"].tolist() == [stores.COMPLETE] * 2
+
+
+@pytest.mark.parametrize("computed", [{}, {"p": {}}])
+def test_a_part_of_which_nothing_was_computed_leaves_nothing(computed, store):
+    compute = lambda model, shared, parts: {"q": {"x": np.ones(1)}} | computed  # noqa: E731
+    with pytest.raises(RuntimeError, match="nothing was computed of p"):
+        store.each(MODELS, {"p": {}, "q": {}}, compute)
+    assert not list(store.folder.rglob("*.npz"))
+
+
+@pytest.mark.parametrize("name", ["scores/a.parquet", "arrays/a.npz"])
+def test_a_damaged_file_is_named(store, name):
+    store.each(MODELS, {"p": {}}, Noted())
+    path = store.folder / name
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DamagedFileError, match=rf"{path.name} is damaged"):
+        store.each(MODELS, {"p": {}}, Noted()).record("p", "a")
+
+
+def test_nothing_is_unpickled_and_no_name_leaves_the_folder(store):
+    store.each(MODELS, {"p": {}}, Noted())
+    with (store.folder / "arrays/a.npz").open("wb") as file:
+        np.savez(file, single=np.array([{"code": 1}], dtype=object))
+    with pytest.raises(DamagedFileError, match="damaged"):
+        store.records(MODELS, {"p": {}}).record("p", "a")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        store.each([Model("../../outside", lambda device: None)], {"p": {}}, Noted())
+
+
+def test_values_of_other_weights_are_left_out_and_computed_again(store):
+    def of_weights(digest):
+        return [Model("a", lambda device: None, weights=digest)]
+
+    compute = Noted()
+    store.each(of_weights("1" * 16), {"p": {}}, compute)
+    store.each(of_weights(""), {"p": {}}, compute)  # unknown weights take what is there
+    assert len(compute.asked) == 1
+    with pytest.warns(UserWarning, match="has values of other weights of a"):
+        store.each(of_weights("2" * 16), {"p": {}}, compute)
+    assert len(compute.asked) == 2
+    scores = stores.read_scores(store.folder, "a")
+    assert set(scores["weights"]) == {"2" * 16}
+
+
+def test_processes_that_score_one_network_at_once_keep_what_both_computed(store):
+    """Notebooks run side by side; each adds its parts to the file of a network."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def write(number):
+        store.write(MODELS[0], f"p{number}", {}, {"x": np.full(3, number)})
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(write, range(12)))
+    parts = {f"p{number}": {} for number in range(12)}
+    records = store.records(MODELS[:1], parts)
+    assert records.complete == ["a"]
+    for number in range(12):
+        assert records.record(f"p{number}", "a")["x"].tolist() == [number] * 3

@@ -1,0 +1,184 @@
+"""Logits on targets: one pass per model and target, the truth beside them, and measures that follow from what is kept."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+
+from helpers.data import shifts
+from helpers.data.images import images_of_study
+from helpers.measures.evidence import MeasureSettings
+from helpers.networks import resnet
+from helpers.scores import classification, models, targets
+from helpers.scores.store import Store
+from helpers.training.config import config_from
+from helpers.training.run import images_of_run
+
+SHIFTS = ["rotation_15"]
+SETTINGS = MeasureSettings(seed=2)
+
+
+@pytest.fixture(scope="module")
+def found(study):
+    """Models, their logits of the test images, and what is kept of them on targets."""
+    store = Store(study.work, partial(images_of_study, study.work), jobs=1)
+    every = models.models_of(study.work, study.table, study.data)
+    tested = classification.test_logits(store, every, study.data)
+    return (
+        store,
+        every,
+        tested,
+        targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested),
+    )
+
+
+def test_every_target_is_passed_once(study, found, monkeypatch):
+    store, every, tested, _ = found
+    monkeypatch.setattr(
+        targets, "logits_of", lambda *given: pytest.fail("passed again")
+    )
+    targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested)
+    assert (
+        len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
+    )
+
+
+def logits_on(model, images):
+    with torch.no_grad():
+        return model.load("cpu")(resnet.normalise_images(images)).half()
+
+
+def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
+    _, every, _, records = found
+    images = shifts.turned(study.data.test.images, 15)
+    truth = targets.target_accuracies(records, study.table, SHIFTS)
+    truth = truth.set_index("model_id")["test_accuracy@rotation_15"]
+    for model in every:
+        is_right = logits_on(model, images).argmax(1) == study.data.test.labels
+        assert truth[model.model_id] == pytest.approx(float(is_right.double().mean()))
+    diverged = study.table.query("snapshot == 'none'")["model_id"]
+    assert truth[diverged].isna().all()
+
+
+@pytest.mark.parametrize("shift", ["", *SHIFTS])
+def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
+    study, found, shift
+):
+    _, every, _, records = found
+    images = study.data.test.images
+    if shift:
+        images = shifts.turned(images, 15)
+    for model in every:
+        scores = records.record(f"target-{shift or 'test'}", model.model_id)["scores"]
+        value = scores.set_index(["measure", "variant"])["value"]
+        p = softmax(logits_on(model, images).numpy().astype(float), 1)
+        confidence = value["average_confidence", "as given"]
+        assert confidence == pytest.approx(p.max(1).mean(), abs=1e-4)
+        config = config_from(model.facts)
+        has_holdout = config.rule3_split == "holdout"
+        assert np.isfinite(value["thresholded_confidence", "as given"]) == has_holdout
+        if has_holdout:
+            held_out = images_of_run(study.data, config)[1]
+            logits = classification.logits_of(model.load("cpu"), held_out.images, "cpu")
+            is_right = (logits.argmax(1) == held_out.labels).double()
+            assert value["holdout_accuracy", ""] == pytest.approx(
+                float(is_right.mean())
+            )
+
+
+def test_every_target_has_the_models_and_the_measures(study, found):
+    kept = found[3]
+    models_met = targets.target_accuracies(
+        kept, study.table.query("snapshot != 'none'"), SHIFTS
+    )
+    scores = targets.scores_on_targets(kept, models_met, SHIFTS)
+    assert (
+        scores.groupby("target", sort=False)["model_id"].apply(list).tolist()
+        == [models_met["model_id"].tolist()] * 2
+    )
+    titles = {
+        "average_confidence": "average confidence",
+        "matrix_norm_of_logits": "MaNo",
+        "absent": "absent",
+    }
+    worth = targets.prediction_errors(scores, titles, draws=0, seed=0).set_index(
+        ["target", "measure"]
+    )
+    assert len(worth) == 4
+    error = (
+        100
+        * (scores["average_confidence"] - scores["test_accuracy"])
+        .abs()
+        .groupby(scores["target"])
+        .mean()
+    )
+    for target in ("test images", "rotation_15"):
+        assert worth.loc[
+            (target, "average_confidence"), "error_points"
+        ] == pytest.approx(error[target])
+        assert np.isnan(
+            worth.loc[(target, "matrix_norm_of_logits"), "error_points"]
+        )  # a score predicts no accuracy
+
+
+def test_errors_on_both_sides_add_up_and_only_their_mean_is_the_bias():
+    """0.9 for 0.7 and 0.5 for 0.6: errors of 20 and 10 points, 20 - 10 together."""
+    scores = pd.DataFrame(
+        {
+            "cell": [0, 1, 2],
+            "target": targets.PLAIN_TARGET,
+            "test_accuracy": [0.7, 0.6, 0.5],
+            "average_confidence": [0.9, 0.5, np.nan],
+        }
+    )
+    titles = {"average_confidence": "average confidence"}
+    row = targets.prediction_errors(scores, titles, draws=0, seed=0).iloc[0]
+    assert row["n"] == 2
+    assert row["error_points"] == pytest.approx(15)
+    assert row["bias_points"] == pytest.approx(5)
+
+
+def test_intervals_of_predictions_follow_the_seed():
+    random = np.random.default_rng(0)
+    scores = pd.DataFrame(
+        {
+            "target": "test images",
+            "cell": np.arange(20),
+            "test_accuracy": random.uniform(size=20),
+            "average_confidence": random.uniform(size=20),
+        }
+    )
+    titles = {"average_confidence": "average confidence"}
+    lows = [
+        targets.prediction_errors(scores, titles, draws=50, seed=seed)["r_low"].item()
+        for seed in (1, 1, 2)
+    ]
+    assert lows[0] == lows[1] != lows[2]
+
+
+def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
+    store, every, _, _ = found
+    table = targets.accuracies_under_transforms(store, every, study.data, seed=0)
+    assert table["model_id"].tolist() == [model.model_id for model in every]
+    values = table.drop(columns="model_id")
+    assert values.columns.str.startswith("test accuracy under ").all()
+    assert ((values >= 0) & (values <= 1)).all(axis=None)
+
+
+def test_predictors_of_invariance_keep_the_sign_of_the_raw_predictor():
+    random = np.random.default_rng(0)
+    truth = random.uniform(size=40)
+    table = pd.DataFrame({"cell": np.arange(40), "axis": np.arange(40) % 2})
+    for transform in targets.transforms.TRANSFORMS:
+        table[f"test accuracy under {transform}"] = truth
+        for measure, direction in targets.PREDICTORS.values():
+            table[targets.registry.MEASURES[measure].column(transform)] = (
+                direction * truth
+            )
+    found = targets.invariance_table(table, ["axis"], draws=50, seed=0)
+    np.testing.assert_allclose(found["kendall"], found["direction"])
+    np.testing.assert_allclose(found["information"], 100)
+    assert (found["n"] == 40).all()
