@@ -1,6 +1,7 @@
 """Findings: numbers by the names that notebooks gave them, and no stale sentence."""
 
 import jinja2
+import pandas as pd
 import pytest
 
 from helpers.report import findings
@@ -49,6 +50,47 @@ def test_a_study_without_sentences_has_the_general_ones(study):
     (findings.PROJECT_ROOT / "params/made.md.j2").unlink()
     text = findings.page(study)
     assert text.startswith("# made: which of these networks will generalize?")
+
+
+QUESTIONS = ("", "_given_train_accuracy", "_given_start", "_given_start_and_training")
+
+
+def primary_table(low):
+    """Rows of the primary table: the baseline, and a measure that it does not beat."""
+    rows = []
+    for measure, r in (("drop", 0.8), ("area_matched_iou", -0.7)):
+        row = {"measure": measure, "title": measure, "baseline": measure == "drop"}
+        for question in QUESTIONS:
+            row[f"r_gap{question}"] = r
+            row[f"r_gap{question}_low"] = low if r > 0 else -0.9
+            row[f"r_gap{question}_high"] = 0.9 if r > 0 else -0.3
+        row |= {"n": 30, "kinds": 10, "units": 10, "level": 0.95, "r_gap_smallest": 0.5}
+        row |= {"error_with_twins": 4.2, "error_best_twins": 4.0}
+        row |= {
+            "saved_from_best_points_low": -1,
+            "saved_from_best_points_p_adjusted": 1,
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("low", "answer"),
+    [
+        (0.4, "the larger its gap**: r = 0.80 (0.40 to 0.90)."),
+        (-0.2, "The smallest r that this study could detect is 0.50."),
+    ],
+)
+def test_the_general_sentences_follow_the_primary_table(study, low, answer):
+    (findings.PROJECT_ROOT / "params/made.md.j2").unlink()
+    path = study / "04_baselines/tables/primary.csv"
+    primary_table(low).to_csv(path, index=False)
+    text = findings.page(study)
+    assert answer in text
+    assert "have higher test accuracy: r with the gap = -0.70 (-0.90 to -0.30)" in text
+    assert "| area_matched_iou | -0.70 (-0.90 to -0.30) |" in text
+    assert "a mean error of 4.0 points. No measure is clearly better." in text
+    assert "30 networks of 10 kinds of training" in text
 
 
 def test_the_command_writes_checks_and_names_what_is_stale(study, capsys):
