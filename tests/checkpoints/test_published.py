@@ -2,12 +2,12 @@
 
 import pandas as pd
 import pytest
+from helpers.scoring.scoring_set import scoring_set
 from PIL import Image
 
 from helpers.checkpoints.__main__ import main
 from helpers.data.images import load_study_data
 from helpers.files import PROJECT_ROOT, table_of
-from helpers.scoring.scoring_set import scoring_set
 from helpers.study_files import read_blocks
 
 REPORTS = PROJECT_ROOT / "reports"
