@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 STUDY ?= demo
 SET ?=
-FAULTS ?= 20
+VARY ?=
+MORE ?=
 PYTHON ?= python3
 VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
 RUN := "$(VENV)/bin/python"
@@ -14,7 +15,7 @@ STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_ext
 STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup ready report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint size strip format clean
+.PHONY: help setup ready report sweep findings pages share test test-elsewhere nightly quick browser lab lint size strip format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,7 +28,7 @@ HERE := $(shell pwd -P)
 setup: ## install the project and what it needs; an environment with another clone's modules takes this one's
 	@test -x $(RUN) || $(PYTHON) -m venv "$(VENV)"
 	@ready="$(VENV)/.workbook-ready"; if [ "$(INSTALLED)" != "$(HERE)" ] || [ ! "$$ready" -nt pyproject.toml ] || [ ! "$$ready" -nt constraints.txt ]; then \
-	  $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" && touch "$$ready"; fi
+	  $(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[dev]" && touch "$$ready"; fi
 	@if [ -e .git ]; then git config filter.workbook.clean '$(STRIP)'; fi
 
 ready:
@@ -35,14 +36,14 @@ ready:
 	  echo "this environment has the modules of another clone, $$clone; leave it (deactivate), so that make takes .venv, or let it have this clone: make setup" >&2; exit 2; fi
 	@$(MAKE) --no-print-directory setup
 
-report: ready ## run the whole chain on the embedded default: reports/demo/index.html
-	$(RUN) -m helpers.sweep demo $(SET)
+# A failed notebook or combination costs itself and those that read it; the same command goes on.
+SNAKEMAKE = $(RUN) -m snakemake --cores all --keep-going --nolock --rerun-incomplete --quiet host progress reason rules
 
-sweep: ready ## run a study: make sweep STUDY=compact20 SET="--set data_path=..."
-	$(RUN) -m helpers.sweep $(STUDY) $(SET)
+report: ready ## run the whole chain on the embedded default: reports/demo
+	$(SNAKEMAKE) --config study=demo set='$(SET)'
 
-status: ready ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
-	@$(RUN) -m helpers.sweep $(STUDY) $(SET) --status
+sweep: ready ## run a study: make sweep STUDY=kinds20 VARY="03_cam_scoring.cam_threshold=0.1,0.2" SET="device=cpu" MORE=--dry-run
+	$(SNAKEMAKE) $(MORE) --config study=$(STUDY) set='$(SET)' vary='$(VARY)'
 
 findings: ready ## check every number of a study's FINDINGS.md against its notebooks' results: make findings STUDY=kinds20 (SET=--write writes it)
 	@$(RUN) -m helpers.report.findings $(STUDY) $(SET)
@@ -69,9 +70,6 @@ quick: ready ## the tests without the notebooks end to end
 
 browser: ready ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(TESTS) -m browser tests/browser
-
-faults: ready ## kill a study 20 times inside of writes and compare with an uninterrupted one; FAULTS=--proofs shows that this can fail
-	$(RUN) -m tests.faults.killed $(FAULTS)
 
 lab: ready ## open JupyterLab on the notebooks
 	$(RUN) -m jupyterlab --notebook-dir="$(CURDIR)"

@@ -1,61 +1,81 @@
-# A study by Snakemake alone: snakemake --cores 2 --config study=demo
-# `python -m helpers.sweep demo` does the same, tells every fault of the study's file before, says what runs,
-# and tries combinations of a sweep again that failed, whose failure is a record here.
+# A study: snakemake --cores all --config study=demo
+# A sweep: snakemake --cores all --config study=kinds20 vary="03_cam_scoring.cam_threshold=0.1,0.2"
+# Other values: set="device=cpu 03_cam_scoring.pictured_images=3"
+import os
+import shlex
+import signal
 import sys
 
+import psutil
+
 sys.path.insert(0, workflow.basedir)
-from helpers.sweep.shares import with_shares
-from helpers.sweep.study import asks_only_combinations, from_records, load_study
-
-overrides, variations = config.get("set", []), config.get("vary", [])
-study = load_study(config.get("study", "demo"), overrides, variations=variations)
-study = from_records(
-    study, only_varied=asks_only_combinations(variations, overrides, study)
-)
-study = with_shares(study, int(config.get("shares", 0)))
-wholes = [execution.name for execution in study.executions if not execution.part]
-study.work.mkdir(parents=True, exist_ok=True)
-study.withdraw_changed()
+from helpers.parameters import StudyError
+from helpers.statistics.claims import keep_claims
+from helpers.studies import PROJECT_ROOT, depends, from_records, load, modules_behind
 
 
-def done(name):  # the record of a complete execution, relative to the study's folder of work
-    return f"done/{study.name}/{name}.json"
+def words(value):  # a list, or a text without blanks in its words
+    return value if isinstance(value, list) else shlex.split(str(value or ""))
 
 
-def literal(text):
-    """A value as it is: Snakemake takes braces in a plain text for wildcards."""
-    return lambda wildcards: text
+overrides, variations = words(config.get("set")), words(config.get("vary"))
+try:
+    study = load(str(config.get("study", "demo")), overrides, variations)
+except StudyError as faults:
+    sys.exit(f"nothing was run:\n{faults}")
+study = from_records(study, only_combinations=bool(variations) and not overrides)
+cards = len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
-workdir: str(study.work)
+def done(name):
+    return f"{study.work}/done/{study.name}/{name}"
+
+
+def quarters(item):  # of a GPU: one for small networks, all of it for others
+    device = item.parameters.get("device", "cpu")
+    if not cards or device == "cpu" or ":" in device:
+        return 0
+    return 1 if study.values().get("image_size", 64) <= 64 else 4
+
+
+def job(item):
+    names = dict(study=study.name, notebook=f"notebooks/{item.notebook}.ipynb", share=item.share)
+    return names | dict(parameters=item.parameters, work=study.work, target=study.reports / item.place, quarters=quarters(item))
+
+
+workdir: str(PROJECT_ROOT)
+
+
+for item in study.executions:
+    if not (item.share or (study.reports / item.place).is_dir()):
+        Path(done(item.name)).unlink(missing_ok=True)  # somebody took its report away
+
+
+def end(*_):  # as Ctrl-C does, which reaches the jobs too
+    for process in psutil.Process().children(recursive=True):
+        process.kill()
+    raise KeyboardInterrupt
+
+
+onstart:
+    keep_claims(study.work, study.claims)  # before anything runs
+    signal.signal(signal.SIGTERM, end)
+    os.environ["WORKBOOK_SWEEP"] = str(os.getpid())  # jobs end with this process
 
 
 rule all:
     default_target: True
-    input:
-        [done(name) for name in wholes],  # each a target, so that one whose record was withdrawn is made anew
-        done("pages"),
+    input: [done(item.name) for item in study.executions]
 
 
-# One rule for each notebook, for each share of its work (`shard: 8` in the study's
-# `sweep` block, or one for each GPU), and for each combination of values that the block lists.
-# It runs again when one of its parameters changes (a value, its source, a helper, the claims: see `Execution.depends`).
-for number, execution in enumerate(study.executions):
+for item in study.executions:
 
     rule:
-        name: execution.name
-        input: [done(name) for name in execution.after],
-        output: done(execution.name),
-        params: *map(literal, execution.depends), job=literal(study.job(execution)),
-        # The study's own execution comes first, and leaves what its combinations share.
-        priority: 0 if execution.combination else len(study.executions) - number
-        threads: 1 if execution.combination else config.get("threads", workflow.cores or 1)
-        resources: gpu=int(execution.parameters.get("device", "cpu") != "cpu"),
-        shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID {threads}"
-
-
-rule pages:
-    input: [done(name) for name in wholes],
-    output: done("pages"),
-    params: job=literal(study.job()),
-    shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"
+        name: item.name
+        input: [done(name) for name in item.after], modules_behind(PROJECT_ROOT / f"notebooks/{item.notebook}.ipynb")
+        output: touch(done(item.name))
+        params: job=lambda wildcards, job=job(item): job, depends=depends(study, item)
+        priority: 0 if item.combination else 1
+        threads: 1 if item.combination or item.share else max(1, workflow.cores // (4 if quarters(item) == 1 else 1))
+        resources: gpu=int(item.parameters.get("device", "cpu") != "cpu"), gpu_quarters=quarters(item)
+        script: "helpers/execute.py"

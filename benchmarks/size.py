@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.imports import ProjectModules
+from helpers.studies import modules_behind
 
 WIDTH = 88
 # Names that say how a value came to be instead of what it is.
@@ -244,7 +244,7 @@ def rows_of(root: Path) -> list[tuple[str, str]]:
         ),
     ]
     for path in notebooks:
-        files = ProjectModules(root).behind(code_cells(path))
+        files = modules_behind(path, root)
         rows.append((f"files of helpers that {path.stem} imports", f"{len(files)}"))
     return rows
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks import interleaved
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.study import load_study
+from helpers.studies import load as load_study
 
-CHECK = "from helpers.sweep.study import load_study; load_study({!r})"
+CHECK = "from helpers.studies import load; load({!r})"
 LOAD = (
     "import json, sys; from pathlib import Path; from helpers.data import images; given = json.loads(sys.argv[1]); \
 images.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
@@ -47,7 +47,9 @@ def python(*arguments: str) -> None:
 def parameters_of(study: Path, stem: str) -> dict[str, Any]:
     """Read what a study gives to a notebook."""
     return next(
-        item.parameters for item in load_study(study).executions if item.name == stem
+        item.parameters
+        for item in load_study(str(study)).executions
+        if item.name == stem
     )
 
 
@@ -115,9 +117,6 @@ def ways_of(study: Path, warm: Path) -> dict[str, Callable[[], None]]:
     load(arguments, cold=False)  # fills the cache
     return {
         "python -c pass (the limit)": partial(python, "-c", "pass"),
-        "python -m helpers.sweep --help": partial(
-            python, "-m", "helpers.sweep", "--help"
-        ),
         "check of the study's parameters": partial(
             python, "-c", CHECK.format(str(study))
         ),

@@ -25,10 +25,6 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 # Environment variable: the folder to which a notebook writes when a launcher runs it;
 # the launcher publishes it when the notebook succeeds.
 STAGING = "WORKBOOK_STAGING"
-# Environment variable: the folder in which a combination of a sweep is published.
-COMBINATION = "WORKBOOK_COMBINATION"
-PUBLISHED_VALUES = "published.json"  # values of the parameters of a report's notebooks
-SWEEP_LISTING = "sweep.json"  # lists a sweep's combinations, beside their folders
 # Environment variable: the study's folder of work when a launcher runs the notebook.
 WORK = "WORKBOOK_WORK"
 

@@ -1,18 +1,49 @@
-"""The parameters of a notebook: their declarations, and the values they may have."""
+"""Parameters of notebooks: what each cell declares, with the values that are allowed.
+
+The cell tagged ``parameters`` names them; pydantic checks their values, all at once.
+"""
 
 import ast
 import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from helpers.files import json_digest
 
 # Parameters that say where and how to compute, and do not change results.
 WITHOUT_EFFECT_ON_RESULTS = ("study", "work_dir", "reports_dir", "device", "jobs")
+# The parameter that lists the levels of each axis (a field of ``RunConfig``).
+AXIS_PARAMETERS = {
+    "architecture": "architectures",
+    "augmentation": "augmentations",
+    "batch_size": "batch_sizes",
+    "label_noise": "label_noises",
+    "label_smoothing": "label_smoothings",
+    "learning_rate": "learning_rates",
+    "optimizer": "optimizers",
+    "strong_augmentation": "strong_augmentations",
+    "weight_decay": "weight_decays",
+    "pretrained": "pretrained_levels",
+    "images_per_class": "training_sizes",
+    "looking": "looking_levels",
+    "frozen_stages": "frozen_stages",
+}
 
 
 class StudyError(ValueError):
@@ -25,17 +56,149 @@ class StudyError(ValueError):
         self._render_traceback_ = lambda: [str(self)]
 
 
+def _form(pattern: str) -> Any:
+    """A text of a form, which a regular expression matches as a whole."""
+    return Annotated[str, Field(pattern=f"^(?:{pattern})$")]
+
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+Factor = Annotated[float, Field(ge=1 / 16, le=8)]
+Number = Annotated[float, Field(ge=0, le=1e9)]
+Whole = Annotated[int, Field(ge=0, le=10**9)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Draws = Annotated[int, Field(ge=3, le=100_000)]
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f]*$", max_length=1000)]
+Folder = _form(r"[^\x00-\x1f~][^\x00-\x1f]{0,999}|~(/[^\x00-\x1f]{1,999})?")
+StudyName = _form(r"\w[\w .+-]{0,99}")
+ClassId = _form(r"[^\x00-\x1f/\\]{1,200}")
+Layout = Literal[
+    *("synthetic", "auto", "ilsvrc", "tiny_imagenet", "cifar", "coco"),
+    *("csv", "labelme", "yolo", "voc", "class_folders"),
+]
+# A number below 100 in one spelling alone, since runs are told apart by their names.
+_STRENGTH = r"(?:[1-9]\d?(?:\.\d*[1-9])?|0\.\d*[1-9])"
+# Types that are narrower than the annotation in the cell, of single values and of the
+# items of lists.
+TYPES: dict[str, Any] = {
+    "accuracy_threshold": Annotated[float, Field(gt=0, le=1)],
+    "accuracy_thresholds": BelowOne,
+    "architecture": _form(r"(timm:)?[\w.-]{1,100}"),  # no code: a study file is data
+    "architectures": Literal["resnet18", "resnet34", "resnet50", "resnet101"],
+    "attribution_steps": Count,
+    "attributions": Literal[
+        *("saliency", "input_x_gradient", "integrated_gradients"),
+        *("guided_grad_cam", "occlusion"),
+    ],
+    "batch_sizes": Annotated[int, Field(ge=2, le=100_000)],
+    "bootstrap_resamples": Draws,
+    "cam_cut": Literal["maximum", "quantile"],
+    "cam_method": Literal["cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"],
+    "cam_threshold": Share,
+    "class_ids": ClassId,
+    "complexity_images": Count,
+    "data_source": Layout,
+    "device": _form(r"auto|cpu|cuda(:\d{1,3})?"),
+    "families": Literal[
+        *("localization", "reliance", "prediction", "norms", "flatness"),
+        *("perturbation", "unlabelled"),
+    ],
+    "flatness_draws": Count,
+    "flatness_halvings": Count,
+    "flatness_images": Count,
+    "frozen_stages": Annotated[int, Field(ge=0, le=4)],
+    "image_scales": Factor,
+    "image_size": Annotated[int, Field(ge=16, le=1024)],
+    "label_noises": Fraction,
+    "label_smoothings": BelowOne,
+    "last_stride": Literal[1, 2],
+    "learning_rates": Positive,
+    "looking_levels": _form(
+        r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) "
+        rf"{_STRENGTH}"
+        r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
+    ),
+    "looks": Annotated[int, Field(ge=1, le=100)],
+    "made_epochs": Count,
+    "matched_accuracy": BelowOne,
+    "max_epochs": Count,
+    "minimum_images_per_class": Count,
+    "minimum_train_accuracy": BelowOne,
+    "momentum": BelowOne,
+    "noise_generator": Literal["blur", "autoencoder"],
+    "noise_samples": Count,
+    "noise_ssim": Annotated[float, Field(gt=0, le=1)],
+    "optimizers": Literal["adam", "adamw", "sgd"],
+    "other_studies": StudyName,
+    "permutations": Draws,
+    "perturbation_fraction": Annotated[float, Field(gt=0, le=1)],
+    "perturbation_points": Annotated[int, Field(ge=2, le=100_000)],
+    "pictured_images": Annotated[int, Field(ge=1, le=100)],
+    "pixel_mean": Fraction,
+    "pixel_std": Annotated[float, Field(gt=0, le=1)],
+    "precision": Literal["float32", "bfloat16"],
+    "pretrain_class_ids": ClassId,
+    "pretrain_data_source": Layout,
+    "pretrain_max_epochs": Count,
+    "pretrained_weights": _form(r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*"),
+    "probe_l2": Positive,
+    "random_networks": Draws,
+    "repeats": Count,
+    "reports_dir": Folder,
+    "rule3_split": Literal["test", "holdout"],
+    "saliency_providers": Literal["spectral_residual", "grab_cut", "folder"],
+    "sampled_methods": Literal[
+        *("grad_cam_plus_plus", "smooth_grad_cam_plus_plus"),
+        *("eigen_cam", "score_cam"),
+    ],
+    "score_cam_channels": Count,
+    "shard": _form(r"([1-9]\d{0,5}/[1-9]\d{0,5})?"),
+    "sharpness_images": Count,
+    "sharpness_steps": Count,
+    "snapshots": Literal["both", "stop"],
+    "stem": Literal["imagenet", "small", "strided"],
+    "strong_augmentations": _form(
+        r"none|crops(\+erasing)?(\+(mixup|cutmix))?|erasing(\+(mixup|cutmix))?"
+        r"|mixup|cutmix"
+    ),
+    "study": StudyName,
+    "targets": _form(
+        r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
+        r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
+    ),
+    "thresholds": Share,
+    "transform_ranges": Literal["cifar10", "svhn"],
+    "unseen_class_ids": ClassId,
+    "unseen_fractions": BelowOne,
+    "width": Factor,
+    "work_dir": Folder,
+}
+_WITHOUT_LIMIT = {"int": Whole, "float": Number, "str": Text}
+_BUILT_IN = {"bool": bool, "dict": dict}
+_MAY_BE_EMPTY = (
+    *("class_ids", "pretrain_class_ids", "unseen_class_ids"),
+    *("targets", "sampled_methods", "image_scales"),
+)
+_OF_COLOURS = ("pixel_mean", "pixel_std")  # three numbers, which may be equal, or none
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
 class Parameter(NamedTuple):
     """A line of a notebook's tagged cell: ``name: annotation = default  # comment``."""
 
-    name: str
     annotation: str
     default: Any
     comment: str
 
 
+@cache
 def declared(notebook: Path) -> dict[str, Parameter]:
     """The parameters that a notebook declares, by name.
+
+    ``papermill.inspect_notebook`` gives the same; its import takes a second, for which
+    whoever opens a notebook would wait.
 
     Args:
         notebook: path of a notebook with one cell that is tagged ``parameters`` and has
@@ -46,296 +209,204 @@ def declared(notebook: Path) -> dict[str, Parameter]:
     """
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     tagged = [
-        "".join(cell["source"])
-        for cell in cells
-        if "parameters" in cell["metadata"].get("tags", [])
+        cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])
     ]
-    source = "\n".join(tagged)
+    source = "\n".join("".join(cell["source"]) for cell in tagged)
     nodes = ast.parse(source).body
     if len(tagged) != 1 or not all(isinstance(node, ast.AnnAssign) for node in nodes):
         raise StudyError(
             f"{notebook}: one cell must be tagged parameters, with lines `name: type = "
             "literal` alone"
         )
+    lines = source.splitlines()
     parameters = {}
     for node in nodes:
-        comment = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
-        parameters[node.target.id] = Parameter(
-            node.target.id,
-            ast.unparse(node.annotation),
-            ast.literal_eval(node.value),
-            comment.strip().lstrip("# "),
-        )
+        comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
+        kind = ast.unparse(node.annotation)
+        default = ast.literal_eval(node.value)
+        parameters[node.target.id] = Parameter(kind, default, comment)
     return parameters
 
 
-def check_type(annotation: str, value: Any) -> Any:
-    """Check a value against the annotation of a parameter.
-
-    Returns:
-        The value; an int becomes a float where the annotation has float.
-
-    Raises:
-        ValueError: pydantic's, if the value is of another type.
-    """
-    from pydantic import ConfigDict, TypeAdapter
-
-    kinds = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-    # eval is safe here: annotations come from the project's notebooks, not from data.
-    type_of_values = eval(annotation, {"__builtins__": {}}, kinds)
-    adapter = TypeAdapter(type_of_values, config=ConfigDict(strict=True))
-    return adapter.validate_python(value)
+@cache
+def model_of(notebook: Path) -> type[BaseModel]:
+    """A pydantic model of the parameters that a notebook's tagged cell declares."""
+    fields = {
+        name: (_type(name, item), Field(default=item.default, description=item.comment))
+        for name, item in declared(notebook).items()
+    }
+    return create_model(notebook.stem, __config__=_STRICT, **fields)
 
 
-# ``data.layouts.LAYOUTS`` and two more; ``data`` stands above this module, which hence
-# cannot import it.
-_LAYOUTS = (
-    "synthetic",
-    "auto",
-    "ilsvrc",
-    "tiny_imagenet",
-    "cifar",
-    "coco",
-    "csv",
-    "labelme",
-    "yolo",
-    "voc",
-    "class_folders",
-)
+def _type(name: str, item: Parameter) -> Any:
+    """The type of a parameter: as its cell annotates it, narrowed by ``TYPES``."""
+    kind = item.annotation.removeprefix("list[").removesuffix("]")
+    of_item = TYPES.get(name) or _WITHOUT_LIMIT.get(kind) or _BUILT_IN[kind]
+    if kind == item.annotation:
+        return of_item
+    if name in _OF_COLOURS:
+        return Annotated[list[of_item], AfterValidator(_three_or_none)]
+    least = int(bool(item.default) and name not in _MAY_BE_EMPTY)
+    return Annotated[
+        list[of_item], Field(min_length=least), AfterValidator(_without_duplicates)
+    ]
 
 
-class OneOf:
-    """A limit that lists the allowed texts."""
-
-    def __init__(self, *values: str) -> None:
-        """Allow these texts."""
-        self.values = values
-        self.words = f"one of {values}"
-
-    def allows(self, item: Any) -> bool:
-        """Whether an item is one of the texts."""
-        return item in self.values
+def _three_or_none(items: list) -> list:
+    """Refuse other numbers of colours than red, green and blue."""
+    if len(items) not in (0, 3):
+        raise ValueError("must have three items, of red, green and blue")
+    return items
 
 
-class Form:
-    """A limit that texts must match as a whole."""
-
-    def __init__(self, pattern: str) -> None:
-        """Allow the texts that a regular expression matches."""
-        self.pattern = re.compile(pattern)
-        self.words = f"of the form {pattern}"
-
-    def allows(self, item: Any) -> bool:
-        """Whether a text has the form."""
-        return self.pattern.fullmatch(item) is not None
+def _without_duplicates(items: list) -> list:
+    """Refuse equal items; numbers count to six digits, as in names of runs."""
+    keys = [f"{item:g}" if isinstance(item, float) else str(item) for item in items]
+    if len({unicodedata.normalize("NFC", key) for key in keys}) < len(keys):
+        raise ValueError("contains duplicates (numbers count to six digits)")
+    return items
 
 
-class Interval:
-    """A limit of numbers: an interval such as "[0, 1)", and 0 where it is allowed."""
-
-    def __init__(self, interval: str, allows_0: bool = False) -> None:
-        """Allow the numbers of an interval, whose round brackets exclude its ends."""
-        self.low, self.high = map(float, interval[1:-1].split(","))
-        self.includes_low = interval[0] == "["
-        self.includes_high = interval[-1] == "]"
-        self.allows_0 = allows_0
-        self.words = f"in 0 or {interval}" if allows_0 else f"in {interval}"
-
-    def allows(self, item: Any) -> bool:
-        """Whether a number is in the interval, or an allowed 0."""
-        return (
-            self.low < item < self.high
-            or (item == self.low and self.includes_low)
-            or (item == self.high and self.includes_high)
-            or (item == 0 and self.allows_0)
-        )
-
-
-Limit = OneOf | Form | Interval
-# Limits of parameters, and of the items of lists. A number that is not listed here has
-# the limit ``NUMBERS``, a text ``_FREE_TEXT``.
-LIMITS: dict[str, Limit] = {
-    "accuracy_threshold": Interval("(0, 1]"),
-    "accuracy_thresholds": Interval("[0, 1)"),
-    "architectures": OneOf("resnet18", "resnet34", "resnet50", "resnet101"),
-    "attribution_steps": Interval("[1, 1000000]"),
-    "attributions": OneOf(
-        "saliency",
-        "input_x_gradient",
-        "integrated_gradients",
-        "guided_grad_cam",
-        "occlusion",
-    ),
-    "batch_sizes": Interval("[2, 100000]"),
-    "bootstrap_resamples": Interval("[3, 100000]"),
-    "cam_cut": OneOf("maximum", "quantile"),
-    "cam_method": OneOf("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"),
-    "cam_threshold": Interval("(0, 1)"),
-    "complexity_images": Interval("[1, 100000]"),
-    "data_source": OneOf(*_LAYOUTS),
-    "families": OneOf(
-        "localization",
-        "reliance",
-        "prediction",
-        "norms",
-        "flatness",
-        "perturbation",
-        "unlabelled",
-    ),
-    "flatness_draws": Interval("[1, 100000]"),
-    "flatness_halvings": Interval("[1, 100000]"),
-    "flatness_images": Interval("[1, 100000]"),
-    "frozen_stages": Interval("[0, 4]"),
-    "image_scales": Interval("[0.0625, 8]"),
-    "image_size": Interval("[16, 1024]"),
-    "label_noises": Interval("[0, 1]"),
-    "label_smoothings": Interval("[0, 1)"),
-    "last_stride": Interval("[1, 2]"),
-    "looks": Interval("[1, 100]"),
-    "made_epochs": Interval("[1, 1000000]"),
-    "matched_accuracy": Interval("[0, 1)"),
-    "max_epochs": Interval("[1, 1000000]"),
-    "minimum_images_per_class": Interval("[1, 1000000]"),
-    "minimum_train_accuracy": Interval("[0, 1)"),
-    "momentum": Interval("[0, 1)"),
-    "noise_generator": OneOf("blur", "autoencoder"),
-    "noise_samples": Interval("[1, 1000000]"),
-    "noise_ssim": Interval("(0, 1]"),
-    "optimizers": OneOf("adam", "adamw", "sgd"),
-    "permutations": Interval("[3, 100000]"),
-    "perturbation_fraction": Interval("(0, 1]"),
-    "perturbation_points": Interval("[2, 100000]"),
-    "pictured_images": Interval("[1, 100]"),
-    "pixel_mean": Interval("[0, 1]"),
-    "pixel_std": Interval("(0, 1]"),
-    "precision": OneOf("float32", "bfloat16"),
-    "pretrain_data_source": OneOf(*_LAYOUTS),
-    "pretrain_max_epochs": Interval("[1, 1000000]"),
-    "probe_l2": Interval("(0, 1000000000]"),
-    "random_networks": Interval("[3, 100000]"),
-    "repeats": Interval("[1, 1000000]"),
-    "rule3_split": OneOf("test", "holdout"),
-    "saliency_providers": OneOf(
-        "spectral_residual",
-        "grab_cut",
-        "folder",
-    ),
-    "sampled_methods": OneOf(
-        "grad_cam_plus_plus",
-        "smooth_grad_cam_plus_plus",
-        "eigen_cam",
-        "score_cam",
-    ),
-    "score_cam_channels": Interval("[1, 1000000]"),
-    "scored_images": Interval("[2, inf)", allows_0=True),
-    "sharpness_images": Interval("[1, 100000]"),
-    "sharpness_steps": Interval("[1, 100000]"),
-    "snapshots": OneOf("both", "stop"),
-    "stem": OneOf("imagenet", "small", "strided"),
-    "thresholds": Interval("(0, 1)"),
-    "transform_ranges": OneOf("cifar10", "svhn"),
-    "unseen_fractions": Interval("[0, 1)"),
-    "width": Interval("[0.0625, 8]"),
-}
-# A number below 100 in one spelling alone, since runs are told apart by their names.
-_NUMBER_ABOVE_0 = r"([1-9]\d?(\.\d*[1-9])?|0\.\d*[1-9])"
-_FORMS = {
-    "study": r"\w[\w .+-]{0,99}",
-    "other_studies": r"\w[\w .+-]{0,99}",
-    "class_ids": r"[^\x00-\x1f/\\]{1,200}",
-    "pretrain_class_ids": r"[^\x00-\x1f/\\]{1,200}",
-    "unseen_class_ids": r"[^\x00-\x1f/\\]{1,200}",
-    # "~/x" is expanded; "~user" is refused
-    "work_dir": r"(?!~[^/])[^\x00-\x1f]{1,1000}",
-    "reports_dir": r"(?!~[^/])[^\x00-\x1f]{1,1000}",
-    "looking_levels": (
-        r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) "
-        rf"{_NUMBER_ABOVE_0}"
-        r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
-    ),
-    "strong_augmentations": (
-        r"none|crops(\+erasing)?(\+(mixup|cutmix))?|erasing(\+(mixup|cutmix))?"
-        r"|mixup|cutmix"
-    ),
-    "shard": r"([1-9]\d{0,5}/[1-9]\d{0,5})?",
-    "device": r"auto|cpu|cuda(:\d{1,3})?",
-    "architecture": r"(timm:)?[\w.-]{1,100}",  # no code: a study file is data
-    "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
-    "targets": (
-        r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
-        r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
-    ),
-}
-LIMITS |= {name: Form(pattern) for name, pattern in _FORMS.items()}
-# Of numbers without another limit: what tables, seeds and float32 can hold.
-NUMBERS = Interval("[0, 1000000000]")
-_FREE_TEXT = Form(r"[^\x00-\x1f]{0,1000}")
-# Lists that a study may empty although their default is not empty.
-_MAY_BE_EMPTY = (
-    "class_ids",
-    "pretrain_class_ids",
-    "unseen_class_ids",
-    "targets",
-    "sampled_methods",
-    "image_scales",
-)
-# Lists of three numbers, which may be equal.
-_COLOURS = ("pixel_mean", "pixel_std")
-
-
-def _duplicate_key(item: Any) -> Any:
-    """Key to find duplicates: floats that agree in six digits have the same key.
-
-    Names of runs and folders have six digits, so such floats would share a folder.
-    """
-    if isinstance(item, str):
-        return unicodedata.normalize("NFC", item)
-    return f"{item:g}" if isinstance(item, float) else repr(item)
-
-
-def value_fault(parameter: Parameter, value: Any) -> str:
-    """Check one value of a parameter, without regard to other parameters.
+def checked(notebook: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of all parameters of a notebook; those that are not given are defaults.
 
     Args:
-        parameter: that has the value.
-        value: as a study file or a cell has it.
+        notebook: its path.
+        values: by name.
 
-    Returns:
-        One sentence that says what is wrong; "" if the value is valid.
+    Raises:
+        StudyError: with a sentence for each name or value that is wrong.
     """
-    name = parameter.name
-    stated = f"{name} is {repr(value)[:100]}"
+    model = model_of(notebook)
     try:
-        value = check_type(parameter.annotation, value)
-    except ValueError as fault:
-        first = fault.errors()[0]
-        place = "".join(f"[{item}] " for item in first["loc"])
-        return (
-            f"{stated}, and must be {parameter.annotation} ({parameter.comment}): "
-            f"{place}{first['msg']}"
-        )
-    items = value if isinstance(value, list) else [value]
-    if not items and parameter.default and name not in _MAY_BE_EMPTY:
-        return f"{stated}, and must have at least one item"
-    if name in _COLOURS and len(items) not in (0, 3):
-        return f"{stated}, and must have three items, of red, green and blue"
-    if len(set(map(_duplicate_key, items))) < len(items) and name not in _COLOURS:
-        return f"{stated}, and contains duplicates (numbers count to six digits)"
-    for item in items:
-        if isinstance(item, bool | dict):
-            continue
-        default_limit = _FREE_TEXT if isinstance(item, str) else NUMBERS
-        limit = LIMITS.get(name, default_limit)
-        fault = outside(limit, item)
-        if fault:
-            near = near_names(item, limit.values) if isinstance(limit, OneOf) else ""
-            return f"{stated}, and {fault} ({parameter.comment}){near}"
+        return model(**values).model_dump()
+    except ValidationError as faults:
+        raise StudyError(*_sentences(notebook, faults)) from None
+
+
+def fault_of(name: str, item: Any) -> str:
+    """What is wrong with a value, or an item of a list, of a parameter; else "".
+
+    Args:
+        name: of the parameter.
+        item: a single value.
+    """
+    kind = TYPES.get(name) or _WITHOUT_LIMIT.get(type(item).__name__, type(item))
+    try:
+        TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(item)
+    except ValidationError as faults:
+        return f"{name} is {item!r:.100}: {faults.errors()[0]['msg']}"
     return ""
 
 
-def outside(limit: Limit, item: Any) -> str:
-    """Say that an item is not within a limit; "" if it is."""
-    return "" if limit.allows(item) else f"{repr(item)[:100]} is not {limit.words}"
+def _sentences(notebook: Path, faults: ValidationError) -> Iterator[str]:
+    names = declared(notebook)
+    for fault in faults.errors():
+        name, *place = fault["loc"]
+        if name not in names:
+            yield f"{notebook.stem}: no parameter {name!r}{near_names(name, names)}"
+            continue
+        where = "".join(f"[{part}]" for part in place)
+        options = re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))
+        similar = near_names(fault["input"], options) if options else ""
+        hint = _papermill_hint(name, names[name].annotation, fault)
+        yield (
+            f"{name}{where} is {fault['input']!r:.100}: {fault['msg']}{similar}{hint} "
+            f"({names[name].comment})"
+        )
+
+
+def _papermill_hint(name: str, annotation: str, fault: Mapping[str, Any]) -> str:
+    """How papermill takes a list, and a text that looks like a number."""
+    value = fault["input"]
+    if fault["type"] == "list_type" and isinstance(value, str):
+        items = value if value.startswith("[") else f"[{value}]"
+        return f"; with papermill write -y '{name}: {items}'"
+    if fault["type"] == "string_type" and annotation == "str":
+        return f"; with papermill write -r {name} {value}"
+    return ""
+
+
+def near_names(name: Any, names: Iterable[str]) -> str:
+    """Names similar to a misspelt one, as " (did you mean 'a' or 'b'?)", or ""."""
+    similar = difflib.get_close_matches(str(name)[:200], list(names))
+    return f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
+
+
+def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on values that spoil results silently if they stand together.
+
+    What a notebook refuses in its first minute is left to the notebook.
+
+    Args:
+        values: of the parameters of the study's notebooks.
+    """
+    of = defaultdict(list, values)
+    pretrains = of["pretrained_weights"] == "made" and True in of["pretrained_levels"]
+    source = (of["data_source"], of["data_path"])
+    pretrain_source = (of["pretrain_data_source"], of["pretrain_data_path"])
+    unseen_path = of["unseen_path"] or of["data_path"]
+    if pretrains:
+        is_same = pretrain_source == source
+        yield from _shared_classes("pretrain_class_ids", of, is_same)
+        if pretrain_source[1] == "" and pretrain_source[0] != "synthetic":
+            yield f"pretrain_data_path is empty, and {pretrain_source[0]} needs it"
+    if of["unseen_class_ids"]:
+        yield from _shared_classes("unseen_class_ids", of, unseen_path == source[1])
+    if len(of["class_ids"]) == 1:
+        yield "class_ids is one class, and a classifier needs at least 2; [] takes all"
+    if source[1] == "" and source[0] != "synthetic":
+        yield f"data_path is empty, and data_source {source[0]} needs it"
+    if of["training_sizes"] and 0 < of["images_per_class"] < max(of["training_sizes"]):
+        yield (
+            f"training_sizes is {of['training_sizes']}, and images_per_class allows "
+            f"{of['images_per_class']}"
+        )
+    if of["scored_images"] and of["scored_images"] < len(of["class_ids"]):
+        yield (
+            f"scored_images is {of['scored_images']}, fewer than the classes; take at "
+            "least one image of each, or 0 for all"
+        )
+    if of["work_dir"] == of["reports_dir"] != []:
+        yield f"work_dir and reports_dir are both {of['work_dir']}; take two folders"
+    number, _, count = (of["shard"] or "1/1").partition("/")
+    if int(number) > int(count):
+        yield f"shard is {of['shard']}; write i/n with i from 1 to n, such as 2/4"
+    yield from _faults_of_blocks(of)
+
+
+def _shared_classes(
+    name: str, values: Mapping[str, Any], is_same_source: bool
+) -> Iterator[str]:
+    """A fault where a choice of classes contains classes of the study."""
+    of_study = set(values["class_ids"])
+    others = set(values[name])
+    shared = of_study & others
+    if is_same_source and not (of_study and others):  # an empty choice is all classes
+        shared = of_study | others or {"all classes"}
+    if shared:
+        yield (
+            f"{name} shares {', '.join(sorted(shared)[:5])} with class_ids; name "
+            "classes that are none of the study's"
+        )
+
+
+def _faults_of_blocks(values: Mapping[str, Any]) -> Iterator[str]:
+    """Faults of blocks: unknown axes, and levels of another type than the study's."""
+    axes = AXIS_PARAMETERS | {"repeat": "repeat"}
+    for number, block in enumerate(values["blocks"], start=1):
+        for axis, levels in block.items():
+            where = f"blocks: block {number}, {axis}"
+            if axis not in axes:
+                yield f"{where}: no such axis{near_names(axis, axes)}"
+            elif not isinstance(levels, list) or not levels:
+                yield f"{where} is {levels!r:.100}, and must be a list of levels"
+            else:
+                example = (values[axes[axis]] or [0])[0]
+                for level in levels:
+                    fault = fault_of(axes[axis], level)
+                    if fault or isinstance(level, bool) != isinstance(example, bool):
+                        yield f"{where}: {fault or repr(level)}"
 
 
 def name_of_values(values: Mapping[str, Any]) -> str:
@@ -364,9 +435,3 @@ def _plain_word(value: Any) -> str:
         r"[A-Za-z0-9_][\w.-]{0,39}", value, re.A
     )
     return value if plain else f"~{json_digest(value)}"
-
-
-def near_names(name: Any, names: Iterable[str]) -> str:
-    """Names similar to a misspelt one, as " (did you mean 'a' or 'b'?)", or ""."""
-    near = difflib.get_close_matches(str(name)[:200], names)
-    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""

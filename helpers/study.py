@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.files import PROJECT_ROOT, RECORDS, from_root, inside
+from helpers.files import RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings
 from helpers.measures.single import settings_of
 from helpers.parameters import near_names
@@ -29,7 +29,7 @@ from helpers.scores.models import Model, models_of
 from helpers.scores.scoring_set import ScoringSet, scoring_set
 from helpers.scores.store import Records, Store
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
-from helpers.study_files import read_blocks
+from helpers.studies import work_study
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
@@ -139,21 +139,18 @@ class Study:
             FileNotFoundError: if neither folder has the study.
             ValueError: if the name would leave the folders.
         """
-        study_file = inside(PROJECT_ROOT / "params", f"{name}.yaml")
-        work_study = name  # a study that extends another one uses the runs of that one
-        if study_file.is_file():
-            work_study = read_blocks(study_file)["work_study"]
-        work = inside(from_root(work_dir), work_study)
+        of_work = work_study(name)
+        work = inside(from_root(work_dir), of_work)
         reports = inside(from_root(reports_dir), name)
-        records = inside(from_root(reports_dir), work_study) / RECORDS
+        records = inside(from_root(reports_dir), of_work) / RECORDS
         if not work.is_dir() and not records.is_dir():
             studies = sorted(
                 path.parent.name for path in reports.parent.glob(f"*/{RECORDS}")
             )
             raise FileNotFoundError(
                 f"no study {name!r} is in {work.parent} or has records in "
-                f"{reports.parent}{near_names(name, studies)}; run `python -m "
-                f"helpers.sweep {name}`, or open one of {', '.join(studies)}"
+                f"{reports.parent}{near_names(name, studies)}; run `make "
+                f"sweep STUDY={name}`, or open one of {', '.join(studies)}"
             )
         point_to_records(work, reports_dir)
         return cls(work, reports, **options)
@@ -164,8 +161,7 @@ class Study:
         values = vars(report.parameters)
         names = ("minimum_train_accuracy", "device", "jobs")
         options = {name: values[name] for name in names if name in values}
-        reports = inside(from_root(values["reports_dir"]), values["study"])
-        return cls(report.work, reports, **options)
+        return cls(report.work, report.reports, **options)
 
     @property
     def name(self) -> str:

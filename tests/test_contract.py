@@ -14,38 +14,27 @@ import papermill
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
-from helpers.parameters import check_type, declared
+from helpers.parameters import declared
 from helpers.statistics.claims import PAIRED, check_claims
-from helpers.study_files import read_blocks
-from helpers.sweep.study import load_study
+from helpers.studies import StudyFile, load
 from tests.conftest import committed, tracked
 
 # The rooms from the ground up: a room imports rooms before its own place alone, those of one place not one another.
 ROOMS = (
     {""},
     {"data", "networks", "statistics"},
+    {"studies"},
     {"training", "cams"},
     {"measures"},
     {"scores"},
     {"report"},
     {"study"},
     {"choices", "checkpoints", "kappa"},
-    {"sweep"},
+    {"execute", "new", "plan"},
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
-# What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask;
-# what records are.
-SWEEP_KNOWS = {
-    "scores.records",
-    "report.pages",
-    "statistics.claims",
-    "measures.registry",
-    "networks.resnet",
-}
-BESIDE_THE_LAUNCHER = (
-    "sweep.plan",
-    "sweep.new",
-)  # time the steps of networks, and look at images
+# What is loaded before a study is checked, without a module that takes seconds.
+LIGHT = ("parameters", "studies", "statistics.claims")
 PICKLERS = ("dill", "joblib", "cloudpickle")
 DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
@@ -99,7 +88,7 @@ def test_every_folder_of_helpers_has_its_place():
         for path in (PROJECT_ROOT / "helpers").iterdir()
         if path.is_dir() and path.name != "__pycache__"
     }
-    assert folders == set(PLACE) - {"", "study"}
+    assert folders == set(PLACE) - {"", "studies", "study", "execute", "new", "plan"}
 
 
 def test_notebooks_are_committed_without_outputs():
@@ -172,11 +161,7 @@ def test_parameters_are_typed_literals_with_a_comment_as_papermill_reads_them():
         )
         assert read <= set(ours), path.stem
         for name, parameter in ours.items():
-            assert (
-                ast.literal_eval(theirs[name]["default"])
-                == parameter.default
-                == check_type(parameter.annotation, parameter.default)
-            )
+            assert ast.literal_eval(theirs[name]["default"]) == parameter.default
             assert theirs[name]["help"] == parameter.comment
             assert len(parameter.comment) > 5, name
 
@@ -263,12 +248,10 @@ def test_imports_run_one_way():
             own,
             others,
         )
-        if room_of(own) == "sweep" and own not in BESIDE_THE_LAUNCHER:
-            assert {other for other in others if room_of(other)} <= SWEEP_KNOWS, own
-        if room_of(own) in ("", "sweep") and own not in ("files", *BESIDE_THE_LAUNCHER):
-            assert not {"torch", "torchvision", "captum"} & {
-                name.split(".")[0] for name in imports(tree)
-            }, own
+    for own in LIGHT:
+        of_modules = {name.split(".")[0] for name in imports(TREES[own])}
+        assert not {"torch", "torchvision", "captum", "papermill"} & of_modules, own
+        assert {"files", *LIGHT} >= graph[own], own
     assert list(
         graphlib.TopologicalSorter(graph).static_order()
     )  # raises on a cycle, and names it
@@ -277,11 +260,7 @@ def test_imports_run_one_way():
 # Called by no line of the project: with what calls it.
 CALLED_FROM_OUTSIDE = {
     "score_network": "the lines of Python in README",
-    "withdraw_changed": "the Snakefile",
-    **dict.fromkeys(
-        ("execute_managed_notebook", "process_message"), "papermill and nbclient"
-    ),
-    "construct_mapping": "yaml",
+    **dict.fromkeys(("depends", "from_records"), "the Snakefile"),
     "forward": "torch",
 }
 
@@ -359,12 +338,12 @@ def test_where_networks_look_is_drawn_without_the_imports_that_take_seconds():
 
 def test_study_files_pass_their_check():
     for path in STUDIES:
-        executions = load_study(path).executions
+        executions = load(path.stem).executions
         assert executions
         assert all(
             execution.parameters["study"] == path.stem for execution in executions
         )
-        if claims := read_blocks(path).get("claims"):
+        if claims := StudyFile.read(path.stem).claims:
             of_models = {
                 claim["measure"].split(" (")[0]  # without a variant, as (rotation)
                 for claim in check_claims(claims)

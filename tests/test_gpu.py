@@ -5,11 +5,9 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from helpers.files import PROJECT_ROOT
 from tests import pretended_gpu
-from tests.conftest import TINY_STUDY
 
 
 @pytest.fixture(scope="module")
@@ -71,22 +69,3 @@ def test_a_broken_gpu_leaves_no_record(on_gpu):
     assert pretended_gpu.ECC in found["broken"]
     assert "CUDA computes nothing more in this process" in found["broken"]
     assert found["records"] == []
-
-
-@pytest.mark.nightly
-def test_all_notebooks_run_on_two_gpus_in_shares(tmp_path):
-    study = TINY_STUDY | {"common": TINY_STUDY["common"] | {"device": "cuda"}}
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(study))
-    variables = pretended_gpu.environment(tmp_path) | {
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "WORKBOOK_GPU_LOCKS": str(tmp_path / "locks"),
-    }
-    command = [sys.executable, "-m", "helpers.sweep", str(tmp_path / "tiny.yaml")]
-    command += [f"--set=work_dir={tmp_path / 'work'}"]
-    command += [f"--set=reports_dir={tmp_path / 'reports'}"]
-    pipes = {"capture_output": True, "text": True}
-    done = subprocess.run(command, cwd=PROJECT_ROOT, env=variables, **pipes)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert pretended_gpu.faults(variables) == []
-    for share in ("02_grid_training-2_of_2", "04_baselines-1_of_2"):
-        assert f"{share} starts on Pretended GPU" in done.stdout

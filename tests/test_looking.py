@@ -1,12 +1,11 @@
 """The experiment on where networks look, end to end on rendered scenes."""
 
-import nbformat
 import pandas as pd
 import pytest
-import yaml
 
-from helpers.sweep import cli
+from helpers.files import table_of
 from tests.conftest import TINY_STUDY
+from tests.project import run_study
 
 pytestmark = pytest.mark.nightly
 CLAIM = {
@@ -46,22 +45,11 @@ STUDY = {
 
 
 def test_arms_are_trained_looked_at_and_judged(tmp_path):
-    (tmp_path / "arms.yaml").write_text(yaml.safe_dump(STUDY))
-    work = tmp_path / "work"
-    reports = tmp_path / "reports"
-    command = [
-        str(tmp_path / "arms.yaml"),
-        f"--set=work_dir={work}",
-        f"--set=reports_dir={reports}",
-    ]
-    assert cli.main(command) == 0
-    tables = reports / "arms/tables"
-    networks = pd.read_csv(tables / "looking_networks.csv")
+    report = run_study(tmp_path, "arms", STUDY)
+    networks = pd.read_csv(table_of(report, "looking_networks.csv"))
     assert len(networks) == 6
     overlap = networks.groupby("looking")["train_area_matched_iou"].mean()
     assert overlap["map_in_box 5"] > overlap["plain"]
     assert overlap["map_in_box 5"] > overlap["map_in_shuffled_box 5"]
-    (claim,) = pd.read_csv(tables / "looking_claims.csv").to_dict("records")
+    (claim,) = pd.read_csv(table_of(report, "looking_claims.csv")).to_dict("records")
     assert claim["pairs"] == 2
-    executed = nbformat.read(reports / "arms/09_looking_experiment.ipynb", 4)
-    assert executed.metadata.papermill.exception is None

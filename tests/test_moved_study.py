@@ -4,16 +4,16 @@ import copy
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pandas as pd
 import pytest
 import yaml
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import table_of
+from helpers.scores import records
 from tests.conftest import TINY_STUDY
+from tests.project import sweep
 
 pytestmark = pytest.mark.nightly
 
@@ -23,32 +23,24 @@ TABLES = ("catalogue", "localization", "table3_iou", "table4_iou", "primary", "k
 OF_TIME = ["seconds", "device"]
 
 
-def begin(folder, *options):
+def begin(folder, *changed):
     """A sweep with its folders of work and reports below a folder."""
     study = copy.deepcopy(TINY_STUDY)
     study["notebooks"] = {name: study["notebooks"][name] for name in NOTEBOOKS}
     study["notebooks"]["02_grid_training"]["run_count"] = 8
     folder.mkdir(exist_ok=True)
     (folder / "tiny.yaml").write_text(yaml.safe_dump(study))
-    places = [f"--set={name}_dir={folder / name}" for name in ("work", "reports")]
-    command = [sys.executable, "-m", "helpers.sweep", str(folder / "tiny.yaml")]
-    return subprocess.Popen(
-        [*command, *places, *options],
-        cwd=PROJECT_ROOT,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    places = [f"{name}_dir={folder / name}" for name in ("work", "reports")]
+    return sweep(folder / "tiny.yaml", changed=[*places, *changed])
 
 
-def finish(folder, *options):
+def finish(folder, *changed):
     """The tables of a sweep that ran to its end."""
-    sweep = begin(folder, *options)
-    output = sweep.communicate()[0].decode()
-    assert sweep.returncode == 0, output
-    tables = {
-        name: pd.read_csv(folder / f"reports/tiny/tables/{name}.csv") for name in TABLES
-    }
+    process = begin(folder, *changed)
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    report = folder / "reports/tiny"
+    tables = {name: pd.read_csv(table_of(report, f"{name}.csv")) for name in TABLES}
     return {
         name: table.drop(columns=OF_TIME, errors="ignore")
         for name, table in tables.items()
@@ -68,12 +60,12 @@ def uninterrupted(tmp_path_factory):
 def killed(tmp_path):
     """The folder of a study that was killed when three of its eight runs were trained."""
     folder = tmp_path / "first"
-    sweep = begin(folder)
+    process = begin(folder)
     while len(trained(folder)) < 3:
-        assert sweep.poll() is None, sweep.communicate()[0].decode()
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
-    os.killpg(sweep.pid, signal.SIGKILL)
-    sweep.communicate()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
     assert 3 <= len(trained(folder)) < 8
     return folder
 
@@ -107,9 +99,7 @@ def test_records_of_a_killed_study_are_finished_elsewhere(
     killed, uninterrupted, tmp_path
 ):
     """Three networks are gone that were not scored yet: these are trained again."""
-    command = [sys.executable, "-m", "helpers.scores.records", "tiny"]
-    places = ["--work", str(killed / "work"), "--reports", str(killed / "reports")]
-    subprocess.run([*command, *places], cwd=PROJECT_ROOT, check=True)
+    records.publish(killed / "work/tiny", killed / "reports/tiny/records")
     second = tmp_path / "second"
     shutil.copytree(killed / "reports", second / "reports")
     shutil.rmtree(killed)
@@ -119,7 +109,7 @@ def test_records_of_a_killed_study_are_finished_elsewhere(
 
 def test_scored_networks_count_where_records_alone_are_moved(uninterrupted, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    finish(first, "--set=02_grid_training.run_count=3")
+    finish(first, "02_grid_training.run_count=3")
     of_first = trained(first)
     assert len(of_first) == 3
     shutil.copytree(first / "reports/tiny/records", second / "reports/tiny/records")

@@ -16,9 +16,8 @@ from helpers.checkpoints.__main__ import main as judge_checkpoints
 from helpers.files import PROJECT_ROOT
 from helpers.measures.registry import STORED_TOGETHER, ranked
 from helpers.networks import resnet
-from helpers.sweep.cli import main as sweep
-from helpers.sweep.plan import planned_runs
-from helpers.sweep.study import load_study
+from helpers.plan import planned_runs
+from helpers.studies import load
 
 README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
@@ -127,9 +126,7 @@ def test_the_lines_of_python_in_the_readme_score_a_network(tmp_path):
 )
 def test_a_study_has_as_many_runs_as_the_docs_say(study, runs):
     training = [
-        one
-        for one in load_study(study).executions
-        if one.notebook == "02_grid_training"
+        one for one in load(study).executions if one.notebook == "02_grid_training"
     ]
     assert len(planned_runs(training[0].parameters)) == int(runs)
 
@@ -179,7 +176,7 @@ def absent_names(text):
         (PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     )["project"]["optional-dependencies"]
     known_of = {
-        "helpers.sweep": options(sweep) | OF_SNAKEMAKE,
+        "snakemake": OF_SNAKEMAKE,
         "helpers.checkpoints": options(judge_checkpoints),
     }
     for part in code(text):
@@ -242,7 +239,7 @@ def test_what_a_page_names_is_there(page):
 
 def test_what_is_not_there_is_found():
     text = "[a](docs/no.md) [b](README.md#no) [c](docs/studies.md#a-study) [d](https://x.org)\n```\nmake no STUDY=none  # make nothing\n"
-    text += "python -m helpers.sweep params/no.yaml --no\npython -m helpers.nothing --other\n```\n"
+    text += "python -m helpers.checkpoints params/no.yaml --no\npython -m helpers.nothing --other\n```\n"
     text += "`--never N` `pip install '.[nope]'` `ray --head`"
     assert [*absent_links("README.md", text)] == ["docs/no.md", "README.md#no"]
     assert [*absent_names(text)] == [

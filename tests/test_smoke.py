@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,69 +11,60 @@ import pandas as pd
 import pytest
 import yaml
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures import registry
-from helpers.sweep import cli
 from tests.conftest import TINY_STUDY
+from tests.project import run_study
 
 pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smoke")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
-    places = [
-        f"--set=work_dir={folder / 'work'}",
-        f"--set=reports_dir={folder / 'reports'}",
-    ]
-    assert cli.main([str(folder / "tiny.yaml"), *places]) == 0
-    return folder, places
+def report(tmp_path_factory):
+    """The report of a study with all notebooks."""
+    return run_study(tmp_path_factory.mktemp("smoke"), "tiny", TINY_STUDY)
 
 
-def test_every_notebook_leaves_its_report_without_an_error(finished):
-    reports = finished[0] / "reports/tiny"
+def test_every_notebook_leaves_its_report_without_an_error(report):
+    assert {path.name for path in report.iterdir()} == {
+        *TINY_STUDY["notebooks"],
+        "records",
+    }
     for name in TINY_STUDY["notebooks"]:
-        executed = nbformat.read(reports / f"{name}.ipynb", as_version=4)
+        executed = nbformat.read(report / name / f"{name}.ipynb", as_version=4)
         assert executed.metadata.papermill.exception is None
-        assert not [
-            item.text
-            for cell in executed.cells
-            for item in cell.get("outputs", ())
-            if "Warning" in item.get("text", "")
-        ], name
-    assert not list(finished[0].rglob("*.partial*"))
+        outputs = [item for cell in executed.cells for item in cell.get("outputs", ())]
+        assert not [item for item in outputs if "Warning" in item.get("text", "")], name
+    assert not list(report.parents[1].rglob("*.partial*"))
 
 
-def test_runs_images_and_overlaps_are_those_that_were_asked_for(finished):
-    tables = finished[0] / "reports/tiny/tables"
-    catalogue = pd.read_csv(tables / "catalogue.csv")
+def test_runs_images_and_overlaps_are_those_that_were_asked_for(report):
+    catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
     assert catalogue["run_id"].nunique() == 4
     assert (
         catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])
     ).abs().max() < 2e-8  # tables have eight digits
     assert (
-        pd.read_csv(tables / "table1_categories.csv")[
+        pd.read_csv(table_of(report, "table1_categories.csv"))[
             ["train_images", "test_images"]
         ].values.tolist()
         == [[14, 5]] * 3
     )
-    assert set(pd.read_csv(tables / "localization.csv")["model_id"]) <= set(
+    assert set(pd.read_csv(table_of(report, "localization.csv"))["model_id"]) <= set(
         catalogue["model_id"]
     )
     assert (
-        len(pd.read_csv(tables / "table3_iou.csv")) == 3 * 2 * 2
+        len(pd.read_csv(table_of(report, "table3_iou.csv"))) == 3 * 2 * 2
     )  # two architectures and pooled, two thresholds, two measures
     assert (
-        len(pd.read_csv(tables / "table3_correlations.csv")) == 3 * 2 * 5
+        len(pd.read_csv(table_of(report, "table3_correlations.csv"))) == 3 * 2 * 5
     )  # as before, five methods
 
 
-def test_every_measure_of_every_model_has_a_value_or_a_reason(finished):
-    tables = finished[0] / "reports/tiny/tables"
+def test_every_measure_of_every_model_has_a_value_or_a_reason(report):
     scores, catalogue = (
-        pd.read_parquet(tables / "scores.parquet"),
-        pd.read_csv(tables / "catalogue.csv"),
+        pd.read_parquet(table_of(report, "scores.parquet")),
+        pd.read_csv(table_of(report, "catalogue.csv")),
     )
     ids = set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
     asked = {
@@ -90,7 +80,7 @@ def test_every_measure_of_every_model_has_a_value_or_a_reason(finished):
         .eq(ids)
         .all()
     )
-    means = pd.read_csv(tables / "perturbation_curves.csv").query(
+    means = pd.read_csv(table_of(report, "perturbation_curves.csv")).query(
         "perturbation == 'horizontal translation' and alpha == 0.5"
     )
     of_models = scores.query(
@@ -101,54 +91,22 @@ def test_every_measure_of_every_model_has_a_value_or_a_reason(finished):
     ] == pytest.approx(of_models["value"].mean())
 
 
-def test_every_figure_is_read_by_a_computed_sentence(finished):
-    reports = finished[0] / "reports/tiny"
-    for name in TINY_STUDY["notebooks"]:
-        for item in json.loads((reports / "story" / f"{name}.json").read_text()):
-            if item["kind"] == "figure":
-                assert item["reading"].endswith((".", "?")), item["name"]
-                assert re.fullmatch(r"Figure \d+\.\d+\. [A-Z0-9].*\.", item["alt"]), (
-                    item["alt"]
-                )
-                assert "nan" not in item["reading"].lower(), item["reading"]
-                assert (reports / item["path"]).stat().st_size < 300_000
-
-
-def test_what_sentences_speak_of_has_a_name(finished):
-    reports = finished[0] / "reports/tiny"
-    notebooks = (PROJECT_ROOT / "notebooks").glob("*.ipynb")
+def test_what_sentences_speak_of_has_a_name(report):
     without = ("01", "07", "09")
-    for path in sorted(path for path in notebooks if path.stem[:2] not in without):
-        results = json.loads((reports / f"{path.stem}.results.json").read_text())
-        assert 5 <= len(results) <= 10, path.stem
+    names = [name for name in TINY_STUDY["notebooks"] if name[:2] not in without]
+    for name in names:
+        results = json.loads((report / name / "results.json").read_text())
         defined = [item for item in results if item["value"] is not None]
-        assert 2 * len(defined) > len(results), results
+        assert 2 * len(defined) > len(results) >= 5, name
         for item in defined:
             ends = item["low"], item["high"]
             assert None in ends or ends[0] <= item["value"] <= ends[1], item
-        executed = nbformat.read(reports / f"{path.stem}.ipynb", as_version=4)
-        assert executed.metadata.workbook.results == results
 
 
-def test_no_two_notebooks_write_the_same_file(finished):
-    """One would spoil what the other published."""
-    stories = sorted((finished[0] / "reports/tiny/story").glob("*.json"))
-    paths = [
-        item["path"]
-        for story in stories
-        for item in json.loads(story.read_text())
-        if item.get("path")
-    ]
-    assert len(paths) > 50
-    assert len(set(paths)) == len(paths)
-
-
-def test_the_same_command_again_would_run_nothing(finished, capsys):
-    folder, places = finished
-    assert cli.main([str(folder / "tiny.yaml"), *places, "--dry-run"]) == 0
-    assert capsys.readouterr().out.count("complete, nothing changed") == len(
-        TINY_STUDY["notebooks"]
-    )
+def test_figures_are_small_and_no_two_notebooks_write_the_same_table(report):
+    assert all(path.stat().st_size < 300_000 for path in report.rglob("figures/*.png"))
+    tables = [path.name for path in report.glob("*/tables/*")]
+    assert len(tables) > 50 and len(set(tables)) == len(tables)
 
 
 def test_the_tiny_study_runs_every_notebook():
@@ -198,9 +156,6 @@ def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_no
     }
     assert record["images"] == {"classes": 6, "train": 6 * 20, "test": 300}
     assert (
-        tmp_path / "work/demo/scratch/01_data_subset/images_per_class=20"
-        "/tables/table1_categories.csv"
+        tmp_path / "work/demo/scratch/01_data_subset/tables/table1_categories.csv"
     ).is_file()
     assert not (tmp_path / "reports").exists()
-    shown = str(nbformat.read(tmp_path / "out.ipynb", as_version=4))
-    assert "1 from first cell" in shown

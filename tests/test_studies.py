@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from helpers.files import PROJECT_ROOT, table_of
-from helpers.sweep import cli
+from tests.project import run_study
 
 pytestmark = pytest.mark.nightly
 
@@ -48,19 +48,10 @@ def shrunk(name, notebooks):
     return study
 
 
-def run(study, name, folder):
-    """Exit code of its sweep; the report is ``folder/reports/name``."""
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(study))
-    places = [f"--set=work_dir={folder / 'work'}"]
-    places.append(f"--set=reports_dir={folder / 'reports'}")
-    return cli.main([str(path), *places])
-
-
 def check_report(report, notebooks):
-    """Each notebook left its report, and the index leads to all of them."""
+    """Each notebook left its report."""
     for name in notebooks:
-        executed = nbformat.read(report / f"{name}.ipynb", as_version=4)
+        executed = nbformat.read(report / name / f"{name}.ipynb", as_version=4)
         assert executed.metadata.papermill.exception is None
 
 
@@ -96,8 +87,7 @@ def test_imagenet20_runs_on_photographs_of_its_classes_at_full_size(
             "thresholds": [0.05, 0.3],
         },
     }
-    assert run(shrunk("imagenet20", notebooks), "imagenet20", tmp_path) == 0
-    report = tmp_path / "reports/imagenet20"
+    report = run_study(tmp_path, "imagenet20", shrunk("imagenet20", notebooks))
     check_report(report, notebooks)
     table1 = pd.read_csv(table_of(report, "table1_categories.csv"))
     assert table1[["train_images", "test_images"]].sum().tolist() == [140, 50]
@@ -143,8 +133,7 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
         "08_unlabelled_images": {},
     }
     study = shrunk("cifar10", notebooks)
-    assert run(study, "cifar10", tmp_path) == 0
-    report = tmp_path / "reports/cifar10"
+    report = run_study(tmp_path, "cifar10", study)
     check_report(report, notebooks)
     catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
     assert not catalogue["pretrained"].any()
@@ -163,13 +152,12 @@ def test_cifar10_has_response_curves_of_networks_from_scratch(tmp_path):
     curves = pd.read_csv(table_of(report, "perturbation_curves.csv"))
     assert curves.groupby("perturbation").size().eq(3).all()
     assert {"intra input", "rotation"} <= set(curves["perturbation"])
-    assert (report / "figures/10_all_measures-response-curves.png").is_file()
+    assert (report / "10_all_measures/figures/response-curves.png").is_file()
 
 
-def test_a_study_of_too_few_images_is_refused_before_it_trains(tmp_path, capsys):
+def test_a_study_of_too_few_images_is_refused_before_it_trains(tmp_path):
     notebooks = {"01_data_subset": {"images_per_class": 6}, "02_grid_training": {}}
-    assert run({"notebooks": notebooks}, "few", tmp_path) == 1
-    said = capsys.readouterr().out
-    assert "all runs of this study together are fitted to" in said
-    assert "minimum_images_per_class of 01" in said
+    told = "all runs of this study together are fitted to"
+    with pytest.raises(AssertionError, match=told):
+        run_study(tmp_path, "few", {"notebooks": notebooks})
     assert not list((tmp_path / "work").rglob("result.json"))

@@ -595,6 +595,6 @@ def _manifest(work: Path) -> dict[str, Any]:
 
 def _remedy(work: Path) -> str:
     return (
-        "run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep "
-        f"params/{work.name}.yaml -- --forcerun 01_data_subset`"
+        "run notebooks/01_data_subset.ipynb for it, or `make sweep "
+        f"STUDY={work.name} MORE='--forcerun 01_data_subset'`"
     )

@@ -25,7 +25,7 @@ from torchvision.transforms.v2.functional import (
 )
 
 from helpers.files import read_tensors, write_tensors
-from helpers.parameters import LIMITS, outside
+from helpers.parameters import fault_of
 
 # To be raised when the meaning of a name changes: older files are then never used.
 _FORMAT = 2
@@ -185,9 +185,9 @@ def parsed(name: str) -> tuple[str, float]:
         >>> parsed("blur_0.9")
         ('blur', 0.9)
     """
-    fault = outside(LIMITS["targets"], name)
+    fault = fault_of("targets", name)
     if fault:
-        raise ValueError(f"shift {fault}")
+        raise ValueError(fault)
     kind, _, number = name.partition("_")
     return kind, float(number)
 

@@ -17,7 +17,7 @@ import jinja2
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside
 from helpers.report.sweeps import results_of, results_of_notebook
 from helpers.report.tables import read, two_digits
-from helpers.study_files import read_blocks
+from helpers.studies import StudyFile, path_of
 
 PAGE = "FINDINGS.md"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -68,13 +68,13 @@ def page(report: Path) -> str:
         lstrip_blocks=True,
     )
     environment.filters["digits"] = two_digits
-    study = inside(PROJECT_ROOT / "params", f"{report.name}.yaml")
-    fields = read_blocks(study) if study.is_file() else {}
+    has_file = path_of(report.name).is_file()
+    study = StudyFile.read(report.name) if has_file else StudyFile(notebooks={})
     names = [f"{report.name}.md.j2", "findings.md.j2"]
     text = environment.select_template(names).render(
         study=report.name,
-        question=fields.get("question", ""),
-        subject=fields.get("subject", ""),
+        question=study.question,
+        subject=study.subject,
         holds=holds,
         frame=lambda name: read(report, name),
         figure=_figure_of(report),

@@ -434,8 +434,8 @@ def models_of_study(
     """
     path = work / "catalogue.parquet"
     remedy = (
-        "run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep "
-        f"{work.name} -- --forcerun 02_grid_training`"
+        "run notebooks/02_grid_training.ipynb for it, or `make sweep "
+        f"STUDY={work.name} MORE='--forcerun 02_grid_training'`"
     )
     if path.is_file():
         table = read_table(path)

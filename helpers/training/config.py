@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.files import json_digest
-from helpers.parameters import LIMITS, NUMBERS, outside
+from helpers.parameters import AXIS_PARAMETERS, fault_of
 from helpers.training.strong_augmentation import NONE
 
 PLAIN = "plain"  # the level of ``looking`` of training as usual
@@ -82,10 +82,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse impossible values: ValueError."""
-        for name, limit in _LIMITS.items():
-            fault = outside(limit, getattr(self, name))
-            if fault:
-                raise ValueError(f"{name} {fault}")
+        for name in HYPERPARAMETERS:
+            if name not in _WITHOUT_LIMITS:
+                fault = fault_of(AXIS_PARAMETERS.get(name, name), getattr(self, name))
+                if fault:
+                    raise ValueError(fault)
         if self.frozen_stages and not self.pretrained:
             raise ValueError(
                 f"frozen_stages is {self.frozen_stages} in a run from scratch, which "
@@ -113,14 +114,6 @@ _LATER_DEFAULTS = {
     "frozen_stages": 0,
     "strong_augmentation": NONE,
 }
-# Limits are those of the notebooks' parameter of the same name, or of its plural, which
-# lists the levels of an axis.
-_LIMITS = {
-    name: LIMITS.get(name) or LIMITS.get(f"{name}s", NUMBERS)
-    for name in HYPERPARAMETERS
-    if name not in _WITHOUT_LIMITS
-}
-_LIMITS["looking"] = LIMITS["looking_levels"]
 
 
 def configuration_name(config: RunConfig) -> str:

@@ -2,13 +2,13 @@
 
 import pandas as pd
 import pytest
-from helpers.scoring.scoring_set import scoring_set
 from PIL import Image
 
 from helpers.checkpoints.__main__ import main
 from helpers.data.images import load_study_data
 from helpers.files import PROJECT_ROOT, table_of
-from helpers.study_files import read_blocks
+from helpers.scores.scoring_set import scoring_set
+from helpers.studies import StudyFile
 
 REPORTS = PROJECT_ROOT / "reports"
 SOURCES = (
@@ -22,7 +22,7 @@ def write_training_images(study, folder, most):
     source = next((path for path in SOURCES if path.exists()), None)
     if source is None or not (REPORTS / study).is_dir():
         pytest.skip("images or reports are not here")
-    choice = read_blocks(PROJECT_ROOT / f"params/{study}.yaml")["notebooks"]
+    choice = StudyFile.read(study).notebooks
     choice = choice["01_data_subset"] | {"data_path": str(source)}
     data = load_study_data(cache_dir=folder / "cache", **choice)
     texts = dict.fromkeys(["weights", "left_out"], str)

@@ -13,9 +13,7 @@ from helpers.data.images import load_study_data
 from tests.conftest import TINY_SCENES, tiny_imagenet
 from tests.data.conftest import class_folders, written
 
-COMMAND = re.escape(
-    "`python -m helpers.sweep params/mine.yaml -- --forcerun 01_data_subset`"
-)
+COMMAND = re.escape("`make sweep STUDY=mine MORE='--forcerun 01_data_subset'`")
 
 
 @pytest.fixture

@@ -129,7 +129,9 @@ def test_names_are_taken_apart_and_unknown_ones_refused():
         "brightness_-1",
         "_0.5",
     ):
-        with pytest.raises(ValueError, match=f"shift '{name}' is not of the form"):
+        with pytest.raises(
+            ValueError, match=f"targets is '{name}': String should match pattern"
+        ):
             shifts.shifted(IMAGES, name)
 
 

@@ -1,6 +1,7 @@
 """The registry and the sharing of what measures need."""
 
 import re
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, registry
 from helpers.measures.registry import MEASURES
 from helpers.networks.faults import Undefined
-from helpers.parameters import LIMITS
+from helpers.parameters import TYPES
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_the_documentation_names_measures_that_are_there_and_every_family():
             for item in registry.measures_of_families([family])
             if item.name in registry.STORED_TOGETHER
         }
-    assert set(LIMITS["families"].values) == set(registry.FAMILIES)
+    assert set(get_args(TYPES["families"])) == set(registry.FAMILIES)
 
 
 def test_the_example_of_a_new_measure_in_the_documentation_works(

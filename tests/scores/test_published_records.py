@@ -69,8 +69,8 @@ def test_a_study_that_is_not_there_is_refused_with_the_nearest_name(tmp_path):
         Study.open("filled2O", work_dir=str(tmp_path))
     assert str(refused.value) == (
         f"no study 'filled2O' is in {tmp_path} or has records in "
-        f"{PROJECT_ROOT / 'reports'} (did you mean 'filled20'?); run `python -m "
-        f"helpers.sweep filled2O`, or open one of {', '.join(STUDIES)}"
+        f"{PROJECT_ROOT / 'reports'} (did you mean 'filled20'?); run `make "
+        f"sweep STUDY=filled2O`, or open one of {', '.join(STUDIES)}"
     )
     assert not any(tmp_path.iterdir())
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.study import load_study
+from helpers.studies import load
 from helpers.training.config import PRECISIONS
 from tests.conftest import tracked
 
@@ -42,7 +42,7 @@ print("all")
 def shapes_of(study):
     """Shapes that a study trains, unless it asks for a GPU."""
     found = {}
-    for item in load_study(study).executions:
+    for item in load(study.stem).executions:
         found |= {
             name: value
             for name, value in item.parameters.items()

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.files import PROJECT_ROOT, read_json
 from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
-from helpers.study_files import read_blocks
+from helpers.studies import StudyFile
 
 REPORTS = PROJECT_ROOT / "reports"
 
@@ -108,7 +108,7 @@ def published(study):
 
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="no published reports are here")
 def test_the_rule_of_drop48_comes_out_of_the_published_records():
-    stated = read_blocks(PROJECT_ROOT / "params/drop48.yaml")["rule"]
+    stated = StudyFile.read("drop48").rule
     parts = zip(*(published(study) for study in stated["studies"]), strict=True)
     values, gaps, kinds = map(np.concatenate, parts)
     assert (len(gaps), len(set(kinds))) == (stated["networks"], stated["kinds"])

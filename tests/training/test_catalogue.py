@@ -181,7 +181,7 @@ def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_c
     tmp_path,
 ):
     work = tmp_path / "mine"
-    command = r"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep mine -- --forcerun 02_grid_training`"
+    command = r"run notebooks/02_grid_training.ipynb for it, or `make sweep STUDY=mine MORE='--forcerun 02_grid_training'`"
     with pytest.raises(
         FileNotFoundError, match=rf"catalogue.parquet is not there: .*'mine'; {command}"
     ):

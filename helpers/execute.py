@@ -1,0 +1,215 @@
+"""One execution of a notebook by papermill, published as a whole or not at all.
+
+The Snakefile runs this file as the script of its rules.
+"""
+
+import itertools
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import psutil
+from filelock import FileLock, Timeout
+from papermill.exceptions import PapermillExecutionError
+
+# Tag of the cell with which a notebook begins to sum up. Where several processes each
+# execute a share of its work, such as 2/4 of the networks, they end before that cell.
+CLOSING = "closing"
+QUARTERS = 4  # of a card; an execution of small networks takes one
+_KERNEL = {
+    "PYTHONHASHSEED": "0",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    # Else ipykernel's debugger warns of frozen modules in each notebook.
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    # Else glibc returns the memory of each forward pass to the system, which takes a
+    # fifth of the time of scoring.
+    "MALLOC_MMAP_THRESHOLD_": "268435456",
+    "MALLOC_TRIM_THRESHOLD_": "1073741824",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+}
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@contextmanager
+def own_gpu(quarters: int) -> Iterator[None]:
+    """Show this process one GPU, of which it has some quarters for itself.
+
+    Args:
+        quarters: 0 leaves the process as it is; one that has all shares with no other.
+    """
+    files = Path("/dev").glob("nvidia[0-9]*")
+    here = ",".join(sorted(path.name.removeprefix("nvidia") for path in files))
+    cards = [*filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", here).split(","))]
+    starts = range(0, QUARTERS, quarters) if quarters else ()
+    groups = [range(start, start + quarters) for start in starts]
+    places = [*itertools.product(cards, groups)]
+    if not places:
+        yield
+        return
+    locks = Path(tempfile.gettempdir(), "workbook-gpus")
+    locks.mkdir(mode=0o1777, exist_ok=True)
+    for card, group in itertools.cycle(places):
+        with ExitStack() as stack:
+            try:
+                for quarter in group:
+                    lock = FileLock(locks / f"{card}-{quarter}", mode=0o666)
+                    stack.enter_context(lock.acquire(timeout=0.2))
+            except Timeout:
+                continue
+            os.environ["CUDA_VISIBLE_DEVICES"] = card
+            yield
+            return
+
+
+def without_summary(notebook: str) -> nbformat.NotebookNode:
+    """The cells of a notebook before those that sum up."""
+    source = nbformat.read(notebook, as_version=4)
+    source.cells = list(
+        itertools.takewhile(
+            lambda cell: CLOSING not in cell.metadata.get("tags", []), source.cells
+        )
+    )
+    return source
+
+
+def without_widgets(path: Path) -> None:
+    """Take out of an executed notebook what shows nothing without a kernel."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        outputs = cell.get("outputs", [])
+        outputs[:] = [item for item in outputs if _WIDGET not in item.get("data", {})]
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata.papermill["output_path"] = path.name
+    nbformat.write(notebook, path)
+
+
+def sentence(fault: Exception) -> str:
+    """What stopped a notebook, in one line."""
+    if not isinstance(fault, PapermillExecutionError):
+        return f"{type(fault).__name__}: {fault}"  # such as of a kernel that was killed
+    colours = r"\x1b\[[0-9;]*m"
+    text = " ".join(re.sub(colours, "", fault.evalue).split())[:2000]
+    first = fault.source.strip().partition("\n")[0].strip()
+    return f"cell {fault.cell_index} ({first[:80]}): {fault.ename}: {text}"
+
+
+def execute(
+    notebook: str, parameters: dict[str, Any], work: Path, target: Path, share: str
+) -> str:
+    """Execute a notebook and put all that it made into a folder of the report.
+
+    Args:
+        notebook: path of the notebook.
+        parameters: values of all its parameters.
+        work: folder of the study's runs, scores and caches.
+        target: folder that the notebook, its tables and its figures replace.
+        share: of its work, such as "2/4", which only fills the folder of work; "" for
+            all of it.
+
+    Returns:
+        "", or what stopped it. Then the target stays as it was, and all up to there is
+        beside it, in ``<target>.failed``.
+    """
+    part = share.replace("/", "_of_")
+    staging = target.with_name(f".{target.name}{part}.partial")
+    failed = target.with_name(f"{target.name}.failed")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    os.environ |= {"WORKBOOK_STAGING": str(staging), "WORKBOOK_WORK": str(work)}
+    executed = staging / Path(notebook).name
+    fault = ""
+    try:
+        papermill.execute_notebook(
+            without_summary(notebook) if share else notebook,
+            # papermill fills parameters into braces of a path
+            str(executed).replace("{", "{{").replace("}", "}}"),
+            parameters,
+            kernel_name="python3",
+            progress_bar=False,
+        )
+    except Exception as stopped:
+        fault = sentence(stopped)
+    if executed.is_file():
+        without_widgets(executed)
+    shutil.rmtree(failed, ignore_errors=True)
+    if fault:
+        staging.rename(failed)
+    elif share:
+        shutil.rmtree(staging)
+    else:
+        shutil.rmtree(target, ignore_errors=True)
+        staging.rename(target)
+    return fault
+
+
+def end_with(pid: int) -> None:
+    """End this process, and with it its kernel, as soon as another one is gone."""
+    sweep = psutil.Process(pid)
+    while sweep.is_running() and sweep.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def log(path: Path, line: str) -> None:
+    """Print a line, and append it to a log with the time."""
+    print(line, flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+
+def main(job: dict[str, Any], name: str, threads: int) -> int:
+    """Execute a job of the Snakefile, and publish records of what it computed.
+
+    Args:
+        job: arguments of ``execute``, with the ``study`` and the ``quarters`` of a GPU.
+        name: of the rule.
+        threads: cores that it may use.
+
+    Returns:
+        0, or 1 where it failed.
+    """
+    path = job["work"] / "log" / f"{job.pop('study')}.log"
+    if threads < len(os.sched_getaffinity(0)):
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ |= _KERNEL
+    began = time.monotonic()
+    with own_gpu(job.pop("quarters")):
+        log(path, f"{name} starts")
+        fault = execute(**job)
+    ended = f"failed: {fault}" if fault else f"done in {time.monotonic() - began:.0f} s"
+    log(path, f"{name} {ended}")
+    for line in publish_records(job["work"]):  # after a failure, too
+        log(path, f"records: {line}")
+    return int(bool(fault))
+
+
+def publish_records(work: Path) -> list[str]:
+    """Publish what is complete in a study's folder of work; return what is refused."""
+    from helpers.files import MANIFEST, records_of
+    from helpers.scores import records
+
+    if not (work / MANIFEST).is_file():
+        return []  # notebook 01 has not chosen the images yet
+    try:
+        return records.publish(work, records_of(work)).refused
+    except (OSError, ValueError) as fault:
+        return [str(fault)]
+
+
+if __name__ == "__main__":
+    script = snakemake  # noqa: F821
+    sys.path.insert(0, str(Path.cwd()))
+    sweep_pid = (int(os.environ["WORKBOOK_SWEEP"]),)
+    threading.Thread(target=end_with, args=sweep_pid, daemon=True).start()
+    sys.exit(main(script.params.job, script.rule, script.threads))

@@ -1,0 +1,83 @@
+"""A study of one's own images: ``python -m helpers.new NAME PATH`` writes its file."""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from helpers.data import layouts
+from helpers.data.decode import decode_all
+from helpers.data.sources import open_source
+from helpers.files import PROJECT_ROOT, complete_or_absent
+from helpers.parameters import StudyError
+from helpers.studies import load, path_of
+
+MOST_CLASSES = 20
+MOST_IMAGES = 200  # of a class
+SIDES = (32, 48, 64)  # pixels that small networks train on in minutes
+_LOOKED_AT = 50  # images
+
+
+def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
+    """Write ``params/<name>.yaml`` for a folder or .zip of images.
+
+    It is the demo with these images: its largest classes, as many training images of
+    each as all have, the side nearest to that of the images, and no pretrained start,
+    whose classes the workbook cannot know.
+
+    Args:
+        name: of the study.
+        path: of the images, in a layout of docs/images.md.
+        root: folder of the project.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        StudyError: if the study exists, or the images do not make one.
+        ValueError: if the images have no layout that is read.
+    """
+    file = path_of(name, root)
+    if file.exists():
+        raise StudyError(f"{file} is there already; take another name, or delete it")
+    source = open_source(path, root / "work" / name / "cache/unpacked")
+    listing = layouts.scan(source, layouts.recognise(source))
+    training = [record for record in listing.records if record.split == "train"]
+    counts = Counter(record.class_id for record in training)
+    classes = [name for name, _ in counts.most_common(MOST_CLASSES)]
+    if len(classes) < 2:
+        raise StudyError(f"{path} has one class, and a classifier needs at least 2")
+    sample = training[:: 1 + len(training) // _LOOKED_AT]
+    decoded = decode_all(source, sample, max(SIDES))
+    sides = sorted(min(image.width, image.height) for image in decoded)
+    side = max((size for size in SIDES if size <= sides[len(sides) // 2]), default=32)
+    study = YAML(typ="safe", pure=True).load(path_of("demo", root))
+    study["question"] = f"Which networks generalize on the images of {name}?"
+    study["subject"] = f"{len(classes)} classes of {path.name} at {side} px."
+    study["notebooks"]["01_data_subset"] |= {
+        "data_source": listing.layout,
+        "data_path": str(path),
+        "class_ids": sorted(classes),
+        "image_size": side,
+        "images_per_class": min(MOST_IMAGES, min(counts[name] for name in classes)),
+        "test_images_per_class": 0,
+    }
+    study["notebooks"]["02_grid_training"] |= {"pretrained_levels": [False]}
+    study["notebooks"].pop("06_kappa_tradeoff")  # whose further classes nobody named
+    with complete_or_absent(file) as temporary:
+        YAML(typ="safe", pure=True).dump(study, temporary)
+    load(name, root=root)
+    return file
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="helpers.new", description=write.__doc__)
+    parser.add_argument("name")
+    parser.add_argument("path", type=Path)
+    options = parser.parse_args()
+    try:
+        file = write(options.name, options.path)
+    except ValueError as fault:  # a StudyError is one
+        parser.exit(2, f"{fault}\n")
+    print(f"wrote {file}; look at it, and run: make sweep STUDY={options.name}")

@@ -1,0 +1,658 @@
+"""Study files: the executions of notebooks that each asks for."""
+
+import ast
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from helpers.files import (
+    MANIFEST,
+    PROJECT_ROOT,
+    RECORDS,
+    change_stamp,
+    from_root,
+    inside,
+    json_digest,
+    read_json,
+)
+from helpers.parameters import (
+    WITHOUT_EFFECT_ON_RESULTS,
+    StudyError,
+    checked,
+    contradictions,
+    declared,
+    name_of_values,
+    near_names,
+)
+from helpers.statistics.claims import check_claims
+
+# Notebooks by number, in the order in which they run, each with the notebook whose
+# results it reads.
+READS = {
+    "01": "",
+    "02": "01",
+    "03": "02",
+    "04": "02",
+    "08": "04",
+    "05": "02",
+    "06": "02",
+    "07": "08",
+    "09": "02",
+    "10": "04",
+    "11": "02",
+    "12": "",
+}
+TRAINING = ("01", "02")  # notebooks that decide what is trained
+NEED_IMAGES = ("01", "02", "06")  # which records do not hold
+FIRST_TO_READ_CLAIMS = "04"
+MOST_COMBINATIONS = 1000  # of one notebook
+# Parameters of 01 and 02 that change neither images nor trained networks.
+WITHOUT_EFFECT_ON_TRAINING = (
+    *WITHOUT_EFFECT_ON_RESULTS,
+    *("pictured_images", "minimum_train_accuracy", "published_checkpoints", "shard"),
+)
+
+_Block = Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})]
+
+
+class StudyFile(BaseModel):
+    """What stands in ``params/<study>.yaml``."""
+
+    model_config = ConfigDict(extra="forbid")
+    question: str = ""
+    subject: str = ""
+    claims: list[dict[str, Any]] = []
+    rule: dict[str, Any] = {}  # that predicts gaps, with its numbers
+    extends: str = ""
+    run: list[str] = []  # of the extended study, the notebooks to execute
+    common: _Block = {}  # parameters of every notebook that declares them
+    notebooks: Annotated[dict[str, _Block], BeforeValidator(lambda value: value or {})]
+    sweep: dict[str, _Block] = {}
+
+    @classmethod
+    def read(cls, name: str, root: Path = PROJECT_ROOT) -> "StudyFile":
+        """Read a study's file, over that of the study that it extends.
+
+        Args:
+            name: of a study in ``params``, or the path of a file.
+            root: folder of the project.
+
+        Raises:
+            StudyError: if it is missing, damaged or of another form.
+        """
+        path = path_of(name, root)
+        study = cls._parsed(path)
+        if not study.extends:
+            return study
+        base = cls._parsed(path.with_name(f"{study.extends}.yaml"))
+        if base.extends or study.claims:
+            raise StudyError(
+                f"{path}: it extends {study.extends}, whose claims it has, and which "
+                "must extend no other"
+            )
+        return base.with_changes(study)
+
+    @classmethod
+    def _parsed(cls, path: Path) -> "StudyFile":
+        """What stands in one file."""
+        if not path.is_file():
+            studies = sorted(other.stem for other in path.parent.glob("*.yaml"))
+            raise StudyError(
+                f"{path} does not exist{near_names(path.stem, studies)}; the studies "
+                f"there are {', '.join(studies) or 'none'}"
+            )
+        try:
+            content = YAML(typ="safe", pure=True).load(path)
+            return cls(**({"notebooks": {}} | content))
+        except (YAMLError, TypeError, ValueError, RecursionError) as fault:
+            raise StudyError(f"{path} is not a study: {_in_words(fault)}") from None
+
+    def with_changes(self, other: "StudyFile") -> "StudyFile":
+        """This study with the values of one that extends it."""
+        notebooks = {
+            stem: {
+                name: value
+                for name, value in self.notebooks.get(stem, {}).items()
+                if name not in other.common
+            }
+            | other.notebooks.get(stem, {})
+            for stem in (self.notebooks | other.notebooks)
+        }
+        merged = {
+            "claims": self.claims,
+            "common": self.common | other.common,
+            "notebooks": notebooks,
+            "sweep": self.sweep | other.sweep,
+        }
+        return other.model_copy(update=merged)
+
+    def values_of(self, notebook: Path) -> dict[str, Any]:
+        """What the file says of a notebook's parameters, common ones included."""
+        names = declared(notebook)
+        common = {name: self.common[name] for name in self.common if name in names}
+        return common | self.notebooks.get(notebook.stem, {})
+
+
+def _in_words(fault: Exception) -> str:
+    """What is wrong with a study's file, in one line."""
+    if not isinstance(fault, ValidationError):
+        return " ".join(str(fault).split())[:500]
+    words = []
+    for item in fault.errors():
+        place = ".".join(map(str, item["loc"]))
+        similar = near_names(place, StudyFile.model_fields)
+        words.append(f"{place}: {item['msg']}{similar}")
+    return "; ".join(words)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One notebook with all its parameters, or a share of its work."""
+
+    notebook: str
+    parameters: dict[str, Any]
+    after: tuple[str, ...] = ()  # names of executions
+    share: str = ""  # such as "2/4"
+    # Folder below "sweeps", such as "03_cam_scoring/cam_threshold=0.2"; "" outside one.
+    combination: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the rule, and of its mark."""
+        parts = [self.notebook, self.combination.replace("/", "@")]
+        parts.append(self.share.replace("/", "_of_"))
+        return "@".join(filter(None, parts))
+
+    @property
+    def place(self) -> str:
+        """Folder of its results below that of the study's report."""
+        if self.combination:
+            return f"sweeps/{self.combination}/{self.notebook}"
+        return self.notebook
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study whose file has no fault."""
+
+    name: str
+    work: Path  # of the study, or of the one that it extends
+    reports: Path
+    claims: list[dict[str, Any]]
+    executions: list[Execution]
+
+    def values(self) -> dict[str, Any]:
+        """Parameters of all notebooks; a later one's value where they differ."""
+        values: dict[str, Any] = {}
+        for execution in self.executions:
+            if not execution.combination and not execution.share:
+                values |= execution.parameters
+        return values
+
+
+def path_of(name: str, root: Path = PROJECT_ROOT) -> Path:
+    """Path of the file of a study, which may be named by its path."""
+    if name.endswith(".yaml"):
+        return Path(name).absolute()
+    return inside(root / "params", f"{name}.yaml")
+
+
+def work_study(name: str) -> str:
+    """The study whose folder of work a study uses: itself, or the one it extends.
+
+    A study without a file, such as one that is opened by its records alone, has its
+    own.
+    """
+    if not path_of(name).is_file():
+        return name
+    return StudyFile.read(name).extends or name
+
+
+def load(
+    name: str,
+    overrides: Sequence[str] = (),
+    variations: Sequence[str] = (),
+    root: Path = PROJECT_ROOT,
+) -> Study:
+    """Read and check a study.
+
+    Args:
+        name: of its file in ``params``, or the path of a file.
+        overrides: "name=value", or "notebook.name=value" for one notebook alone.
+        variations: "notebook.name=value,value", each a sweep over a parameter.
+        root: folder of the project.
+
+    Raises:
+        StudyError: with all faults.
+    """
+    file = StudyFile.read(name, root)
+    name = path_of(name, root).stem
+    paths, faults = _notebooks_of(file, root)
+    sweep = {stem: dict(block) for stem, block in file.sweep.items()}
+    values = {
+        stem: {"study": name} | file.values_of(path) for stem, path in paths.items()
+    }
+    faults += [*_unknown_names(file, paths, root), *_apply(overrides, values, paths)]
+    faults += _vary(variations, sweep, paths)
+    try:
+        check_claims(file.claims)
+    except ValueError as fault:
+        faults.append(f"claims: {fault}")
+    wholes = {}
+    for stem, path in paths.items():
+        try:
+            parameters = checked(path, values[stem])
+            wholes[stem] = Execution(stem, parameters, _before(stem, paths))
+        except StudyError as wrong:
+            faults += wrong.faults
+    faults += [
+        f"study is {whole.parameters['study']!r}, and must be {name!r}, as its file"
+        for whole in wholes.values()
+        if whole.parameters["study"] != name
+    ]
+    if faults:
+        raise StudyError(*faults)
+    executions = list(_executions(wholes, sweep, paths))
+    places = next(iter(wholes.values())).parameters
+    work = root / Path(places["work_dir"]).expanduser()
+    reports = root / Path(places["reports_dir"]).expanduser()
+    study = Study(
+        name,
+        inside(work, file.extends or name),
+        inside(reports, name),
+        file.claims,
+        executions,
+    )
+    everything = study.values()
+    for item in executions:
+        changed = item.parameters if item.combination else {}
+        faults += contradictions(everything | changed)
+    if file.extends:
+        base = load(
+            str(path_of(name, root).with_name(f"{file.extends}.yaml")), root=root
+        )
+        faults += _changed_training(base, study)
+    if faults:
+        raise StudyError(*faults)
+    return study
+
+
+def _notebooks_of(file: StudyFile, root: Path) -> tuple[dict[str, Path], list[str]]:
+    """Notebooks that a study executes, in the order in which they run, and faults."""
+    order = list(READS)
+    available = {path.stem: path for path in (root / "notebooks").glob("[0-9]*.ipynb")}
+    faults = [
+        f"there is no notebook {stem!r}{near_names(stem, available)}"
+        for stem in file.notebooks
+        if stem not in available
+    ]
+    faults += [
+        f"run: {stem!r} is no notebook of the study{near_names(stem, file.notebooks)}"
+        for stem in file.run
+        if stem not in file.notebooks
+    ]
+    stems = [stem for stem in file.run or file.notebooks if stem in available]
+    if not stems and not faults:
+        faults = [f"the block notebooks names none to run, of {', '.join(available)}"]
+    places = {number: place for place, number in enumerate(order)}
+    stems.sort(key=lambda stem: (places.get(stem[:2], len(order)), stem))
+    return {stem: available[stem] for stem in stems}, faults
+
+
+def _unknown_names(
+    file: StudyFile, paths: Mapping[str, Path], root: Path
+) -> Iterator[str]:
+    """Faults of names that nothing declares."""
+    listed = [root / f"notebooks/{stem}.ipynb" for stem in file.notebooks]
+    names = set().union(*(declared(path) for path in listed if path.is_file()))
+    for name in file.common.keys() - names:
+        yield f"common: no notebook has a parameter {name!r}{near_names(name, names)}"
+    for stem in file.sweep.keys() - file.notebooks.keys():
+        yield f"sweep: no notebook {stem!r} in this study{near_names(stem, paths)}"
+
+
+def _apply(
+    overrides: Sequence[str],
+    values: Mapping[str, dict[str, Any]],
+    paths: Mapping[str, Path],
+) -> Iterator[str]:
+    """Put overrides into the values by notebook; yield faults."""
+    for text in overrides:
+        target, equals, value = text.partition("=")
+        stem, _, name = target.strip().rpartition(".")
+        chosen = [
+            key for key in paths if stem in ("", key) and name in declared(paths[key])
+        ]
+        if not chosen or not equals:
+            names = [item for path in paths.values() for item in declared(path)]
+            near = near_names(name, names) or near_names(stem, paths)
+            yield f"set {text:.200}: unknown name{near}; write name=value"
+        for key in chosen:
+            values[key][name] = _plain(value)
+
+
+def _vary(
+    variations: Sequence[str],
+    sweep: dict[str, dict[str, Any]],
+    paths: Mapping[str, Path],
+) -> Iterator[str]:
+    """Put variations into the sweep by notebook; yield faults."""
+    for text in variations:
+        target, equals, listed = text.partition("=")
+        stem, _, name = target.strip().rpartition(".")
+        if stem not in paths or not equals:
+            near = near_names(stem or name, paths)
+            yield f"vary {text:.200}: no such notebook{near}; write notebook.name=a,b"
+            continue
+        sweep.setdefault(stem, {})[name] = _plain(
+            listed if listed.startswith("[") else f"[{listed}]"
+        )
+
+
+def _plain(text: str) -> Any:
+    """A value as YAML has it; the text itself where it is none."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        return text
+
+
+def _before(stem: str, paths: Mapping[str, Path]) -> tuple[str, ...]:
+    """The notebook of the study whose results this one reads."""
+    number = READS.get(stem[:2], "")
+    while number:
+        for other in paths:
+            if other.startswith(number):
+                return (other,)
+        number = READS[number]
+    return ()
+
+
+def _executions(
+    wholes: Mapping[str, Execution],
+    sweep: Mapping[str, Mapping[str, Any]],
+    paths: Mapping[str, Path],
+) -> Iterator[Execution]:
+    """Each notebook, with its shares before it, and the combinations of sweeps."""
+    for stem, whole in wholes.items():
+        yield from in_shares(whole, sweep.get(stem, {}).get("shard", 0))
+    for stem in (stem for stem in wholes if stem in sweep):
+        block = sweep[stem]
+        _check_swept(stem, block, paths)
+        swept = {name: block[name] for name in declared(paths[stem]) if name in block}
+        swept.pop("shard", None)
+        for row in itertools.product(*swept.values()) if swept else ():
+            values = dict(zip(swept, row, strict=True))
+            chain: list[str] = []
+            for link in (stem, *block.get("through", [])):
+                execution = _combined(wholes[link], paths[link], stem, values, chain)
+                chain.append(execution.name)
+                yield from in_shares(execution, block.get("shard", 0) * (link == stem))
+
+
+def _combined(
+    whole: Execution,
+    path: Path,
+    swept: str,
+    values: Mapping[str, Any],
+    chain: Sequence[str],
+) -> Execution:
+    """A notebook's execution with the values of one combination of a sweep.
+
+    Args:
+        whole: with the study's own values.
+        path: of its notebook.
+        swept: name of the swept notebook.
+        values: of the combination.
+        chain: names of its earlier executions.
+    """
+    changed = {name: values[name] for name in values if name in whole.parameters}
+    if whole.parameters.get("jobs") == 0:
+        changed["jobs"] = 1  # combinations run side by side
+    typed = checked(path, whole.parameters | changed)
+    of_swept = {name: typed.get(name, value) for name, value in values.items()}
+    return replace(
+        whole,
+        parameters=typed,
+        after=(*(name for name in whole.after if name not in chain), *chain),
+        combination=f"{swept}/{name_of_values(of_swept)}",
+    )
+
+
+def _check_swept(
+    stem: str, block: Mapping[str, Any], paths: Mapping[str, Path]
+) -> None:
+    """Refuse a sweep over what is trained or changes no result, and what is no list."""
+    names = declared(paths[stem])
+    swept = {name: block[name] for name in block if name not in ("shard", "through")}
+    faults = list(
+        filter(None, (_fault_of_swept(stem, names, item) for item in swept.items()))
+    )
+    shard = block.get("shard", 0)
+    if type(shard) is not int or (shard and "shard" not in names):
+        faults.append(f"shard is {shard!r}; write N for N shares of its work")
+    later = list(paths)[list(paths).index(stem) + 1 :]
+    for other in block.get("through", []):
+        if other not in later:
+            faults.append(f"through: {other!r} does not run after it in this study")
+    count = math.prod(len(values) for values in swept.values()) if not faults else 0
+    if count > MOST_COMBINATIONS:
+        faults.append(f"{count:,} combinations, and {MOST_COMBINATIONS:,} are possible")
+    if faults:
+        raise StudyError(*(f"sweep: {stem}: {fault}" for fault in faults))
+
+
+def _fault_of_swept(stem: str, names: Iterable[str], item: tuple[str, Any]) -> str:
+    """What is wrong with one swept parameter and its values; else ""."""
+    name, values = item
+    if name not in names:
+        return f"unknown name {name!r}{near_names(name, names)}"
+    if stem[:2] in TRAINING:
+        return (
+            f"{name} decides what is trained: list its levels below notebooks, or "
+            "write a study file for each value"
+        )
+    if name in WITHOUT_EFFECT_ON_RESULTS:
+        return f"{name} cannot be swept: it moves no result"
+    if not isinstance(values, list) or not values:
+        return f"{name} is {values!r:.100}, and must be a list of values"
+    if len({repr(value) for value in values}) < len(values):
+        return f"{name} is {values!r:.100}, and has duplicates"
+    return ""
+
+
+def in_shares(whole: Execution, count: int) -> Iterator[Execution]:
+    """Equal shares of a notebook's work, and the whole, which joins what they made.
+
+    Args:
+        whole: the execution of the notebook.
+        count: number of shares; 0 does not split.
+    """
+    shares = [
+        replace(whole, parameters=whole.parameters | {"shard": share}, share=share)
+        for share in (f"{number}/{count}" for number in range(1, count + 1))
+    ]
+    yield from shares
+    yield replace(whole, after=(*whole.after, *(share.name for share in shares)))
+
+
+def _changed_training(base: Study, study: Study) -> Iterator[str]:
+    """A sentence for each value of 01 and 02 that differs from the extended study's."""
+    values_of_base = {
+        item.notebook: item.parameters
+        for item in base.executions
+        if item.notebook[:2] in TRAINING
+    }
+    for item in study.executions:
+        for name, value in values_of_base.get(item.notebook, {}).items():
+            if (
+                name not in WITHOUT_EFFECT_ON_TRAINING
+                and item.parameters[name] != value
+            ):
+                yield (
+                    f"{name} is {item.parameters[name]!r}, and {base.name}, whose "
+                    f"images and runs it shares, has {value!r}"
+                )
+
+
+def from_records(study: Study, only_combinations: bool = False) -> Study:
+    """The part of a study that its records allow where its images are not here.
+
+    Args:
+        study: any.
+        only_combinations: whether combinations of a sweep alone are asked for.
+
+    Returns:
+        The study itself where its images are here, or it has no records.
+    """
+    path = study.values().get("data_path", "")
+    records = study.reports.with_name(study.work.name) / RECORDS / MANIFEST
+    if not path or from_root(path).exists() or not records.is_file():
+        return study
+    kept = [item for item in study.executions if item.notebook[:2] not in NEED_IMAGES]
+    if only_combinations:
+        kept = [item for item in kept if item.combination]
+    names = {item.name for item in kept}
+    executions = [
+        replace(item, after=tuple(name for name in item.after if name in names))
+        for item in kept
+    ]
+    return replace(study, executions=executions)
+
+
+def modules_behind(notebook: Path, root: Path = PROJECT_ROOT) -> list[str]:
+    """Files of the project that decide what a notebook computes.
+
+    Args:
+        notebook: its path.
+        root: folder of the project.
+
+    Returns:
+        Modules that it imports, directly or through others, and tables in folders that
+        are named like such a module, relative to ``root``.
+    """
+    todo = set(_imported("\n".join(code_of(notebook)), root))
+    modules: set[Path] = set()
+    while todo:
+        path = todo.pop()
+        modules.add(path)
+        todo |= _imported(path.read_text(encoding="utf-8"), root) - modules
+    folders = [path.with_suffix("") for path in modules]
+    tables = [table for folder in folders for table in folder.glob("*.csv")]
+    return sorted(str(path.relative_to(root)) for path in (*modules, *tables))
+
+
+@cache
+def _imported(source: str, root: Path) -> frozenset[Path]:
+    """Files of the project that a source imports, with the packages around them."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [item.name for item in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{item.name}" for item in node.names]
+    files = []
+    for name in names:
+        parts = name.split(".") if name.startswith("helpers.") else []
+        for end in range(1, len(parts) + 1):
+            place = root.joinpath(*parts[:end])
+            files += [place.with_suffix(".py"), place / "__init__.py"]
+    return frozenset(path for path in files if path.is_file())
+
+
+def code_of(notebook: Path) -> list[str]:
+    """Sources of a notebook's code cells, without lines that are no Python."""
+    cells = read_json(notebook)["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [re.sub(r"^[%!].*$", "", source, flags=re.M) for source in sources]
+
+
+def depends(study: Study, execution: Execution, root: Path = PROJECT_ROOT) -> str:
+    """What an execution depends on beside values and modules, as a digest.
+
+    Its cells, files and folders that parameters name, and claims where it reads them.
+    """
+    cells = code_of(root / f"notebooks/{execution.notebook}.ipynb")
+    stamps = {
+        name: change_stamp(from_root(value))
+        for name, value in execution.parameters.items()
+        if name.endswith("_path") and value
+    }
+    reads_claims = execution.notebook[:2] >= FIRST_TO_READ_CLAIMS
+    return json_digest([cells, stamps, study.claims if reads_claims else []])
+
+
+def in_force(
+    notebook: str, namespace: Mapping[str, Any], root: Path = PROJECT_ROOT
+) -> dict[str, Any]:
+    """Values of a notebook's parameters, whoever runs it.
+
+    What papermill injects comes first, then what a user changed in the first cell, then
+    the study's file. A value counts as changed where it is not the demo's, which
+    committed first cells have.
+
+    Args:
+        notebook: its name without suffix.
+        namespace: ``globals()`` of the notebook.
+        root: folder of the project.
+
+    Raises:
+        StudyError: if a name or a value is wrong, or the study does not exist.
+    """
+    path = root / f"notebooks/{notebook}.ipynb"
+    names = declared(path)
+    injected = _injected(namespace.get("In", []))
+    asked = {name: namespace[name] for name in injected}
+    if injected >= names.keys():  # a sweep, which has read the study's file
+        return checked(path, asked)
+    missing = names.keys() - namespace.keys()
+    if missing:
+        raise StudyError(f"the first cell has no {', '.join(missing)}; put it back")
+    study = namespace["study"]
+    checked(path, {"study": study})  # it becomes the name of a file
+    committed = {name: item.default for name, item in names.items()}
+    committed |= StudyFile.read("demo", root).values_of(path)
+    changed = {
+        name: namespace[name]
+        for name in names
+        # Compared as texts, so that 1, 1.0 and True differ.
+        if name != "study" and repr(namespace[name]) != repr(committed[name])
+    }
+    of_file = StudyFile.read(study, root).values_of(path)
+    values = checked(path, committed | of_file | changed | asked | {"study": study})
+    faults = list(contradictions(values))
+    if faults:
+        raise StudyError(*faults)
+    return values
+
+
+# A source that assigns ``study`` is the first cell, which declares the parameters.
+_FIRST_CELL = re.compile(r"^study\s*(:\s*str\s*)?=\s*[\"']", re.M)
+
+
+def _injected(cells: Sequence[str]) -> set[str]:
+    """Names that papermill's cell assigned; none if the first cell ran again after it.
+
+    Args:
+        cells: sources of executed cells in order, as IPython keeps them.
+    """
+    for source in reversed(cells):
+        if source.lstrip().startswith("# Parameters"):
+            nodes = ast.walk(ast.parse(source))
+            return {
+                node.id
+                for node in nodes
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+        if _FIRST_CELL.search(source):
+            return set()
+    return set()

@@ -1,4 +1,0 @@
-"""Study files, checked, and their notebooks, executed by Snakemake and papermill.
-
-Only ``plan`` and ``new`` build networks.
-"""

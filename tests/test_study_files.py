@@ -1,0 +1,253 @@
+"""Study files: what they ask for, what is refused, and which values are in force."""
+
+import json
+import re
+from modulefinder import ModuleFinder
+
+import pytest
+import yaml
+
+from helpers import execute, studies
+from helpers.files import PROJECT_ROOT
+from helpers.parameters import StudyError, declared
+from helpers.studies import StudyFile, in_force, load, modules_behind
+from tests.conftest import tracked
+
+CELLS = {
+    "01_one": 'study: str = "demo"  # name\nimages: int = 60  # images\n'
+    'class_ids: list[str] = ["a", "b"]  # classes',
+    "02_two": 'study: str = "demo"  # name\nrate: float = 0.5  # rate\n'
+    'shard: str = ""  # share\njobs: int = 0  # processes',
+    "04_four": 'study: str = "demo"  # name\nimages: int = 60  # images\n'
+    'rate: float = 0.5  # rate\nplace: str = "work"  # place\njobs: int = 0  # more',
+}
+PLACES = '\nwork_dir: str = "work"  # work\nreports_dir: str = "reports"  # reports'
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder of notebooks; called with the content of a study, it loads it."""
+    for name in ("notebooks", "params"):
+        (tmp_path / name).mkdir()
+    for stem, source in CELLS.items():
+        cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}}
+        content = {"cells": [cell | {"source": source + PLACES}]}
+        (tmp_path / f"notebooks/{stem}.ipynb").write_text(json.dumps(content))
+
+    def of(content, *options, name="mine", **more):
+        (tmp_path / f"params/{name}.yaml").write_text(
+            content if isinstance(content, str) else yaml.safe_dump(content)
+        )
+        return load(name, *options, root=tmp_path, **more)
+
+    of.root = tmp_path
+    of({"notebooks": dict.fromkeys(CELLS)}, name="demo")
+    return of
+
+
+def test_values_are_the_files_the_common_ones_and_those_of_the_command(project):
+    study = project(
+        {
+            "common": {"images": 7, "rate": 1},
+            "notebooks": {"04_four": {"rate": 1e-3}, "01_one": {}, "02_two": None},
+        },
+        ["04_four.images=9", "jobs=2"],
+    )
+    places = {"work_dir": "work", "reports_dir": "reports", "study": "mine"}
+    assert [item.notebook for item in study.executions] == [*CELLS]
+    assert [item.after for item in study.executions] == [(), ("01_one",), ("02_two",)]
+    one, two, four = (item.parameters for item in study.executions)
+    assert one == {"images": 7, "class_ids": ["a", "b"]} | places
+    assert two == {"rate": 1.0, "shard": "", "jobs": 2} | places
+    assert four == {"images": 9, "rate": 0.001, "place": "work", "jobs": 2} | places
+    assert isinstance(two["rate"], float)
+    assert study.work == project.root / "work/mine"
+    assert study.reports == project.root / "reports/mine"
+
+
+def test_a_study_that_extends_another_shares_its_work_and_its_claims(project):
+    claim = {"claim": "x", "measure": "iou", "question": "r_gap", "side": "below"}
+    base = {
+        "claims": [claim],
+        "notebooks": {"01_one": {"images": 9}, "04_four": {"rate": 3.0}},
+    }
+    project(base, name="base")
+    study = project({"extends": "base", "run": ["04_four"], "common": {"rate": 2.0}})
+    (four,) = study.executions
+    assert four.parameters["rate"] == 2.0
+    assert study.claims == [claim]
+    assert study.work.name == "base" and study.reports.name == "mine"
+    with pytest.raises(StudyError, match="images is 8, and base, whose images"):
+        project({"extends": "base", "notebooks": {"01_one": {"images": 8}}})
+
+
+def test_a_sweep_has_every_combination_in_order_and_shares_before_the_whole(project):
+    study = project(
+        {
+            "notebooks": dict.fromkeys(CELLS),
+            "sweep": {"02_two": {"shard": 2}, "04_four": {"rate": [1, 2]}},
+        },
+        [],
+        ["04_four.place=a,'b c'"],
+    )
+    swept = [item for item in study.executions if item.combination]
+    assert [item.place for item in swept] == [
+        f"sweeps/04_four/rate={rate},place={place}/04_four"
+        for rate in ("1.0", "2.0")
+        for place in ("a", "~8d8ca5cb")
+    ] or [item.parameters["place"] for item in swept] == ["a", "b c", "a", "b c"]
+    assert {item.parameters["jobs"] for item in swept} == {1}  # side by side
+    shares = [item for item in study.executions if item.notebook == "02_two"]
+    assert [item.parameters["shard"] for item in shares] == ["1/2", "2/2", ""]
+    assert shares[-1].after == ("01_one", "02_two@1_of_2", "02_two@2_of_2")
+    assert len({item.name for item in study.executions}) == len(study.executions)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("notebooks: [", "is not a study"),
+        ("notebooks: {01_one: {images: 1, images: 2}}", "is not a study: .*duplicate"),
+        ("notebooks: !!python/object/apply:os.getcwd []", "is not a study"),
+        ("- 1", "is not a study"),
+        ({"notebook": {}}, r"notebook: .*not permitted.*\(did you mean 'notebooks'"),
+        ({"notebooks": {}}, "names none to run"),
+        ({"notebooks": {"01_on": {}}}, "no notebook '01_on' .did you mean '01_one'"),
+        ({"notebooks": {"01_one": {"imges": 1}}}, "no parameter 'imges' .did you mean"),
+        ({"notebooks": {"01_one": {}}, "common": {"x": 1}}, "common: no notebook has"),
+        ({"notebooks": {"01_one": {"images": "x"}}}, "images is 'x': Input should be"),
+        ({"notebooks": {"01_one": {"study": "y"}}}, "study is 'y'"),
+        ({"notebooks": {"01_one": {"class_ids": ["a"]}}}, "needs at least 2"),
+        (
+            {"notebooks": {"01_one": {}}, "sweep": {"01_one": {"images": [1]}}},
+            "images decides what is trained",
+        ),
+        (
+            {"notebooks": {"04_four": {}}, "sweep": {"04_four": {"jobs": [1]}}},
+            "jobs cannot be swept",
+        ),
+        (
+            {"notebooks": {"04_four": {}}, "sweep": {"04_four": {"rate": 1}}},
+            "rate is 1, and must be a list",
+        ),
+        (
+            {"notebooks": {"04_four": {}}, "sweep": {"04_four": {"rate": [1, "x"]}}},
+            "rate is 'x'",
+        ),
+        (
+            {"notebooks": {"04_four": {}}, "sweep": {"04_four": {"shard": 2}}},
+            "shard is 2",
+        ),
+        ({"notebooks": {"04_four": {}}, "claims": [{"claim": "x"}]}, "claims: claim 1"),
+        ({"extends": "mine", "notebooks": {}}, "is not a study|extends"),
+    ],
+)
+def test_what_a_study_cannot_ask_for_is_told(project, content, message):
+    with pytest.raises(StudyError, match=message):
+        project(content)
+
+
+def test_all_faults_are_told_at_once(project):
+    content = {"notebooks": {"01_one": {"images": -1}, "04_four": {"rat": 1}}}
+    with pytest.raises(StudyError) as refused:
+        project(content, ["plase=x"])
+    assert len(refused.value.faults) == 3
+    # which is all that a notebook shows
+    assert refused.value._render_traceback_() == [str(refused.value)]
+
+
+def test_where_images_are_absent_records_are_read_and_a_sweep_runs_alone(project):
+    for stem, source in CELLS.items():
+        path = project.root / f"notebooks/{stem}.ipynb"
+        content = json.loads(path.read_text())
+        content["cells"][0]["source"] = (
+            f'{source}\ndata_path: str = ""  # images{PLACES}'
+        )
+        path.write_text(json.dumps(content))
+    declared.cache_clear()
+    studies.declared.cache_clear()
+    vary = ["04_four.rate=1,2"]
+    content = {"common": {"data_path": "no/where"}, "notebooks": dict.fromkeys(CELLS)}
+    from helpers.parameters import model_of
+
+    model_of.cache_clear()
+    study = project(content, [], vary)
+    assert studies.from_records(study) is study  # there are no records
+    records = project.root / "reports/mine/records"
+    records.mkdir(parents=True)
+    (records / "data.json").write_text("{}")
+    names = [item.name for item in studies.from_records(study).executions]
+    assert names == ["04_four", *(f"04_four@04_four@rate={x}.0" for x in (1, 2))]
+    alone = studies.from_records(study, only_combinations=True).executions
+    assert [item.after for item in alone] == [(), ()]
+
+
+def values(project, *cells, **changed):
+    """What is in force after the first cell with changes ran, and further cells."""
+    path = project.root / "notebooks/04_four.ipynb"
+    namespace = {name: item.default for name, item in declared(path).items()} | changed
+    for cell in cells:
+        exec(cell, namespace)
+    sources = ["", CELLS["04_four"], *cells, "report = ..."]
+    return in_force("04_four", namespace | {"In": sources}, project.root)
+
+
+def test_a_changed_cell_wins_over_the_study_and_papermill_over_both(project):
+    project({"notebooks": {"04_four": {"images": 100, "rate": 1}}}, name="other")
+    assert values(project)["images"] == 60
+    theirs = values(project, study="other", place="disk")
+    assert (theirs["images"], theirs["rate"], theirs["place"]) == (100, 1.0, "disk")
+    assert values(project, study="other", images=7)["images"] == 7
+    injected = '# Parameters\nstudy = "other"\nimages = 60\n'
+    assert values(project, injected)["images"] == 60  # although it is the default
+    again = values(project, injected, CELLS["04_four"], 'study = "other"')
+    assert again["images"] == 100  # the first cell ran again
+    for cell, message in (
+        ("# Parameters\nimges = 1", "no parameter 'imges' .did you mean 'images'"),
+        ("# Parameters\nrate = '0,1'", "rate is '0,1': Input should be a valid number"),
+        ("# Parameters\nstudy = 2024", "write -r study 2024"),
+        ("# Parameters\nstudy = 'othr'", "othr.yaml does not exist .did you mean"),
+        ("# Parameters\nstudy = '../params/demo'", "study is '../params/demo'"),
+    ):
+        with pytest.raises(StudyError, match=message):
+            values(project, cell)
+
+
+def test_committed_studies_can_be_run():
+    for path in tracked("params/*.yaml"):
+        assert StudyFile.read(path.stem).question.endswith("?"), path
+        assert load(path.stem).executions, path
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb")),
+    ids=lambda p: p.stem,
+)
+def test_modules_behind_a_notebook_are_those_that_python_finds(notebook, tmp_path):
+    finder = ModuleFinder([str(PROJECT_ROOT)])
+    script = tmp_path / "cells.py"
+    script.write_text("\n".join(studies.code_of(notebook)))
+    finder.run_script(str(script))
+    files = [item.__file__ for item in finder.modules.values() if item.__file__]
+    theirs = {name for name in files if name.startswith(str(PROJECT_ROOT))}
+    ours = modules_behind(notebook)
+    modules = {str(PROJECT_ROOT / name) for name in ours if name.endswith(".py")}
+    assert modules == theirs
+    published = any("statistics/published/" in name for name in ours)
+    assert published == ("helpers/statistics/published.py" in ours)
+
+
+def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
+    for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        tags = [cell["metadata"].get("tags", []) for cell in cells]
+        closing = [place for place, tag in enumerate(tags) if execute.CLOSING in tag]
+        works = [
+            place
+            for place, cell in enumerate(cells)
+            if cell["cell_type"] == "code"
+            and re.search(r"(train_missing|select_shard)\(", "".join(cell["source"]))
+        ]
+        assert ("shard" in declared(path)) == bool(closing), path
+        assert all(place < closing[0] for place in works), path

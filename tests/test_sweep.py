@@ -1,0 +1,182 @@
+"""A study of small notebooks by Snakemake: what runs, what is published, what is told."""
+
+import os
+import signal
+import time
+
+import nbformat
+import pytest
+
+from helpers import execute
+from helpers.execute import own_gpu
+from tests.project import Project, at_work, sweep
+
+# Notes that it ran, and writes a table of its parameter.
+NOTED = """import os
+from pathlib import Path
+with open("ran.txt", "a") as file:
+    file.write("{0} ")
+folder = Path(os.environ["WORKBOOK_STAGING"])
+(folder / "tables").mkdir(exist_ok=True)
+(folder / "tables/{0}.csv").write_text(str({1}))"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "a project"
+    folder.mkdir()
+    made = Project(folder)
+    made.notebook("01_a", "a: int = 1  # one", NOTED.format("01", "a"))
+    divides = "1 / (b - 7)"
+    made.notebook("02_b", "b: int = 2  # two", NOTED.format("02", "b"), divides)
+    imports = "import helpers.files"
+    made.notebook(
+        "03_c",
+        'c: float = 0.5  # c\nd: str = "x"  # d',
+        NOTED.format("03", "(c, d)"),
+        imports,
+    )
+    made.study(notebooks={"01_a": {}, "02_b": {}, "03_c": {}})
+    return made
+
+
+def ran(project):
+    path = project.root / "ran.txt"
+    names = path.read_text().split() if path.is_file() else []
+    path.unlink(missing_ok=True)
+    return names
+
+
+def table(project, place):
+    return (project.root / "reports/demo" / place).read_text()
+
+
+def test_what_changed_runs_again_and_what_failed_leaves_the_report_as_it_was(project):
+    code, output = project.run()
+    assert code == 0, output
+    assert ran(project) == ["01", "02", "03"]
+    assert table(project, "02_b/tables/02.csv") == "2"
+    (project.root / "helpers/files.py").touch()
+    assert project.run()[0] == 0 and ran(project) == []
+    with (project.root / "helpers/files.py").open("a") as file:
+        file.write("\n# a line\n")
+    assert project.run()[0] == 0 and ran(project) == ["03"]
+    # A failed notebook is told, and stands beside the report, which stays.
+    code, output = project.run(["b=7"])
+    assert code == 1 and ran(project) == ["02"]
+    told = "02_b failed: cell 3 (1 / (b - 7)): ZeroDivisionError: division by zero"
+    log = (project.root / "work/demo/log/demo.log").read_text()
+    assert told in output and told in log
+    assert table(project, "02_b/tables/02.csv") == "2"
+    assert table(project, "02_b.failed/tables/02.csv") == "7"
+    assert project.run(["b=3"])[0] == 0 and ran(project) == ["02", "03"]
+    assert not (project.root / "reports/demo/02_b.failed").exists()
+    # Braces are no wildcards, and another cell makes a notebook run again.
+    assert project.run(["b=3", "d={d} e"])[0] == 0 and ran(project) == ["03"]
+    assert table(project, "03_c/tables/03.csv") == "(0.5, '{d} e')"
+    path = project.root / "notebooks/03_c.ipynb"
+    path.write_text(path.read_text().replace("import helpers.files", "pass"))
+    assert project.run(["b=3", "d={d} e"])[0] == 0 and ran(project) == ["03"]
+    # Whose report was taken away is made anew.
+    (project.root / "reports/demo/01_a").rename(project.root / "elsewhere")
+    assert project.run(["b=3", "d={d} e"])[0] == 0
+    assert ran(project)[0] == "01"
+
+
+def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itself(
+    project,
+):
+    project.notebook(
+        "03_c",
+        'c: float = 0.5  # c\nd: str = "x"  # d',
+        NOTED.format("03", "(c, d)"),
+        "assert c < 0.3 or d == 'x', 'too much'",
+    )
+    code, output = project.run(vary=["03_c.c=0.2,0.4", "03_c.d=x,y"])
+    assert code == 1
+    assert ran(project).count("03") == 5
+    told = "03_c@03_c@c=0.4,d=y failed: cell 3 (assert c < 0.3 or d == 'x', 'too much')"
+    assert told in output
+    folder = project.root / "reports/demo/sweeps/03_c"
+    assert {path.name for path in folder.iterdir()} == {
+        *("c=0.2,d=x", "c=0.2,d=y", "c=0.4,d=x", "c=0.4,d=y")
+    }
+    assert (folder / "c=0.4,d=x/03_c/tables/03.csv").read_text() == "(0.4, 'x')"
+    failed = folder / "c=0.4,d=y/03_c.failed/03_c.ipynb"
+    assert "AssertionError" in str(nbformat.read(failed, 4).cells)
+    project.run(vary=["03_c.c=0.2,0.4", "03_c.d=x,y"])
+    assert ran(project) == ["03"]  # the failed one is tried again
+
+
+@pytest.mark.parametrize(
+    ("changed", "vary", "study", "told"),
+    [
+        (["aa=1"], [], "demo", "set aa=1: unknown name (did you mean 'a'?)"),
+        (["a=x", "c=y"], [], "demo", "a is 'x': Input should be a valid integer (one)"),
+        ([], ["03_c.cc=1"], "demo", "unknown name 'cc' (did you mean 'c'?)"),
+        ([], ["3_c.c=1"], "demo", "no such notebook (did you mean '03_c'?)"),
+        ([], [], "dem", "dem.yaml does not exist (did you mean 'demo'?)"),
+    ],
+)
+def test_a_wrong_name_or_value_is_told_before_anything_runs(
+    project, changed, vary, study, told
+):
+    code, output = project.run(changed, vary, study)
+    assert code == 1 and told in output and ran(project) == []
+    assert "Traceback" not in output
+
+
+def test_shares_end_before_the_cell_that_sums_up_and_the_whole_comes_after(project):
+    project.notebook(
+        "02_b",
+        'b: int = 2  # b\nshard: str = ""  # share',
+        NOTED.format("02", "shard"),
+        ('open("ran.txt", "a").write("sum ")', "closing"),
+    )
+    project.study(notebooks={"02_b": {}}, sweep={"02_b": {"shard": 2}})
+    code, output = project.run()
+    assert code == 0, output
+    assert ran(project) == ["02", "02", "02", "sum"]
+    report = project.root / "reports/demo"
+    assert [path.name for path in report.iterdir()] == ["02_b"]
+    assert table(project, "02_b/tables/02.csv") == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(project, number):
+    waits = "import time\nfrom pathlib import Path\nPath('here').touch()\ntime.sleep(60 * (not Path('go').exists()))"
+    project.notebook("02_b", "b: int = 2  # two", NOTED.format("02", "b"), waits)
+    process = sweep("demo", project.root)
+    while not (project.root / "here").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.communicate()
+    for _ in range(400):
+        if not at_work(project.root):
+            break
+        time.sleep(0.05)
+    assert at_work(project.root) == []
+    assert not (project.root / "reports/demo/02_b").exists()
+    (project.root / "go").touch()
+    ran(project)
+    code, output = project.run()
+    assert code == 0, output
+    assert ran(project) == ["02", "03"]
+    assert not list((project.root / "reports").rglob("*.partial"))
+
+
+def test_executions_share_a_card_by_quarters(monkeypatch, tmp_path):
+    monkeypatch.setattr(execute.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    held = []
+    for quarters, card in ((4, "GPU-a"), (1, "GPU-b"), (2, "GPU-b"), (1, "GPU-b")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+        held.append(own_gpu(quarters))
+        held[-1].__enter__()
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == card
+    for manager in held:
+        manager.__exit__(None, None, None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    with own_gpu(0), own_gpu(4):  # none of the cards is left behind locked
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a"
