@@ -40,7 +40,7 @@ DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
 STUDIES = tracked("params/*.yaml")
-REPORTS = sorted({path.parent for path in tracked("reports/*/*.ipynb")})
+REPORTS = sorted({path.parents[1] for path in tracked("reports/*/*/*.ipynb")})
 CELLS = {path: nbformat.read(path, as_version=4).cells for path in NOTEBOOKS}
 
 
@@ -372,7 +372,7 @@ def test_the_project_holds_no_path_of_a_machine():
         *NOTEBOOKS,
         *HELPERS,
         *STUDIES,
-        *(path for folder in REPORTS for path in folder.glob("*.ipynb")),
+        *(path for folder in REPORTS for path in folder.glob("*/*.ipynb")),
         PROJECT_ROOT / "README.md",
     ]:
         assert not re.search(
@@ -381,7 +381,7 @@ def test_the_project_holds_no_path_of_a_machine():
 
 
 def test_reports_are_whole_and_small_enough_for_a_repository():
-    for report in tracked("reports/*/*.ipynb"):
+    for report in tracked("reports/*/*/*.ipynb"):
         assert report.name in {path.name for path in NOTEBOOKS}, report
         assert (
             json.loads(report.read_text())["metadata"]["papermill"]["exception"] is None

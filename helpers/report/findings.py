@@ -38,8 +38,7 @@ def numbers(report: Path) -> dict[str, SimpleNamespace]:
         such as ``r_iou_gap``, and its ends ``r_iou_gap_low`` and ``r_iou_gap_high``.
     """
     of_notebooks = {}
-    paths = [*report.glob("[0-9][0-9]_*.ipynb"), *report.glob("[0-9][0-9]_*/*.ipynb")]
-    for path in sorted(paths):
+    for path in sorted(report.glob("[0-9][0-9]_*/*.ipynb")):
         values = {}
         for item in results_of_notebook(path):
             name = item["name"]
@@ -106,13 +105,10 @@ def _figure_of(report: Path) -> Callable[[str, str, str], str]:
     """Function of notebook, figure and caption that gives an image, where it is."""
 
     def figure(notebook: str, name: str, caption: str) -> str:
-        for place in (
-            f"{notebook}/figures/{name}.png",
-            f"figures/{notebook}-{name}.png",
-        ):
-            if (report / place).is_file():
-                return f"![{caption}]({place})\n\n*{caption}*"
-        return ""
+        place = f"{notebook}/figures/{name}.png"
+        if not (report / place).is_file():
+            return ""
+        return f"![{caption}]({place})\n\n*{caption}*"
 
     return figure
 

@@ -117,7 +117,6 @@ def executions(folder: Path) -> Iterator[Path]:
         folder: ``reports/<study>``. Each execution has a folder, that of a failed one
             ends in ``.failed``.
     """
-    yield from sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     yield from sorted(folder.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
 
 

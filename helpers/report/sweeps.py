@@ -34,13 +34,8 @@ def results_of_notebook(path: Path) -> list[dict[str, Any]]:
     Returns:
         Each with name, value, low, high and unit; none where it named none.
     """
-    for file in (
-        path.with_name("results.json"),
-        path.with_suffix(".results.json"),
-    ):
-        if file.is_file():
-            return json.loads(file.read_text(encoding="utf-8"))
-    return []
+    file = path.with_name("results.json")
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
 
 def sweep_results(

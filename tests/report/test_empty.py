@@ -71,5 +71,5 @@ def test_scores_without_perturbations_have_no_curves(rows):
 
 
 def test_no_committed_report_shows_a_warning_of_python():
-    for path in tracked("reports/*/*.ipynb"):
+    for path in tracked("reports/*/*/*.ipynb"):
         assert "Warning: " not in path.read_text(encoding="utf-8"), path

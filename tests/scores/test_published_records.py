@@ -215,7 +215,7 @@ CASES = [
     (study_name, name)
     for study_name in ("filled20", "kinds20", "kinds24")
     for name in FROM_RECORDS
-    if (PROJECT_ROOT / f"reports/{study_name}/{name}.ipynb").is_file()
+    if (PROJECT_ROOT / f"reports/{study_name}/{name}/{name}.ipynb").is_file()
 ]
 
 
@@ -247,33 +247,11 @@ def test_notebooks_from_records_leave_the_committed_tables(study_name, name, exe
     written = sorted((execute(study_name, name) / "tables").glob("*.csv"))
     assert written
     for path in written:
+        report = PROJECT_ROOT / "reports" / study_name
         ours, published = (
-            pd.read_csv(folder / path.name).drop(columns="seconds", errors="ignore")
-            for folder in (path.parent, PROJECT_ROOT / f"reports/{study_name}/tables")
+            pd.read_csv(place).drop(columns="seconds", errors="ignore")
+            for place in (path, table_of(report, path.name))
         )
         pd.testing.assert_frame_equal(
             ours, published, rtol=1e-6, atol=1e-6, obj=path.name
         )
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("study_name", ["filled20", "kinds20"])
-def test_notebook_05_runs_from_records_and_agrees_with_what_networks_gave(
-    study_name, execute
-):
-    name = "05_robustness_ablations"
-    # By other parameters than the published ones no published row stands.
-    written = execute(study_name, name, "-p", "bootstrap_resamples", "100")
-    written /= "bootstrap_resamples=100/tables"
-    keys = ["method", "formula", "annotation", "part", "threshold"]
-    ours, published = (
-        pd.read_csv(folder / "ablation_threshold.csv").set_index(keys)
-        for folder in (written, PROJECT_ROOT / f"reports/{study_name}/tables")
-    )
-    assert ours.index.equals(published.index)
-    of_maps = ours[ours["computed_from"] == "kept maps"]
-    assert len(of_maps) == 13 * 3  # boxes, and masks by two makers
-    published = published.loc[of_maps.index]
-    # Of maps of 8 bits an IoU differs by 1e-4, which moves r by some thousandths.
-    for column, moved in (("mean", 1e-4), ("pearson_r", 5e-3)):
-        assert (of_maps[column] - published[column]).abs().max() < moved
