@@ -69,7 +69,7 @@ def forest_of_correlations(
     table = table.assign(
         label=list(labels), panel="" if panels is None else list(panels)
     )
-    titles = table["panel"].unique()
+    titles = [*table["panel"].unique()] or [""]  # an empty panel without rows
     height = 1 + 0.4 * len(titles) + 0.32 * len(table)
     figure, axes = plt.subplots(
         len(titles), 1, figsize=(8, height), sharex=True, squeeze=False

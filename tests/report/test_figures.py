@@ -155,3 +155,9 @@ def test_kinds_of_training_have_the_hue_of_their_start_and_darken_with_images():
     assert lightness == sorted(lightness, reverse=True)
     assert shades[many][2] > shades[many][0]  # blue
     assert shades["from scratch"][0] > shades["from scratch"][2]  # orange
+
+
+def test_without_a_correlation_an_empty_panel_is_drawn():
+    table = pd.DataFrame({"pearson_r": [], "ci_low": [], "ci_high": []}, dtype=float)
+    (ax,) = figures.forest_of_correlations(table, []).axes
+    assert ax.get_xlim() == (-1.05, 1.05) and not ax.get_yticklabels()
