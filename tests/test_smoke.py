@@ -97,7 +97,7 @@ def test_what_sentences_speak_of_has_a_name(report):
     for name in names:
         results = json.loads((report / name / "results.json").read_text())
         defined = [item for item in results if item["value"] is not None]
-        assert 2 * len(defined) > len(results) >= 5, name
+        assert defined and len(results) >= 5, name  # of four networks few have an r
         for item in defined:
             ends = item["low"], item["high"]
             assert None in ends or ends[0] <= item["value"] <= ends[1], item
@@ -110,9 +110,9 @@ def test_figures_are_small_and_no_two_notebooks_write_the_same_table(report):
 
 
 def test_the_tiny_study_runs_every_notebook():
-    assert {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")} == set(
-        TINY_STUDY["notebooks"]
-    )
+    names = {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")}
+    of_published_studies = {"12_across_studies"}
+    assert names - of_published_studies == set(TINY_STUDY["notebooks"])
 
 
 def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_nothing(
