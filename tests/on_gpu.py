@@ -26,6 +26,7 @@ from helpers.data.images import choose_images
 from helpers.kappa import networks, noise, probing
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
+from helpers.measures.single import score_network
 from helpers.scores import classification, measuring, models, scoring_set, store
 from helpers.scores import targets as shifted
 from helpers.training import catalogue, pool, run
@@ -231,6 +232,33 @@ def failures(study: Study) -> dict[str, Any]:
     }
 
 
+def waits(study: Study) -> dict[str, int]:
+    """How often the host waits while few and many images are scored in one pass."""
+    network = study.models[0].load(DEVICE)
+    limits = pretended_gpu.LIMITS
+    counts = {}
+    for number in (100, 1000):
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, 256, (number, 3, 16, 16), generator=generator)
+        corners = torch.randint(0, 8, (number, 1, 2), generator=generator)
+        images_of_pass = images.ImageSet(
+            pixels.byte(),
+            torch.arange(number) % 3,
+            torch.cat([corners, corners + 6], 2).short(),
+            tuple(map(str, range(number))),
+        )
+        before = limits["waits"]
+        score_network(
+            network,
+            images_of_pass,
+            ["localization", "prediction"],
+            device=DEVICE,
+            batch_size=64,
+        )
+        counts[str(number)] = limits["waits"] - before
+    return counts
+
+
 def mixture() -> str:
     """What a mixture of devices raises, and is noted as the last of the faults."""
     try:
@@ -247,7 +275,7 @@ def main(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {"seconds": {}}
     results["interrupted"] = interrupted(configuration(data), data, folder)
     study = Study(folder, data)
-    for part in (every_family, ablations, kappa, select, failures):
+    for part in (every_family, waits, ablations, kappa, select, failures):
         started = time.process_time()
         results[part.__name__] = part(study)
         results["seconds"][part.__name__] = round(time.process_time() - started, 1)

@@ -16,7 +16,8 @@ tensors are of PrivateUse1, since autograd would ask CUDA itself for streams. He
 autocast is done in Python, and ``module.to("cuda")`` makes new parameters.
 
 ``LIMITS`` may be changed while it pretends: bytes of memory, and a number of operators
-after which each raises as those of a broken GPU do.
+after which each raises as those of a broken GPU do. It also counts how often the host
+waits for the GPU.
 """
 
 import os
@@ -29,7 +30,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-LIMITS = {"memory": 80 * 2**30, "operators": 2**62}
+LIMITS = {"memory": 80 * 2**30, "operators": 2**62, "waits": 0}
 NOTES = (
     "PRETENDED_GPU_NOTES"  # a file to which processes append the faults that they saw
 )
@@ -190,6 +191,16 @@ def install() -> None:
         aten.convolution_backward.default: (0, 1, 2),
     }
 
+    waiting = {
+        aten._local_scalar_dense.default,
+        aten.nonzero.default,
+        aten.equal.default,
+        aten.masked_select.default,
+        aten.bincount.default,
+        aten._unique2.default,
+        aten.repeat_interleave.Tensor,
+    }
+
     def compute(func: Any, args: Any, kwargs: Any) -> Any:
         """Check an operator, compute it on the CPU, and wrap what it gives."""
         leaves: list[Any] = []
@@ -247,6 +258,14 @@ def install() -> None:
         for device in {target, *(leaf.device for leaf in ours)} - {None}:
             if device.type == "cuda" and device.index >= devices:
                 raise RuntimeError("CUDA error: invalid device ordinal (pretended)")
+        to_host = func is aten._to_copy.default and str(target) == "cpu"
+        has_host_index = func in indexing and any(
+            isinstance(x, torch.Tensor)
+            and (not isinstance(x, Pretended) or x.dtype in (torch.bool, torch.uint8))
+            for x in args[1]
+        )
+        if ours and (func in waiting or to_host or has_host_index):
+            LIMITS["waits"] += 1
         if func not in copying:
             check_devices(func, name, args, leaves)
         if name.startswith("_fused_"):

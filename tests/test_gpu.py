@@ -64,6 +64,11 @@ def test_every_family_ablation_and_probe_has_values(on_gpu):
     assert 0 <= results["select"]["accuracy"] <= 1
 
 
+def test_the_host_waits_a_few_times_for_however_many_images(on_gpu):
+    counts = on_gpu[0]["waits"]
+    assert 0 < counts["100"] == counts["1000"] <= 25
+
+
 def test_a_broken_gpu_leaves_no_record(on_gpu):
     found = on_gpu[0]["failures"]
     assert pretended_gpu.ECC in found["broken"]

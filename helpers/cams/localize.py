@@ -285,8 +285,9 @@ class Objects:
         is_there = torch.zeros(
             len(masks), 2 ** others.shape[1], dtype=torch.uint8, device=masks.device
         )
-        for rows in torch.arange(len(masks)).split(4096):
-            is_there[rows] = is_there[rows].scatter(1, code[rows].long(), 1)
+        for first in range(0, len(masks), 4096):
+            part = slice(first, first + 4096)
+            is_there[part].scatter_(1, code[part].long(), 1)
         number = is_there.cumsum(1, dtype=torch.int16) - 1  # of the region of a code
         self.regions = torch.cat(
             [

@@ -137,16 +137,17 @@ def forward_pass(
                 weighted = closed_form_cam(
                     cam_method, maps, linear_of_maps.weight, logits.argmax(1)
                 )
-                maps_of_batches.append(normalise_maps(weighted).float().cpu())
+                maps_of_batches.append(normalise_maps(weighted).float())
             _check_logits(logits)
-            logits_of_batches.append(logits.float().cpu())
+            logits_of_batches.append(logits.float())
             if _gives_logits(linear, linear_inputs, logits):
-                features.append(linear_inputs[-1].float().cpu())
+                features.append(linear_inputs[-1].float())
             linear_inputs.clear()
+    # Each is transferred once, since the host waits for a GPU at every transfer.
     return Pass(
-        torch.cat(logits_of_batches),
-        torch.cat(features) if features else None,
-        torch.cat(maps_of_batches) if maps_of_batches else None,
+        torch.cat(logits_of_batches).cpu(),
+        torch.cat(features).cpu() if features else None,
+        torch.cat(maps_of_batches).cpu() if maps_of_batches else None,
     )
 
 
@@ -233,7 +234,7 @@ def maps(
                 raise
             reason = str(fault).splitlines()[0]
             raise Undefined(f"there is no class activation map: {reason}") from fault
-        batches.append(normalise_maps(weighted).float().cpu())
+        batches.append(normalise_maps(weighted).float())
     return torch.cat(batches)
 
 

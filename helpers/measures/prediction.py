@@ -107,9 +107,9 @@ def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
         batches = []
         for pixels in images.images.split(classifier.batch_size):
             turned = pixels.rot90(quarter_turns, (2, 3))
-            batches.append(classifier.logits(turned).cpu())
+            batches.append(classifier.logits(turned))
         logits.append(torch.cat(batches))
-    return torch.stack(logits).double().softmax(2)
+    return torch.stack(logits).cpu().double().softmax(2)
 
 
 @measure(

@@ -48,9 +48,7 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
             "it; two are needed"
         )
     others = rows[localize.derangements(len(rows), 1)[:, 0]]
-    hits = {
-        name: np.full(len(images), np.nan) for name in ("box", "control", "outside")
-    }
+    predicted: dict[str, list[Tensor]] = {"box": [], "control": [], "outside": []}
     size_of_batch = classifier.batch_size
     for row, other in zip(
         rows.split(size_of_batch), others.split(size_of_batch), strict=True
@@ -60,9 +58,12 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
         greyed = {"box": masks[row], "control": masks[other], "outside": ~masks[row]}
         for name, mask in greyed.items():
             changed = torch.where(mask, mean_colour, pixels)
-            predicted = classifier.logits(changed).argmax(1).cpu()
-            hits[name][row.numpy()] = predicted == labels[row]
-    return pd.DataFrame(hits)
+            predicted[name].append(classifier.logits(changed).argmax(1))
+    hits = {
+        name: (torch.cat(classes).cpu() == labels[rows]).double().numpy()
+        for name, classes in predicted.items()
+    }
+    return pd.DataFrame(hits, index=rows.numpy()).reindex(range(len(images)))
 
 
 @provides

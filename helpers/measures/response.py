@@ -266,10 +266,10 @@ def hits(network: nn.Module, batches: Iterable[Tensor], labels: Tensor) -> Tenso
     Returns:
         (N,) bool on the CPU.
     """
-    predicted = [torch.zeros(0, dtype=torch.int64)]
-    for batch in batches:
-        predicted.append(network(batch).argmax(1).cpu())
-    return torch.cat(predicted) == labels.cpu()
+    predicted = [network(batch).argmax(1) for batch in batches]
+    if not predicted:
+        return torch.zeros(0, dtype=torch.bool)
+    return torch.cat(predicted).cpu() == labels.cpu()
 
 
 def mixed_hits(
