@@ -157,7 +157,7 @@ def test_drops_are_the_recorded_accuracies_less_those_of_changed_images(tmp_path
     opened.store = Store(opened.work, lambda: opened.images, jobs=1)
     settings = MeasureSettings(perturbation_fraction=0.3, perturbation_points=7)
     measured = opened.measure(["perturbation"], settings, opened.scoring_set())
-    scores = pd.read_parquet(opened.reports / "tables/scores.parquet")
+    scores = pd.read_parquet(table_of(opened.reports, "scores.parquet"))
     changed = scores.pivot(
         index="model_id", columns=["measure", "variant"], values="value"
     )
