@@ -42,7 +42,7 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
     if file.exists():
         raise StudyError(f"{file} is there already; take another name, or delete it")
     source = open_source(path, root / "work" / name / "cache/unpacked")
-    listing = layouts.scan(source, layouts.recognise(source))
+    listing = layouts.scan(source, layouts.RECOGNISED)
     training = [record for record in listing.records if record.split == "train"]
     counts = Counter(record.class_id for record in training)
     classes = [name for name, _ in counts.most_common(MOST_CLASSES)]
