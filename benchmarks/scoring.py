@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from benchmarks import interleaved
 from helpers.cams import localize
-from helpers.cams.localize import overlaps
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.choices.compute import CLOSED_FORMS, closed_form_maps
 from helpers.data import synthetic
@@ -84,7 +83,10 @@ class Ours(NamedTuple):
     def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
         network = self.pass_through()
-        layer = network.get_submodule("layer4")
+        last_block = (
+            len(self.network.layer4) - 1
+        )  # its last call of ReLU gives the maps
+        layer = network.get_submodule(f"layer4.{last_block}.relu")
         for start in range(0, len(self.images), self.batch):
             part = slice(start, start + self.batch)
             pixels = hooks.prepared(
@@ -155,18 +157,16 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     ours = ours._replace(folded=ours.pass_through())
     scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
-        annotation = box_masks(
-            ours.images.boxes[part].to(ours.device), side(ours.images)
+        objects = localize.Objects(
+            box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         )
         found = [
             closed_form_maps(*form, features, weight, out.argmax(1))
             for form in CLOSED_FORMS
         ]
-        scores.append(
-            torch.stack(
-                [overlaps(each, annotation, THRESHOLDS) for each in found]
-            ).cpu()
-        )
+        of_forms = [localize.overlaps(each, objects, THRESHOLDS) for each in found]
+        both = [torch.stack([each["iou"], each["iou_b"]]) for each in of_forms]
+        scores.append(torch.stack(both).cpu())
         for values, value in zip(
             (logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True
         ):

@@ -59,7 +59,8 @@ def test_every_family_ablation_and_probe_has_values(on_gpu):
     assert all(any(words in reason for words in expected) for reason in reasons)
     assert results["every_family"]["values"] > 100
     assert results["every_family"]["unlabelled"] > 5
-    assert results["ablations"] == {"parts": ["closed", "sampled"], "untrained": 1}
+    parts = ["attributed", "closed", "sampled"]
+    assert results["ablations"] == {"parts": parts, "untrained": 1}
     assert results["kappa"] == {"predicted": [72, 72]}  # 2 steps, 2 levels, 18 images
     assert 0 <= results["select"]["accuracy"] <= 1
 

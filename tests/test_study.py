@@ -16,8 +16,8 @@ def measured():
     }
     records = SimpleNamespace(
         model_ids=["a", "b", "c"],
-        folders={"localization": "", "localization.of_mine": ""},
-        stacked=lambda family, leave_out: {"localization": of_images}[family],
+        keys={"localization": "", "localization.of_mine": ""},
+        of_images=lambda family: {"localization": of_images}[family],
     )
     models = pd.DataFrame(
         {

@@ -90,7 +90,14 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def is_box(boxes: Tensor) -> Tensor:
-    """Whether a row is a box with an area, not padding: (..., 4) -> (...,) bool."""
+    """Whether a row is a box with an area, not padding.
+
+    Args:
+        boxes: (..., 4) x0, y0, x1, y1 in pixels, zeros for padding.
+
+    Returns:
+        (...,) bool.
+    """
     return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 

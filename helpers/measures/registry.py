@@ -23,31 +23,6 @@ PROVIDERS: dict[str, Callable[..., Any]] = {}
 # Version of a family's values, 1 where it is absent; raised when a formula changes, so
 # that values are computed anew.
 VALUES_VERSIONS = {"reliance": 2}
-# Measures whose values share one file per family and model: those of the first studies,
-# whose files are found by this list. Any other measure has files of its own.
-STORED_TOGETHER = frozenset(
-    """
-    iou iou_b iou_above_shuffled energy_in_box pointing_game area_matched_iou
-    pixel_average_precision whole_image_floor mask_area box_found
-    box_average_precision mask_agreement images_scored images_without_overlap
-    images_with_empty_map
-    nuclear_norm effective_invariance output_margin training_loss training_accuracy
-    prediction_entropy
-    params inverse_margin l2 l2_dist log_prod_of_fro_over_margin log_prod_of_fro
-    log_sum_of_fro_over_margin log_sum_of_fro fro_dist param_norm path_norm
-    path_norm_over_margin log_prod_of_spec log_prod_of_spec_over_margin
-    log_spec_init_main log_spec_orig_main fro_over_spec log_sum_of_spec_over_margin
-    log_sum_of_spec dist_spec_init spectral_norm
-    pacbayes_init pacbayes_orig pacbayes_flatness pacbayes_mag_init pacbayes_mag_orig
-    pacbayes_mag_flatness sharpness_init sharpness_orig sharpness_flatness
-    sharpness_mag_flatness
-    response_curve gi_score pal_score pal_product pal_sum curve_mean
-    accuracy_under_augmentation mixup_accuracy davies_bouldin_index dbi_times_mixup
-    holdout_accuracy average_confidence difference_of_confidences
-    thresholded_confidence thresholded_entropy optimal_transport matrix_norm_of_logits
-    object_reliance box_only_accuracy images_without_reliance
-    """.split()  # noqa: SIM905
-)
 # What a measure returns: a number, or one per variant; a text says why there is none.
 Value = float | Mapping[str, float | str]
 

@@ -233,8 +233,9 @@ def calibration_errors(confidences: ArrayLike, is_right: ArrayLike) -> dict[str,
         better.
 
     Example:
-        >>> calibration_errors([0.8, 0.8], [True, False])["expected_calibration_error"]
-        0.3
+        >>> errors = calibration_errors([0.75, 0.75], [True, False])
+        >>> errors["expected_calibration_error"]
+        0.25
     """
     confidences = np.asarray(confidences, dtype=float)
     surplus = confidences - np.asarray(is_right)

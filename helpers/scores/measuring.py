@@ -156,7 +156,12 @@ class Task:
         }
 
     def needs_network(self, item: registry.Measure, inputs: Mapping[str, Any]) -> bool:
-        """Whether a measure needs more than what is recorded of a network."""
+        """Whether a measure needs more than what is recorded of a network.
+
+        Args:
+            item: the measure.
+            inputs: what is known of the network, by name.
+        """
         sources = evidence.sources_by_name([item], self.sources)
         return "network" in evidence.transitive_needs([item.name], sources, inputs)
 

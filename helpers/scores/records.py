@@ -240,7 +240,14 @@ def _copy(source: Path, target: Path, published: Published) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Publish a study's folder of work as records; 1 where a file is refused."""
+    """Publish a study's folder of work as records.
+
+    Args:
+        arguments: of the command; its own without them.
+
+    Returns:
+        1 where a file is refused, else 0.
+    """
     parser = argparse.ArgumentParser(description="Publish the records of a study.")
     parser.add_argument("study")
     parser.add_argument("--work", type=Path, default=PROJECT_ROOT / "work")

@@ -124,7 +124,7 @@ def gap_at_training_accuracy(
     Example:
         >>> accuracies = {"train_accuracy": [0.9, 1.0], "test_accuracy": [0.3, 0.4]}
         >>> snapshots = pd.DataFrame({"run_id": "a"} | accuracies)
-        >>> round(gap_at_training_accuracy(snapshots)["a"], 3)
+        >>> float(round(gap_at_training_accuracy(snapshots)["a"], 3))
         0.6
     """
     gaps = {}

@@ -15,7 +15,7 @@ from helpers.data.images import load_study_data
 from helpers.measures import perturbation, response
 from helpers.measures.evidence import Evidence, MeasureSettings, score
 from helpers.measures.passes import Classifier, Pass, Sample
-from helpers.measures.registry import STORED_TOGETHER, measures_of_families
+from helpers.measures.registry import measures_of_families
 from helpers.networks import resnet
 from tests.conftest import TINY_SCENES
 
@@ -25,7 +25,7 @@ SETTINGS = MeasureSettings(
 FAMILY = [
     item
     for item in measures_of_families(["perturbation"])
-    if item.name in STORED_TOGETHER and item.direction
+    if item.direction and not item.name.startswith("drop")
 ]
 FIRST_LAYER = [
     name for name in perturbation.PERTURBATIONS if name.endswith("first layer")

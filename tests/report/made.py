@@ -1,19 +1,17 @@
 """A small report as notebooks leave it: 36 networks of three kinds of training, two measures, maps that look at the object or beside it."""
 
-import base64
 import io
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-import nbformat
 import numpy as np
 import pandas as pd
 from PIL import Image
 
-from helpers.files import write_json, write_table
+from helpers.files import write_table
 from helpers.scores.published_maps import publish
+from helpers.scores.store import values_of_record, write_values
 from helpers.statistics import gap_tables
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
 from helpers.statistics.gap_tables import kinds_table, primary_rows, primary_table
@@ -183,17 +181,17 @@ def kept_maps() -> dict[str, Any]:
 def _write_maps(folder: Path) -> None:
     content = kept_maps() | {"study": folder.name, "part": "localization-0"}
     publish(folder, content)
-    records = folder / "records/kept/localization-0"
-    records.mkdir(parents=True)
     rows = zip(content["model_ids"], content["maps"], content["right"], strict=True)
     for name, maps, right in rows:
-        np.savez(records / f"{name}.npz", maps=maps, correct=right)
+        record = {"maps": maps, "correct": right}
+        write_values(
+            folder / "records", name, values_of_record("localization-0", "", record)
+        )
 
 
 def write_report(folder: Path) -> Path:
-    """Write the report: tables, figures, story and an executed notebook."""
-    for name in ("tables", "figures", "story"):
-        (folder / name).mkdir(parents=True)
+    """Write the tables and maps of the report."""
+    (folder / "tables").mkdir(parents=True)
     models = measures(catalogue())
     for name, table in tables().items():
         table.to_csv(folder / "tables" / f"{name}.csv", index=False)
@@ -214,66 +212,4 @@ def write_report(folder: Path) -> Path:
     histories = [epochs.assign(run_id=name) for name in models["run_id"]]
     write_table(folder / "tables/histories.parquet", pd.concat(histories))
     _write_maps(folder)
-    figure, ax = plt.subplots(figsize=(4, 3))
-    ax.plot(models["pointing_game"], models["gap"], "o")
-    for name in ("primary", "other"):
-        figure.savefig(folder / f"figures/04_baselines-{name}.png", dpi=80)
-    plt.close(figure)
-    _write_notebook(folder, (folder / "figures/04_baselines-other.png").read_bytes())
     return folder
-
-
-def _write_notebook(folder: Path, picture: bytes) -> None:
-    alt, path = "Figure 4.1. Other.", "figures/04_baselines-other.png"
-    figure = {
-        "kind": "figure",
-        "name": "other",
-        "path": path,
-        "reading": "Points.",
-        "alt": alt,
-    }
-    story = [
-        {"kind": "parameters", "values": {"study": "made"}},
-        {"kind": "table", "name": "primary"},
-        figure,
-    ]
-    story.append({"kind": "provenance", "facts": {"commit": "abc"}})
-    write_json(folder / "story/04_baselines.json", story)
-    image = {"image/png": base64.b64encode(picture).decode(), "text/plain": alt}
-    shown = [
-        nbformat.v4.new_output(
-            "display_data", image, metadata={"image/png": {"alt": alt}}
-        ),
-        nbformat.v4.new_output("display_data", {"text/markdown": f"**{alt}** Points."}),
-        nbformat.v4.new_output(
-            "display_data",
-            {
-                "text/html": "<table><tr><td>1</td></tr></table><code>tables/catalogue.csv</code>"
-            },
-        ),
-        nbformat.v4.new_output(
-            "display_data",
-            {
-                "text/html": "<p onclick='x()'>kept</p><script>alert(1)</script><img src='http://z'>"
-            },
-        ),
-        nbformat.v4.new_output(
-            "display_data",
-            {
-                "application/vnd.jupyter.widget-view+json": {"model_id": "x"},
-                "text/plain": "a bar",
-            },
-        ),
-        nbformat.v4.new_output("stream", name="stdout", text="printed\n"),
-    ]
-    cells = [
-        nbformat.v4.new_markdown_cell(
-            "# 04 Score every measure\n\n**Question.** Which measure predicts the gap?"
-        ),
-        nbformat.v4.new_code_cell("if 1 < 2:\n    pass"),
-        nbformat.v4.new_markdown_cell(
-            "## What is *seen*\n\nThe pointing game, the pointing game again."
-        ),
-        nbformat.v4.new_code_cell("show()", outputs=shown),
-    ]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "04_baselines.ipynb")

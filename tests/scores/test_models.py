@@ -100,7 +100,7 @@ def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
     model = models.models_of(study.work, study.table, study.data)[0]
     config, start = config_from(model.facts), model.initial()
     train_run(
-        replace(config, learning_rate=0.0), study.data, tmp_path / "run"
+        replace(config, learning_rate=1e-30), study.data, tmp_path / "run"
     )  # nothing but batch-norm statistics moves
     trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")
     assert torch.equal(trained["layer1.0.conv1.weight"], start.layer1[0].conv1.weight)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT, read_json
+from helpers.files import PROJECT_ROOT, read_json, table_of
 from helpers.statistics.gap_rule import PENALTIES, fit_rule, predictors
 from helpers.studies import StudyFile
 
@@ -94,9 +94,9 @@ def test_few_kinds_and_undefined_values_are_refused():
 def published(study):
     """Predictors, gaps and kinds of a study's networks, from its tables alone."""
     folder = REPORTS / study
-    models = pd.read_csv(folder / "tables/catalogue.csv").set_index("model_id")
+    models = pd.read_csv(table_of(folder, "catalogue.csv")).set_index("model_id")
     models = models[models["left_out"].isna()]
-    scores = pd.read_parquet(folder / "tables/scores.parquet")
+    scores = pd.read_parquet(table_of(folder, "scores.parquet"))
     scores["column"] = scores["measure"] + " (" + scores["variant"] + ")"
     table = scores.pivot_table(index="model_id", columns="column", values="value")
     table = table.rename(columns={"mixup_accuracy (input)": "mixup_accuracy"})

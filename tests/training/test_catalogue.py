@@ -213,9 +213,8 @@ def test_from_records_a_study_has_the_snapshots_whose_values_are_recorded(tmp_pa
     later = replace(CONFIG, repeat=1)  # its values are not recorded yet
     for config in (CONFIG, later):
         complete(records, config, [snapshot("first", 0.82), snapshot("stop", 0.9)])
-    part = records / "kept/norms-1234"
-    part.mkdir(parents=True)
-    (part / f"{run_id(CONFIG)}@stop.npz").touch()
+    (records / "scores").mkdir()
+    (records / f"scores/{run_id(CONFIG)}@stop.parquet").touch()
     table = catalogue.models_of_study(work, CONFIG.data, 0.8)
     expected = [f"{run_id(CONFIG)}@stop"]
     expected += [f"{run_id(later)}@{name}" for name in ("first", "stop")]
