@@ -53,6 +53,7 @@ READS = {
 }
 TRAINING = ("01", "02")  # notebooks that decide what is trained
 NEED_IMAGES = ("01", "02", "06")  # which records do not hold
+NEED_SCORES = {"05": "closed", "11": "test_logits"}  # which some records hold
 FIRST_TO_READ_CLAIMS = "04"
 MOST_COMBINATIONS = 1000  # of one notebook
 # Parameters of 01 and 02 that change neither images nor trained networks.
@@ -518,7 +519,12 @@ def from_records(study: Study, only_combinations: bool = False) -> Study:
     records = study.reports.with_name(study.work.name) / RECORDS / MANIFEST
     if not path or from_root(path).exists() or not records.is_file():
         return study
-    kept = [item for item in study.executions if item.notebook[:2] not in NEED_IMAGES]
+    settings = records.parent / "settings"
+    left_out = list(NEED_IMAGES)
+    for notebook, part in NEED_SCORES.items():
+        if not any(settings.glob(f"{part}-*.json")):
+            left_out.append(notebook)
+    kept = [item for item in study.executions if item.notebook[:2] not in left_out]
     if only_combinations:
         kept = [item for item in kept if item.combination]
     names = {item.name for item in kept}
