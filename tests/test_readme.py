@@ -34,7 +34,7 @@ OF_SNAKEMAKE = {
     "--cores",
     "--config",
 }
-WORDS = 700  # that the README may have
+WORDS = 600  # that the README may have
 MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
@@ -99,6 +99,21 @@ def test_the_number_of_measures_is_that_of_the_list():
     words = PAGES["docs/measures.md"]
     assert f"The {count} measures" in words
     assert f"{len(without_others)} of them from training images alone" in words
+
+
+def test_what_the_readme_says_of_the_rule_is_what_notebook_12_found():
+    report = PROJECT_ROOT / "reports/across/12_across_studies"
+    results = {
+        item["name"]: item for item in json.loads((report / "results.json").read_text())
+    }
+    error = results["judged_mean_error"]
+    assert f"of {results['judged_networks']['value']:.0f} networks of other" in README
+    told = f"{error['value']:.1f} points ({error['low']:.1f} to {error['high']:.1f})"
+    assert told in README.replace("\n", " ")
+    of_fit = results["judged_error_training_accuracy_and_loss"]["value"]
+    assert f"training accuracy and loss err by {of_fit:.1f}" in README
+    verdicts = (report / "tables/claims_of_the_rule.csv").read_text()
+    assert verdicts.count("True") == 5 and "4 points,4.48,False" in verdicts
 
 
 def test_the_lines_of_python_in_the_readme_score_a_network(tmp_path):

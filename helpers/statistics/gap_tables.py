@@ -74,6 +74,17 @@ GRANULATED = "granulated"
 _PUBLISHED = {"units": "cells", "r": "pearson_r", "low": "ci_low", "high": "ci_high"}
 
 
+def by_kinds(bootstrap: Bootstrap) -> Bootstrap:
+    """Draw whole kinds of training where kinds repeat, else configurations.
+
+    Args:
+        bootstrap: of networks with a column kind.
+    """
+    if not bootstrap.models["kind"].duplicated().any():
+        return bootstrap
+    return bootstrap.variant(unit="kind", fewest=FEWEST_KINDS)
+
+
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
     """The hyperparameters that have more than one level.
 
@@ -172,8 +183,7 @@ def primary_table(
     models = bootstrap.models.assign(**_groups(bootstrap.models))
     level = 1 - (1 - bootstrap.level) / looks
     bootstrap = bootstrap.variant(models=models, level=level)
-    if models["kind"].duplicated().any():
-        bootstrap = bootstrap.variant(unit="kind", fewest=FEWEST_KINDS)
+    bootstrap = by_kinds(bootstrap)
     axes = varied_axes(models, KIND + SETTING)
     baselines = baselines_of(models, axes)
     columns = [name for name in baselines if name in ONE_COLUMN]
@@ -370,9 +380,7 @@ def starts_table(bootstrap: Bootstrap, measures: Collection[str]) -> pd.DataFram
     tables = [pd.DataFrame(columns=["measure", "start", "n", "units", "r"])]
     if START in models and models[START].nunique() > 1:
         for start, name in ((True, "pretrained"), (False, "scratch")):
-            part = bootstrap.subset(models[START].astype(bool) == start)
-            if part.models["kind"].duplicated().any():
-                part = part.variant(unit="kind", fewest=FEWEST_KINDS)
+            part = by_kinds(bootstrap.subset(models[START].astype(bool) == start))
             tables.append(correlate(part, names).assign(start=name))
         tables = tables[1:]
     return pd.concat(tables, ignore_index=True)
@@ -443,9 +451,7 @@ def across_studies(
     """
     rows = []
     new = with_log_train_loss(studies[judged_on])
-    bootstrap = Bootstrap(new, draws=draws)
-    if new["kind"].duplicated().any():
-        bootstrap = bootstrap.variant(unit="kind", fewest=FEWEST_KINDS)
+    bootstrap = by_kinds(Bootstrap(new, draws=draws))
     for trained_on in studies:
         if trained_on == judged_on:
             continue
