@@ -213,7 +213,7 @@ def absent_names(text):
             else set().union(*known_of.values())
         )
         studies = re.findall(r"STUDY=(\w+)", part) + re.findall(
-            r"reports/(?!assets|index|comparison)(\w+)", part
+            r"reports/(?!_site)(\w+)", part
         )
         yield from (
             name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets
