@@ -4,7 +4,6 @@ import json
 import math
 import os
 import platform
-import struct
 import subprocess
 import warnings
 import zipfile
@@ -90,62 +89,23 @@ def file_digest(path: Path) -> str:
     return blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
-_HASH_ALL_UP_TO = 2**26  # bytes; of larger files size, time and both ends are hashed
-
-
 def change_stamp(path: Path) -> str:
-    """Text that changes when the file or folder at a path changes.
-
-    It is made from:
-
-    - a folder: names, sizes and times of all files below it;
-    - a .zip: names, sizes and checksums of its members;
-    - another file: its contents; if it is large, its size, time, beginning and end.
+    """Text that changes with names, sizes or times of what is at a path.
 
     Args:
         path: of a file or folder.
 
     Returns:
-        16 hexadecimal digits; "" if nothing is at the path.
+        16 hexadecimal digits.
     """
     digest = blake2b(digest_size=8)
-    if path.is_dir():
-        for folder, folders, names in os.walk(path):
-            folders.sort()
-            for name in sorted(names):
-                file = os.path.join(folder, name)
-                state = _state(file)
-                name = os.path.relpath(file, path)
-                digest.update(f"{name}\0{state}\0".encode(errors="surrogateescape"))
-        return digest.hexdigest()
-    if not path.is_file():
-        return ""
-    if zipfile.is_zipfile(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                for item in archive.infolist():
-                    state = f"{item.filename}\0{item.file_size}\0{item.CRC}\0"
-                    digest.update(state.encode("utf-8", "surrogateescape"))
-                return digest.hexdigest()
-        except (zipfile.BadZipFile, ValueError, NotImplementedError):
-            pass  # hash a damaged archive as any other file
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if size > _HASH_ALL_UP_TO:
-            digest.update(f"{size} {path.stat().st_mtime_ns}".encode())
-            digest.update(file.read(2**20))
-            file.seek(size - 2**20)
-        digest.update(file.read())
+    for file in (path, *sorted(path.rglob("*"))):
+        if file.is_file():
+            state = file.stat()
+            name = file.relative_to(path)
+            entry = f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0"
+            digest.update(entry.encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-def _state(file: str) -> str:
-    """Size and time of a file; of a link what it points to, or the link itself."""
-    try:
-        state = os.stat(file)
-    except OSError:
-        state = os.lstat(file)
-    return f"{state.st_size} {state.st_mtime_ns}"
 
 
 def records_of(work: Path) -> Path:
@@ -333,42 +293,12 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     """
     import numpy as np
 
-    with _naming_damage(path), path.open("rb") as file:
+    with _naming_damage(path):
         # NumPy takes any other file for a pickle, and advises to allow pickles.
-        if file.read(2) != b"PK":
+        if not zipfile.is_zipfile(path):
             raise ValueError("it is not an .npz")
-        file.seek(0)
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except MemoryError:
-            _check_sizes(path)
-            raise
-        file.seek(-_END_OF_ZIP.size, os.SEEK_END)
-        *_, members, _, _, _ = _END_OF_ZIP.unpack(file.read())
-        # NumPy reads a broken-off list of members without an error.
-        if members not in (len(arrays), _UNCOUNTED):
-            raise ValueError(f"it lists {len(arrays)} of {members} arrays")
-    return arrays
-
-
-def _check_sizes(path: Path) -> None:
-    """Raise ValueError where an array states a shape that its file cannot hold."""
-    from numpy.lib import format as npy
-
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            with archive.open(member) as file:
-                npy.read_magic(file)
-                shape, _, dtype = npy.read_array_header_1_0(file)
-            if math.prod(shape) * dtype.itemsize > member.file_size:
-                raise ValueError(f"{member.filename} states the shape {shape}")
-
-
-# The last bytes of a zip without a comment: signature, two numbers of disks, members
-# on this disk and in all, size and place of their list, length of the comment.
-_END_OF_ZIP = struct.Struct("<4s4H2LH")
-_UNCOUNTED = 0xFFFF  # stands for a number of members that needs more than 16 bits
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
 
 
 def write_table(path: Path, table: "pd.DataFrame", **options: Any) -> None:

@@ -92,36 +92,35 @@ def errors_across(
     return errors
 
 
-def margin(models: pd.DataFrame) -> float:
+def margin(models: pd.DataFrame, errors: NDArray[np.float64]) -> float:
     """80 % quantile of errors of a predicted difference of two networks of a study.
 
     A study's networks err alike, so that differences are surer than their intervals.
 
     Args:
         models: of ``networks``, of two studies or more.
+        errors: of ``errors_across``.
     """
-    errors = pd.Series(errors_across(models))
-    differences = [
-        np.abs(np.subtract.outer(part.to_numpy(), part.to_numpy()))
-        for _, part in errors.groupby(models["study"].to_numpy())
-    ]
-    pairs = [matrix[np.triu_indices_from(matrix, 1)] for matrix in differences]
+    pairs = []
+    for _, of_study in pd.Series(errors).groupby(models["study"].to_numpy()):
+        differences = np.abs(np.subtract.outer(*[of_study.to_numpy()] * 2))
+        pairs.append(differences[np.triu_indices_from(differences, 1)])
     return float(np.quantile(np.concatenate(pairs), 0.8))
 
 
-def in_words(models: pd.DataFrame, classes: int) -> str:
+def in_words(models: pd.DataFrame, errors: NDArray[np.float64], classes: int) -> str:
     """A sentence on what a prediction rests on.
 
     Args:
         models: of ``networks``.
+        errors: of ``errors_across``.
         classes: of the user's networks.
     """
-    error = 100 * np.abs(errors_across(models)).mean()
-    studies = models["study"].unique()
-    numbers = " or ".join(str(count) for count in sorted(models["classes"].unique()))
+    studies = ", ".join(models["study"].unique())
+    numbers = " or ".join(map(str, sorted(models["classes"].unique())))
     return (
         "Predicted from the accuracy lost on shifted and mixed training images and the "
         f"number of images of a class, by {len(models)} ResNets of {numbers} classes "
-        f"({', '.join(studies)}), which predict another study with a mean error of "
-        f"{error:.1f} points; yours have {classes} classes."
+        f"({studies}), which predict another study with a mean error of "
+        f"{100 * np.abs(errors).mean():.1f} points; yours have {classes} classes."
     )

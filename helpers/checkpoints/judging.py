@@ -130,14 +130,15 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
     class_images = inputs.class_images or pictures.class_images
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
     table = verdicts(facts, rule, hits, predicted)
-    margin = calibration.margin(models)
+    errors = calibration.errors_across(models)
+    margin = calibration.margin(models, errors)
     noted = table[table["note"].ne("")]
     sentences = [
         answer(table, hits, margin),
         *(f"{row.checkpoint}: {row.note}." for row in noted.itertuples()),
         *_order_by_agreement(table),
         *pictures.remarks,
-        calibration.in_words(models, len(pictures.classes)),
+        calibration.in_words(models, errors, len(pictures.classes)),
     ]
     return Judged(table, sentences)
 

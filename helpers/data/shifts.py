@@ -10,19 +10,12 @@ import math
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchmetrics.functional.image import structural_similarity_index_measure
-from torchvision.transforms.v2.functional import (
-    InterpolationMode,
-    adjust_brightness,
-    adjust_contrast,
-    gaussian_blur,
-    rotate,
-)
 
 from helpers.files import read_tensors, write_tensors
 from helpers.parameters import fault_of
@@ -37,6 +30,13 @@ _TOLERANCE = 0.002  # distance from the target SSIM at which the search ends
 # Distance that is accepted if the SSIM jumps over the target between two strengths.
 _STEP_TOLERANCE = 0.02
 _STEPS = 24  # of the bisection, at most
+
+
+def _torchvision() -> ModuleType:
+    """Its transforms of images, whose import takes three seconds."""
+    from torchvision.transforms.v2 import functional
+
+    return functional
 
 
 def in_chunks(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
@@ -71,7 +71,8 @@ def blurred(pixels: Tensor, deviation: float) -> Tensor:
     # Beyond 4 standard deviations the kernel's weights sum to less than 1e-4, so a
     # wider kernel makes no step in the SSIM.
     radius = min(math.ceil(4 * deviation), min(pixels.shape[-2:]) - 1)
-    return gaussian_blur(pixels, [2 * radius + 1] * 2, [deviation] * 2)
+    sides = [2 * radius + 1] * 2
+    return _torchvision().gaussian_blur(pixels, sides, [deviation] * 2)
 
 
 def with_noise(pixels: Tensor, deviation: float, generator: torch.Generator) -> Tensor:
@@ -102,6 +103,9 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     Returns:
         (N,) float32 in [-1, 1], with an error up to 1e-3 in bright flat regions.
     """
+    # Imported here, since it imports torchvision.
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     settings = {
         "sigma": 1.5,
         "k1": 0.01,
@@ -132,7 +136,9 @@ def turned(images: Tensor, degrees: float) -> Tensor:
         degrees: counter-clockwise.
     """
     # Not fill=0: torchvision would then mix pixels at the border with black twice.
-    return rotate(images, degrees, interpolation=InterpolationMode.BILINEAR)
+    functional = _torchvision()
+    bilinear = functional.InterpolationMode.BILINEAR
+    return functional.rotate(images, degrees, interpolation=bilinear)
 
 
 def _jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
@@ -165,8 +171,8 @@ _CALIBRATED = {
 }
 # Shifts whose strength is the number in their name: a factor, or degrees.
 _BY_NUMBER = {
-    "brightness": adjust_brightness,
-    "contrast": adjust_contrast,
+    "brightness": lambda images, by: _torchvision().adjust_brightness(images, by),
+    "contrast": lambda images, by: _torchvision().adjust_contrast(images, by),
     "rotation": turned,
 }
 

@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pandas as pd
 import seaborn
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from helpers.files import STAGING, from_root, inside
+from helpers.files import STAGING, from_root, inside, read_json
 from helpers.parameters import near_names
 from helpers.report import style, tables
 
@@ -89,8 +88,7 @@ def results_of(folder: Path) -> pd.DataFrame:
         if not named:
             continue  # it failed
         combination = path.relative_to(folder).parts[0]
-        executed = nbformat.read(path, as_version=4)
-        values = executed.metadata.papermill.parameters
+        values = read_json(path)["metadata"]["papermill"]["parameters"]
         row = {each: values[each] for each in re.findall(r"(\w+)=", combination)}
         swept |= dict.fromkeys(row)
         for item in named:

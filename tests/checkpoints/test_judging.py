@@ -202,24 +202,23 @@ def models():
 
 
 def test_errors_across_studies_equal_a_plain_loop(models):
-    expected = []
-    for row in models.itertuples():
-        others = models[models["study"] != row.study]
-        rule = calibration.rule(others, ["drop"])
-        expected.append(rule.predict([[row.drop]])[0] - row.gap)
     errors = calibration.errors_across(models, ["drop"])
-    np.testing.assert_allclose(errors, expected)
+    for row in models[::16].itertuples():
+        others = models[models["study"] != row.study]
+        predicted = calibration.rule(others, ["drop"]).predict([[row.drop]])[0]
+        assert errors[row.Index] == pytest.approx(predicted - row.gap)
 
 
 def test_the_margin_is_the_quantile_of_all_pairs_of_a_study(models):
-    errors = calibration.errors_across(models)
+    errors = np.random.default_rng(0).normal(size=len(models))
     pairs = [
         abs(errors[first] - errors[second])
         for first in range(len(models))
         for second in range(first)
         if models["study"][first] == models["study"][second]
     ]
-    assert calibration.margin(models) == pytest.approx(np.quantile(pairs, 0.8))
+    expected = np.quantile(pairs, 0.8)
+    assert calibration.margin(models, errors) == pytest.approx(expected)
 
 
 def test_the_published_networks_are_those_of_the_studies(models):
