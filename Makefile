@@ -51,8 +51,9 @@ findings: ready ## check every number of a study's FINDINGS.md against its noteb
 pages: ready ## build the pages of all reports, which open from disk: reports/_site/index.html
 	@$(RUN) -m helpers.report.pages
 
-share: ready ## pack a study's report with its pages into one zip, without networks: make share STUDY=kinds20
-	@$(RUN) -m helpers.report.pages --share $(STUDY)
+share: pages ## pack a study's report with the pages, without networks: make share STUDY=kinds20
+	@mkdir -p work/share && tar -czf work/share/$(STUDY).tar.gz -C reports --exclude '*.safetensors' $(STUDY) _site
+	@echo work/share/$(STUDY).tar.gz
 
 test: ready ## contract, unit and smoke tests
 	$(TESTS) --no-loadscope-reorder -m "not browser and not nightly"

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import jinja2
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside
-from helpers.report.sweeps import results_of, results_of_notebook
+from helpers.report.sweeps import named_results, results_of
 from helpers.report.tables import read, two_digits
 from helpers.studies import StudyFile, path_of
 
@@ -37,16 +37,10 @@ def numbers(report: Path) -> dict[str, SimpleNamespace]:
         By name of the notebook, "of04" for ``04_baselines``: a value for each result,
         such as ``r_iou_gap``, and its ends ``r_iou_gap_low`` and ``r_iou_gap_high``.
     """
-    of_notebooks = {}
-    for path in sorted(report.glob("[0-9][0-9]_*/*.ipynb")):
-        values = {}
-        for item in results_of_notebook(path):
-            name = item["name"]
-            values[name] = item["value"]
-            values[f"{name}_low"] = item["low"]
-            values[f"{name}_high"] = item["high"]
-        of_notebooks[f"of{path.name[:2]}"] = SimpleNamespace(**values)
-    return of_notebooks
+    return {
+        f"of{path.name[:2]}": SimpleNamespace(**named_results(path))
+        for path in sorted(report.glob("[0-9][0-9]_*/*.ipynb"))
+    }
 
 
 def page(report: Path) -> str:

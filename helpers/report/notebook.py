@@ -185,8 +185,8 @@ class Report:
         if rows < len(frame):
             place = f"{rows} of {len(frame):,} rows; all of them: {place}"
         if len(frame):
-            shown = tables.sortable(frame, self.names, rows=rows)
-            display(HTML(f"{shown.data}<p>{place}</p>"))
+            shown = tables.html(frame, self.names, rows)
+            display(HTML(f"{shown}<p>{place}</p>"))
         if caption:
             self.tell(caption)
 
@@ -277,9 +277,11 @@ class Report:
 
     @property
     def names(self) -> dict[str, str]:
-        """Short name of each model by its id, once notebook 02 has run."""
+        """Short name of each model by its id, once notebook 02 has run or published."""
         path = self.work / "catalogue.parquet"
-        return tables.model_names(files.read_table(path)) if path.is_file() else {}
+        if path.is_file():
+            return tables.model_names(files.read_table(path))
+        return tables.model_names(tables.read(self.published, "catalogue"))
 
 
 def _show_folded(title: str, table: str) -> None:

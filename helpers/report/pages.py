@@ -1,57 +1,29 @@
 """Pages of all reports by Sphinx: ``python -m helpers.report.pages`` builds them.
 
 They are made of executed notebooks and of FINDINGS.md, open from disk, and load nothing
-from the internet.
+from the internet; ``docs/conf.py`` has the settings.
 """
 
-import argparse
 import json
 import os
 import re
 import shutil
-import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
-from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside
-from helpers.report import findings, sweeps
+from helpers.files import PROJECT_ROOT, from_root, inside
+from helpers.report import explore, findings, sweeps
+from helpers.report.explore import content
 
 SITE = "_site"  # in the folder of all reports
 _TEMPLATES = Path(__file__).parent / "templates"
-_SETTINGS = {
-    "project": "Which image classifiers will generalize?",
-    "extensions": "myst_nb",
-    "html_theme": "sphinx_book_theme",
-    "html_title": "Which image classifiers will generalize?",
-    "html_theme_options": {
-        "home_page_in_toc": True,
-        "show_navbar_depth": 1,
-        "navbar_persistent": [],
-        "use_download_button": False,
-    },
-    "html_context": {"default_mode": "auto"},
-    "html_css_files": ["pages.css"],
-    "html_copy_source": False,
-    "nb_execution_mode": "off",
-    "nb_merge_streams": True,
-    "nb_code_prompt_show": "code",
-    "nb_code_prompt_hide": "code",
-    "nb_ipywidgets_js": {},  # else pages load two scripts of other hosts
-    "myst_enable_extensions": [],  # no formulas: MathJax is another host's, too
-    "suppress_warnings": [
-        "mystnb.unknown_mime_type",
-        "myst.header",
-        "myst.xref_missing",
-    ],
-}
-# Outputs that are no part of a page: progress bars, menus, values for programs.
-_HIDDEN = re.compile("widget-view|scrapbook")
+# Outputs that are no part of a page: progress bars and menus.
+_HIDDEN = "application/vnd.jupyter.widget-view+json"
 _TABLE = re.compile(r"(?:`|<code>)(tables/[\w.-]+)(?:`|</code>)")
-_SUBJECTS = (findings.PAGE, "index.md")
+_EXPLORER = "*Explore by hand*"  # how notebooks name the page with the explorers
 
 
 def build(reports: Path, source: Path) -> Path:
@@ -83,11 +55,17 @@ def build(reports: Path, source: Path) -> Path:
     for folder in studies:
         write_study(folder, source / folder.name)
     (source / "index.md").write_text(_first_page(studies), encoding="utf-8")
-    settings = _SETTINGS | {"html_static_path": [str(static)]}
     # myst-nb writes beside the pages, too.
     made = source.with_name("made") / "html"
-    doctrees = source.with_name("doctrees")
-    sphinx = Sphinx(source, None, made, doctrees, "html", settings, status=None)
+    sphinx = Sphinx(
+        source,
+        PROJECT_ROOT / "docs",
+        made,
+        source.with_name("doctrees"),
+        "html",
+        {"html_static_path": [str(static)]},
+        status=None,
+    )
     sphinx.build(force_all=True)
     if sphinx.statuscode:
         raise RuntimeError(f"Sphinx could not build pages from {source}")
@@ -95,19 +73,6 @@ def build(reports: Path, source: Path) -> Path:
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(made, site)
     return site / "index.html"
-
-
-def write(report: Path, unchanged: Sequence[str] = ()) -> Path:
-    """``index.html`` of a report, which says how its pages are built.
-
-    Args:
-        report: ``reports/<study>``.
-        unchanged: notebooks that were not executed.
-    """
-    place = report / "index.html"
-    page = f"../{SITE}/{report.name}/index.html"
-    place.write_text(f'make pages builds <a href="{page}">the pages</a>.\n')
-    return place
 
 
 def executions(folder: Path) -> Iterator[Path]:
@@ -128,7 +93,7 @@ def write_study(report: Path, target: Path) -> None:
         target: folder of what Sphinx reads.
     """
     target.mkdir(parents=True)
-    text = findings.text_of(report).replace(*_SUBJECTS)
+    text = _findings(report)
     for place in re.findall(r"!\[[^\]]*\]\(([^):]+)\)", text):
         source = inside(report, place)
         if source.is_file():
@@ -136,52 +101,60 @@ def write_study(report: Path, target: Path) -> None:
             picture.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, picture)
     pages = [_write_notebook(path, report, target) for path in executions(report)]
-    for sweep in sweeps.sweeps_of(report):
-        pages.append(_write_sweep(sweep, report, target))
-    if _write_explorers(report, target):
-        text += "\n[Explore its networks by hand](explore): measures, maps, curves.\n"
+    swept = sorted(report.glob("sweeps/*/"))
+    pages += [_write_sweep(sweep, report, target) for sweep in swept]
+    contents = content.of_report(report)
+    if contents:
+        (target / "explore.md").write_text(_explorers(contents), encoding="utf-8")
+        title, rest = text.split("\n", 1)
+        text = f"{title}\n\n[Explore its networks by hand](explore)\n{rest}"
         pages.insert(0, "explore")
     (target / "index.md").write_text(f"{text}\n{_contents(pages)}", encoding="utf-8")
+
+
+def _findings(report: Path) -> str:
+    """The findings of a study, with links to those of others as pages have them."""
+    return findings.text_of(report).replace(findings.PAGE, "index.md")
 
 
 def _write_notebook(path: Path, report: Path, target: Path) -> str:
     """Write the page of an executed notebook; its name in the contents."""
     place = target / path.relative_to(report)
     place.parent.mkdir(parents=True, exist_ok=True)
-    has_tables = (path.parent / "tables").is_dir()
-    tables = path.parent if has_tables else report
     page = report.parent / SITE / report.name / path.relative_to(report)
     notebook = nbformat.read(path, as_version=4)
-    clean(notebook, os.path.relpath(tables, page.parent))
+    explorer = os.path.relpath(target / "explore.md", place.parent)
+    clean(notebook, os.path.relpath(path.parent, page.parent), explorer)
     nbformat.write(notebook, place)
     return str(place.relative_to(target).with_suffix(""))
 
 
-def clean(notebook: NotebookNode, folder: str) -> None:
+def clean(notebook: NotebookNode, folder: str, explorer: str) -> None:
     """Make an executed notebook a page.
 
-    Code is folded, widgets go, names of tables become links, and an error stands first.
+    Code is folded, widgets go, names of tables and of the explorers become links, and
+    an error stands first.
 
     Args:
         notebook: is changed.
         folder: with ``tables``, as a link from the page.
+        explorer: link to the page with the explorers.
     """
     notebook.metadata.pop("widgets", None)
     link = rf'<a href="{folder}/\1"><code>\1</code></a>'
+    explorer = f"[{_EXPLORER}]({explorer})"
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
         cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
         cell.outputs = [
-            output
-            for output in cell.outputs
-            if not _HIDDEN.search(" ".join(output.get("data", {})))
+            output for output in cell.outputs if _HIDDEN not in output.get("data", {})
         ]
         for output in cell.outputs:
             data = output.get("data", {})
-            for kind in ("text/html", "text/markdown"):
-                if kind in data:
-                    data[kind] = _TABLE.sub(link, "".join(data[kind]))
+            for kind in {"text/html", "text/markdown"} & {*data}:
+                text = _TABLE.sub(link, "".join(data[kind]))
+                data[kind] = text.replace(_EXPLORER, explorer)
     failed = error_of(notebook)
     if failed:
         warning = nbformat.v4.new_markdown_cell(f":::{{error}}\n{failed}\n:::")
@@ -200,17 +173,14 @@ def error_of(notebook: NotebookNode) -> str:
 def _write_sweep(sweep: Path, report: Path, target: Path) -> str:
     """Write the page of a sweep and its combinations; its name in the contents."""
     combinations = []
-    failed = []
-    for path in sorted(sweep.glob("*/")):
-        pages = [_write_notebook(one, report, target) for one in executions(path)]
-        for page in pages:
-            place = os.path.relpath(page, f"sweeps/{sweep.name}")
-            combinations.append(f"{path.name} <{place}>")
-        for one in executions(path):
-            error = error_of(nbformat.read(one, as_version=4))
-            failed += [f"- {path.name}: {error}"] if error else []
+    failed = ""
+    for path in sorted(sweep.glob("*/*/*.ipynb")):
+        page = _write_notebook(path, report, target)
+        name = path.relative_to(sweep).parts[0]
+        combinations.append(f"{name} </{report.name}/{page}>")
+        error = error_of(nbformat.read(path, as_version=4))
+        failed += f"- {name}: {error}\n" if error else ""
     place = target / "sweeps" / sweep.name
-    place.mkdir(parents=True, exist_ok=True)
     frame = sweeps.results_of(sweep)
     text = f"# Sweep of {sweep.name.replace('_', ' ')}\n\n"
     if len(frame):
@@ -218,20 +188,14 @@ def _write_sweep(sweep: Path, report: Path, target: Path) -> str:
         text += "![Each result against the swept parameters](results.png)\n\n"
         text += sweeps.table(frame).to_markdown(index=False) + "\n\n"
     if failed:
-        text += "Failed:\n\n" + "\n".join(failed) + "\n\n"
+        text += f"Failed:\n\n{failed}\n"
     text += "Each combination, executed:\n\n" + _contents(combinations)
     (place / "index.md").write_text(text, encoding="utf-8")
     return f"sweeps/{sweep.name}/index"
 
 
-def _write_explorers(report: Path, target: Path) -> bool:
-    """Write the page with the explorers of a study; False where it has none."""
-    from helpers.report import explore
-    from helpers.report.explore import content
-
-    contents = content.of_report(report)
-    if not contents:
-        return False
+def _explorers(contents: Sequence[content.Content]) -> str:
+    """The page with the explorers of a study."""
     values = json.dumps(contents, allow_nan=False).replace("<", "\\u003c")
     places = "".join(
         f"<h2>{explore.TITLES[one['kind']]}</h2>"
@@ -239,9 +203,7 @@ def _write_explorers(report: Path, target: Path) -> bool:
         for one in contents
     )
     template = (_TEMPLATES / "explore.md").read_text(encoding="utf-8")
-    page = template.replace("PLACES", places).replace("VALUES", values)
-    (target / "explore.md").write_text(page, encoding="utf-8")
-    return True
+    return template.replace("PLACES", places).replace("VALUES", values)
 
 
 def _contents(pages: Sequence[str]) -> str:
@@ -250,59 +212,24 @@ def _contents(pages: Sequence[str]) -> str:
 
 
 def _first_page(studies: Sequence[Path]) -> str:
-    """The page of all studies: the question and the first sentences of each."""
-    parts = [f"# {_SETTINGS['project']}\n"]
+    """The page of all studies: each question, with a picture and its answer."""
+    parts = ["# Which image classifiers will generalize?\n"]
+    questions = set()
     for report in studies:
-        paragraphs = findings.text_of(report).replace(*_SUBJECTS).split("\n\n")
-        title, *rest = paragraphs
+        title, *rest = _findings(report).split("\n\n")
+        question = title.partition(": ")[2]
+        if question in questions:
+            continue  # parts of one study have one question
+        questions.add(question)
         link = f"[{title.removeprefix('# ')}]({report.name}/index)"
         answers = [text for text in rest if text.startswith("**")][:1]
         pictures = [text for text in rest if text.startswith("![")][:1]
         text = "\n\n".join([*pictures, *answers] or rest[:1])
         text = re.sub(r"\]\((?!http)", f"]({report.name}/", text)
         parts.append(f"## {link}\n\n{text}\n")
-    pages = [f"{report.name}/index" for report in studies]
+    pages = [f"{report.name} <{report.name}/index>" for report in studies]
     return "\n".join([*parts, _contents([*pages, "glossary"])])
 
 
-def share(report: Path, to: Path) -> Path:
-    """Pack a study's report and the pages into one zip, without weights of networks.
-
-    Args:
-        report: ``reports/<study>``.
-        to: path of the zip.
-
-    Raises:
-        FileNotFoundError: if the pages are not built.
-    """
-    site = report.parent / SITE
-    if not (site / report.name / "index.html").is_file():
-        raise FileNotFoundError(f"{site}/{report.name} has no pages; run: make pages")
-    of_pages = [site / "_static", site / report.name]
-    paths = [path for part in (report, *of_pages) for path in part.rglob("*")]
-    paths += [*site.glob("*.html"), *site.glob("*.js")]
-    with (
-        complete_or_absent(to) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
-    ):
-        for path in sorted(paths):
-            if path.is_file() and path.suffix != ".safetensors":
-                packed.write(path, path.relative_to(report.parent))
-    return to
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the pages, and pack a study with ``--share``."""
-    parser = argparse.ArgumentParser(description="Pages of all reports, by Sphinx.")
-    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
-    parser.add_argument("--share", default="", help="study to pack with its pages")
-    options = parser.parse_args(arguments)
-    print(build(options.reports, from_root("work/pages/source")))
-    if options.share:
-        report = inside(options.reports, options.share)
-        print(share(report, from_root(f"work/share/{options.share}.zip")))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(build(PROJECT_ROOT / "reports", from_root("work/pages/source")))

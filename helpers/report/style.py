@@ -13,21 +13,20 @@ import seaborn
 
 from helpers.files import STAGING
 
-Tables = Mapping[str, pd.DataFrame]  # of a report, by name
+# Colours of all that is no start of training: blue is pretrained, orange from scratch.
+_OTHERS = ["#4d4d4d", "#029e73", "#cc78bc", "#ca9161", "#949494", "#ece133"]
 GAP = "generalization gap (percentage points)"
 
 
 def use() -> None:
-    """Draw in the style of all figures: colour-blind palette, light grid, no box."""
+    """Draw in the style of all figures: colours of ``colours``, light grid, no box."""
     look = {
         "axes.spines.top": False,
         "axes.spines.right": False,
         "figure.constrained_layout.use": True,
         "legend.frameon": False,
     }
-    seaborn.set_theme(
-        context="notebook", style="whitegrid", palette="colorblind", rc=look
-    )
+    seaborn.set_theme(style="whitegrid", palette=_OTHERS, rc=look)
     # seaborn's own figures choose their layout.
     warnings.filterwarnings("ignore", "The figure layout has changed to tight")
 
@@ -41,12 +40,12 @@ def interactive() -> bool:
     return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
-def colours(names: Sequence[str]) -> dict[str, tuple]:
+def colours(names: Sequence[str]) -> dict[str, Any]:
     """Colour of each name, the same in all figures and in the explorers.
 
     Kinds of training in words, see ``markup.kind_words``, are blue where they start
     pretrained and orange from scratch, lighter with fewer images of a class, and darker
-    with augmentation. Other names have the colours of the palette in their order.
+    with augmentation. Other names have other colours, in their order.
 
     Example:
         >>> shades = colours(["pretrained", "from scratch, 125 a class"])
@@ -56,9 +55,9 @@ def colours(names: Sequence[str]) -> dict[str, tuple]:
     by_start = {"pretrained": "Blues", "from scratch": "Oranges", "scratch": "Oranges"}
     starts = {name: _start_of(name, by_start) for name in names}
     if not all(starts.values()):
-        count = len(names)
-        palette = seaborn.color_palette("colorblind" if count <= 10 else "husl", count)
-        return dict(zip(names, palette, strict=True))
+        many = seaborn.color_palette("husl", len(names))
+        palette = _OTHERS if len(names) <= len(_OTHERS) else many
+        return dict(zip(names, palette, strict=False))
     shades = {}
     for start in dict.fromkeys(starts.values()):
         of_start = [name for name in names if starts[name] == start]

@@ -1,6 +1,5 @@
 """Combinations of a sweep: a table of their results, and a small picture of each."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -19,22 +18,23 @@ _CORRELATION = re.compile(r"r_(\w+)_gap")  # name of a result: its measure
 _MOST_PANELS = 9
 
 
-def sweeps_of(report: Path) -> list[Path]:
-    """Folders of the sweeps of a report, one for each swept notebook."""
-    return sorted(path for path in report.glob("sweeps/*/") if any(path.glob("*=*/")))
-
-
-def results_of_notebook(path: Path) -> list[dict[str, Any]]:
+def named_results(notebook: Path) -> dict[str, Any]:
     """Named results of an executed notebook.
 
     Args:
-        path: of the executed notebook.
+        notebook: path of the executed notebook.
 
     Returns:
-        Each with name, value, low, high and unit; none where it named none.
+        The value of each result, such as ``r_iou_gap``, and the ends of its interval,
+        ``r_iou_gap_low`` and ``r_iou_gap_high``; none where it named none.
     """
-    file = path.with_name("results.json")
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    path = notebook.with_name("results.json")
+    values = {}
+    for item in read_json(path) if path.is_file() else []:
+        values[item["name"]] = item["value"]
+        values[f"{item['name']}_low"] = item["low"]
+        values[f"{item['name']}_high"] = item["high"]
+    return values
 
 
 def sweep_results(
@@ -59,8 +59,8 @@ def sweep_results(
     """
     report = inside(from_root(reports_dir), study)
     folder = inside(report, f"sweeps/{notebook}")
-    if folder not in sweeps_of(report):
-        near = near_names(notebook, [path.name for path in sweeps_of(report)])
+    if not folder.is_dir():
+        near = near_names(notebook, [path.name for path in report.glob("sweeps/*/")])
         raise FileNotFoundError(
             f"{folder} has no combination{near}; make sweep STUDY={study} "
             f"VARY={notebook}.NAME=VALUE,VALUE makes them"
@@ -77,31 +77,20 @@ def results_of(folder: Path) -> pd.DataFrame:
     Returns:
         A row for each combination: its swept values, each result, and the ends of its
         interval in ``<result>_low`` and ``<result>_high`` if it has one. ``attrs`` has
-        ``parameters`` and ``results``, by name.
+        the names of ``parameters``.
     """
     rows = []
-    swept: dict[str, None] = {}
-    results: dict[str, None] = {}
-    name = f"{folder.name}.ipynb"
-    for path in sorted([*folder.glob(f"*/{name}"), *folder.glob(f"*/*/{name}")]):
-        named = results_of_notebook(path)
-        if not named:
-            continue  # it failed
-        combination = path.relative_to(folder).parts[0]
+    parameters: dict[str, None] = {}
+    for path in sorted(folder.glob(f"*/{folder.name}/{folder.name}.ipynb")):
+        combination = path.parents[1].name
         values = read_json(path)["metadata"]["papermill"]["parameters"]
-        row = {each: values[each] for each in re.findall(r"(\w+)=", combination)}
-        swept |= dict.fromkeys(row)
-        for item in named:
-            row[item["name"]] = item["value"]
-            row[f"{item['name']}_low"] = item["low"]
-            row[f"{item['name']}_high"] = item["high"]
-            results[item["name"]] = None
-        rows.append(row)
+        swept = {name: values[name] for name in re.findall(r"(\w+)=", combination)}
+        parameters |= dict.fromkeys(swept)
+        rows.append(swept | named_results(path))
     frame = pd.DataFrame(rows).dropna(axis=1, how="all")
-    if swept and len(frame):
-        frame = frame.sort_values(list(swept), ignore_index=True)
-    results_there = [each for each in results if each in frame]
-    frame.attrs = {"parameters": list(swept), "results": results_there}
+    if rows:
+        frame = frame.sort_values([*parameters], ignore_index=True)
+    frame.attrs = {"parameters": [*parameters]}
     return frame
 
 
@@ -111,8 +100,12 @@ def drawn_results(frame: pd.DataFrame) -> list[str]:
     Args:
         frame: of ``results_of``.
     """
-    numbers = frame[frame.attrs["results"]].select_dtypes("number")
-    names = [name for name in numbers if numbers[name].nunique() > 1]
+    numbers = frame.drop(columns=frame.attrs["parameters"]).select_dtypes("number")
+    names = [
+        name
+        for name in numbers
+        if numbers[name].nunique() > 1 and not name.endswith(("_low", "_high"))
+    ]
     correlations = [name for name in names if _CORRELATION.fullmatch(name)]
     return (correlations or names)[:_MOST_PANELS]
 
@@ -157,11 +150,10 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
         height=2.8,
         aspect=1.2,
         col_wrap=min(3, len(names)) or None,
-        palette="colorblind" if second else None,
+        palette="viridis" if second else None,
     )
     grid.set(ylabel="").set_titles("{col_name}", size="small")
-    for ax in grid.axes.flat:
-        ax.axhline(0, color="0.6", linewidth=1)
+    grid.refline(y=0)
     return grid.figure
 
 
@@ -175,9 +167,8 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     ends = [f"{name}{end}" for name in names for end in ("_low", "_high")]
     columns = [*frame.attrs["parameters"], *names, *ends]
     shown = tables.with_intervals(frame[[name for name in columns if name in frame]])
-    return shown.rename(columns={name: title(name) for name in names}).map(
-        tables.two_digits
-    )
+    shown = shown.rename(columns={name: title(name) for name in names})
+    return shown.map(tables.two_digits)
 
 
 def show(study: str, notebook: str, reports_dir: str = "reports") -> Any:

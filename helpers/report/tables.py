@@ -4,24 +4,21 @@ The model comes first with a readable name, and numbers have two digits.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from IPython.display import HTML
 
-from helpers.files import DamagedFileError, read_table, table_of
+from helpers.files import read_table, table_of
 from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
 MOST_ROWS = 10  # of a table on a page; all rows are in its file
 _HEADERS = {
     "cells": "configurations",
-    "ci": "interval",
     "diversity_bound": "mean Kappa loss",
     "ended_by_a_rule": "stopped by a rule",
     "error_points": "error (points)",
@@ -31,6 +28,7 @@ _HEADERS = {
     "kendall": "Kendall's tau",
     "kendall_tau": "Kendall's tau",
     "models_above_the_blob": "networks above the fixed central map",
+    "model_id": "model",
     "n": "models",
     "ours": "here",
     "p_adjusted": "p, adjusted",
@@ -59,9 +57,6 @@ _ENDS = {
     "_high": ": to",
     "_p": ": p",
     "_p_adjusted": ": p, adjusted",
-    "_by_ssim": ", along SSIM",
-    "_by_unseen_fraction": ", along added classes",
-    "_by_weights": ", along size",
     "_over_ssim": ", over noise",
     "_over_unseen_fraction": ", over added classes",
 }
@@ -93,33 +88,9 @@ _NAMES = (
     "slice",
     "axis",
 )
-# Columns that are shown last.
-_LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
-
-
-class Estimate(NamedTuple):
-    """A value and the ends of its interval, one cell of a table."""
-
-    value: float
-    low: float
-    high: float
-
-
-@contextmanager
-def intact(path: Path) -> Iterator[None]:
-    """Turn any error in reading a file into one ValueError that names the file.
-
-    Readers raise errors of nearly every class where a file is damaged.
-    """
-    try:
-        yield
-    except (MemoryError, DamagedFileError):
-        raise
-    except Exception as fault:
-        raise ValueError(
-            f"{path} is damaged ({fault}); take it from the repository again, or run "
-            "its notebook again"
-        ) from fault
+# Columns that are shown first and last.
+_FIRST = ("model_id", "model", "checkpoint", "claim", "verdict")
+_LAST = ("run_id", "cell", "file", "data", "weights", "device")
 
 
 def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
@@ -135,46 +106,31 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
         without columns.
 
     Raises:
-        ValueError: if the file is damaged; it names the file and what to do.
+        helpers.files.DamagedFileError: if a parquet is damaged.
     """
     path = table_of(folder, f"{name}{suffix}")
     if not path.is_file():
         return None
-    with intact(path):
-        if suffix == ".parquet":
-            table = read_table(path)
-        elif not path.read_text(encoding="utf-8").strip():
-            return None
-        else:
-            table = pd.read_csv(
-                path, keep_default_na=False, na_values=["", "nan", "NaN"]
-            )
-    return table if table.shape[1] else None
+    if suffix == ".parquet":
+        return read_table(path)
+    try:
+        return pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
+    except pd.errors.EmptyDataError:
+        return None
 
 
-def model_names(
-    catalogue: pd.DataFrame | None, measures: pd.DataFrame | None = None
-) -> dict[str, str]:
-    """Names of models and measures for readers.
+def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
+    """Short name of each model by its id.
 
     Args:
-        catalogue: of the models.
-        measures: of ``registry.columns``.
-
-    Returns:
-        The short name of each model by its id, and the title of each measure by its
-        column.
+        catalogue: of the models; None gives no names.
     """
+    rows = [] if catalogue is None else catalogue.to_dict("records")
+    short_names = [short_name(row) for row in rows]
     names = {}
-    if measures is not None:
-        names |= dict(zip(measures["column"], measures["title"], strict=True))
-    if catalogue is not None:
-        rows = catalogue.to_dict("records")
-        short_names = [short_name(row) for row in rows]
-        twice = {name for name in short_names if short_names.count(name) > 1}
-        for row, name in zip(rows, short_names, strict=True):
-            run = f", #{row['run_id'][-4:]}" if name in twice else ""
-            names[row["model_id"]] = name + run
+    for row, name in zip(rows, short_names, strict=True):
+        run = f", #{row['run_id'][-4:]}" if short_names.count(name) > 1 else ""
+        names[row["model_id"]] = name + run
     return names
 
 
@@ -197,11 +153,6 @@ def two_digits(value: Any) -> str:
     Two digits; one decimal from 10 on; whole numbers as they are; "–" for an undefined
     value.
     """
-    if isinstance(value, Estimate):
-        text = two_digits(value.value)
-        if math.isfinite(value.low):
-            text += f" ({two_digits(value.low)} to {two_digits(value.high)})"
-        return text
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if not isinstance(value, int | float | np.number):
@@ -228,17 +179,21 @@ def in_shown_units(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with an ``Estimate`` in place of a value and its interval's ends."""
+    """The table with "0.50 (0.40 to 0.60)" in place of a value and its ends."""
     for start in [name.removesuffix("_low") for name in frame if name.endswith("_low")]:
         value = _OF_INTERVAL.get(start, start)
-        low = f"{start}_low"
-        high = f"{start}_high"
-        if {value, low, high} <= {*frame}:
-            rows = frame[[value, low, high]].to_numpy(dtype=float)
-            estimates = [Estimate(*row) for row in rows]
-            column = pd.Series(estimates, frame.index, dtype=object)
-            frame = frame.assign(**{value: column}).drop(columns=[low, high])
+        columns = [value, f"{start}_low", f"{start}_high"]
+        if {*columns} <= {*frame}:
+            texts = [_estimate(*row) for row in frame[columns].to_numpy(dtype=float)]
+            frame = frame.assign(**{value: texts}).drop(columns=columns[1:])
     return frame
+
+
+def _estimate(value: float, low: float, high: float) -> str:
+    text = two_digits(value)
+    if math.isfinite(low):
+        text += f" ({two_digits(low)} to {two_digits(high)})"
+    return text
 
 
 def arrange(
@@ -248,77 +203,46 @@ def arrange(
 
     Args:
         frame: ``in_shown_units``.
-        names: of models and measures, see ``model_names``.
+        names: of models, see ``model_names``.
     """
     names = names or {}
-    keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
+    keys = [name for name in _FIRST if name in frame]
     if {"measure", "title"} <= {*frame}:
         frame = frame.drop(columns="measure")  # the title names it in words
-    columns = sorted(frame, key=lambda name: (name in _LAST, name not in keys))
+    columns = [*keys, *frame.columns.difference([*keys, *_LAST], sort=False)]
+    columns += [name for name in _LAST if name in frame]
     frame = frame[columns].copy()
     for name in _NAMES:
         if name in frame and pd.api.types.is_string_dtype(frame[name]):
             frame[name] = frame[name].map(
                 lambda value: names.get(value) or header(value), "ignore"
             )
-    for name in keys[:1]:
+    for name in keys:
         frame[name] = [names.get(value, value) for value in frame[name]]
-    headers = [
-        header(name.removesuffix("_id") if name in keys else name) for name in columns
-    ]
-    return frame.set_axis(headers, axis=1)
+    return frame.rename(columns=header)
 
 
-def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
+def html(
+    frame: pd.DataFrame, names: Mapping[str, str] | None = None, rows: int = MOST_ROWS
+) -> str:
     """The table as HTML, with texts escaped.
 
     Columns with the same value in all rows are listed below it.
 
     Args:
-        frame: all rows; ``MOST_ROWS`` are shown.
-        names: of models and measures, see ``model_names``.
+        frame: all rows.
+        names: of models, see ``model_names``.
+        rows: number of first rows that are shown, ``MOST_ROWS`` at most.
     """
     frame = with_intervals(in_shown_units(frame))
-    constant = []
-    if len(frame) > 2:
-        constant = [name for name in frame if frame[name].nunique(dropna=False) == 1]
-    if len(constant) == frame.shape[1]:
-        constant = []
-    shown = arrange(frame.drop(columns=constant).head(MOST_ROWS), names)
-    heads = "".join(f"<th>{escape(name)}</th>" for name in shown)
-    body = "".join(
-        f"<tr>{''.join(map(cell, row))}</tr>"
-        for row in shown.itertuples(index=False, name=None)
-    )
+    is_constant = frame.nunique(dropna=False).eq(1) & (len(frame) > 2)
+    constant = [] if is_constant.all() else frame.columns[is_constant].tolist()
+    shown = frame.drop(columns=constant).head(min(rows, MOST_ROWS))
+    with pd.option_context("display.max_colwidth", None):
+        table = arrange(shown, names).map(two_digits).to_html(index=False, border=0)
     facts = ", ".join(
         f"{header(name)} {two_digits(frame[name].iloc[0])}" for name in constant
     )
-    note = f"The same in all rows: {escape(facts)}." if facts else ""
-    return (
-        '<div class="table"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-        + (f'<p class="small">{note}</p>' if note else "")
-    )
-
-
-def cell(value: Any) -> str:
-    """A cell as HTML; numbers stand at the right."""
-    text = escape(two_digits(value))
-    value = value.value if isinstance(value, Estimate) else value
-    is_number = isinstance(value, int | float | np.number)
-    if isinstance(value, bool | np.bool_) or not is_number:
-        return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
-    return f'<td class="number">{text}</td>'
-
-
-def sortable(
-    frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20
-) -> HTML:
-    """A table as a notebook shows it.
-
-    Args:
-        frame: all rows.
-        names: of models and measures, see ``model_names``.
-        rows: number of first rows that are shown, ``MOST_ROWS`` at most.
-    """
-    return HTML(html(frame.head(rows), names))
+    if facts:
+        table += f'<p class="small">The same in all rows: {escape(facts)}.</p>'
+    return table

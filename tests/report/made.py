@@ -1,7 +1,6 @@
 """A small report as notebooks leave it: 36 networks of three kinds of training, two measures, maps that look at the object or beside it."""
 
 import io
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +40,6 @@ CLAIMS = [
         "side": "below",
     },
 ]
-
-
-class Page(HTMLParser):
-    """Tags, links and text of a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags, self.attributes, self.text = [], [], ""
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag: str, attributes: list) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, *attribute) for attribute in attributes]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def of(self, tag: str, name: str) -> list[str]:
-        return [
-            value
-            for own, attribute, value in self.attributes
-            if (own, attribute) == (tag, name)
-        ]
 
 
 def catalogue() -> pd.DataFrame:
@@ -207,6 +183,7 @@ def write_report(folder: Path) -> Path:
             "epoch": [1, 2, 3],
             "train_loss": [2.0, 1.0, 0.5],
             "train_accuracy": [0.3, 0.6, 0.9],
+            "monitor_accuracy": [0.2, 0.5, 0.6],
         }
     )
     histories = [epochs.assign(run_id=name) for name in models["run_id"]]

@@ -52,7 +52,7 @@ def test_measures_are_those_of_the_scores_the_primary_ones_first(folder):
         [item["gap"] for item in measures["models"]], 100 * models["gap"], rtol=1e-4
     )
     assert [
-        len({*item["card"]} & {"network", "kind", "model id"})
+        len({*item["card"]} & {"network", "kind", "model"})
         for item in measures["models"]
     ] == [3] * len(models)
     assert {axis["title"] for axis in measures["axes"]} >= {
@@ -80,7 +80,7 @@ def test_an_undefined_value_is_null_and_a_model_without_a_gap_is_left_out():
     json.dumps(shown, allow_nan=False)
 
 
-def test_curves_are_those_of_the_histories(folder):
+def test_curves_are_those_of_the_histories():
     models = made.catalogue()
     histories = pd.DataFrame(
         {
@@ -88,17 +88,20 @@ def test_curves_are_those_of_the_histories(folder):
             "epoch": [2, 1],
             "train_loss": [0.5, 1.5],
             "train_accuracy": [0.9, np.nan],
+            "monitor_accuracy": [0.5, 0.25],
         }
     )
     shown = content.curves(
         pd.concat([models.assign(snapshot="first"), models]), histories
     )
     (run,) = shown["models"]
-    assert run["epochs"] == [1, 2] and run["curves"] == {
+    assert run["epochs"] == [1, 2]
+    assert run["curves"] == {
         "train_loss": [1.5, 0.5],
         "train_accuracy": [None, 90],
+        "monitor_accuracy": [25, 50],
     }
-    assert dict(shown["metrics"]).keys() == {"train_loss", "train_accuracy"}
+    assert dict(shown["metrics"]).keys() == run["curves"].keys()
 
 
 def test_maps_of_the_page_are_the_published_bytes_by_gap():
@@ -107,7 +110,7 @@ def test_maps_of_the_page_are_the_published_bytes_by_gap():
     assert len(shown["models"]) == len(models) - 2
     gaps = [model["gap"] for model in shown["models"]]
     assert gaps == sorted(gaps)
-    row = kept["model_ids"].index(shown["models"][5]["card"]["model id"])
+    row = kept["model_ids"].index(shown["models"][5]["card"]["model"])
     assert base64.b64decode(shown["models"][5]["maps"]) == kept["maps"][row].tobytes()
     assert [image["boxes"] for image in shown["images"]] == [[[0, 0, 8, 8]]] * 6
     json.dumps(shown, allow_nan=False)
@@ -148,17 +151,15 @@ def test_quantities_of_maps_are_the_measures_of_the_text():
             assert quantity[row] == pytest.approx(values.mean(), abs=1e-5)
 
 
-def test_of_too_many_maps_the_overlaps_are_those_of_the_first_images(monkeypatch):
+def test_overlaps_are_those_of_the_first_images(monkeypatch):
     models, kept = made.catalogue(), made.kept_maps()
-    few = {name: kept[name][:, :3] for name in ("maps", "right")}
-    few |= {name: kept[name][:3] for name in ("boxes", "labels", "thumbnails")}
+    few = {"maps": kept["maps"][:, :3], "boxes": kept["boxes"][:3]}
     expected = content.maps(models, {**kept, **few})
     assert content.maps(models, kept)["scored"] > 3
-    monkeypatch.setattr(content, "_MAPS", 0)
-    monkeypatch.setattr(content, "_FEWEST_IMAGES", 3)
-    found = content.maps(models, kept)
-    assert found["scored"] == 3
-    assert found["quantities"] == expected["quantities"]
+    monkeypatch.setattr(content, "_IMAGES", 3)
+    first = content.maps(models, kept)
+    assert first["scored"] == 3
+    assert first["quantities"] == expected["quantities"]
 
 
 def test_targets_are_gap_accuracy_and_accuracy_under_shift(tmp_path):

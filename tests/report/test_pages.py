@@ -1,7 +1,6 @@
 """Pages by Sphinx: they hold what was executed, ask no other host, and say what failed."""
 
 import re
-import zipfile
 
 import pytest
 
@@ -56,16 +55,3 @@ def test_what_failed_is_told_on_its_page_and_on_that_of_its_sweep(site):
     assert "-0.30 (-0.40 to -0.20)" in sweep
     link = "cam_threshold%3D0.1/03_cam_scoring/03_cam_scoring.html"
     assert f'href="{link}">cam_threshold=0.1</a>' in sweep
-
-
-def test_a_study_is_packed_with_its_pages_and_without_weights(site, tmp_path):
-    report = site.parent / "made"
-    (report / "net.safetensors").write_bytes(b"weights")
-    packed = pages.share(report, tmp_path / "made.zip")
-    names = set(zipfile.ZipFile(packed).namelist())
-    assert "_site/made/04_baselines/04_baselines.html" in names
-    assert "made/04_baselines/tables/scores.csv" in names
-    assert any(name.startswith("_site/_static/") for name in names)
-    assert "made/net.safetensors" not in names
-    with pytest.raises(FileNotFoundError, match="run: make pages"):
-        pages.share(site.parent / "other", tmp_path / "other.zip")

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.files import DamagedFileError
 from helpers.report import tables
 from tests.report import made
 
@@ -59,12 +60,13 @@ def test_the_model_stands_first_by_its_short_name_and_long_names_last():
         "gap": [0.432],
     }
     shown = tables.html(pd.DataFrame({"measure": ["iou"], "title": ["IoU"]} | estimate))
-    assert "<th>measure</th><th>r with the gap</th><th>gap (points)</th>" in shown
+    heads = re.findall("<th>(.*)</th>", shown)
+    assert heads == ["measure", "r with the gap", "gap (points)"]
     assert ">-0.21 (-0.58 to 0.20)</td>" in shown
     assert ">43.2</td>" in shown
 
 
-def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text():
+def test_html_says_constants_once_and_takes_names_as_text():
     frame = pd.DataFrame(
         {
             "name": [made.HOSTILE, "b", "c"],
@@ -73,24 +75,20 @@ def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text
         }
     )
     text = tables.html(frame)
-    assert '<td class="number">0.12</td>' in text
-    assert '<td class="number">2</td>' in text
-    assert '<td class="number">–</td>' in text
-    assert made.HOSTILE not in text and "&lt;b&gt;x" in text
-    assert "<th>same</th>" not in text and "The same in all rows: same 5." in text
-    assert (
-        tables.html(pd.DataFrame({"a": [1] * 1000, "b": range(1000)})).count("<tr>")
-        == 1 + tables.MOST_ROWS
-    )
-    assert "<td" not in tables.html(
-        pd.DataFrame({"a": []})
-    ) and "<th>a</th>" in tables.html(pd.DataFrame({"a": [1.0]}))
+    assert re.findall("<td>(.*)</td>", text)[1::2] == ["0.12", "2", "–"]
+    assert made.HOSTILE not in text
+    assert "&lt;b&gt;x" in text
+    assert "<th>same</th>" not in text
+    assert "The same in all rows: same 5." in text
+    assert "The same" not in tables.html(pd.DataFrame({"a": [1] * 5}))
 
 
-def test_a_report_shows_ten_rows_at_most():
-    frame = pd.DataFrame({"a": np.arange(1000) / 7})
-    assert len(re.findall("<tr>", tables.sortable(frame, rows=20).data)) == 11
-    assert len(re.findall("<tr>", tables.sortable(frame, rows=3).data)) == 4
+def test_a_column_is_called_constant_by_all_rows_and_ten_are_shown_at_most():
+    frame = pd.DataFrame({"a": [1] * 999 + [2], "b": range(1000)})
+    text = tables.html(frame, rows=20)
+    assert text.count("<tr>") == tables.MOST_ROWS
+    assert "The same" not in text
+    assert tables.html(frame, rows=3).count("<tr>") == 3
 
 
 def test_what_is_not_there_is_none_and_what_is_damaged_is_named(tmp_path):
@@ -99,7 +97,7 @@ def test_what_is_not_there_is_none_and_what_is_damaged_is_named(tmp_path):
     (tmp_path / "tables/empty.csv").write_text("\n")
     assert tables.read(tmp_path, "empty") is None  # no column, so no table
     (tmp_path / "tables/a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match="parquet is damaged"):
+    with pytest.raises(DamagedFileError, match=r"a\.parquet"):
         tables.read(tmp_path, "a", ".parquet")
     with pytest.raises(ValueError, match="leaves the folder"):
         tables.read(tmp_path, "../../a")

@@ -18,7 +18,7 @@ from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
 from helpers.report.studies import with_text_variants
-from helpers.report.style import colours, in_order, percent, short_name
+from helpers.report.style import colours, in_order, short_name
 from helpers.scores.measuring import with_measures
 from helpers.scores.published_maps import read_maps
 from helpers.statistics.gap_tables import primary_rows
@@ -31,9 +31,11 @@ METRICS = {
     "train_accuracy": "training accuracy (%)",
     "monitor_accuracy": "held-out accuracy (%)",
 }
-_SHARES = ("train_accuracy", "test_accuracy", "gap")  # shown in percent
 # Facts that a reader sees who clicks on a network.
-_CARD = ("kind", *AXES, *_SHARES, "epoch", "stop_reason", "model_id")
+_CARD = (
+    *("kind", *AXES, "train_accuracy", "test_accuracy", "gap"),
+    *("epoch", "stop_reason", "model_id"),
+)
 _PRIMARY = "of the primary analysis"
 _SHIFTED = "test_accuracy@"  # beginning of the columns of accuracies under a shift
 # Measures of a map that is cut at a threshold; and measures without a threshold, with
@@ -42,11 +44,8 @@ _AT_THRESHOLDS = ("iou_above_shuffled", "iou")
 _BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
 _WITH_CHANCE = ", chance not subtracted"
 _PICTURES = 12  # images in each row of the gallery
-# Number of maps of all models together that the explorer's overlaps are computed from,
-# and of images of each model that are taken at least; the first images are taken, in
-# which classes take turns.
-_MAPS = 120_000
-_FEWEST_IMAGES = 200
+# First images, in which classes take turns, that overlaps are computed from.
+_IMAGES = 200
 
 
 def of_report(folder: Path) -> list[Content]:
@@ -54,18 +53,18 @@ def of_report(folder: Path) -> list[Content]:
     catalogue = tables.read(folder, "catalogue")
     if catalogue is None:
         return []
-    scores = tables.read(folder, "scores", ".parquet")
-    histories = tables.read(folder, "histories", ".parquet")
-    published = read_maps(folder)
     models = with_shifts(catalogue[catalogue["left_out"].isna()], folder)
     contents = []
+    scores = tables.read(folder, "scores", ".parquet")
     listing = tables.read(folder, "measures")
     if scores is not None and listing is not None:
         primary = tables.read(folder, "primary")
         models, titles = with_scores(models, scores, listing, primary)
         contents.append(measures(models, titles))
+    published = read_maps(folder)
     if published is not None:
         contents.append(maps(models, published))
+    histories = tables.read(folder, "histories", ".parquet")
     if histories is not None:
         contents.append(curves(catalogue, histories))
     return contents
@@ -150,77 +149,63 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
         published: see ``published_maps.read_maps``.
 
     Returns:
-        With overlaps by each cut. If there are more than 120,000 maps, overlaps are
-        means over the first images, at least 200.
+        With overlaps by each cut, which are means over the first 200 images.
     """
     places = {name: place for place, name in enumerate(published["model_ids"])}
     models = models[models["model_id"].isin(places)]
     models = models.dropna(subset="gap").sort_values("gap")
-    published = _first_images(
-        published, max(_FEWEST_IMAGES, _MAPS // max(1, len(models)))
-    )
     rows = [places[name] for name in models["model_id"]]
-    pictures = range(min(_PICTURES, len(published["thumbnails"])))
+    maps_of_models = published["maps"][rows]
+    boxes = published["boxes"][:_IMAGES]
+    pictures = slice(_PICTURES)
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        model |= {
-            "maps": b64encode(published["maps"][row, pictures].tobytes()).decode(),
-            "right": published["right"][row, pictures].tolist(),
+        of_model = published["maps"][row, pictures]
+        model["maps"] = b64encode(of_model.tobytes()).decode()
+        model["right"] = published["right"][row, pictures].tolist()
+    names = np.asarray(published["class_names"])[published["labels"]]
+    images = [
+        {
+            "src": b64encode(thumbnail).decode(),
+            "label": str(name),
+            "boxes": of_image[of_image[:, 2] > of_image[:, 0]].astype(int).tolist(),
         }
-    images = []
-    for place in pictures:
-        boxes = published["boxes"][place]
-        images.append(
-            {
-                "src": b64encode(published["thumbnails"][place]).decode(),
-                "label": str(published["class_names"][published["labels"][place]]),
-                "boxes": boxes[boxes[:, 2] > boxes[:, 0]].astype(int).tolist(),
-            }
+        for thumbnail, name, of_image in zip(
+            published["thumbnails"][pictures], names, boxes, strict=False
         )
+    ]
+    size = int(published["image_size"])
     return {
         "kind": "maps",
         **shown,
-        "size": int(published["image_size"]),
-        "side": published["maps"].shape[2:],
+        "size": size,
+        "side": maps_of_models.shape[2:],
         "threshold": localize.PAPER_THRESHOLD,
         "images": images,
-        "scored": len(published["boxes"]),
-        "quantities": _quantities(models, published["maps"][rows], published),
+        "scored": len(boxes),
+        "quantities": _quantities(models, maps_of_models[:, :_IMAGES], boxes, size),
         "targets": _targets(models),
     }
-
-
-def _first_images(published: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Maps, boxes and labels of the first images alone."""
-    by_model = {name: published[name][:, :count] for name in ("maps", "right")}
-    names = ("boxes", "labels", "thumbnails")
-    by_image = {name: published[name][:count] for name in names}
-    return {**published, **by_model, **by_image}
 
 
 def _quantities(
     models: pd.DataFrame,
     maps_of_models: NDArray[np.uint8],
-    published: Mapping[str, Any],
+    boxes: NDArray[np.integer],
+    size: int,
 ) -> list[Content]:
     """Measures of maps for each rule of cutting, by threshold and model."""
-    table = localize.at_thresholds(
-        maps_of_models,
-        published["boxes"],
-        int(published["image_size"]),
-        localize.THRESHOLDS,
-    )
+    thresholds = list(localize.THRESHOLDS)
+    table = localize.at_thresholds(maps_of_models, boxes, size, thresholds)
     listed = []
     for name in _AT_THRESHOLDS:
         by_threshold = table.pivot(index="threshold", columns="model", values=name)
-        title = MEASURES[name].title
-        if name not in localize.CORRECTED:
-            title += _WITH_CHANCE
+        chance = "" if name in localize.CORRECTED else _WITH_CHANCE
         listed.append(
             {
-                "title": title,
+                "title": MEASURES[name].title + chance,
                 "rule": "threshold",
-                "thresholds": list(localize.THRESHOLDS),
+                "thresholds": thresholds,
                 "values": [_numbers(row) for row in by_threshold.to_numpy()],
             }
         )
@@ -260,21 +245,16 @@ def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
     """
     runs = models[models["run_id"].isin(histories["run_id"])]
     runs = runs.drop_duplicates("run_id", keep="last")
-    metrics = {
-        name: title
-        for name, title in METRICS.items()
-        if name in histories and histories[name].notna().any()
-    }
-    units = {name: 1 if name == "train_loss" else 100 for name in metrics}
-    by_run = dict(iter(histories.sort_values("epoch").groupby("run_id")))
+    shares = ["train_accuracy", "monitor_accuracy"]
+    histories = histories.sort_values("epoch", ignore_index=True)
+    histories[shares] *= 100
+    by_run = dict(iter(histories.groupby("run_id")))
     shown = _shared(runs)
     for model, run in zip(shown["models"], runs["run_id"], strict=True):
         history = by_run[run]
         model["epochs"] = history["epoch"].tolist()
-        model["curves"] = {
-            name: _numbers(units[name] * history[name]) for name in metrics
-        }
-    return {"kind": "curves", **shown, "metrics": list(metrics.items())}
+        model["curves"] = {name: _numbers(history[name]) for name in METRICS}
+    return {"kind": "curves", **shown, "metrics": list(METRICS.items())}
 
 
 def _shared(models: pd.DataFrame) -> Content:
@@ -302,30 +282,24 @@ def _shared(models: pd.DataFrame) -> Content:
             "start": _PRIMARY,  # the level that is chosen at first
         }
         axes.insert(0, networks)
+    cards = tables.in_shown_units(models[[name for name in _CARD if name in models]])
+    cards = cards.rename(columns=tables.header).map(tables.two_digits)
+    rows = models.to_dict("records")
+    shown = [
+        {
+            "name": short_name(row),
+            "kind": kind,
+            "architecture": in_words(row["architecture"]),
+            "gap": _numbers([100 * row["gap"]])[0],
+            "card": {"network": short_name(row), **card},
+        }
+        for row, kind, card in zip(rows, kinds, cards.to_dict("records"), strict=True)
+    ]
     return {
         "kinds": marks,
         "architectures": architectures,
-        "models": [_model(row) for row in models.to_dict("records")],
+        "models": shown,
         "axes": axes,
-    }
-
-
-def _model(row: Mapping[str, Any]) -> Content:
-    card = {"network": short_name(row)}
-    for name in _CARD:
-        if name in row:
-            text = tables.two_digits(row[name])
-            if name in _SHARES:
-                text = percent(row[name])
-            elif name == "kind":
-                text = in_words(text)
-            card[in_words(name)] = text
-    return {
-        "name": card["network"],
-        "kind": kind_words(row),
-        "architecture": in_words(row["architecture"]),
-        "gap": _numbers([100 * row["gap"]])[0],
-        "card": card,
     }
 
 
