@@ -76,7 +76,6 @@ TINY_STUDY = {
         },
         "06_kappa_tradeoff": {
             "models_per_architecture": 1,
-            "include_pretrained": True,
             "unseen_class_ids": ["synthetic_triangle", "synthetic_hourglass"],
             "unseen_fractions": [0.0, 0.4],
             "noise_ssim": [0.7, 0.85, 1.0],

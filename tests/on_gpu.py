@@ -188,14 +188,14 @@ def kappa(study: Study) -> dict[str, Any]:
     levels = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
     counted = []
     for degraded in (
-        noise.Generator("blur"),
-        noise.Generator("autoencoder", 0, noise.AutoEncoder().eval()),
+        noise.Degradation("blur", levels=levels),
+        noise.Degradation("autoencoder", 0, noise.AutoEncoder().eval(), levels),
     ):
         kept = probing.probes(
             study.store(),
             [backbone],
             study.data,
-            noise.Degradation(degraded, levels),
+            degraded,
             [3, 2],
             0.01,
         )

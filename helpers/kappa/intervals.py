@@ -5,6 +5,7 @@ all differences are paired; everything is computed anew in each draw.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,7 @@ from helpers.kappa.statistics import (
     error_and_loss,
     six_statistics,
 )
-from helpers.kappa.tradeoff import trade_off_point
-from helpers.statistics.correlate import percentile_interval, unit_weights
-
-# Added to the seed, so that draws of classes and of images are independent.
-_OF_IMAGES = 1
-_OF_CLASSES = 1_000_000
+from helpers.statistics.correlate import percentile_interval
 
 
 class Resample(NamedTuple):
@@ -53,24 +49,20 @@ def resample(
         The draws. A class without test images is never drawn.
     """
     labels = np.asarray(labels)
+    random = np.random.default_rng(seed)
     images = np.zeros((len(labels), draws), dtype=np.float32)
     for label in np.unique(labels):
         of_class = np.flatnonzero(labels == label)
-        counts = unit_weights(of_class, draws, seed + _OF_IMAGES + int(label))
-        images[of_class] = counts.T
+        shares = np.full(len(of_class), 1 / len(of_class))
+        images[of_class] = random.multinomial(len(of_class), shares, draws).T
     classes = {}
-    blocks = []
-    low = 0
-    for high in sorted(set(steps)):
+    drawn = np.empty((draws, 0), dtype=int)
+    for low, high in pairwise([0, *sorted(steps)]):
         # Classes that this step adds and that have test images.
-        added = np.intersect1d(np.unique(labels), np.arange(low, high))
-        counts = unit_weights(added, draws, seed + _OF_CLASSES + low)
-        # Each class as often as it is drawn, draw by draw: (draws, len(added)).
-        repeats = counts.astype(np.int64).ravel()
-        block = np.repeat(np.tile(added, draws), repeats)
-        blocks.append(block.reshape(draws, len(added)))
-        classes[high] = np.concatenate(blocks, axis=1)
-        low = high
+        added = np.intersect1d(labels, np.arange(low, high))
+        block = random.choice(added, (draws, len(added)))
+        drawn = np.concatenate([drawn, block], axis=1)
+        classes[high] = drawn
     return Resample(labels, images, classes)
 
 
@@ -99,23 +91,19 @@ def bootstrap_statistics(
         weights = draws.images[is_tested]
         classes = draws.classes[count]
         for level, predictions in enumerate(predicted[step][:, is_tested]):
-            errors, losses = error_and_loss(labels, predictions, count, weights)
-            both_drawn = _statistics_of_drawn_classes(errors, losses, classes)
-            errors, losses = error_and_loss(labels, predictions, count)  # of all images
-            classes_drawn = _statistics_of_drawn_classes(errors, losses, classes)
+            drawn = error_and_loss(labels, predictions, count, weights)
+            both_drawn = _of_drawn_classes(*drawn, classes)
+            of_all_images = error_and_loss(labels, predictions, count)
+            classes_drawn = _of_drawn_classes(*of_all_images, classes)
             shift = both_drawn.mean(0) - classes_drawn.mean(0)
             statistics[step, level] = both_drawn - shift
     return statistics
 
 
-def _statistics_of_drawn_classes(
-    error: Array, loss: Array, classes: NDArray[np.int64]
-) -> Array:
+def _of_drawn_classes(error: Array, loss: Array, classes: NDArray[np.int64]) -> Array:
     """Six statistics over drawn classes (B, K): (K, B) or (K, 1) errors -> (B, 6)."""
-    shape = (len(classes), len(error))
-    drawn_error = np.take_along_axis(np.broadcast_to(error.T, shape), classes, axis=1)
-    drawn_loss = np.take_along_axis(np.broadcast_to(loss.T, shape), classes, axis=1)
-    return six_statistics(drawn_error, drawn_loss)
+    draws = np.arange(len(classes))[:, None] % error.shape[1]  # one column is of all
+    return six_statistics(error[classes, draws], loss[classes, draws])
 
 
 def bootstrap_grid(
@@ -144,37 +132,23 @@ def bootstrap_grid(
     return np.stack(sizes).transpose(2, 1, 0, 3, 4)
 
 
-class Spread(NamedTuple):
-    """Trade-off of one family in all draws.
-
-    Attributes:
-        points: a row per draw, see ``tradeoff.trade_off_point``.
-        marginals: axis, level, and ends of the 95 % interval of each statistic.
-    """
-
-    points: pd.DataFrame
-    marginals: pd.DataFrame
-
-
-def spread(
-    levels: Sequence[Array], grids: Array, classes: int, strength: float
-) -> Spread:
-    """The trade-off point in each draw, and intervals of the marginals.
+def marginals_with_intervals(
+    marginals: pd.DataFrame, grids: Array, classes: int
+) -> pd.DataFrame:
+    """Marginals with the ends of their 95 % intervals.
 
     Args:
-        levels: of each axis, see ``statistics.cell_array``.
-        grids: (S, U, W, B, 6) of the draws, see ``bootstrap_grid``.
+        marginals: of a family, see ``statistics.marginals``.
+        grids: (S, U, W, B, 6) of its draws, see ``bootstrap_grid``.
         classes: number of classes of the smallest step; no intervals below 8.
-        strength: lambda, see ``tradeoff.trade_off_point``.
+
+    Returns:
+        ``<statistic>_low`` and ``<statistic>_high`` beside each statistic.
     """
-    draws = np.moveaxis(grids, 3, 0)
-    points = [trade_off_point(levels, draw, strength) for draw in draws]
-    axes = np.repeat(AXES, [len(of_axis) for of_axis in levels])
-    marginals = pd.DataFrame({"axis": axes, "level": np.concatenate(levels)})
     # (levels of all axes, B, 6)
     means = np.concatenate([along_axis(grids, axis) for axis in range(len(AXES))])
+    columns = {}
     for number, name in enumerate(CELL_STATISTICS):
-        low, high = percentile_interval(means[..., number].T, classes)
-        marginals[f"{name}_low"] = low
-        marginals[f"{name}_high"] = high
-    return Spread(pd.DataFrame(points), marginals)
+        ends = percentile_interval(means[..., number].T, classes)
+        columns[f"{name}_low"], columns[f"{name}_high"] = ends
+    return marginals.assign(**columns)

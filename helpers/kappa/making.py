@@ -1,16 +1,17 @@
 """Networks of any width, trained on the seen classes by the rules of notebook 02."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.files import inside, json_digest, read_json, read_tensors
+from helpers.files import inside, json_digest, read_tensors
 from helpers.networks import resnet
 from helpers.scores.models import Model
 from helpers.training import catalogue, pool
@@ -119,7 +120,7 @@ def settings(data: StudyData, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def make(
+def made_models(
     names: Sequence[str],
     work: Path,
     data: StudyData,
@@ -127,8 +128,8 @@ def make(
     *,
     device: str,
     jobs: int,
-) -> Iterator[str]:
-    """Train the networks that are not there yet, by the stop rules of notebook 02.
+) -> list[Model]:
+    """Networks with their heads; those not there are trained as notebook 02 does it.
 
     Args:
         names: of networks to be made.
@@ -138,24 +139,48 @@ def make(
         device: "cpu" or "cuda".
         jobs: networks trained side by side; 0 takes one per core or GPU.
 
-    Yields:
-        The name of each network when it is trained.
+    Returns:
+        Models in the order of their names, whose ``facts`` have family, model, epochs,
+        stop_reason, losses and accuracies.
+
+    Raises:
+        ValueError: for a name that cannot be made, and where a network diverged.
     """
-    folders = {name: _folder(work, name, data, recipe) for name in names}
-    missing = [
-        name
-        for name, folder in folders.items()
-        if not (folder / "result.json").is_file()
-    ]
+    for name in names:
+        _initial(name, data, recipe)  # refuses a name before the first is trained
     training = pool.side_by_side(
-        partial(_train, folders=folders, recipe=recipe, device=device),
-        missing,
+        partial(_train, work=work, recipe=recipe, device=device),
+        names,
         shared=partial(images_of_study, work / FOLDER),
         device=device,
         jobs=jobs,
     )
-    for name, _ in training:
-        yield name
+    results = dict(tqdm(training, "made networks", total=len(names)))
+    models = []
+    for name in names:
+        result = results[name]
+        if result["status"] == "diverged":
+            raise ValueError(
+                f"{name} diverged when it was made; leave it out of kappa_families, or "
+                "take more images"
+            )
+        family = name.partition(" ")[0]
+        facts = {
+            **result["snapshots"][-1],
+            "epochs": result["epochs"],
+            "stop_reason": result["stop_reason"],
+            "model": name,
+            "family": "resnet" if family in resnet.ARCHITECTURES else family,
+            "architecture": name,
+            "origin": f"made on {len(data.classes)} classes",
+            "side": data.train.images.shape[-1],
+        }
+        folder = _folder(work, name, data, recipe)
+        initial = partial(_initial, name, data, recipe)
+        path = catalogue.snapshot_path(folder, "stop")
+        load = partial(_load, path, initial)
+        models.append(Model(folder.name, load, facts, initial))
+    return models
 
 
 def _folder(work: Path, name: str, data: StudyData, recipe: Recipe) -> Path:
@@ -164,67 +189,18 @@ def _folder(work: Path, name: str, data: StudyData, recipe: Recipe) -> Path:
 
 
 def _train(
-    name: str,
-    data: StudyData,
-    *,
-    folders: dict[str, Path],
-    recipe: Recipe,
-    device: str,
-) -> None:
+    name: str, data: StudyData, *, work: Path, recipe: Recipe, device: str
+) -> dict[str, Any]:
     # The architecture of a configuration is a ResNet's; it is not used here.
     config = RunConfig("resnet18", **settings(data, recipe))
-    network = _initial(name, data, recipe.seed)
-    train_run(config, data, folders[name], network=network, device=device)
+    folder = _folder(work, name, data, recipe)
+    network = _initial(name, data, recipe)
+    return train_run(config, data, folder, network=network, device=device)
 
 
-def _initial(name: str, data: StudyData, seed: int) -> nn.Module:
-    return untrained(name, len(data.classes), data.train.images.shape[-1], seed)
-
-
-def made_models(
-    names: Sequence[str], work: Path, data: StudyData, recipe: Recipe
-) -> list[Model]:
-    """The made networks with their heads, in the order of their names.
-
-    Args:
-        names: of made networks.
-        work: folder of the study.
-        data: images of the seen classes.
-        recipe: that they were trained by.
-
-    Returns:
-        Models whose ``facts`` have family, model, epochs, stop_reason, losses and
-        accuracies.
-
-    Raises:
-        ValueError: where a network diverged.
-    """
-    models = []
-    for name in names:
-        folder = _folder(work, name, data, recipe)
-        result = read_json(folder / "result.json")
-        if result["status"] == "diverged":
-            raise ValueError(
-                f"{name} diverged when it was made; leave it out of kappa_families, or "
-                "take more images"
-            )
-        family = name.partition(" ")[0]
-        if family in resnet.ARCHITECTURES:
-            family = "resnet"
-        facts = {
-            **result["snapshots"][-1],
-            "epochs": result["epochs"],
-            "stop_reason": result["stop_reason"],
-            "model": name,
-            "family": family,
-            "architecture": name,
-            "origin": f"made on {len(data.classes)} classes",
-            "side": data.train.images.shape[-1],
-        }
-        initial = partial(_initial, name, data, recipe.seed)
-        load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
-        models.append(Model(folder.name, load, facts, initial))
-    return models
+def _initial(name: str, data: StudyData, recipe: Recipe) -> nn.Module:
+    side = data.train.images.shape[-1]
+    return untrained(name, len(data.classes), side, recipe.seed)
 
 
 def _load(

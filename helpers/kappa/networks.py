@@ -15,18 +15,15 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import v2
 
-from helpers.data.images import StudyData, images_of_study
+from helpers.data.images import StudyData
 from helpers.files import from_root, json_digest
-from helpers.kappa import making
 from helpers.networks import contents
 from helpers.networks.weights import check_numbers, weights_digest
 from helpers.parameters import near_names
 from helpers.scores.models import Model, models_of
 from helpers.scores.store import Records
-from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
 _ENDINGS = (".safetensors", ".pt", ".pth")
@@ -40,67 +37,32 @@ CLIP = {
 }
 
 
-def chosen_models(
-    table: pd.DataFrame, per_architecture: int, include_pretrained: bool
-) -> pd.DataFrame:
-    """The models of each architecture with the lowest training losses.
+def chosen_models(table: pd.DataFrame, per_architecture: int) -> pd.DataFrame:
+    """The models of each architecture, trained from scratch, with the lowest losses.
 
-    Test images play no part in this choice.
+    Test images play no part in this choice. Models with a pretrained start may have
+    seen the unseen classes, and are not taken.
 
     Args:
         table: the catalogue.
         per_architecture: number of models; 0 takes all.
-        include_pretrained: whether models with a pretrained start are taken.
 
     Returns:
-        Rows of the catalogue, with a name of each in ``model``. Models that are left
-        out of the analysis are taken only if there are no others.
+        Rows of the catalogue, with a name of each in ``model``.
 
     Raises:
         ValueError: where no model remains.
     """
-    models = table[table["snapshot"] != "none"]
-    if not include_pretrained:
-        models = models[~models["pretrained"].astype(bool)]
+    models = table[table["left_out"].eq("") & ~table["pretrained"].astype(bool)]
     if not len(models):
         raise ValueError(
-            "the model set has no model trained from scratch; set include_pretrained, "
-            "or name other networks"
+            "the model set has no model trained from scratch that learnt enough "
+            "(minimum_train_accuracy); name other networks in kappa_families"
         )
-    is_analysed = models["left_out"] == ""
-    models = models[is_analysed | ~is_analysed.any()]
-    order = ["architecture", "train_loss", "model_id"]
-    models = models.sort_values(order, ignore_index=True)
+    models = models.sort_values(["architecture", "train_loss", "model_id"])
     number = models.groupby("architecture").cumcount() + 1
     models = models.assign(model=models["architecture"] + " no. " + number.astype(str))
     return models[number <= (per_architecture or len(models))]
-
-
-def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> None:
-    """Refuse unseen classes that the pretrained start of a chosen model has seen.
-
-    Args:
-        work: folder of the study.
-        chosen: of ``chosen_models``. A start that notebook 02 did not train is assumed
-            to have seen all classes of ImageNet.
-        unseen: names of classes.
-
-    Raises:
-        ValueError: that names the start and the classes.
-    """
-    is_pretrained = chosen["pretrained"].astype(bool)
-    for weights in sorted(chosen.loc[is_pretrained, "weights"].unique()):
-        is_seen = re.compile(r"n\d{8}").fullmatch  # a class of ImageNet
-        if catalogue.is_complete(work / pretraining.FOLDER, weights):
-            classes = images_of_study(work / pretraining.FOLDER).classes["class_id"]
-            is_seen = set(classes).__contains__
-        shared = list(filter(is_seen, unseen))
-        if shared:
-            raise ValueError(
-                f"the pretrained start {weights} has seen {len(shared)} of "
-                f"{len(unseen)} unseen_class_ids ({', '.join(shared[:3])}); set "
-                "include_pretrained to false, or name other classes"
-            )
 
 
 def model_set(
@@ -122,8 +84,7 @@ def model_set(
             f"the model set was trained on all {len(data.classes)} classes, not on "
             f"{seen}; set seen_classes to 0"
         )
-    start = chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""})
-    origin = f"trained on {len(data.classes)} classes" + start
+    origin = f"trained on {len(data.classes)} classes"
     side = data.train.images.shape[-1]
     rows = chosen.assign(family=MODEL_SET, origin=origin, side=side)
     return [backbone(model) for model in models_of(work, rows, data)]
@@ -135,21 +96,24 @@ def backbone(model: Model) -> Model:
     Args:
         model: a classifier.
     """
-    return replace(
-        model,
-        load=partial(_changed, model.load, without_head),
-        initial=partial(_changed, model.initial, without_head),
-        training_images=None,
-    )
+    return _changed(model, without_head, without_head)
 
 
 def _changed(
-    make: Callable[..., nn.Module | None],
-    change: Callable[[nn.Module], nn.Module],
-    *device: str,
-) -> nn.Module | None:
-    network = make(*device)
-    return None if network is None else change(network)
+    model: Model,
+    trained: Callable[[nn.Module], nn.Module],
+    initial: Callable[[nn.Module], nn.Module],
+) -> Model:
+    """A model whose network is changed after it is loaded, and before its training."""
+
+    def load(device: torch.device | str = "cpu") -> nn.Module:
+        return trained(model.load(device))
+
+    def start() -> nn.Module | None:
+        network = model.initial()
+        return None if network is None else initial(network)
+
+    return replace(model, load=load, initial=start, training_images=None)
 
 
 def last_linear(network: nn.Module) -> str:
@@ -186,7 +150,7 @@ class Architecture(NamedTuple):
 
     family: str
     build: Callable[[], nn.Module]
-    side: int  # of its images, pixels
+    side: int = _SIDE  # of its images, pixels
     mean: Sequence[float] = _IMAGENET_MEAN  # of pixels in [0, 1], RGB
     std: Sequence[float] = _IMAGENET_STD
 
@@ -210,7 +174,7 @@ def architecture(name: str) -> Architecture:
     of_torchvision = torchvision.models.list_models(module=torchvision.models)
     if name in of_torchvision:
         build = torchvision.models.get_model_builder(name)
-        return Architecture(build.__module__.split(".")[-1], build, _SIDE)
+        return Architecture(build.__module__.split(".")[-1], build)
     in_timm = CLIP.get(name, name)
     if not timm.is_model(in_timm):
         names = [MODEL_SET, *CLIP, *of_torchvision, *timm.list_models()]
@@ -222,10 +186,9 @@ def architecture(name: str) -> Architecture:
         )
     build = partial(timm.create_model, in_timm)
     family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
-    if name in CLIP:
-        family = "clip"
     published = timm.get_pretrained_cfg(in_timm)
     side = _SIDE if family == "efficientnet" else published.input_size[-1]
+    family = "clip" if name in CLIP else family
     return Architecture(family, build, side, published.mean, published.std)
 
 
@@ -304,49 +267,9 @@ def _load_published(
     try:
         network.load_state_dict(state)
     except RuntimeError as fault:
-        first = str(fault).splitlines()[1].strip()
-        raise ValueError(
-            f"{path} does not fit {name}: {first:.200}; name the architecture that it "
-            "was trained with"
-        ) from fault
+        raise ValueError(f"{path} does not fit {name}: {fault!s:.200}") from fault
     check_numbers(state, state, path.name)
     return network.to(device).eval()
-
-
-def sizes(names: Sequence[str], classes: int, side: int) -> pd.DataFrame:
-    """Size and operations of each network without its head, of no weights.
-
-    Args:
-        names: made and published ones; others are skipped.
-        classes: number of classes, the outputs of made networks.
-        side: of the study's images, pixels; published networks take their own.
-
-    Returns:
-        A row per network: network, million_weights, side, and billion_operations of the
-        forward pass of an image (multiply and add count as two).
-    """
-    rows = []
-    for name in names:
-        if name == MODEL_SET or from_root(name).is_dir():
-            continue
-        with torch.device("meta"), torch.no_grad():
-            if making.is_made(name):
-                network = without_head(making.untrained(name, classes, side))
-                pixels = side
-            else:
-                form = architecture(name)
-                network = form.build()
-                pixels = form.side
-                if name not in CLIP:
-                    without_head(network)
-            network.eval()
-            with FlopCounterMode(display=False) as counter:
-                network(torch.empty(1, 3, pixels, pixels))
-        weights = sum(value.numel() for value in network.parameters())
-        operations = counter.get_total_flops() / 1e9
-        rows.append((name, weights / 1e6, pixels, operations))
-    columns = ["network", "million_weights", "side", "billion_operations"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
@@ -365,21 +288,15 @@ def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
         weight = record["weight"]
         bias = record["bias"]
         head = json_digest([weight.tolist(), bias.tolist()])
-        classifier = replace(
-            model,
-            model_id=f"{model.model_id}-{head}",
-            load=partial(_changed, model.load, partial(_with_head, weight, bias)),
-            initial=partial(
-                _changed, model.initial, partial(_with_head, 0 * weight, 0 * bias)
-            ),
-        )
-        classifiers.append(classifier)
+        fitted = partial(_with_head, weight, bias)
+        zero = partial(_with_head, 0 * weight, 0 * bias)
+        classifier = _changed(model, fitted, zero)
+        classifiers.append(replace(classifier, model_id=f"{model.model_id}-{head}"))
     return classifiers
 
 
 def _with_head(weight: NDArray, bias: NDArray, network: nn.Module) -> nn.Module:
-    classes, features = weight.shape
-    head = nn.utils.skip_init(nn.Linear, features, classes)
+    head = nn.utils.skip_init(nn.Linear, *weight.T.shape)
     tensors = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     head.load_state_dict(tensors)
     device = next(network.parameters()).device

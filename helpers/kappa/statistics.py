@@ -6,10 +6,12 @@ network and setting: model, weights (their number), ssim (1 is clean), unseen_fr
 and the six ``CELL_STATISTICS``.
 """
 
+import math
+
 import numpy as np
 import pandas as pd
 import scipy.stats
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from helpers.statistics.correlate import (
@@ -46,11 +48,13 @@ _PLACE = [
 # into the bin below.
 _BIN_EDGES = np.arange(11) / 10
 _FLOOR = 1e-10  # added to each fraction of a histogram
-_FEWEST_NETWORKS = 3  # of a sign error
 
 
 def error_and_loss(
-    true: ArrayLike, predicted: ArrayLike, classes: int, weights: ArrayLike = ()
+    true: ArrayLike,
+    predicted: ArrayLike,
+    classes: int,
+    weights: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """Error rate and Kappa loss of each class against the rest.
 
@@ -61,7 +65,7 @@ def error_and_loss(
         true: (N,) classes, from 0 on.
         predicted: (N,) classes.
         classes: number of them, K.
-        weights: (N, B) how often each image counts in each draw; without them all count
+        weights: (N, B) how often each image counts in each draw; by default all count
             once, and B is 1.
 
     Returns:
@@ -70,11 +74,14 @@ def error_and_loss(
         authors' newer code.
     """
     true = np.asarray(true)
-    weights = np.asarray(weights if len(weights) else np.ones((len(true), 1)))
+    images = np.arange(len(true))
+    weights = np.ones((len(true), 1)) if weights is None else np.asarray(weights)
     # For all draws at once; for a single one, scikit-learn's
     # multilabel_confusion_matrix(true, predicted, sample_weight=weights[:, draw]).
-    is_true = _membership(true, classes, weights.dtype)
-    is_predicted = _membership(np.asarray(predicted), classes, weights.dtype)
+    # (K, N), 1 where an image is of a class
+    ones = np.ones(len(true), dtype=weights.dtype)
+    is_true = csr_array((ones, (true, images)), (classes, len(true)))
+    is_predicted = csr_array((ones, (predicted, images)), (classes, len(true)))
     n = (is_true @ weights).astype(float)
     n_predicted = (is_predicted @ weights).astype(float)
     n_right = ((is_true * is_predicted) @ weights).astype(float)
@@ -86,13 +93,6 @@ def error_and_loss(
     loss = np.divide(disagreement, possible, out=np.ones(n.shape), where=possible > 0)
     error = np.divide(n - n_right, n, out=np.full(n.shape, np.nan), where=n > 0)
     return error, np.where(n > 0, loss, np.nan)
-
-
-def _membership(labels: NDArray, classes: int, dtype: DTypeLike) -> csr_array:
-    """1 where an image (column) is of a class (row), (K, N)."""
-    images = np.arange(len(labels))
-    ones = np.ones(len(labels), dtype=dtype)
-    return csr_array((ones, (labels, images)), (classes, len(labels)))
 
 
 def six_statistics(error: Array, loss: Array) -> Array:
@@ -164,18 +164,16 @@ def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per cell: facts of the network, ``AXES``, ``CELL_STATISTICS``, the number
-        of classes, the number dropped without test images, and the divergence from the
-        network's clean cell.
+        of classes with test images, and the divergence from the network's clean cell.
     """
     rows = []
     for _, network in classes.groupby("model", sort=False):
         clean = of_seen_classes(of_clean_images(network))
-        for place, cell in network.groupby(_PLACE, sort=True):
+        for place, cell in network.groupby(_PLACE):
             tested = cell[["error", "kappa_loss"]].dropna().to_numpy()
             row = dict(zip(_PLACE, place, strict=True))
             row |= zip(CELL_STATISTICS, six_statistics(*tested.T), strict=True)
             row["classes"] = len(tested)
-            row["dropped"] = len(cell) - len(tested)
             row["divergence"] = divergence(cell, clean)
             rows.append(row)
     return pd.DataFrame(rows)
@@ -188,14 +186,11 @@ def averaged(cells: pd.DataFrame) -> pd.DataFrame:
         cells: of ``cells_of``.
 
     Returns:
-        A row per architecture and setting, ``model`` its architecture; NaN where one of
-        its networks is.
+        A row per architecture and setting, ``model`` its architecture.
     """
     place = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
-    groups = cells.groupby(place, sort=False)
-    columns = [*CELL_STATISTICS, "divergence"]
-    means = groups[columns].agg(lambda column: column.mean(skipna=False))
-    table = means.join(groups["classes"].first()).reset_index()
+    columns = [*CELL_STATISTICS, "classes", "divergence"]
+    table = cells.groupby(place, sort=False)[columns].mean().reset_index()
     return table.assign(model=table["architecture"])
 
 
@@ -239,18 +234,13 @@ def marginals(cells: pd.DataFrame) -> pd.DataFrame:
         cells: of ``averaged``, of one family.
 
     Returns:
-        A row per axis and level with ``CELL_STATISTICS`` and n, the number of cells;
-        NaN where one is missing.
+        A row per axis and level with ``CELL_STATISTICS``; NaN where a cell is missing.
     """
     levels, values = cell_array(cells)
-    cells_of_grid = values[..., 0].size
     tables = []
     for number, axis in enumerate(AXES):
         means = pd.DataFrame(along_axis(values, number), columns=list(CELL_STATISTICS))
-        means.insert(0, "axis", axis)
-        means.insert(1, "level", levels[number])
-        means.insert(2, "n", cells_of_grid // len(levels[number]))
-        tables.append(means)
+        tables.append(means.assign(axis=axis, level=levels[number]))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -262,20 +252,18 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per network: each statistic averaged over unseen fractions of clean
-        images, and over SSIM of seen classes; NaN where a cell is missing.
+        images, and over SSIM of seen classes.
     """
-    networks = cells["model"].unique()
-    cells_of_axes = {
+    slices = {
         "unseen_fraction": of_clean_images(cells),
         "ssim": of_seen_classes(cells),
     }
-    slices = {}
-    for axis, rows in cells_of_axes.items():
-        for statistic in ("error_mean", "error_10th_percentile"):
-            table = rows.pivot(index="model", columns=axis, values=statistic)
-            table = table.reindex(networks)
-            slices[f"{statistic}_over_{axis}"] = table.mean(axis=1, skipna=False)
-    return pd.DataFrame(slices)
+    columns = ["error_mean", "error_10th_percentile"]
+    tables = []
+    for axis, rows in slices.items():
+        means = rows.groupby("model", sort=False)[columns].mean()
+        tables.append(means.add_suffix(f"_over_{axis}"))
+    return pd.concat(tables, axis=1)
 
 
 def sign_errors(
@@ -301,25 +289,22 @@ def sign_errors(
         [0, 1], NaN below 3 networks; p_value, and p_adjusted by maxT over the measures;
         mean_rank of the measure over the slices.
     """
-    slices = slice_marginals(cells).dropna()
+    slices = slice_marginals(cells)
     values = complexities.reindex(slices.index).to_numpy(dtype=float)
     observed = np.arange(len(slices))
     pairings = np.vstack([observed, permuted_rows(observed, draws, seed)])  # (1 + D, n)
-    n = np.isfinite(values).sum(0)
-    pairs = np.where(n >= _FEWEST_NETWORKS, n * (n - 1) / 2, np.nan)
     tables = []
-    for name, column in slices.items():
-        # Concordant less discordant pairs of each pairing and measure, (1 + D, M).
-        targets = column.to_numpy()[pairings]
+    for name, errors in slices.items():
+        targets = errors.to_numpy()[pairings]
+        # Concordant less discordant share of pairs, (1 + D, M).
         concordance = np.full((len(pairings), values.shape[1]), np.nan)
         for rows, columns in same_models(values):
-            chosen = values[np.ix_(rows, columns)]
-            concordance[:, columns] = pair_counts(chosen, targets[:, rows])[0]
-        concordance /= pairs
+            signed = pair_counts(values[np.ix_(rows, columns)], targets[:, rows])[0]
+            concordance[:, columns] = signed / math.comb(len(rows), 2)
         of_slice = {
             "measure": complexities.columns,
             "slice": name,
-            "n": n,
+            "n": np.isfinite(values).sum(0),
             "sign_error": (1 - concordance[0]) / 2,
             "p_value": p_values(concordance[0], concordance[1:]),
             "p_adjusted": adjusted_p_values(concordance[0], concordance[1:]),

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from helpers.kappa.intervals import Spread
 from helpers.kappa.statistics import (
     CELL_STATISTICS,
     of_clean_images,
@@ -17,14 +16,14 @@ from helpers.statistics.published import published_table
 
 def table2(
     points: Mapping[str, Mapping[str, float]],
-    spreads: Mapping[str, Spread],
+    draws: Mapping[str, pd.DataFrame],
     classes: int,
 ) -> pd.DataFrame:
     """Trade-off points beside the published ones; Huang et al. 2025, Table 2.
 
     Args:
         points: of each family, see ``tradeoff.trade_off_point``.
-        spreads: of each family, see ``intervals.spread``.
+        draws: of each family, a row per draw with the point's columns.
         classes: number of classes of the smallest step.
 
     Returns:
@@ -37,15 +36,13 @@ def table2(
     printed = table.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
     families = []
     for family, point in points.items():
-        values = pd.Series(point).drop(["objective", "penalty"])
-        draws = spreads[family].points[values.index].to_numpy()
-        low, high = percentile_interval(draws, classes)
-        rows = pd.DataFrame({"value": values, "low": low, "high": high})
-        rows.loc["weights"] /= 1e6
-        rows = rows.rename(index={"weights": "weights_millions"})
-        families.append(rows.assign(family=family))
-    joined = pd.concat(families).join(printed).rename_axis("quantity").reset_index()
-    return joined[["family", "quantity", "value", "low", "high", *names]]
+        rows = pd.DataFrame({"family": family, "value": point})
+        low, high = percentile_interval(draws[family][rows.index], classes)
+        families.append(rows.assign(low=low, high=high))
+    joined = pd.concat(families).drop(["objective", "penalty"])
+    joined.loc["weights", ["value", "low", "high"]] /= 1e6
+    joined = joined.rename({"weights": "weights_millions"}).join(printed)
+    return joined.rename_axis("quantity").reset_index()
 
 
 def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -84,13 +81,12 @@ def networks(cells: pd.DataFrame) -> pd.DataFrame:
         slices of equation (6) (see ``statistics.slice_marginals``), and the mean
         divergence of its cells from its clean one in nats.
     """
-    clean = of_seen_classes(of_clean_images(cells)).index
-    table = cells.drop_duplicates("model").set_index("model")[["family"]]
-    weights = cells.groupby("model")["weights"].first() / 1e6
-    table = table.assign(weights_millions=weights).join(slice_marginals(cells))
-    table["divergence"] = cells.drop(clean).groupby("model")["divergence"].mean()
-    order = ["family", "weights_millions"]
-    return table.reset_index().sort_values(order, kind="stable", ignore_index=True)
+    table = cells.groupby(["family", "model"])[["weights"]].first() / 1e6
+    table = table.set_axis(["weights_millions"], axis=1).reset_index("family")
+    table = table.join(slice_marginals(cells)).join(_divergence(cells, "model"))
+    return table.reset_index().sort_values(
+        ["family", "weights_millions"], kind="stable", ignore_index=True
+    )
 
 
 def families(sizes: pd.DataFrame, table3: pd.DataFrame) -> pd.DataFrame:
@@ -107,11 +103,16 @@ def families(sizes: pd.DataFrame, table3: pd.DataFrame) -> pd.DataFrame:
         share of sign errors above 0.5, NaN where there are none. The article prints
         such shares with its Figure 5.
     """
-    table = sizes.groupby("family", sort=False)[list(CELL_STATISTICS)].mean()
-    clean = of_seen_classes(of_clean_images(sizes)).index
-    defined = table3.dropna(subset="sign_error")
-    is_wrong = defined["sign_error"] > 0.5
-    table.insert(0, "networks", sizes.groupby("family")["model"].nunique())
-    table["divergence"] = sizes.drop(clean).groupby("family")["divergence"].mean()
-    table["sign_errors_above_half"] = is_wrong.groupby(defined["family"]).mean()
-    return table.reset_index()
+    by_family = sizes.groupby("family", sort=False)
+    table = by_family[list(CELL_STATISTICS)].mean()
+    table.insert(0, "networks", by_family["model"].nunique())
+    is_wrong = table3["sign_error"].gt(0.5).where(table3["sign_error"].notna())
+    share = is_wrong.astype(float).groupby(table3["family"]).mean()
+    table = table.join(_divergence(sizes, "family"))
+    return table.assign(sign_errors_above_half=share).reset_index()
+
+
+def _divergence(cells: pd.DataFrame, of: str) -> pd.Series:
+    """Mean over the cells of each model or family that are not the clean one."""
+    clean = of_seen_classes(of_clean_images(cells)).index
+    return cells.drop(clean).groupby(of)["divergence"].mean()

@@ -35,7 +35,6 @@ def classes_of(
                 place
                 | {
                     "class_id": f"c{index}",
-                    "class_index": index,
                     "n": 10,
                     "error": error,
                     "kappa_loss": 1.2 * error,

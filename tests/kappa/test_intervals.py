@@ -9,8 +9,8 @@ from helpers.kappa import statistics, tradeoff
 from helpers.kappa.intervals import (
     bootstrap_grid,
     bootstrap_statistics,
+    marginals_with_intervals,
     resample,
-    spread,
 )
 from helpers.statistics.correlate import percentile_interval
 from tests.kappa.conftest import cells_of_total
@@ -121,25 +121,19 @@ def cells():
 
 
 def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(cells):
-    grid = statistics.cell_array(cells)
-    drawn = grid[1][:, :, :, None] + np.linspace(-0.1, 0.1, 41)[:, None]
-    found = spread(grid[0], drawn, 20, 1.0)
+    levels, values = statistics.cell_array(cells)
+    drawn = values[:, :, :, None] + np.linspace(-0.1, 0.1, 41)[:, None]
     means = statistics.marginals(cells)
-    np.testing.assert_allclose(
-        found.marginals["error_mean_low"], means["error_mean"] - 0.095
-    )
-    np.testing.assert_allclose(
-        found.marginals["kappa_loss_mean_high"], means["kappa_loss_mean"] + 0.095
-    )
-    point = tradeoff.trade_off_point(*grid, 1.0)
-    assert [found.points[name].median() for name in point] == pytest.approx(
-        list(point.values()), rel=1e-5
-    )
-    assert np.ptp(found.points["ssim"]) < 1e-6, (
+    table = marginals_with_intervals(means, drawn, 20)
+    np.testing.assert_allclose(table["error_mean_low"], means["error_mean"] - 0.095)
+    high = means["kappa_loss_mean"] + 0.095
+    np.testing.assert_allclose(table["kappa_loss_mean_high"], high)
+    points = [tradeoff.trade_off_point(levels, drawn[:, :, :, n]) for n in (0, 40)]
+    assert points[0]["ssim"] == pytest.approx(points[1]["ssim"]), (
         "what shifts all cells alike moves no point"
     )
-    few = spread(grid[0], drawn, 7, 1.0)
-    assert few.marginals.filter(like="_low").isna().all(axis=None)
+    few = marginals_with_intervals(means, drawn, 7)
+    assert few.filter(like="_low").isna().all(axis=None)
 
 
 def test_the_interval_of_a_mean_over_classes_holds_the_truth():

@@ -7,7 +7,7 @@ from torchvision.models import mobilenet_v2
 
 from helpers.data.images import choose_images, images_of_study
 from helpers.kappa import making, networks
-from helpers.kappa.making import Recipe, made_models, make, untrained
+from helpers.kappa.making import Recipe, made_models, untrained
 from helpers.networks import resnet
 from helpers.training import pool, run
 from helpers.training.config import RunConfig
@@ -15,6 +15,7 @@ from tests.conftest import TINY_SCENES
 
 NAMES = ["resnet18 w0.0625", "mobilenet_v2 w0.1"]
 RECIPE = Recipe(epochs=2, seed=0)
+OPTIONS = {"device": "cpu", "jobs": 1}
 
 
 @pytest.fixture
@@ -65,11 +66,10 @@ def test_a_network_that_cannot_be_made_is_named_with_what_can(name):
         untrained(name, 4, 64)
 
 
-def test_networks_are_made_once_and_loaded_with_their_start(work, data):
-    options = {"device": "cpu", "jobs": 1}
-    assert list(make(NAMES, work, data, RECIPE, **options)) == NAMES
-    assert list(make(NAMES, work, data, RECIPE, **options)) == [], "trained again"
-    models = made_models(NAMES, work, data, RECIPE)
+def test_networks_are_made_once_and_loaded_with_their_start(work, data, monkeypatch):
+    made_models(NAMES, work, data, RECIPE, **OPTIONS)
+    monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
+    models = made_models(NAMES, work, data, RECIPE, **OPTIONS)
     assert [model.facts["model"] for model in models] == NAMES
     assert [model.facts["family"] for model in models] == ["resnet", "mobilenet_v2"]
     tested = run.resident(data.test, "cpu")
@@ -85,8 +85,7 @@ def test_networks_are_made_once_and_loaded_with_their_start(work, data):
 
 
 def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
-    list(make(NAMES[1:], work, data, RECIPE, device="cpu", jobs=1))
-    (model,) = made_models(NAMES[1:], work, data, RECIPE)
+    (model,) = made_models(NAMES[1:], work, data, RECIPE, **OPTIONS)
     config = RunConfig("resnet18", **making.settings(data, RECIPE))
     fitted, _ = run.images_of_run(data, config)
     network = model.initial().to(memory_format=torch.channels_last)
@@ -102,14 +101,12 @@ def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
 
 
 def test_what_diverges_or_is_damaged_is_refused(work, data, monkeypatch):
-    list(make(NAMES[:1], work, data, RECIPE, device="cpu", jobs=1))
-    (model,) = made_models(NAMES[:1], work, data, RECIPE)
+    (model,) = made_models(NAMES[:1], work, data, RECIPE, **OPTIONS)
     (path,) = work.glob("made/networks/*/snapshot-stop.safetensors")
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="is missing or damaged; delete the folder"):
         model.load()
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
     other = RECIPE._replace(seed=1)
-    list(make(NAMES[:1], work, data, other, device="cpu", jobs=1))
     with pytest.raises(ValueError, match=f"^{NAMES[0]} diverged.*leave it out"):
-        made_models(NAMES[:1], work, data, other)
+        made_models(NAMES[:1], work, data, other, **OPTIONS)

@@ -10,12 +10,10 @@ from torch import nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 
-from helpers.data.images import choose_images
 from helpers.kappa import networks
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
 from helpers.scores.models import Model
-from tests.conftest import TINY_SCENES
 
 COLUMNS = ["model_id", "architecture", "train_loss", "pretrained", "left_out"]
 CATALOGUE = pd.DataFrame(
@@ -31,21 +29,13 @@ CATALOGUE = pd.DataFrame(
 ).assign(snapshot=lambda table: table["model_id"].str[2:])
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "expected"),
-    [
-        ({}, (0, False), "b a f"),
-        ({}, (1, False), "b f"),
-        ({}, (0, True), "b c a f"),
-        ({"left_out": "too low"}, (0, False), "b a f d"),  # there are no others
-    ],
-)
-def test_models_are_chosen_by_training_loss_within_their_architecture(
-    changes, options, expected
-):
-    table = networks.chosen_models(CATALOGUE.assign(**changes), *options)
-    assert table["model_id"].str[0].tolist() == expected.split()
+@pytest.mark.parametrize(("most", "expected"), [(0, "baf"), (1, "bf")])
+def test_models_are_chosen_by_training_loss_within_their_architecture(most, expected):
+    table = networks.chosen_models(CATALOGUE, most)
+    assert "".join(table["model_id"].str[0]) == expected
     assert table["model"].iloc[0] == "resnet18 no. 1"
+    with pytest.raises(ValueError, match="no model trained from scratch"):
+        networks.chosen_models(CATALOGUE.assign(pretrained=True), most)
 
 
 def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
@@ -54,47 +44,20 @@ def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
         networks,
         "models_of",
         lambda work, rows, data: [
-            Model(row["model_id"], lambda: network, row)
+            Model(row["model_id"], lambda device: network, row)
             for row in rows.to_dict("records")
         ],
     )
     train = SimpleNamespace(images=torch.zeros(1, 3, 8, 8))
     data = SimpleNamespace(classes=["a", "b", "c"], train=train)
-    chosen = networks.chosen_models(CATALOGUE, 2, True)
-    first, second, _ = networks.model_set(tmp_path, chosen, data, 3)
+    chosen = networks.chosen_models(CATALOGUE, 1)
+    first, _ = networks.model_set(tmp_path, chosen, data, 3)
     assert (first.model_id, first.facts["origin"]) == ("b@stop", "trained on 3 classes")
-    assert second.facts["origin"] == "trained on 3 classes, pretrained"
     layers = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4))
-    features = networks.backbone(Model("two layers", lambda: layers)).load()
+    features = networks.backbone(Model("two layers", lambda device: layers)).load()
     assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last layer goes"
     with pytest.raises(ValueError, match="all 3 classes, not on 2; set seen_classes"):
         networks.model_set(tmp_path, chosen, data, 2)
-    with pytest.raises(ValueError, match="no model trained from scratch"):
-        networks.chosen_models(CATALOGUE.assign(pretrained=True), 0, False)
-
-
-def test_classes_that_a_pretrained_start_has_seen_are_refused_as_unseen(tmp_path):
-    pretrained_on = {"class_ids": ["synthetic_ring", "synthetic_star"]}
-    choose_images(tmp_path / "pretraining", **TINY_SCENES | pretrained_on)
-    start = tmp_path / "pretraining/runs/made"  # a start that 02 made
-    start.mkdir(parents=True)
-    (start / "result.json").write_text("{}")
-    of_scratch = {"pretrained": [False], "weights": [""]}
-    of_made = {"pretrained": [True], "weights": ["made"]}
-    of_others = {"pretrained": [True], "weights": ["0123456789abcdef"]}
-    for values, unseen, shared in (
-        (of_scratch, ["synthetic_star", "n01440764"], ""),
-        (of_made, ["n01440764"], ""),
-        (of_made, ["synthetic_star", "synthetic_bars"], r"made .* 1 of 2 .*star\)"),
-        # What comes from elsewhere is taken to know ImageNet.
-        (of_others, ["n01440764", "synthetic_bars"], r"0123.* 1 of 2 .*\(n01440764\)"),
-    ):
-        chosen = pd.DataFrame(values)
-        if not shared:
-            networks.check_unseen(tmp_path, chosen, unseen)
-            continue
-        with pytest.raises(ValueError, match=shared):
-            networks.check_unseen(tmp_path, chosen, unseen)
 
 
 @pytest.fixture(scope="module")
@@ -160,18 +123,8 @@ def test_a_folder_of_checkpoints_is_a_family_named_by_it(tmp_path, images):
     with pytest.raises(ValueError, match="SqueezeNet has no linear layer"):
         squeeze.load()
     torch.save({"bn1.bias": torch.ones(1)}, folder / "shufflenet_v2_x0_5.pt")
-    with pytest.raises(ValueError, match="does not fit shufflenet_v2_x0_5: Missing"):
+    with pytest.raises(ValueError, match="does not fit shufflenet_v2_x0_5: "):
         networks.published([str(folder)], "")[0].load()
-
-
-def test_sizes_are_those_of_torchvision_at_the_own_side():
-    names = ["model set", "mobilenet_v2 w0.5", "resnet18"]
-    table = networks.sizes(names, 10, 64).set_index("network")
-    assert table["side"].to_dict() == {"mobilenet_v2 w0.5": 64, "resnet18": 224}
-    # torchvision publishes 11,689,512 weights with the head, and 1.81 billion pairs.
-    weights = 11_689_512 - 512 * 1000 - 1000
-    assert table.loc["resnet18", "million_weights"] == pytest.approx(weights / 1e6)
-    assert table.loc["resnet18", "billion_operations"] == pytest.approx(3.63, abs=0.01)
 
 
 def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):

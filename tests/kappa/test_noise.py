@@ -11,16 +11,16 @@ from helpers.data.shifts import ssim
 from helpers.kappa import noise
 from helpers.kappa.noise import (
     AutoEncoder,
-    Generator,
-    calibrate,
+    Degradation,
+    calibrated,
+    degradation,
     degrade,
-    greatest_strength,
     train_autoencoder,
 )
 from helpers.training.pool import torch_threads
 from tests.conftest import TINY_SCENES
 
-BLUR = Generator("blur")
+BLUR = Degradation("blur")
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,8 @@ def images():
 @pytest.fixture(scope="module")
 def autoencoder():
     pixels, _, _ = synthetic.scenes(len(synthetic.CLASS_NAMES), 40, 32, 0, "train")
-    return Generator(
-        "autoencoder",
-        0,
-        train_autoencoder(torch.from_numpy(pixels), width=4, epochs=4, seed=0),
-    )
+    trained = train_autoencoder(torch.from_numpy(pixels), seed=0)
+    return Degradation("autoencoder", 0, trained)
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +68,18 @@ def test_the_autoencoder_blends_up_to_1_and_loses_everything_at_its_end(
     assert (
         half - (images.double() + whole) / 2
     ).abs().max() <= 0.76  # two roundings, one of them halved
-    nothing = degrade(images, autoencoder, greatest_strength(autoencoder, 32))
+    nothing = degrade(images, autoencoder, 1.0 + noise._WIDTH)
     assert torch.equal(nothing, nothing[:1].expand_as(nothing))
 
 
 def test_its_channels_count_by_their_number():
     torch.manual_seed(0)
-    network, pixels = AutoEncoder(3), torch.rand(2, 3, 8, 8)
+    network, pixels = AutoEncoder(), torch.rand(2, 3, 8, 8)
     code = network.encoder(pixels)
-    for kept, scale in ((3.0, [1, 1, 1]), (1.25, [1, 0.25, 0]), (0.0, [0, 0, 0])):
-        wide = network.widen(
-            code * torch.tensor(scale, dtype=torch.float32)[:, None, None]
-        )
+    for kept, first in ((8.0, [1] * 8), (1.25, [1, 0.25]), (0.0, [])):
+        scale = torch.zeros(8)
+        scale[: len(first)] = torch.tensor(first)
+        wide = network.widen(code * scale[:, None, None])
         expected = torch.sigmoid(
             torch.pixel_shuffle(network.colour(torch.pixel_shuffle(wide, 2)), 2)
         )
@@ -94,8 +91,7 @@ def test_training_repeats_and_leaves_the_global_generator_alone(images):
     expected = torch.rand(1)
     torch.manual_seed(5)
     one, two, other = (
-        train_autoencoder(images, width=2, epochs=1, seed=seed).state_dict()
-        for seed in (1, 1, 2)
+        train_autoencoder(images, seed=seed).state_dict() for seed in (1, 1, 2)
     )
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, two[name]) for name, value in one.items())
@@ -109,18 +105,19 @@ def test_half_of_a_batch_has_the_first_channels_alone(images, monkeypatch):
         "forward",
         lambda self, pixels, kept: channels.append(kept) or forward(self, pixels, kept),
     )
-    train_autoencoder(images, width=2, epochs=30, seed=1)
-    assert all((kept[::2] == 2).all() for kept in channels)
+    monkeypatch.setattr(noise, "_EPOCHS", 30)
+    train_autoencoder(images, seed=1)
+    assert all((kept[::2] == 8).all() for kept in channels)
     part = torch.cat([kept[1::2] for kept in channels])
-    assert 0 <= part.min() < 0.1
-    assert 1.9 < part.max() <= 2
+    assert 0 <= part.min() < 0.4
+    assert 7.6 < part.max() <= 8
 
 
 def test_the_autoencoder_does_not_depend_on_the_number_of_threads(images):
     weights = []
     for number in (1, 2):
         with torch_threads(number):
-            trained = train_autoencoder(images, width=2, epochs=2, seed=1)
+            trained = train_autoencoder(images, seed=1)
             assert torch.get_num_threads() == number
         weights.append(trained.state_dict())
     one, two = weights
@@ -128,57 +125,34 @@ def test_the_autoencoder_does_not_depend_on_the_number_of_threads(images):
 
 
 @pytest.mark.parametrize("name", ["blur", "autoencoder"])
-def test_levels_calibrated_one_after_the_other_hit_their_targets_and_use_what_was_tried(
-    images, autoencoder, monkeypatch, name
-):
-    generator = autoencoder if name == "autoencoder" else Generator(name)
+def test_levels_hit_their_targets_in_few_steps(images, autoencoder, monkeypatch, name):
+    generator = autoencoder if name == "autoencoder" else BLUR
     computed = []
     monkeypatch.setattr(noise, "ssim", lambda *pair: computed.append(1) or ssim(*pair))
-    targets, tried = [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95], {}
-    for target in targets:
-        found = calibrate(generator, images, target, tried)
-        assert abs(found.ssim_reached - target) <= 0.01
-        assert found.ssim == target
-        assert (
-            tried[found.strength]
-            == found.ssim_reached
-            == mean_ssim(images, generator, found.strength)
-        )
-    assert len(computed) == len(tried) - 1 <= 5 * len(targets)
-    assert calibrate(generator, images, 1.0, tried) == (1.0, 1.0, 0.0)
+    targets = [0.6, 0.7, 0.8, 0.9, 1.0]
+    levels = calibrated(generator, images, targets)
+    assert [level.ssim for level in levels] == targets
+    for level in levels:
+        assert abs(level.ssim_reached - level.ssim) <= 0.01
+        again = mean_ssim(images, generator, level.strength)
+        assert again == level.ssim_reached
+    assert levels[-1].strength == 0
+    assert len(computed) <= 6 * len(targets) + 2, "the ends are computed once"
 
 
-def test_a_target_out_of_reach_names_it_what_was_reached_and_the_generator(
-    images, autoencoder
-):
-    least = mean_ssim(images, autoencoder, 5.0)
-    message = f"a mean SSIM of 0.02 cannot be reached by 'autoencoder': the nearest is {least:.4f}, at strength 5; change noise_ssim"
+def test_a_target_out_of_reach_names_it_what_was_reached_and_the_generator(images):
+    least = mean_ssim(images, BLUR, 8.0)
+    message = f"noise_ssim has 0.02, and 'blur' reaches {least:.4f} at the strongest"
     with pytest.raises(ValueError, match=re.escape(message)):
-        calibrate(autoencoder, images, 0.02, {})
+        calibrated(BLUR, images, [0.9, 0.02])
 
 
-def test_levels_and_the_auto_encoder_are_kept(data, tmp_path, monkeypatch):
-    made = noise.generator("autoencoder", data, tmp_path, 0)
-    first = noise.levels(made, [0.9, 1.0], data, tmp_path)
-    assert mean_ssim(data.test.images, made, first[0].strength) == pytest.approx(
-        first[0].ssim_reached
-    )
+def test_the_auto_encoder_is_trained_once(data, tmp_path, monkeypatch):
+    made = degradation("autoencoder", [0.9, 1.0], data, tmp_path)
     monkeypatch.setattr(
-        noise,
-        "train_autoencoder",
-        lambda *arguments, **options: pytest.fail("trained again"),
+        noise, "train_autoencoder", lambda *given, **options: pytest.fail("again")
     )
-    monkeypatch.setattr(noise, "ssim", lambda *pair: pytest.fail("computed again"))
-    again = noise.generator("autoencoder", data, tmp_path, 0)
+    again = degradation("autoencoder", [0.9, 1.0], data, tmp_path)
+    assert again.levels == made.levels
     for name, value in made.network.state_dict().items():
         assert torch.equal(value, again.network.state_dict()[name])
-    assert noise.levels(again, [1.0, 0.9], data, tmp_path) == first[::-1]
-
-
-def test_a_target_out_of_reach_keeps_what_was_tried(data, tmp_path, monkeypatch):
-    blur = Generator("blur")
-    with pytest.raises(ValueError, match="cannot be reached"):
-        noise.levels(blur, [0.9, 0.0], data, tmp_path)
-    monkeypatch.setattr(noise, "ssim", lambda *pair: pytest.fail("computed again"))
-    (level,) = noise.levels(blur, [0.9], data, tmp_path)
-    assert level.ssim_reached == pytest.approx(0.9, abs=0.01)

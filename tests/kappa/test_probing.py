@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import cohen_kappa_score
+from sklearn.preprocessing import StandardScaler
 
 from helpers.data.images import load_study_data
 from helpers.kappa import networks, noise, probing
@@ -18,6 +20,7 @@ from helpers.scores.store import Store
 from tests.conftest import TINY_SCENES
 
 LEVELS = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
+BLUR = noise.Degradation("blur", levels=LEVELS)
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +60,17 @@ def clouds(classes=4, each=40, features=6, seed=0):
 
 def standardised(probe, features):
     """Weights (K, D) and biases of standardised features."""
-    return probe.weight * features.std(0), probe.bias + probe.weight @ features.mean(0)
+    weight, bias = probe
+    return weight * features.std(0), bias + weight @ features.mean(0)
 
 
-@pytest.mark.parametrize("classes", [2, 4])
-def test_no_other_weights_have_a_lower_objective(classes):
+def logits(probe, features):
+    weight, bias = probe
+    return features @ weight.T + bias
+
+
+def test_no_other_weights_have_a_lower_objective():
+    classes = 4
     features, labels = clouds(classes, each=15, features=3)
     l2, x, onehot = (
         0.05,
@@ -90,6 +99,17 @@ def test_no_other_weights_have_a_lower_objective(classes):
     )
 
 
+def test_two_classes_have_two_rows_of_which_the_difference_is_scikit_learns():
+    features, labels = clouds(2)
+    found = fit_probe(features, labels)
+    scaler = StandardScaler().fit(features)
+    reference = LogisticRegression(C=1 / (0.01 * len(labels)), tol=1e-5)
+    reference.fit(scaler.transform(features), labels)
+    expected = reference.predict(scaler.transform(features))
+    np.testing.assert_array_equal(logits(found, features).argmax(1), expected)
+    assert found[0].shape == (2, 6)
+
+
 def test_scale_place_order_and_constant_features_do_not_matter():
     features, labels = clouds()
     found = fit_probe(features, labels, tolerance=1e-7)
@@ -97,17 +117,14 @@ def test_scale_place_order_and_constant_features_do_not_matter():
     moved = features[order] * -3.0 + 100
     again = fit_probe(moved, labels[order], tolerance=1e-7)
     np.testing.assert_allclose(
-        moved @ again.weight.T + again.bias,
-        (features @ found.weight.T + found.bias)[order],
+        logits(again, moved),
+        logits(found, features)[order],
         atol=1e-4,
     )
-    jitter = 5 * (
-        1 + 1e-7 * np.sign(np.random.default_rng(0).normal(size=len(labels)))
-    )  # constant, as float32 rounds it
-    widened = np.column_stack(
-        [features, np.zeros(len(labels)), np.full(len(labels), 0.1), jitter]
-    )
-    assert np.abs(fit_probe(widened, labels, tolerance=1e-7).weight[:, 6:]).max() < 1e-4
+    constants = np.tile([0.0, 0.1], (len(labels), 1))
+    widened = np.hstack([features, constants])
+    weight, _ = fit_probe(widened, labels, tolerance=1e-7)
+    assert np.abs(weight[:, 6:]).max() < 1e-4
 
 
 NAMES = [f"c{number}" for number in range(100)]
@@ -135,9 +152,10 @@ def test_the_papers_fractions_by_hand(seen, added):
         (
             NAMES[:4],
             [0.0, 0.334],
-            "is [0.0, 0.334]; it needs 0, and of 4 classes, 2 seen, can have 0.000, 0.333, 0.500",
+            "is [0.0, 0.334]; it needs 0, and may have n / (2 + n) to three decimals, n up to 2",
         ),
         (NAMES[:4], [0.5], "unseen_fractions is [0.5]; it needs 0"),
+        (NAMES[:4], [0.0, 0.6], "unseen_fractions is [0.0, 0.6]; it needs 0"),
     ],
 )
 def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
@@ -147,13 +165,9 @@ def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
 
 @pytest.fixture(scope="module")
 def probed(data, tmp_path_factory):
-    store, degraded = (
-        Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1),
-        noise.Degradation(noise.Generator("blur"), LEVELS),
-    )
-    return store, probing.probes(
-        store, [backbone(0), backbone(1)], data, degraded, [3, 2], 0.01
-    )
+    store = Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1)
+    models = [backbone(0), backbone(1)]
+    return store, probing.probes(store, models, data, BLUR, [3, 2], 0.01)
 
 
 def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(
@@ -163,9 +177,8 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
     table = probing.kappa_of_classes(kept, models, data, LEVELS, [3, 2])
     assert len(table) == 2 * 2 * (2 + 3)
     network = models[1].load()
-    blur = noise.Generator("blur")
     clean = logits_of(network, data.train.images, "cpu").numpy()
-    images = noise.degrade(data.test.images, blur, 1.0)
+    images = noise.degrade(data.test.images, BLUR, 1.0)
     noisy = logits_of(network, images, "cpu").numpy()
     fitted_labels, labels = data.train.labels.numpy(), data.test.labels.numpy()
     record = kept.record("probes", "m1@stop")
@@ -173,7 +186,8 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
     for step, (count, fraction) in enumerate(((3, 1 / 3), (2, 0.0))):
         is_fitted, is_tested = fitted_labels < count, labels < count
         probe = fit_probe(clean[is_fitted], fitted_labels[is_fitted])
-        true, predicted = labels[is_tested], probe.predict(noisy[is_tested])
+        true = labels[is_tested]
+        predicted = logits(probe, noisy[is_tested]).argmax(1)
         np.testing.assert_array_equal(
             record["predicted"][step, 0, is_tested], predicted
         )
@@ -181,40 +195,34 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
         rows = at_level[np.isclose(at_level["unseen_fraction"], fraction)]
         assert rows["class_id"].tolist() == TINY_SCENES["class_ids"][:count]
         assert rows["n"].tolist() == [6] * count
-        for row in rows.itertuples():
-            is_class, is_predicted = (
-                true == row.class_index,
-                predicted == row.class_index,
-            )
+        for number, row in enumerate(rows.itertuples()):
+            is_class, is_predicted = true == number, predicted == number
             kappa = cohen_kappa_score(is_class, is_predicted)
-            assert row.kappa == pytest.approx(kappa)
+            assert row.kappa_loss == pytest.approx(1 - kappa)
             assert row.error == pytest.approx(1 - is_predicted[is_class].mean())
-    np.testing.assert_allclose(record["weight"], probe.weight, rtol=1e-6)
+    np.testing.assert_allclose(record["weight"], probe[0], rtol=1e-6)
     weights = sum(parameter.numel() for parameter in network.parameters())
     assert set(table["weights"]) == {weights}
 
 
 def test_complexity_is_read_on_the_first_classes_in_turn(data):
-    found, labels = probing.images_of_seen(data, 2, 4), data.train.labels.numpy()
-    assert (
-        sorted(labels[list(found.rows)]) == [0, 0, 1, 1]
-        and found.rows != probing.images_of_seen(data, 2, 4, seed=1).rows
-    )
-    assert (
-        set(probing.images_of_seen(data, 2).rows) == set(np.flatnonzero(labels < 2))
-        and found.shared == (labels < 2).sum()
-    )
+    found = probing.images_of_seen(data, 2, 4, 0)
+    labels = data.train.labels.numpy()
+    assert sorted(labels[list(found.rows)]) == [0, 0, 1, 1]
+    assert found.rows != probing.images_of_seen(data, 2, 4, 1).rows
+    of_seen = np.flatnonzero(labels < 2)
+    assert set(probing.images_of_seen(data, 2, 0, 0).rows) == set(of_seen)
+    assert found.shared == len(of_seen)
 
 
-def test_features_are_computed_once_per_network_and_level(probed, data, monkeypatch):
+def test_probes_are_fitted_once_per_penalty(probed, data, monkeypatch):
     store, first = probed
-    monkeypatch.setattr(probing, "degrade", lambda *given: pytest.fail("again"))
-    blur = noise.Degradation(noise.Generator("blur"), LEVELS)
-    stiff = probing.probes(store, [backbone(0)], data, blur, [3, 2], 100.0)
+    stiff = probing.probes(store, [backbone(0)], data, BLUR, [3, 2], 100.0)
     weight = stiff.record("probes", "m0@stop")["weight"]
-    assert (
-        np.abs(weight).max() < np.abs(first.record("probes", "m0@stop")["weight"]).max()
-    )
+    of_first = first.record("probes", "m0@stop")["weight"]
+    assert np.abs(weight).max() < np.abs(of_first).max()
+    monkeypatch.setattr(probing, "degrade", lambda *given: pytest.fail("again"))
+    probing.probes(store, [backbone(0)], data, BLUR, [3, 2], 100.0)
 
 
 def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):

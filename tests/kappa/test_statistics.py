@@ -131,7 +131,7 @@ def test_divergence_is_largest_for_other_bins():
 
 def test_a_cell_sums_its_classes_up_and_is_compared_with_the_clean_one():
     rows = classes_of()
-    is_dropped = (rows["class_index"] == 3) & (rows["model"] == "b")
+    is_dropped = (rows["class_id"] == "c3") & (rows["model"] == "b")
     rows.loc[is_dropped, ["error", "kappa_loss"]] = np.nan
     table = statistics.cells_of(rows)
     assert len(table) == 8
@@ -143,12 +143,12 @@ def test_a_cell_sums_its_classes_up_and_is_compared_with_the_clean_one():
         assert cell.error_mean == pytest.approx(own["error"].mean())
         assert cell.kappa_loss_std == pytest.approx(own["kappa_loss"].std(ddof=1))
         assert cell.divergence == pytest.approx(statistics.divergence(own, clean))
-        assert (cell.classes, cell.dropped) == ((4, 0) if cell.model == "a" else (3, 1))
+        assert cell.classes == (4 if cell.model == "a" else 3)
     clean_cells = table[(table["ssim"] == 1) & (table["unseen_fraction"] == 0)]
     assert clean_cells["divergence"].eq(0).all()
 
 
-def test_networks_of_one_architecture_are_averaged_and_one_undefined_undoes_the_mean():
+def test_networks_of_one_architecture_are_averaged():
     rows = classes_of((("a", "set", 5.0), ("b", "set", 5.0), ("c", "set", 9.0)))
     architectures = {"a": "resnet18", "b": "resnet18", "c": "resnet34"}
     rows["architecture"] = rows["model"].map(architectures)
@@ -158,9 +158,6 @@ def test_networks_of_one_architecture_are_averaged_and_one_undefined_undoes_the_
     wanted = table.groupby(place)["error_mean"].mean()
     found = statistics.averaged(table).set_index(place)["error_mean"]
     pd.testing.assert_series_equal(found.sort_index(), wanted)
-    table.loc[table["model"] == "b", "error_mean"] = np.nan
-    counts = statistics.averaged(table).groupby("model")["error_mean"].count()
-    assert counts.to_dict() == {"resnet18": 0, "resnet34": 4}
 
 
 def test_marginals_and_slices_by_hand_and_a_hole_in_one():
@@ -174,15 +171,12 @@ def test_marginals_and_slices_by_hand_and_a_hole_in_one():
     assert means.loc[("ssim", 0.6), "error_mean"] == pytest.approx(0.1 + 0.6 + 2.5)
     of_size = means.loc[("weights", 9e6), "error_std"]
     assert of_size == pytest.approx(0.09 + 0.8 + 2.5 + 100)
-    assert means["n"].tolist() == [8] * 4 + [4] * 4
     slices = statistics.slice_marginals(table)
     assert slices.loc["small"].tolist() == pytest.approx([3.51, 203.51, 0.81, 200.81])
     is_large = (table["model"] == "large") & (table["ssim"] == 0.6)
     rest = table[~(is_large & (table["unseen_fraction"] == 0))]
     undefined = statistics.marginals(rest).query("error_mean.isna()")
     assert undefined["level"].tolist() == [0.6, 0.0, 9e6]
-    undefined = statistics.slice_marginals(rest).isna().sum(axis=1)
-    assert undefined[undefined > 0].to_dict() == {"large": 2}
 
 
 def loop(complexity, error):

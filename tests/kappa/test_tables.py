@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 from helpers.kappa import statistics, tables, tradeoff
-from helpers.kappa.intervals import Spread
 from tests.kappa.conftest import classes_of
 
 
@@ -12,16 +11,17 @@ def cells():
     return statistics.cells_of(classes_of())
 
 
-def spread_of(point, shifts):
-    """A spread whose draws are the point shifted."""
-    draws = [{name: value + shift for name, value in point.items()} for shift in shifts]
-    return Spread(pd.DataFrame(draws), pd.DataFrame())
+def shifted(point, shifts):
+    """Draws that are the point shifted."""
+    return pd.DataFrame(
+        {name: value + shift for name, value in point.items()} for shift in shifts
+    )
 
 
 def test_table_2_has_the_papers_rows_with_intervals_beside_the_published_numbers(cells):
     point = tradeoff.trade_off_point(*statistics.cell_array(cells), 0.5)
-    spreads = {"clip": spread_of(point, np.linspace(-1, 1, 401))}
-    table = tables.table2({"clip": point}, spreads, 8).set_index("quantity")
+    draws = {"clip": shifted(point, np.linspace(-1, 1, 401))}
+    table = tables.table2({"clip": point}, draws, 8).set_index("quantity")
     weights = table.loc["weights_millions"]
     assert weights["value"] == pytest.approx(point["weights"] / 1e6)
     assert weights["high"] == pytest.approx((point["weights"] + 0.95) / 1e6)
@@ -34,7 +34,7 @@ def test_table_2_has_the_papers_rows_with_intervals_beside_the_published_numbers
         "unseen_fraction": 0.258,
         "weights_millions": 22.0,
     }
-    few = tables.table2({"clip": point}, {"clip": spread_of(point, [0.0, 1.0])}, 7)
+    few = tables.table2({"clip": point}, {"clip": shifted(point, [0.0, 1.0])}, 7)
     assert few[["low", "high"]].isna().all(axis=None) and few["value"].notna().all()
 
 
