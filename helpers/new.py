@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 
 from helpers.data import layouts
 from helpers.data.decode import decode_all
+from helpers.data.images import sentences_of_faults
 from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT, complete_or_absent
 from helpers.parameters import StudyError
@@ -43,6 +44,8 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
         raise StudyError(f"{file} is there already; take another name, or delete it")
     source = open_source(path, root / "work" / name / "cache/unpacked")
     listing = layouts.scan(source, layouts.RECOGNISED)
+    for sentence in sentences_of_faults(listing.faults):
+        print(f"Left out: {sentence}.")
     training = [record for record in listing.records if record.split == "train"]
     counts = Counter(record.class_id for record in training)
     classes = [name for name, _ in counts.most_common(MOST_CLASSES)]

@@ -3,51 +3,47 @@
 Each reads one documented form (docs/images.md) and raises ValueError for any other.
 """
 
-import csv
+import io
 import json
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 from defusedxml import ElementTree
-from defusedxml.ElementTree import ParseError
 
 from helpers.data.sources import UNUSABLE, Fault, to_nfc
 
 Box = tuple[float, float, float, float]
 IN_SHARES = (1, 1)  # the stated size where boxes are shares of the image
 _MOST_ROUNDING = 0.01  # by which a share may lie outside of [0, 1]
+_CORNERS = ("x0", "y0", "x1", "y1")
+# Names of the columns of a table of objects.
 _COLUMNS = {
-    "path": ("path", "image", "image_name", "image_path", "filename", "file_name"),
-    "label": ("label", "class", "class_name", "category"),
-    "split": ("split", "subset"),
-    "width": ("width", "image_width"),
-    "height": ("height", "image_height"),
+    "path": r"image(_name|_path)?|file_?name",
+    "label": r"class(_name)?|category",
+    "split": r"subset",
+    "width": r"image_width",
+    "height": r"image_height",
+    "x0": r"xmin",
+    "y0": r"ymin",
+    "x1": r"xmax",
+    "y1": r"ymax",
 }
+_COUNTED_FROM_ONE = {"x1": "x0", "y1": "y0", "x2": "x1", "y2": "y1"}
 # Columns that may be numbers of a box.
 _OF_BOX = re.compile(r"[xywh]|[xyc][\dxy_m].*|.*box.*|left|top|right|bottom")
-_CORNERS = (
-    ("x0", "y0", "x1", "y1"),
-    ("xmin", "ymin", "xmax", "ymax"),
-    ("x1", "y1", "x2", "y2"),
-)
 
 
 class Annotation(NamedTuple):
     """Objects in one image, as an annotation states them."""
 
     # Label and box of each; a box is xmin, ymin, xmax, ymax in pixels of ``size``.
-    objects: tuple[tuple[str, Box | None], ...] = ()
+    objects: Sequence[tuple[str, Box | None]]
     size: tuple[int, int] | None = None  # stated width and height, or IN_SHARES
     split: str = ""  # as its file calls it, such as "valid"; "" where not stated
-    fault: str = ""  # why it cannot be used, in words
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        """Boxes, usable or not."""
-        return tuple(box for _, box in self.objects if box is not None)
 
 
 class Record(NamedTuple):
@@ -56,13 +52,9 @@ class Record(NamedTuple):
     name: str  # path inside the source
     class_id: str  # "" if not known
     split: str  # "train" or "test"
-    annotation: Annotation | None = None
+    boxes: tuple[Box, ...] = ()  # usable or not
+    size: tuple[int, int] | None = None  # width and height that boxes refer to
     content: bytes = b""  # of an image that is part of a larger file
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        """Annotated boxes, usable or not."""
-        return self.annotation.boxes if self.annotation else ()
 
     def fault(self, kind: str, detail: str) -> Fault:
         """Make a fault of this image.
@@ -74,41 +66,33 @@ class Record(NamedTuple):
         return Fault(self.name, kind, detail, self.class_id, self.split)
 
 
-def of_largest(annotation: Annotation) -> tuple[str, Annotation]:
-    """Class of the largest object, and the annotation with its objects alone.
+def of_largest(annotation: Annotation) -> tuple[str, tuple[Box, ...]]:
+    """Class of the largest object of an image, and the boxes of this class.
 
     Args:
-        annotation: of one image, with any number of objects.
-
-    Returns:
-        The label and the annotation; "" if it has no object.
+        annotation: with at least one object.
     """
-    if not annotation.objects:
-        return "", annotation
     label, _ = max(annotation.objects, key=lambda item: _area(item[1]))
-    objects = tuple(item for item in annotation.objects if item[0] == label)
-    return label, annotation._replace(objects=objects)
+    boxes = [box for name, box in annotation.objects if name == label and box]
+    return label, tuple(boxes)
 
 
 def _area(box: Box | None) -> float:
     return (box[2] - box[0]) * (box[3] - box[1]) if box else 0.0
 
 
-def _box(numbers: Sequence[Any]) -> Box:
+def _box(numbers: Any) -> Box:
     """Check that numbers are four and finite, and return them as a box."""
-    try:
-        x0, y0, x1, y1 = map(float, numbers)
-    except (TypeError, ValueError):
-        x0 = math.nan
-    if not math.isfinite(x0) or not all(map(math.isfinite, (y0, x1, y1))):
+    box = np.asarray(numbers, dtype=float)
+    if box.shape != (4,) or not np.isfinite(box).all():
         raise ValueError(f"{numbers!r:.100} is not a box of 4 finite numbers")
-    return x0, y0, x1, y1
+    return tuple(box.tolist())
 
 
-def _bounds(points: Iterable[Sequence[float]]) -> Box:
+def _bounds(points: Any) -> Box:
     """Box around points x, y."""
-    columns, rows = zip(*points, strict=True)
-    return _box([min(columns), min(rows), max(columns), max(rows)])
+    corners = np.asarray(points, dtype=float)
+    return _box([*corners.min(0), *corners.max(0)])
 
 
 def _label(text: Any) -> str:
@@ -135,18 +119,16 @@ def parse_voc(content: bytes) -> Annotation:
         content: bytes of the file.
 
     Raises:
-        ValueError: if it is not XML, or an object has no ``bndbox``.
+        ValueError: if an object has no ``bndbox``, or entities are defined.
+        ParseError: if it is not XML.
 
     Example:
         >>> box = b"<xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax>"
         >>> item = b"<object><name>cat</name><bndbox>" + box + b"</bndbox></object>"
         >>> parse_voc(b"<annotation>" + item + b"</annotation>").objects
-        (('cat', (1.0, 2.0, 3.0, 4.0)),)
+        [('cat', (1.0, 2.0, 3.0, 4.0))]
     """
-    try:
-        root = ElementTree.fromstring(content)
-    except (ParseError, LookupError) as fault:  # of an unknown encoding
-        raise ValueError(f"it is not XML ({fault})") from fault
+    root = ElementTree.fromstring(content)
     objects = []
     for item in root.iterfind("object"):
         box = item.find("bndbox")
@@ -156,7 +138,7 @@ def parse_voc(content: bytes) -> Annotation:
         numbers = [box.findtext(side) for side in ("xmin", "ymin", "xmax", "ymax")]
         objects.append((_label(item.findtext("name", "")), _box(numbers)))
     size = _size(root.findtext("size/width"), root.findtext("size/height"))
-    return Annotation(tuple(objects), size)
+    return Annotation(objects, size)
 
 
 def parse_labelme(content: bytes) -> Annotation:
@@ -175,11 +157,10 @@ def parse_labelme(content: bytes) -> Annotation:
         if kind not in ("rectangle", "rotation", "polygon"):
             raise ValueError(f"a shape is a {kind}, no rectangle and no polygon")
         objects.append((_label(shape["label"]), _bounds(shape["points"])))
-    size = _size(table.get("imageWidth"), table.get("imageHeight"))
-    return Annotation(tuple(objects), size)
+    return Annotation(objects, _size(table.get("imageWidth"), table.get("imageHeight")))
 
 
-def parse_yolo(content: bytes, names: Mapping[int, str]) -> Annotation:
+def parse_yolo(content: bytes, names: Mapping[str, str]) -> Annotation:
     """Read lines of "class x y width height", centre and size as shares of the image.
 
     Lines with further numbers are refused: they may be a confidence, a track, key
@@ -193,13 +174,11 @@ def parse_yolo(content: bytes, names: Mapping[int, str]) -> Annotation:
         ValueError: for any other line.
 
     Example:
-        >>> parse_yolo(b"0 0.5 0.5 1 0.5", {0: "cat"}).objects
-        (('cat', (0.0, 0.25, 1.0, 0.75)),)
+        >>> parse_yolo(b"0 0.5 0.5 1 0.5", {"0": "cat"}).objects
+        [('cat', (0.0, 0.25, 1.0, 0.75))]
     """
     objects = []
-    for line in content.decode().splitlines():
-        if not line.strip():
-            continue
+    for line in filter(str.strip, content.decode().splitlines()):
         number, *numbers = line.split()
         if len(numbers) != 4:
             raise ValueError(
@@ -211,51 +190,51 @@ def parse_yolo(content: bytes, names: Mapping[int, str]) -> Annotation:
             raise ValueError(
                 f"{line[:60]} are no shares of the image: are they pixels?"
             )
-        if not number.isdecimal() or int(number) not in names:
+        if number not in names:
             raise ValueError(f"the class {number} has no name in data.yaml")
         box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        objects.append((_label(names[int(number)]), box))
-    return Annotation(tuple(objects), IN_SHARES)
+        objects.append((_label(names[number]), box))
+    return Annotation(objects, IN_SHARES)
 
 
-# --- a file of many images ---
+# --- a file of many images: the parts of each, which are then parsed ---
 
 
-def parse_tiny_boxes(content: bytes) -> dict[str, Annotation]:
-    """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, tab-separated.
+def rows_of_tiny(content: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Split Tiny ImageNet's table of boxes, or of validation images, by tabs.
 
     Args:
-        content: bytes of the table of a class, or of that of validation images.
+        content: bytes of the table.
 
     Returns:
-        Annotations by the names of images; without a class labels are "".
+        Name of each image, and [class,] xmin, ymin, xmax, ymax.
+    """
+    for line in content.decode().splitlines():
+        name, *cells = line.split("\t")
+        yield name, cells
+
+
+def parse_tiny(cells: Sequence[str]) -> Annotation:
+    """Read the class and box of an image of Tiny ImageNet.
+
+    Args:
+        cells: see ``rows_of_tiny``; without a class the label is "".
 
     Example:
-        >>> parse_tiny_boxes(b"a.JPEG\\tn01\\t0\\t1\\t2\\t3")["a.JPEG"].objects
-        (('n01', (0.0, 1.0, 2.0, 3.0)),)
+        >>> parse_tiny(["n01", "0", "1", "2", "3"]).objects
+        [('n01', (0.0, 1.0, 2.0, 3.0))]
     """
-    annotations = {}
-    for line in content.decode().splitlines():
-        name, *rest = line.split("\t")
-        try:
-            annotation = Annotation((("".join(rest[:-4]), _box(rest[-4:])),))
-        except ValueError as fault:
-            annotation = Annotation(fault=str(fault))
-        annotations[name] = annotation
-    return annotations
+    return Annotation([("".join(cells[:-4]), _box(cells[-4:]))])
 
 
-def parse_coco(content: bytes) -> dict[str, Annotation]:
-    """Read COCO's JSON by the names of its images.
-
-    Groups of objects (iscrowd) are left out. The box of an object that states none is
-    the one around its polygons.
+def objects_of_coco(content: bytes) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Split COCO's JSON by images; groups of objects (iscrowd) are left out.
 
     Args:
         content: bytes of the file.
 
     Returns:
-        Annotations by ``file_name``.
+        ``file_name`` of each image; the image and its annotations, with labels.
 
     Raises:
         ValueError: if an id is that of two items or of none.
@@ -269,120 +248,118 @@ def parse_coco(content: bytes) -> dict[str, Annotation]:
         if key not in names:
             raise ValueError(f"an object is of the image {key}, which is not listed")
         if not item.get("iscrowd"):
-            of_image[key].append(item)
-    annotations = {}
+            label = labels.get(str(item["category_id"]), "")
+            of_image[key].append(item | {"label": label})
     for image in table["images"]:
-        objects = []
-        fault = ""
-        try:
-            for item in of_image[str(image["id"])]:
-                label = _label(labels[str(item["category_id"])])
-                objects.append((label, _coco_box(item)))
-        except ValueError as error:
-            fault = str(error)
-        size = _size(image.get("width"), image.get("height"))
-        objects = [] if fault else objects
-        annotations[image["file_name"]] = Annotation(tuple(objects), size, "", fault)
-    return annotations
+        yield image["file_name"], [image, *of_image[str(image["id"])]]
 
 
 def _by_id(items: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
     """Names by id, which must be of one item each."""
     names = {str(item["id"]): item[name] for item in items}
-    if not len(items) == len(names) == len(set(names.values())):
-        raise ValueError(f"two items of it have one id or one {name}")
+    if len(names) < len(items):
+        raise ValueError(f"two items of it with a {name} have one id")
     return names
 
 
-def _coco_box(item: Mapping[str, Any]) -> Box:
-    """The box of an object, or the one around its polygons."""
-    numbers = item.get("bbox")
-    polygons = item.get("segmentation")
-    if numbers and any(numbers):  # some tools write zeros for no box
-        x, y, width, height = _box(numbers)
-        return x, y, x + width, y + height
-    if not isinstance(polygons, list) or not polygons:
-        raise ValueError("an object has no bbox and no polygon")
-    points = [
-        list(zip(outline[::2], outline[1::2], strict=True)) for outline in polygons
-    ]
-    return _bounds([point for outline in points for point in outline])
+def parse_coco(items: Sequence[Mapping[str, Any]]) -> Annotation:
+    """Read the objects of an image of COCO.
+
+    The box of an object that states none is the one around its polygons.
+
+    Args:
+        items: the image and its annotations, see ``objects_of_coco``.
+
+    Raises:
+        ValueError: if an object has neither.
+    """
+    image, *annotations = items
+    objects = []
+    for item in annotations:
+        outlines = item.get("segmentation")
+        if any(item.get("bbox") or ()):  # some tools write zeros for no box
+            x, y, width, height = _box(item["bbox"])
+            box = (x, y, x + width, y + height)
+        elif outlines and isinstance(outlines, list):
+            points = [np.reshape(outline, (-1, 2)) for outline in outlines]
+            box = _bounds(np.concatenate(points))
+        else:
+            raise ValueError("an object has no bbox and no polygon")
+        objects.append((_label(item["label"]), box))
+    return Annotation(objects, _size(image.get("width"), image.get("height")))
 
 
-def parse_csv(content: bytes) -> dict[str, Annotation]:
-    """Read a table of objects: columns path and label, and the corners of a box.
+def head_of_csv(content: bytes) -> list[str]:
+    """Delimiter of a table, the most frequent in its first line, and its columns.
+
+    Args:
+        content: bytes of the file, UTF-8.
+
+    Returns:
+        The delimiter, then path, label, split, width, height and x0, y0, x1, y1 under
+        these names, whatever the table calls them.
+
+    Example:
+        >>> head_of_csv(b"filename;class;x1;y1;x2;y2")
+        [';', 'path', 'label', 'x0', 'y0', 'x1', 'y1']
+    """
+    head = content.partition(b"\n")[0].decode("utf-8-sig")
+    delimiter = max(",;\t", key=head.count)
+    columns = [name.strip(' "\r').lower() for name in head.split(delimiter)]
+    if "x2" in columns:
+        columns = [_COUNTED_FROM_ONE.get(name, name) for name in columns]
+    for column, other_names in _COLUMNS.items():
+        columns = [re.sub(rf"^({other_names})$", column, name) for name in columns]
+    return [delimiter, *columns]
+
+
+def rows_of_csv(content: bytes) -> Iterable[tuple[str, list[dict[str, str]]]]:
+    """Split a table of objects, a line each, by images.
 
     Args:
         content: bytes of the file, UTF-8, by commas, semicolons or tabs.
 
     Returns:
-        Annotations by path as the table has it.
+        Path of each image as the table has it, and its lines.
 
     Raises:
-        ValueError: if a column is missing or stands twice, or has numbers of a box
-            other than corners.
-
-    Example:
-        >>> parse_csv(b"path;label\\na.png;cat")["a.png"].objects
-        (('cat', None),)
+        ValueError: if a column stands twice, or has numbers of a box other than
+            corners.
     """
-    lines = content.decode("utf-8-sig").splitlines()
-    delimiter, head = _csv_head(lines[0])
-    columns = csv_columns(lines[0])
-    corners = [names for names in _CORNERS if set(names) <= set(head)]
-    strange = [name for name in head if _OF_BOX.fullmatch(name)]
-    if len(corners) > 1 or (strange and not corners):
+    delimiter, *columns = head_of_csv(content)
+    strange = [name for name in columns if columns.count(name) > 1]
+    strange += [name for name in {*columns} - {*_CORNERS} if _OF_BOX.fullmatch(name)]
+    if strange or len({*columns} & {*_CORNERS}) not in (0, 4):
         raise ValueError(
-            f"its columns {', '.join(strange)} are not the corners x0, y0, x1, y1"
+            f"its columns {', '.join(columns)} are not path, label and the corners x0, "
+            "y0, x1, y1, each once"
         )
-    annotations: dict[str, Annotation] = {}
-    for row in csv.DictReader(lines[1:], head, delimiter=delimiter, restval=""):
-        cells = {column: row[name].strip() for column, name in columns.items()}
-        numbers = [row[side].strip() for side in (corners or [()])[0]]
-        earlier = annotations.get(cells["path"], Annotation())
-        if not earlier.fault:
-            annotations[cells["path"]] = _with_row(earlier, cells, numbers)
-    return annotations
+    table = pd.read_csv(
+        io.BytesIO(content),
+        sep=delimiter,
+        names=columns,
+        header=0,
+        index_col=False,
+        dtype=str,
+        keep_default_na=False,
+        encoding="utf-8-sig",
+    )
+    rows = defaultdict(list)
+    for row in table.fillna("").to_dict("records"):
+        rows[row["path"].strip()].append(row)
+    return rows.items()
 
 
-def csv_columns(line: str) -> dict[str, str]:
-    """Names that the first line of a table has for path, label, split, width, height.
+def parse_csv(rows: Sequence[Mapping[str, str]]) -> Annotation:
+    """Read the lines of an image of a table of objects.
 
     Args:
-        line: the first line of a CSV.
-
-    Raises:
-        ValueError: if two of its columns may be one of these.
-
-    Example:
-        >>> csv_columns("filename;class;xmin")
-        {'path': 'filename', 'label': 'class'}
+        rows: see ``rows_of_csv``.
     """
-    _, head = _csv_head(line)
-    columns = {}
-    for column, names in _COLUMNS.items():
-        present = [name for name in names if name in head]
-        if len(present) > 1:
-            raise ValueError(f"its columns {' and '.join(present)} may be the {column}")
-        if present:
-            columns[column] = present[0]
-    return columns
-
-
-def _csv_head(line: str) -> tuple[str, list[str]]:
-    """Delimiter of a table, the most frequent in its first line; names of columns."""
-    delimiter = max(",;\t", key=line.count)
-    return delimiter, [name.strip(' "').lower() for name in line.split(delimiter)]
-
-
-def _with_row(
-    earlier: Annotation, cells: Mapping[str, str], numbers: Sequence[str]
-) -> Annotation:
-    """The annotation of an image with the object of a further line."""
-    try:
-        box = _box(numbers) if any(numbers) else None
-        objects = (*earlier.objects, (_label(cells["label"]), box))
-        size = _size(cells.get("width"), cells.get("height"))
-    except ValueError as fault:
-        return Annotation(fault=str(fault))
-    return Annotation(objects, size, cells.get("split", ""))
+    objects = []
+    for row in rows:
+        numbers = [row[side] for side in _CORNERS if row.get(side, "").strip()]
+        box = _box(numbers) if numbers else None
+        objects.append((_label(row["label"]), box))
+    size = _size(row.get("width"), row.get("height"))
+    return Annotation(objects, size, row.get("split", ""))

@@ -11,10 +11,10 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from tqdm.contrib.concurrent import thread_map
 
-from helpers.data.annotations import IN_SHARES, Annotation, Record
+from helpers.data.annotations import IN_SHARES, Record
 from helpers.data.sources import Source
 
 # Pillow's names of the formats that are opened; to open some others, such as
@@ -36,9 +36,9 @@ class Decoded(NamedTuple):
     boxes: list[SquareBox]  # half-open x0, y0, x1, y1 in pixels of the square
     width: int  # as stored, pixels
     height: int
-    digest: str  # of the file's bytes, and of whether the image was turned
+    digest: str  # of the file's bytes
     faults: list[Problem]
-    reaches_out: bool = False  # whether a tenth of a box or more lies outside
+    is_strange: bool = False  # whether a box may have another unit or order
 
 
 def decode_image(
@@ -52,7 +52,7 @@ def decode_image(
 
     Args:
         source: the files.
-        record: the image and its annotation.
+        record: the image and its boxes.
         size: side of the square in pixels.
         always_upright: whether an image without boxes is turned as well.
 
@@ -64,20 +64,20 @@ def decode_image(
         MemoryError: if memory runs out.
     """
     digest = ""
-    annotation = record.annotation or Annotation()
     try:
         content = record.content or source.read(record.name)
-        digest = _content_digest(content)
+        digest = blake2b(content, digest_size=8).hexdigest()
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         image.load()
-        _check_depth(image)
-        oriented, faults = _as_annotated(image, annotation, always_upright)
-        # The digest enters the fingerprint of the data, to which runs belong. It
-        # stays for images that earlier versions turned, too: those whose stated size is
-        # that of the turned image and not that of the stored one.
-        was_turned_before = annotation.size == oriented.size != image.size
-        if oriented is not image and not was_turned_before:
-            digest = _content_digest(content + b"as shown")
+        # Grey values of unknown range: converted to 8 bits they would be white.
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            raise ValueError(
+                f"grey values of mode {image.mode} are not of 8 bits; save them as an "
+                "image of 8 bits"
+            )
+        oriented = image
+        if record.boxes or always_upright:
+            oriented = _as_annotated(image, record.size)
         square = _to_rgb(oriented).resize((size, size), Image.Resampling.BILINEAR)
         pixels = np.asarray(square).transpose(2, 0, 1)
     except Exception as fault:
@@ -88,9 +88,11 @@ def decode_image(
             raise
         problem = ("unreadable_image", _without_address(fault))
         return Decoded(record, None, [], 0, 0, digest, [problem])
-    boxes, problems, reaches_out = square_boxes(annotation, oriented.size, size)
-    faults += problems
-    return Decoded(record, pixels, boxes, *image.size, digest, faults, reaches_out)
+    boxes, faults, is_strange = square_boxes(record, oriented.size, size)
+    if record.size not in (None, IN_SHARES, image.size, oriented.size):
+        detail = "stored {}x{}, annotated {}x{}".format(*image.size, *record.size)
+        faults.append(("size_differs_from_annotation", detail))
+    return Decoded(record, pixels, boxes, *image.size, digest, faults, is_strange)
 
 
 def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
@@ -115,10 +117,6 @@ def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Dec
     )
 
 
-def _content_digest(content: bytes) -> str:
-    return blake2b(content, digest_size=8).hexdigest()
-
-
 def _without_address(fault: Exception) -> str:
     """The message of a fault without addresses in memory, which differ at each run."""
     if isinstance(fault, UnidentifiedImageError):
@@ -127,46 +125,13 @@ def _without_address(fault: Exception) -> str:
     return re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", text)
 
 
-def _check_depth(image: Image.Image) -> None:
-    """Refuse grey values of unknown range: converted to 8 bits they would be white."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        raise ValueError(
-            f"grey values of mode {image.mode} are not of 8 bits; save them as an "
-            "image of 8 bits"
-        )
-
-
-def _as_annotated(
-    image: Image.Image, annotation: Annotation, always_upright: bool
-) -> tuple[Image.Image, list[Problem]]:
-    """Turn an image as its boxes refer to it; a problem if the stated size is another.
-
-    Args:
-        image: as stored.
-        annotation: with boxes and perhaps the size of the image that they refer to.
-        always_upright: whether an image without boxes is turned as well.
-    """
-    if not annotation.boxes and not always_upright:
-        return image, []
-    upright = _turned_upright(image)
-    # Boxes that are shares of the image, of stated size (1, 1), refer to it as shown.
-    if annotation.size in (None, IN_SHARES, upright.size):
-        return upright, []
-    if annotation.size == image.size:
-        return image, []
-    width, height = annotation.size
-    detail = f"stored {image.width}x{image.height}, annotated {width}x{height}"
-    return upright, [("size_differs_from_annotation", detail)]
-
-
-def _turned_upright(image: Image.Image) -> Image.Image:
-    """The image turned by its EXIF orientation; unchanged without a readable one."""
+def _as_annotated(image: Image.Image, stated: tuple[int, int] | None) -> Image.Image:
+    """Turn an image upright, unless its boxes are stated to refer to it as stored."""
     try:
-        if image.getexif().get(ExifTags.Base.Orientation) not in range(2, 9):
-            return image
-        return ImageOps.exif_transpose(image)
+        upright = ImageOps.exif_transpose(image)
     except Exception:  # damaged tags raise exceptions of nearly every kind
         return image
+    return image if stated == image.size != upright.size else upright
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -179,44 +144,42 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def square_boxes(
-    annotation: Annotation, image_size: tuple[int, int], size: int
+    record: Record, image_size: tuple[int, int], size: int
 ) -> tuple[list[SquareBox], list[Problem], bool]:
     """Clip boxes to the image, scale them to the square, and truncate to integers.
 
     Args:
-        annotation: the boxes, in pixels of the size that it states, else of the image.
+        record: the boxes, in pixels of the size that it states, else of the image.
         image_size: width and height of the image, pixels.
         size: side of the square, pixels.
 
     Returns:
         The usable boxes, half-open; a problem for each box that is clipped, lies
         outside of the image, or has no area before or after scaling; and whether a
-        tenth of the area of a box, or more, lies outside of the image.
+        tenth of the area of a box, or more, lies outside of the image, or all of it in
+        the image's first pixel.
     """
-    sides = np.array(annotation.size or image_size)  # width, height
+    sides = np.array(record.size or image_size)  # width, height
     usable = []
     problems = []
-    reaches_out = False
-    for box in annotation.boxes:
+    is_strange = False
+    for box in record.boxes:
         corners = np.reshape(box, (2, 2))  # upper left and lower right, x and y each
         clipped = corners.clip(0, sides)
-        scaled = (clipped * size / sides).astype(int)
+        square = (clipped * size / sides).astype(int)
         if _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(corners):
-            reaches_out = True
-        if not _area(corners):
-            problems.append(("box_without_area", str(box)))
-        elif not _area(clipped):
+            is_strange = True
+        if record.size != IN_SHARES and max(box) <= 1:
+            is_strange = True
+        if _area(corners) and not _area(clipped):
             problems.append(("box_outside_dropped", str(box)))
+        elif not _area(square):
+            problems.append(("box_without_area", str(box)))
         else:
+            usable.append(tuple(square.ravel().tolist()))
             if (clipped != corners).any():
                 problems.append(("box_outside_clipped", str(box)))
-            square_box = tuple(scaled.ravel().tolist())
-            if _area(scaled):
-                usable.append(square_box)
-            else:
-                detail = f"{box}, in the square {square_box}"
-                problems.append(("box_without_area", detail))
-    return usable, problems, reaches_out
+    return usable, problems, is_strange
 
 
 def _area(corners: np.ndarray) -> float:
@@ -226,7 +189,7 @@ def _area(corners: np.ndarray) -> float:
 
 
 def check_boxes(decoded: Sequence[Decoded]) -> None:
-    """Refuse boxes of which many lie outside of their images, or have no area.
+    """Refuse boxes of which many lie outside of their images, or none has an area.
 
     That happens if corners are read as width and height, if boxes are shares of the
     image, or if they are of images that were made smaller since.
@@ -239,25 +202,14 @@ def check_boxes(decoded: Sequence[Decoded]) -> None:
             pixel, or if no box can be used.
     """
     annotated = [image for image in decoded if image.record.boxes]
-    outside = [image for image in annotated if image.reaches_out]
-    in_shares = [
-        image
-        for image in annotated
-        if image.record.annotation.size != IN_SHARES
-        and max(map(max, image.record.boxes)) <= 1
-    ]
-    usable = [image for image in annotated if image.boxes]
-    unusable = [] if usable else annotated
-    for images, words in (
-        (in_shares, "are in one pixel"),
-        (outside, "reach out of it"),
-        (unusable, "cannot be used"),
-    ):
-        if len(images) > _MANY_IMAGES * len(annotated):
-            record = images[0].record
-            raise ValueError(
-                f"of {len(annotated):,} images with boxes {len(images):,} have some "
-                f"that {words}, such as {record.name} {record.boxes[0]}: are they "
-                "shares, of pictures of another size, or corners in place of width and "
-                "height? See docs/images.md"
-            )
+    strange = [image for image in annotated if image.is_strange]
+    if not any(image.boxes for image in annotated):
+        strange = annotated
+    if len(strange) > _MANY_IMAGES * len(annotated):
+        record = strange[0].record
+        raise ValueError(
+            f"of {len(annotated):,} images with boxes {len(strange):,} have some that "
+            f"reach out, lie in one pixel or have no area, such as {record.name} "
+            f"{record.boxes[0]}: are they shares, of pictures of another size, or "
+            "corners in place of width and height? See docs/images.md"
+        )

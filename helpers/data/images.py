@@ -1,7 +1,6 @@
 """The images of a study: chosen from a source, decoded once to squares, and kept."""
 
 import io
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,9 +24,10 @@ from helpers.data.selection import SYNTHETIC, Choice, pixel_digest, select
 from helpers.files import (
     LABELS,
     MANIFEST,
-    DamagedFileError,
     complete_or_absent,
+    file_digest,
     from_root,
+    json_digest,
     read_arrays,
     read_json,
     read_tensors,
@@ -37,12 +37,11 @@ from helpers.files import (
 )
 
 # Raised when the meaning of what is kept changes: older files are then never used.
-_FORMAT = 6
+_FORMAT = 7
 SPLITS = ("train", "test")
 _SCENES = 60  # rendered training images of a class, where no number is asked for
 _TENSORS = ("images", "labels", "boxes")
 _TABLES = ("index", "faults", "classes")
-_TEXTS = ("layout", "boxes_from")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ class StudyData:
     faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
     classes: pd.DataFrame  # label, class_id, class_name, train_images, test_images
     layout: str  # as which the source was read
-    boxes_from: str = ""  # which files say where the boxes are
 
     @cached_property
     def fingerprint(self) -> str:
@@ -147,18 +145,23 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
             f"data_source {choice.data_source!r} needs data_path: the folder or .zip "
             "that holds the images"
         )
-    cache = cache_dir / _cache_name(choice)
+    path = from_root(choice.data_path)
+    # Class folders to scan; an empty sequence scans all.
+    classes = choice.class_ids if choice.data_source in layouts.BY_FOLDER else ()
+    # The cache is named by a digest of all that it depends on.
+    if choice.data_source == SYNTHETIC:
+        stamp = file_digest(Path(synthetic.__file__))
+    else:
+        stamp = sources.stamp_of_source(path, classes)
+    decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
+    cache = cache_dir / f"images-{json_digest(decisive)}.safetensors"
     tensors = read_tensors(cache)
     if tensors is not None:
         return _from_tensors(tensors)
     if choice.data_source == SYNTHETIC:
         listing, decoded = _rendered(choice)
     else:
-        source = sources.open_source(
-            from_root(choice.data_path),
-            cache_dir / "unpacked",
-            _classes_to_scan(choice),
-        )
+        source = sources.open_source(path, cache_dir / "unpacked", classes)
         listing = layouts.scan(source, choice.data_source, choice.class_ids)
         decoded = decode_all(source, listing.records, choice.image_size)
     data = _study_data(listing, decoded, choice)
@@ -166,34 +169,15 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
     return data
 
 
-def _classes_to_scan(choice: Choice) -> Sequence[str]:
-    """Class folders to scan; an empty sequence scans all."""
-    return choice.class_ids if choice.data_source in layouts.BY_FOLDER else ()
-
-
-def _cache_name(choice: Choice) -> str:
-    """Name of the file of decoded images: a digest of all that they depend on."""
-    if choice.data_source == SYNTHETIC:  # another name when the renderer changes
-        stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
-    else:
-        path = from_root(choice.data_path)
-        stamp = sources.stamp_of_source(path, _classes_to_scan(choice))
-    decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
-    key = json.dumps(decisive, sort_keys=True).encode()
-    return f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
-
-
 def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
     """The synthetic scenes in the form of decoded images."""
-    class_ids = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES]
-    unknown = sorted(set(choice.class_ids) - set(class_ids))
+    names = {f"{SYNTHETIC}_{name}": name for name in synthetic.CLASS_NAMES}
+    unknown = sorted(set(choice.class_ids) - set(names))
     if unknown:
         raise ValueError(
             f"class_ids holds {', '.join(unknown)}; the synthetic classes are "
-            f"{', '.join(class_ids)}"
+            f"{', '.join(names)}"
         )
-    names = dict(zip(class_ids, synthetic.CLASS_NAMES, strict=True))
-    asked = list(choice.class_ids) or class_ids
     counts = {
         "train": choice.images_per_class or _SCENES,
         "test": choice.test_images_per_class,
@@ -202,16 +186,17 @@ def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
     size = choice.image_size
     for split, count in counts.items():
         pixels, labels, boxes = synthetic.scenes(
-            len(class_ids), count, size, choice.data_seed, split
+            len(names), count, size, choice.data_seed, split
         )
         for number, image in enumerate(pixels):
-            class_id = class_ids[labels[number]]
+            class_id = list(names)[labels[number]]
             number_in_class = number % count  # scenes come class by class
             name = f"{split}/{class_id}/{number_in_class:05d}"
             record = Record(name, class_id, split)
             box = tuple(boxes[number, 0].tolist())
             digest = pixel_digest(image)
             decoded.append(Decoded(record, image, [box], size, size, digest, []))
+    asked = list(choice.class_ids or names)
     return Listing(SYNTHETIC, asked, names, records=[], faults=[]), decoded
 
 
@@ -232,31 +217,28 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
             f"{is_shared.sum()} images of the further source are the study's own, "
             f"first {name}; name other classes"
         )
+    count = len(first.classes)
     classes = pd.concat([first.classes, further.classes], ignore_index=True)
-    classes["label"] = classes.index
-    by_id = classes.set_index("class_id")
-    classes["class_name"] = class_names(classes["class_id"], by_id["class_name"])
-    index = pd.concat([first.index, further.index], ignore_index=True)
-    index["label"] = index["class_id"].map(by_id["label"])
+    labels = further.index["label"] + count
+    index = pd.concat([first.index, further.index.assign(label=labels)])
     # stable, and training before test images
     index = index.sort_values("split", ascending=False, kind="stable")
+    sets = {}
+    for split in SPLITS:
+        one = getattr(first, split)
+        other = getattr(further, split)
+        sets[split] = ImageSet(
+            torch.cat([one.images, other.images]),
+            torch.cat([one.labels, other.labels + count]),
+            pad_sequence([*one.boxes, *other.boxes], batch_first=True),
+            one.names + other.names,
+        )
     return StudyData(
-        _joined_sets(first.train, further.train, len(first.classes)),
-        _joined_sets(first.test, further.test, len(first.classes)),
-        index.reset_index(drop=True),
-        pd.concat([first.faults, further.faults], ignore_index=True),
-        classes,
+        **sets,
+        index=index.reset_index(drop=True),
+        faults=pd.concat([first.faults, further.faults], ignore_index=True),
+        classes=classes.assign(label=classes.index),
         layout=first.layout,
-    )
-
-
-def _joined_sets(first: ImageSet, further: ImageSet, classes: int) -> ImageSet:
-    """Images of two sets; labels of the further one begin at a number of classes."""
-    return ImageSet(
-        torch.cat([first.images, further.images]),
-        torch.cat([first.labels, further.labels + classes]),
-        pad_sequence([*first.boxes, *further.boxes], batch_first=True),
-        first.names + further.names,
     )
 
 
@@ -272,55 +254,40 @@ def _study_data(
     check_boxes(decoded)
     # select appends the images that it leaves out to these faults
     chosen = select(listing.classes, decoded, needs_boxes, listing.faults, choice)
-    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
-    faults = faults[["class_id", "split", "name", "fault", "detail"]]
-    for split in SPLITS:
-        if not chosen[split]:
+    for split, images in chosen.items():
+        if not images:
             with_box = " with a box" if needs_boxes and split == "train" else ""
+            sentences = sentences_of_faults(listing.faults)
             raise ValueError(
                 f"no {split} image{with_box} is left in {choice.data_path}, of "
-                f"{len(decoded)} listed; faults: {_in_words(faults)}; put usable "
-                f"images there, or change {choice}"
+                f"{len(decoded)} listed; faults: {'; '.join(sentences) or 'none'}; put "
+                f"usable images there, or change {choice}"
             )
-    index = pd.DataFrame(
-        [
-            (image.record.name, image.record.class_id, split, image.digest)
-            for split in SPLITS
-            for image in chosen[split]
-        ],
-        columns=["name", "class_id", "split", "digest"],
-    )
+    rows = [
+        (image.record.name, image.record.class_id, split, image.digest)
+        for split, images in chosen.items()
+        for image in images
+    ]
+    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
     # Labels follow the listed classes: select returns images class by class, and
     # factorize numbers classes as they appear.
     index["label"], class_ids = pd.factorize(index["class_id"])
-    classes = pd.DataFrame(
-        {
-            "label": range(len(class_ids)),
-            "class_id": class_ids,
-            "class_name": class_names(class_ids, listing.names),
-        }
-    )
+    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids})
+    classes["class_name"] = class_names(class_ids, listing.names)
     counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
     labels = index.groupby("split")["label"]
-    # Room for a box even if no test image has one: B is 0 only without boxes.
-    least_boxes = 1 if needs_boxes else 0
     sets = {
-        split: image_set(chosen[split], labels.get_group(split).to_numpy(), least_boxes)
-        for split in SPLITS
+        split: image_set(images, labels.get_group(split))
+        for split, images in chosen.items()
     }
+    faults = pd.DataFrame(listing.faults, columns=sources.Fault._fields)
     return StudyData(
-        train=sets["train"],
-        test=sets["test"],
+        **sets,
         index=index,
-        faults=faults,
+        faults=faults[["class_id", "split", "name", "fault", "detail"]],
         classes=classes.join(counts.add_suffix("_images"), on="class_id"),
         layout=listing.layout,
-        boxes_from=listing.boxes_from,
     )
-
-
-def _in_words(faults: pd.DataFrame) -> str:
-    return "; ".join(sentences_of_faults(faults.itertuples())) or "none"
 
 
 def sentences_of_faults(faults: Iterable[sources.Fault]) -> list[str]:
@@ -344,26 +311,20 @@ def sentences_of_faults(faults: Iterable[sources.Fault]) -> list[str]:
     return sentences
 
 
-def image_set(
-    images: Sequence[Decoded], labels: ArrayLike, least_boxes: int = 0
-) -> ImageSet:
+def image_set(images: Sequence[Decoded], labels: ArrayLike) -> ImageSet:
     """Stack decoded images, with their labels and boxes.
 
     Args:
         images: decoded, with pixels.
         labels: (N,) class numbers.
-        least_boxes: boxes per image for which there is room even if no image has as
-            many.
     """
-    most = max([least_boxes, *(len(image.boxes) for image in images)])
-    boxes = np.zeros((len(images), most, 4), dtype=np.int16)
-    for row, image in zip(boxes, images, strict=True):
-        row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
-    pixels = np.stack([image.pixels for image in images])
+    boxes = [
+        torch.tensor(image.boxes, dtype=torch.int16).reshape(-1, 4) for image in images
+    ]
     return ImageSet(
-        torch.from_numpy(pixels),
-        torch.tensor(labels),
-        torch.from_numpy(boxes),
+        torch.from_numpy(np.stack([image.pixels for image in images])),
+        torch.tensor(np.asarray(labels)),
+        pad_sequence(boxes, batch_first=True),
         tuple(image.record.name for image in images),
     )
 
@@ -396,7 +357,7 @@ def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]
 def _to_tensors(data: StudyData) -> dict[str, Tensor]:
     """All data as tensors; tables are the bytes of parquet files."""
     contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
-    contents |= {name: getattr(data, name).encode() for name in _TEXTS}
+    contents["layout"] = data.layout.encode()
     tensors = {
         name: torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
         for name, content in contents.items()
@@ -409,19 +370,17 @@ def _to_tensors(data: StudyData) -> dict[str, Tensor]:
 
 def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
     """The inverse of ``_to_tensors``."""
-    contents = {
-        name: tensors[name].numpy().tobytes()
-        for name in (*_TABLES, *_TEXTS)
-        if name in tensors  # records of earlier versions lack boxes_from
+    tables = {
+        name: pd.read_parquet(io.BytesIO(tensors[name].numpy().tobytes()))
+        for name in _TABLES
     }
-    tables = {name: pd.read_parquet(io.BytesIO(contents[name])) for name in _TABLES}
-    texts = {name: contents[name].decode() for name in _TEXTS if name in contents}
     names_by_split = tables["index"].groupby("split")["name"].apply(tuple)
     sets = {}
     for split in SPLITS:
         of_split = [tensors[f"{split}_{name}"] for name in _TENSORS]
         sets[split] = ImageSet(*of_split, names_by_split[split])
-    return StudyData(train=sets["train"], test=sets["test"], **tables, **texts)
+    layout = tensors["layout"].numpy().tobytes().decode()
+    return StudyData(**sets, **tables, layout=layout)
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
@@ -440,21 +399,11 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
         class_id = data.classes["class_id"].item()
         raise ValueError(
             f"only the class {class_id} is left, and a classifier needs 2; faults: "
-            f"{_in_words(data.faults)}"
+            f"{'; '.join(sentences_of_faults(data.faults.itertuples())) or 'none'}"
         )
     manifest = {
         "fingerprint": data.fingerprint,
-        "images": {
-            "classes": len(data.classes),
-            "train": len(data.train),
-            "test": len(data.test),
-        },
-        "layout": data.layout,
-        "has_boxes": data.train.has_boxes,
-        "parameters": {
-            name: value if isinstance(value, str | int) else list(value)
-            for name, value in parameters.items()
-        },
+        "parameters": parameters,
     }
     write_labels(work / LABELS, data)
     write_json(work / MANIFEST, manifest)
@@ -491,21 +440,16 @@ def without_pixels(path: Path) -> StudyData:
     Raises:
         ValueError: if the file is damaged; the message says what to do.
     """
-    try:
-        tensors = {
-            name: torch.from_numpy(array) for name, array in read_arrays(path).items()
-        }
-        size = int(tensors["size"])
-        for split in SPLITS:
-            shape = (len(tensors[f"{split}_labels"]), 3, size, size)
-            tensors[f"{split}_images"] = torch.empty(
-                shape, dtype=torch.uint8, device="meta"
-            )
-        return _from_tensors(tensors)
-    except DamagedFileError:
-        raise
-    except (ValueError, KeyError, RuntimeError) as fault:
-        raise DamagedFileError(path, str(fault)) from fault
+    tensors = {
+        name: torch.from_numpy(array) for name, array in read_arrays(path).items()
+    }
+    size = int(tensors["size"])
+    for split in SPLITS:
+        shape = (len(tensors[f"{split}_labels"]), 3, size, size)
+        tensors[f"{split}_images"] = torch.empty(
+            shape, dtype=torch.uint8, device="meta"
+        )
+    return _from_tensors(tensors)
 
 
 def images_of_study(work: Path) -> StudyData:

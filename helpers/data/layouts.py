@@ -6,39 +6,46 @@ docs/images.md shows them. What differs from a layout is refused or counted.
 import json
 import posixpath
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from defusedxml.ElementTree import ParseError
 
 from helpers.data.annotations import (
     Annotation,
     Record,
-    csv_columns,
+    head_of_csv,
+    objects_of_coco,
     of_largest,
     parse_coco,
     parse_csv,
     parse_labelme,
-    parse_tiny_boxes,
+    parse_tiny,
     parse_voc,
     parse_yolo,
+    rows_of_csv,
+    rows_of_tiny,
 )
-from helpers.data.sources import Fault, Source, to_nfc
+from helpers.data.sources import Fault, Source, split_of, to_nfc
 
 RECOGNISED = "auto"  # in place of a layout: the one that the files have
-NOT_READ = "not_read"  # the kind of a fault: files that were not read
 MALFORMED = "malformed_annotation"
 _COCO = {"images", "annotations", "categories"}
 # What damaged and other files raise.
-_FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
-# Words that make a folder a split; "seg_train" and "test2017" have one.
-_SPLIT = re.compile(
-    r"(?<![a-z])(train|training|trainval|val|valid|validation|test|testing)(?![a-z])",
-    re.IGNORECASE,
+_FAULTS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    ParseError,
+    yaml.YAMLError,
 )
 # Folders between which images and their annotations are divided: never classes, and
 # equal where an annotation is looked up by the path of its image.
@@ -55,34 +62,21 @@ _HARMLESS = re.compile(
     r"[^/]+\.(md|rst|pdf|html?|py|ipynb|sh|bib|log|cache))",
     re.IGNORECASE,
 )
-_REASONS = {
-    ".txt": "no labels of an image; lists of splits are not read",
-    ".zip": "unpack archives",
-    ".tar": "unpack archives",
-    ".gz": "unpack archives",
-    ".heic": "save them as JPEG or PNG",
-    ".avif": "save them as JPEG or PNG",
-    ".dcm": "save them as JPEG or PNG",
-}
 _MOST_MALFORMED = 0.5  # share of annotations; a source with more is refused
 _FEWEST_ANNOTATED = 0.5  # share of images; with fewer, folders may be the classes
 # train/<class>/images/<file> and val/images/<file>. Some copies have validation images
 # sorted into classes: val/<class>/images/<file>, or val/<class>/<file>.
 _TINY = re.compile(
-    r"(?P<top>(?:.*/)?)"
-    r"(?:train/(?P<train>[^/]+)/images|val/images"
-    r"|val/(?P<val>[^/]+)(?:/images)?)/(?P<file>[^/]+)"
-)
-_TINY_TABLE = re.compile(
-    r"(.*/)?(val/val_annotations|train/(?P<class>[^/]+)/(?P=class)_boxes)\.txt"
+    r"(?:.*/)?(?:train/(?P<train>[^/]+)/images|val/images"
+    r"|val/(?P<val>[^/]+)(?:/images)?)/(?P<stem>[^/]+)\.[^/.]+"
 )
 # Data/CLS-LOC/train/<class>/<file> and val/<file>, or sorted: val/<class>/<file>.
 _ILSVRC = re.compile(
-    r"(?P<top>(?:.*/)?ILSVRC)/Data/CLS-LOC/"
-    r"(?:train/(?P<train>[^/]+)|val(?:/(?P<val>[^/]+))?)/(?P<file>[^/]+)"
+    r"(?:.*/)?ILSVRC/Data/CLS-LOC/"
+    r"(?:train/(?P<train>[^/]+)|val(?:/(?P<val>[^/]+))?)/(?P<stem>[^/]+)\.[^/.]+"
 )
 # CIFAR-10: data_batch_1, test_batch; CIFAR-100: train, test; as rows or as pickles.
-_CIFAR = re.compile(
+_CIFAR = (
     r"(?P<top>(?:.*/)?)"
     r"(?:(?P<of_10>data|test)_batch(?:_\d)?|(?P<of_100>train|test))(?P<binary>\.bin)?"
 )
@@ -96,109 +90,53 @@ class Listing(NamedTuple):
     names: Mapping[str, str]  # readable names by class id
     records: list[Record]
     faults: list[Fault]
-    boxes_from: str = ""  # the files of annotations in words; "" without boxes
 
 
 Items = Iterator[Record | Fault]
 
 
-def split_of(path: str) -> str:
-    """Find the split that a path names: "train", "test" (also for val), or "".
-
-    Args:
-        path: of a folder or file.
-
-    Example:
-        >>> split_of("seg_train/valley"), split_of("images/val2017"), split_of("dev")
-        ('train', 'test', '')
-    """
-    words = [word.lower() for word in _SPLIT.findall(path)]
-    if not words:
-        return ""
-    return "train" if words[-1].startswith("train") else "test"
-
-
 # --- a folder per class ---
 
 
-def read_class_folders(source: Source) -> Items:
-    """Read a folder per class, at the top or in folders of splits.
+def read_class_folders(source: Source, files: Sequence[str]) -> Items:
+    """Read a folder per class, below the same folder or in folders of splits.
 
     Args:
         source: the files.
+        files: the images.
 
     Raises:
-        ValueError: if folders are neither classes alone nor splits alone.
+        ValueError: if an image lies deeper, in a split itself, in a folder that is no
+            class by its name, or twice.
     """
-    top, folders = _folders(source.images, "")
-    splits = [name for name in folders if split_of(name)]
-    if splits and len(splits) == len(folders):
-        for name, images in folders.items():
-            below, classes = _folders(images, f"{top}{name}/")
-            if not classes:
-                raise ValueError(
-                    f"{below} holds images and no folder of a class, such as "
-                    f"{images[0]}; sort images by their class into {below}CLASS/"
-                )
-            yield from _of_classes(below, classes, split_of(name))
-        return
-    is_class = len(splits) == 1 and _is_flat(top + splits[0], folders[splits[0]])
-    if splits and not is_class:
-        others = sorted(set(folders) - set(splits))
+    folders = {path: posixpath.dirname(path).removesuffix("/images") for path in files}
+    parents = [posixpath.dirname(folder) for folder in folders.values()]
+    top = posixpath.commonpath(parents or [""])
+    below = {
+        path: folder.removeprefix(top).strip("/").split("/")
+        for path, folder in folders.items()
+    }
+    names = {first for first, *_ in below.values()} - {""}
+    has_splits = all(map(split_of, names))
+    stems = {posixpath.splitext(path)[0] for path in below}
+    if len(below) > 1 and 2 * len(stems) <= len(below):
         raise ValueError(
-            f"{', '.join(others[:3])} beside the splits {', '.join(splits[:3])}: call "
-            "all splits train, val or test, and move other folders away"
+            f"each image is there twice, such as {' and '.join(files[:2])}: "
+            "move masks or copies away"
         )
-    yield from _of_classes(top, folders, "train")
-
-
-def _folders(images: Iterable[str], top: str) -> tuple[str, dict[str, list[str]]]:
-    """Go down to the first folder that holds several, and group images by these."""
-    folders: dict[str, list[str]] = defaultdict(list)
-    loose = False
-    for path in images:
-        folder, slash, _ = path.removeprefix(top).partition("/")
-        if slash:
-            folders[folder].append(path)
-        loose = loose or not slash
-    if len(folders) != 1 or loose:
-        return top, folders
-    ((name, below),) = folders.items()
-    deeper, inner = _folders(below, f"{top}{name}/")
-    # A single folder of images is a class, alone or in its split.
-    return (deeper, inner) if inner else (top, folders)
-
-
-def _is_flat(folder: str, images: Sequence[str]) -> bool:
-    """Whether images lie in a folder itself, or all in its folder ``images``."""
-    parents = {posixpath.dirname(path) for path in images}
-    return parents in ({folder}, {f"{folder}/images"})
-
-
-def _of_classes(top: str, folders: Mapping[str, Sequence[str]], split: str) -> Items:
-    for name, images in folders.items():
-        folder = f"{top}{name}"
-        if len(folders) > 1 and _SIDES.fullmatch(name):
-            raise ValueError(f"{folder} is no class by its name, and has no annotation")
-        if not _is_flat(folder, images):
-            deepest = max(images, key=lambda path: path.count("/"))
+    for path, (first, *deeper) in below.items():
+        classes = deeper if has_splits else [first, *deeper]
+        mask = _MASK.fullmatch(posixpath.splitext(path)[0])
+        if len(classes) != 1 or _SIDES.fullmatch(*classes):
             raise ValueError(
-                f"{folder} holds folders ({deepest}): images of a class lie in its "
-                "folder itself; call folders of splits train, val or test, or give the "
-                "folder of classes as the path"
+                f"{path} is not in the folder of a class, CLASS or SPLIT/CLASS, where "
+                "all splits are called train, val or test; there are "
+                f"{', '.join(sorted(names)[:5])}"
             )
-        stems = {posixpath.splitext(path)[0] for path in images}
-        if len(images) > 1 and 2 * len(stems) <= len(images):
-            raise ValueError(
-                f"{folder} holds each image twice, such as {images[0]} and "
-                f"{images[1]}: move masks or copies away"
-            )
-        for path in images:
-            match = _MASK.fullmatch(posixpath.splitext(path)[0])
-            if match and match[1] in stems:
-                yield Fault(path, "mask_not_read", "a mask of another image", name)
-            else:
-                yield Record(path, name, split)
+        if mask and mask[1] in stems:
+            yield Fault(path, "mask_not_read", "a mask of another image", *classes)
+        elif first:
+            yield Record(path, *classes, split_of(first) if has_splits else "train")
 
 
 # --- annotations that name the classes ---
@@ -228,14 +166,10 @@ class _Images:
     def named(self, table: str, name: str) -> str:
         """The one image, of the split of a table, whose path ends as it says; or ""."""
         name = to_nfc(name).removeprefix("./")
-        paths = self.names.get(posixpath.basename(name), [])
-        exact = posixpath.normpath(posixpath.join(posixpath.dirname(table), name))
-        if exact in paths:
-            return exact
         split = self.split(table)
         ends = [
             path
-            for path in paths
+            for path in self.names.get(posixpath.basename(name), [])
             if f"/{to_nfc(path)}".endswith(f"/{name}")
             and (not split or self.split(posixpath.dirname(path)) in ("", split))
         ]
@@ -243,18 +177,16 @@ class _Images:
 
     def record(self, path: str, annotation: Annotation, file: str) -> Record | Fault:
         """The image at a path, with the class of its largest box."""
-        stated = annotation.split
-        if stated and not split_of(stated):
-            fault = f"its split {stated!r} is none of train, val and test"
-            annotation = Annotation(fault=fault)
-        if annotation.fault:
-            return Fault(path, MALFORMED, f"{file}: {annotation.fault}")
-        label, of_label = of_largest(annotation)
-        if not label:
+        if not annotation.objects:
             return Fault(path, "no_object_in_annotation", file)
-        split = split_of(stated) or self.split(posixpath.dirname(path))
-        split = split or self.split(file) or "train"
-        return Record(path, label, split, of_label)
+        split = split_of(annotation.split)
+        if annotation.split and not split:
+            raise ValueError(
+                f"its split {annotation.split!r} is none of train, val and test"
+            )
+        split = split or self.split(posixpath.dirname(path)) or self.split(file)
+        label, boxes = of_largest(annotation)
+        return Record(path, label, split or "train", boxes, annotation.size)
 
 
 def _place(path: str) -> tuple[str, ...]:
@@ -264,186 +196,140 @@ def _place(path: str) -> tuple[str, ...]:
     return (*shared, posixpath.splitext(name)[0])
 
 
-def _with_ending(source: Source, ending: str) -> list[str]:
-    return [name for name in source.names if name.lower().endswith(ending)]
-
-
-def _read_singles(
+def _read_annotated(
     source: Source,
-    files: Callable[[Source], list[str]],
-    parse: Callable[[bytes], Annotation],
+    files: Sequence[str],
+    parse: Callable[[Any], Annotation],
+    parts: Callable[[bytes], Iterable[tuple[str, Any]]] | None = None,
 ) -> Items:
-    """Read annotations of one image each."""
+    """Read files of annotations, of one image each or in parts by images."""
     images = _Images(source)
-    for file in files(source):
-        path = images.beside(file)
-        if path:
-            yield images.record(path, _parsed(source, file, parse), file)
-        else:
-            yield Fault(file, "missing_image", "it has no image, or several")
-
-
-def _parsed(
-    source: Source, file: str, parse: Callable[[bytes], Annotation]
-) -> Annotation:
-    try:
-        return parse(source.read(file))
-    except _FAULTS as fault:
-        return Annotation(fault=f"{type(fault).__name__}: {fault}")
-
-
-def _read_tables(
-    source: Source,
-    files: Callable[[Source], list[str]],
-    parse: Callable[[bytes], dict[str, Annotation]],
-) -> Items:
-    """Read annotations of many images each; an image is in one of them."""
-    images = _Images(source)
-    table_of: dict[str, str] = {}
-    for file in files(source):
+    file_of: dict[str, str] = {}
+    for file in files:
+        content = source.read(file)
         missing = []
-        for name, annotation in parse(source.read(file)).items():
-            path = images.named(file, name)
+        for name, part in parts(content) if parts else [("", content)]:
+            path = images.named(file, name) if parts else images.beside(file)
             if not path:
                 missing.append(name)
                 continue
-            other = table_of.setdefault(path, file)
-            if other != file:
-                raise ValueError(f"{path} is in {other} and in {file}; remove one")
-            yield images.record(path, annotation, file)
+            if path in file_of:
+                raise ValueError(
+                    f"{path} is in {file_of[path]} and again in {file}; remove one"
+                )
+            file_of[path] = file
+            try:
+                yield images.record(path, parse(part), file)
+            except _FAULTS as fault:
+                yield Fault(path, MALFORMED, f"{file}: {_in_words(fault)}")
         if missing:
             detail = f"{len(missing)} have no image, or several, such as {missing[0]}"
             yield Fault(file, "missing_image", detail)
 
 
-def _coco_files(source: Source) -> list[str]:
-    images = _Images(source)
-    return [
-        file
-        for file in _with_ending(source, ".json")
-        if not images.beside(file) and set(_json_keys(source, file)) >= _COCO
-    ]
+def _in_words(fault: Exception) -> str:
+    return str(fault) if type(fault) is ValueError else repr(fault)
 
 
-def _json_keys(source: Source, file: str) -> list[str]:
-    try:
-        table = json.loads(source.read(file))
-    except (ValueError, RecursionError):
-        table = None
-    source.opened.discard(file)
-    return list(table) if isinstance(table, dict) else []
-
-
-def _csv_files(source: Source) -> list[str]:
-    """Tables with columns path and label, without a competition's empty answers."""
-    files = []
-    for file in _with_ending(source, ".csv"):
-        with suppress(ValueError):
-            head = source.read(file).decode("utf-8-sig").partition("\n")[0]
-            if {"path", "label"} <= set(csv_columns(head)) and (
-                "submission" not in file.lower()
-            ):
-                files.append(file)
-        source.opened.discard(file)
-    return files
-
-
-def read_yolo(source: Source) -> Items:
-    """Read images with YOLO's labels, and the names in data.yaml or classes.txt.
-
-    Args:
-        source: the files.
-
-    Raises:
-        ValueError: if the names of classes are in no such file, or in several.
-    """
-    tables = defaultdict(list)
-    for file in source.names:
-        tables[posixpath.basename(file)].append(file)
-    files = tables["data.yaml"] or tables["classes.txt"]
-    if len(files) != 1:
+def _read_yolo(source: Source, files: Sequence[str]) -> Items:
+    """Read images with YOLO's labels; classes are in data.yaml or classes.txt."""
+    tables = [name for name in source.names if name.endswith("data.yaml")]
+    tables = tables or [name for name in source.names if name.endswith("classes.txt")]
+    if len(tables) != 1:
         raise ValueError(
-            f"names of classes are in {len(files)} files data.yaml or classes.txt "
-            f"{', '.join(files[:3])}, not in one"
+            f"names of classes are in {len(tables)} files data.yaml or classes.txt "
+            f"{', '.join(tables[:3])}, not in one"
         )
-    content = source.read(files[0])
+    content = source.read(tables[0])
     names = content.decode().splitlines()
-    if files[0].endswith(".yaml"):
+    if tables[0].endswith(".yaml"):
         names = yaml.safe_load(content)["names"]
-    if isinstance(names, list):
-        names = dict(enumerate(names))
-    parse = partial(parse_yolo, names=dict(names))
-    yield from _read_singles(source, _yolo_files, parse)
+    pairs = enumerate(names) if isinstance(names, list) else names.items()
+    names = {str(number): name for number, name in pairs}
+    yield from _read_annotated(source, files, partial(parse_yolo, names=names))
 
 
-def _yolo_files(source: Source) -> list[str]:
+# --- files that tell a layout ---
+
+
+def _matching(source: Source, pattern: str) -> list[str]:
+    return [name for name in source.names if re.fullmatch(pattern, name, re.IGNORECASE)]
+
+
+def _beside_images(source: Source, ending: str) -> list[str]:
     images = _Images(source)
-    return [
-        file
-        for file in _with_ending(source, ".txt")
-        if images.beside(file) or "labels" in file.split("/")
-    ]
+    return list(filter(images.beside, _matching(source, rf".*\.{ending}")))
+
+
+def _tables(
+    source: Source,
+    pattern: str,
+    columns: Callable[[bytes], Iterable[str]],
+    needed: set[str],
+) -> list[str]:
+    """Files that have the columns, or keys, of a table of objects."""
+    files = []
+    for file in _matching(source, pattern):
+        with suppress(*_FAULTS):
+            if needed <= {*columns(source.read(file))}:
+                files.append(file)
+    source.opened.clear()
+    return files
 
 
 # --- published data sets ---
 
 
-def read_tiny_imagenet(source: Source) -> Items:
-    """Read Tiny ImageNet, which has a table of boxes per class and one for validation.
+def _read_published(
+    source: Source,
+    files: Sequence[str],
+    images: re.Pattern[str],
+    parse: Callable[[Any], Annotation],
+    parts: Callable[[bytes], Iterable[tuple[str, Any]]] | None = None,
+) -> Items:
+    """Read images whose folder is their class, or else their annotation names it.
 
     Args:
         source: the files.
+        files: of annotations.
+        images: pattern of the paths of images; its groups are class and stem.
+        parse: reads an annotation.
+        parts: splits a file of annotations by names of images; None for one an image.
     """
-    tables: dict[str, dict[str, Annotation]] = {}
-    files = set(source.names)
-    for name in source.images:
-        match = _TINY.fullmatch(name)
+    annotations = {}
+    for file in files:
+        content = source.read(file)
+        for name, part in parts(content) if parts else [(file, content)]:
+            annotations[posixpath.splitext(posixpath.basename(name))[0]] = part
+    for path in source.images:
+        match = images.fullmatch(path)
         if not match:
             continue
-        class_id = match["train"]
-        path = f"{match['top']}val/val_annotations.txt"
-        if class_id:
-            path = f"{match['top']}train/{class_id}/{class_id}_boxes.txt"
-        if path not in tables:
-            content = source.read(path) if path in files else b""
-            tables[path] = parse_tiny_boxes(content)
-        annotation = tables[path].get(match["file"])
-        yield _published(name, match, annotation)
+        annotation = Annotation([])
+        fault = ("missing_annotation", "no annotation for this image")
+        if match["stem"] in annotations:
+            try:
+                annotation = parse(annotations[match["stem"]])
+                fault = ("no_object_in_annotation", "")
+            except _FAULTS as error:
+                fault = (MALFORMED, _in_words(error))
+        labels = [
+            match["train"] or match["val"],
+            *(label for label, _ in annotation.objects),
+        ]
+        record = Record(
+            path,
+            next(filter(None, labels), ""),
+            "train" if match["train"] else "test",
+            tuple(box for _, box in annotation.objects),
+            annotation.size,
+        )
+        yield record
+        if not record.boxes:
+            yield record.fault(*fault)
 
 
-def read_ilsvrc(source: Source) -> Items:
-    """Read ILSVRC CLS-LOC in the layout of Kaggle.
-
-    Validation images lie in one folder, and their XML names the class, or in a folder
-    per class.
-
-    Args:
-        source: the files.
-    """
-    files = set(source.names)
-    for name in source.images:
-        match = _ILSVRC.fullmatch(name)
-        if not match:
-            continue
-        stem = posixpath.splitext(match["file"])[0]
-        folder = f"train/{match['train']}" if match["train"] else "val"
-        path = f"{match['top']}/Annotations/CLS-LOC/{folder}/{stem}.xml"
-        annotation = _parsed(source, path, parse_voc) if path in files else None
-        yield _published(name, match, annotation)
-
-
-def _published(
-    name: str, match: re.Match[str], annotation: Annotation | None
-) -> Record:
-    """An image whose folder is its class, or else its first object."""
-    class_id = match["train"] or match["val"]
-    if not class_id and annotation and annotation.objects:
-        class_id, _ = annotation.objects[0]
-    split = "train" if match["train"] else "test"
-    return Record(name, class_id or "", split, annotation)
-
-
-def read_cifar(source: Source) -> Items:
+def read_cifar(source: Source, files: Sequence[str]) -> Items:
     """Read the binary version of CIFAR-10 and CIFAR-100.
 
     An image is a row of bytes: a label (in CIFAR-100 a coarse and a fine one), then
@@ -451,14 +337,13 @@ def read_cifar(source: Source) -> Items:
 
     Args:
         source: the files.
+        files: those of images.
 
     Raises:
         ValueError: if a file is a pickle, or cut.
     """
-    for path in source.names:
-        match = _CIFAR.fullmatch(path)
-        if not match:
-            continue
+    for path in files:
+        match = re.fullmatch(_CIFAR, path)
         content = source.read(path)
         length = 3074 if match["of_100"] else 3073
         if not match["binary"] or not content or len(content) % length:
@@ -476,7 +361,7 @@ def read_cifar(source: Source) -> Items:
             class_id = names[label] if label < len(names) else str(label)
             # As a PPM file, whose bytes are R, G, B pixel by pixel.
             image = b"P6 32 32 255\n" + row[-3072:].reshape(3, 1024).T.tobytes()
-            yield Record(f"{path}/{number:05d}", class_id, split, None, image)
+            yield Record(f"{path}/{number:05d}", class_id, split, content=image)
 
 
 # --- the source as a whole ---
@@ -485,52 +370,66 @@ def read_cifar(source: Source) -> Items:
 class Layout(NamedTuple):
     """A layout of files, and its reader."""
 
-    read: Callable[[Source], Items]
+    files: Callable[[Source], Sequence[str]]  # that tell that it is this layout
+    read: Callable[[Source, Sequence[str]], Items]
     looks_like: str  # its paths, for messages
-    by_folder: bool = False  # only folders of the classes asked for are entered
 
 
 LAYOUTS: dict[str, Layout] = {
     "ilsvrc": Layout(
-        read_ilsvrc, "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG", by_folder=True
+        partial(_matching, pattern=r"(.*/)?ILSVRC/Annotations/CLS-LOC/.*\.xml"),
+        partial(_read_published, images=_ILSVRC, parse=parse_voc),
+        "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG",
     ),
     "tiny_imagenet": Layout(
-        read_tiny_imagenet,
+        partial(_matching, pattern=r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt"),
+        partial(_read_published, images=_TINY, parse=parse_tiny, parts=rows_of_tiny),
         "train/WNID/images/*.JPEG with train/WNID/WNID_boxes.txt",
-        by_folder=True,
     ),
-    "cifar": Layout(read_cifar, "data_batch_1.bin or train.bin of CIFAR"),
+    "cifar": Layout(
+        partial(_matching, pattern=_CIFAR),
+        read_cifar,
+        "data_batch_1.bin or train.bin of CIFAR",
+    ),
     "coco": Layout(
-        partial(_read_tables, files=_coco_files, parse=parse_coco),
+        partial(_tables, pattern=r".*\.json", columns=json.loads, needed=_COCO),
+        partial(_read_annotated, parse=parse_coco, parts=objects_of_coco),
         "a .json with images, annotations and categories",
     ),
     "csv": Layout(
-        partial(_read_tables, files=_csv_files, parse=parse_csv),
+        partial(
+            _tables,
+            pattern=r".*(?<!submission)\.csv",  # a competition's empty answers
+            columns=head_of_csv,
+            needed={"path", "label"},
+        ),
+        partial(_read_annotated, parse=parse_csv, parts=rows_of_csv),
         "a .csv with the columns path,label,x0,y0,x1,y1",
     ),
     "labelme": Layout(
-        partial(
-            _read_singles,
-            files=partial(_with_ending, ending=".json"),
-            parse=parse_labelme,
-        ),
+        partial(_beside_images, ending="json"),
+        partial(_read_annotated, parse=parse_labelme),
         "images with a .json of labelme beside each",
     ),
     "yolo": Layout(
-        read_yolo, "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml"
+        partial(_beside_images, ending="txt"),
+        _read_yolo,
+        "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
     ),
     "voc": Layout(
-        partial(
-            _read_singles, files=partial(_with_ending, ending=".xml"), parse=parse_voc
-        ),
+        partial(_beside_images, ending="xml"),
+        partial(_read_annotated, parse=parse_voc),
         "JPEGImages/*.jpg with Annotations/*.xml, or beside",
     ),
     "class_folders": Layout(
-        read_class_folders, "CLASS/*.jpg, or train/CLASS and val/CLASS", by_folder=True
+        attrgetter("images"),
+        read_class_folders,
+        "CLASS/*.jpg, or train/CLASS and val/CLASS",
     ),
 }
-BY_FOLDER = tuple(name for name, layout in LAYOUTS.items() if layout.by_folder)
-_BY_OBJECTS = ("coco", "csv", "labelme", "yolo", "voc")
+# Those of which only the folders of the classes asked for are entered.
+BY_FOLDER = ("ilsvrc", "tiny_imagenet", "class_folders")
+_PUBLISHED = ("ilsvrc", "tiny_imagenet", "cifar")
 
 
 def recognise(source: Source) -> str:
@@ -542,29 +441,16 @@ def recognise(source: Source) -> str:
     Raises:
         ValueError: if annotations of several layouts are there.
     """
-    if any(_ILSVRC.fullmatch(name) for name in source.images):
-        return "ilsvrc"
-    if any(_TINY_TABLE.fullmatch(name) for name in source.names):
-        return "tiny_imagenet"
-    if any(_CIFAR.fullmatch(name) for name in source.names):
-        return "cifar"
-    images = _Images(source)
-    endings = {".xml": "voc", ".txt": "yolo", ".json": "labelme"}
-    layouts = {
-        endings[ending]
-        for ending in endings
-        if any(map(images.beside, _with_ending(source, ending)))
-    }
-    if _coco_files(source):
-        layouts.add("coco")
-    if _csv_files(source):
-        layouts.add("csv")
-    if len(layouts) > 1:
+    present = [name for name, layout in LAYOUTS.items() if layout.files(source)]
+    if present and present[0] in _PUBLISHED:
+        return present[0]
+    annotated = [name for name in present if name != "class_folders"]
+    if len(annotated) > 1:
         raise ValueError(
-            f"annotations of {' and '.join(sorted(layouts))} are there; name one as "
+            f"annotations of {' and '.join(annotated)} are there; name one as "
             "data_source, or move the others away"
         )
-    return layouts.pop() if layouts else "class_folders"
+    return annotated[0] if annotated else "class_folders"
 
 
 def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
@@ -584,21 +470,20 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     """
     if layout not in (RECOGNISED, *LAYOUTS):
         raise ValueError(f"data_source {layout!r} is none of {', '.join(LAYOUTS)}")
-    source.opened.clear()
     name = "class_folders" if layout == RECOGNISED else layout
     try:
         if layout == RECOGNISED:
             name = recognise(source)
-        items = list(LAYOUTS[name].read(source))
+        reader = LAYOUTS[name]
+        items = list(reader.read(source, reader.files(source)))
         records = _usable_records(items)
-        if layout == RECOGNISED and name in _BY_OBJECTS:
+        if layout == RECOGNISED and name not in (*_PUBLISHED, "class_folders"):
             _check_folders(source, records)
         return _listing(name, source, items, records, [to_nfc(c) for c in classes])
-    except (*_FAULTS, yaml.YAMLError) as fault:
-        if isinstance(fault, OSError):
-            raise
+    except _FAULTS as fault:
         unread = [*source.faults, *_unread_files(source, source.images)]
-        words = [str(fault)] + [f"{item.name}: {item.detail}" for item in unread[:5]]
+        words = [_in_words(fault)]
+        words += [f"{item.name}: {item.detail}" for item in unread[:5]]
         raise ValueError(
             f"{source.root} is not read as {name}: {'; '.join(words)}; {name} is "
             f"{LAYOUTS[name].looks_like}, see docs/images.md"
@@ -611,13 +496,12 @@ def _usable_records(items: Iterable[Record | Fault]) -> list[Record]:
     Raises:
         ValueError: if there is none, or most annotations are malformed.
     """
-    records = [item for item in items if isinstance(item, Record)]
-    malformed = [item.detail for item in items if MALFORMED in item[:2]]
-    malformed += [
-        f"of {record.name}: {record.annotation.fault}"
-        for record in records
-        if record.annotation and record.annotation.fault
+    records = [
+        item._replace(class_id=to_nfc(item.class_id))
+        for item in items
+        if isinstance(item, Record)
     ]
+    malformed = [item.detail for item in items if MALFORMED in item[:2]]
     if malformed and len(malformed) >= _MOST_MALFORMED * len(records):
         raise ValueError(
             f"{len(malformed)} annotations cannot be read, first {malformed[0]}"
@@ -627,7 +511,7 @@ def _usable_records(items: Iterable[Record | Fault]) -> list[Record]:
     if not any(record.split == "train" for record in records):
         # Images are for test because the source itself has the name of a test split.
         records = [record._replace(split="train") for record in records]
-    return [record._replace(class_id=to_nfc(record.class_id)) for record in records]
+    return records
 
 
 def _check_folders(source: Source, records: Sequence[Record]) -> None:
@@ -638,11 +522,14 @@ def _check_folders(source: Source, records: Sequence[Record]) -> None:
             whose objects are of other classes than the folders.
     """
     try:
-        folders = {item.name: item for item in read_class_folders(source)}
+        folders = {
+            item.name: item.class_id
+            for item in read_class_folders(source, source.images)
+        }
     except ValueError:
         return
     pairs = {
-        (folders[record.name].class_id, record.class_id)
+        (folders[record.name], record.class_id)
         for record in records
         if record.name in folders
     }
@@ -666,71 +553,50 @@ def _listing(
     asked: Sequence[str],
 ) -> Listing:
     """List the images of the classes asked for, or of all with training images."""
-    counts = Counter((record.class_id, record.split) for record in records)
+    trained = {record.class_id for record in records if record.split == "train"}
     candidates = asked or sorted({record.class_id for record in records} - {""})
-    classes = [name for name in candidates if counts[name, "train"]]
-    if not classes or (not asked and len(classes) < 2):
+    classes = [name for name in candidates if name in trained]
+    if len(classes) < (1 if asked else 2):
         raise ValueError(
             f"a classifier needs 2 classes, and it has {len(classes)} of "
-            f"{len(records)} images: {', '.join(classes) or ', '.join(asked[:3])}"
+            f"{len(records)} images: {', '.join(classes or asked[:3])}"
         )
-    faults = [item for item in items if isinstance(item, Fault)]
-    for name in candidates:
-        if name not in classes:
-            detail = f"{counts[name, 'test']} images, and none for training"
-            faults.append(Fault("", "unknown_class", detail, name))
-    names = {item.name for item in items}
-    # Images without a class ("") are not listed; faults of their annotations are.
-    faults += _faults_of_annotations(
-        [record for record in records if record.class_id in (*classes, "")]
-    )
-    listed = [record for record in records if record.class_id in classes]
+    faults = [
+        item
+        for item in items
+        if isinstance(item, Fault) and item.class_id in ("", *classes)
+    ]
+    faults += [
+        Fault("", "unknown_class", "no image of it is for training", name)
+        for name in candidates
+        if name not in trained
+    ]
     names = _names(source)
-    unread = _unread_files(source, {item.name for item in items})
-    faults += [*source.faults, *unread]
-    boxes_from = ""
-    if any(record.boxes for record in listed):
-        endings = Counter(posixpath.splitext(name)[1] for name in sorted(source.opened))
-        boxes_from = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(2))
-    return Listing(layout, classes, names, listed, faults, boxes_from)
-
-
-def _faults_of_annotations(records: Sequence[Record]) -> Iterator[Fault]:
-    """Report faulty annotations, and images that lack a box in a split with boxes."""
-    with_boxes = {record.split for record in records if record.boxes}
-    for record in records:
-        annotation = record.annotation
-        if annotation and annotation.fault:
-            yield record.fault(MALFORMED, annotation.fault)
-        elif record.split in with_boxes and annotation is None:
-            yield record.fault("missing_annotation", "no annotation for this image")
-        elif record.split in with_boxes and not record.boxes:
-            yield record.fault("no_object_in_annotation", "")
+    faults += [*source.faults, *_unread_files(source, [item.name for item in items])]
+    listed = [record for record in records if record.class_id in classes]
+    return Listing(layout, classes, names, listed, faults)
 
 
 def _names(source: Source) -> dict[str, str]:
     """Readable names of classes by id, from the tables that come with ImageNet."""
     names = {}
-    for path in source.names:
-        if posixpath.basename(path) in ("words.txt", "LOC_synset_mapping.txt"):
-            for line in source.read(path).decode().splitlines():
-                class_id, _, synonyms = line.replace("\t", " ", 1).partition(" ")
-                names[class_id] = synonyms.split(",")[0].strip()
+    for path in _matching(source, r"(.*/)?(words|LOC_synset_mapping)\.txt"):
+        lines = source.read(path).decode()
+        names |= re.findall(r"^(\S+)[ \t]+([^,\r\n]+)", lines, re.MULTILINE)
     return names
 
 
-def _unread_files(source: Source, names: Iterable[str]) -> list[Fault]:
+def _unread_files(source: Source, names: Sequence[str]) -> list[Fault]:
     """Count the files that were not read, by ending."""
-    used = {*names, *source.opened}
+    unread = {*source.names} - source.opened.union(names)
     groups = defaultdict(list)
-    for name in source.names:
-        if name not in used and not _HARMLESS.fullmatch(name):
+    for name in sorted(unread):
+        if not _HARMLESS.fullmatch(name):
             groups[posixpath.splitext(name)[1].lower()].append(name)
     faults = []
     for ending, files in groups.items():
-        reason = _REASONS.get(ending, "")
+        detail = f"{len(files)} {ending or 'without an ending'} are not read"
         if files[0] in source.images:
-            reason = "without an annotation, or not in the folder of a class"
-        detail = f"{len(files)} {ending or 'without an ending'} are not read: {reason}"
-        faults.append(Fault(files[0], NOT_READ, detail.removesuffix(": ")))
+            detail += ": without an annotation, or not in the folder of a class"
+        faults.append(Fault(files[0], "not_read", detail))
     return faults

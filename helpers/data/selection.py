@@ -1,8 +1,9 @@
 """Choose training and test images of a study: seeded, per class, no image twice."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch.nn.functional import adaptive_avg_pool2d, normalize
 from helpers.data.decode import Decoded
 from helpers.data.sources import Fault
 
-NO_TEST_IMAGES = "class_without_test_images"
 SYNTHETIC = "synthetic"  # the data source that is rendered
 _AT_A_TIME = 1024  # training images that are compared
 _THUMBNAIL = 16  # side, pixels
@@ -34,13 +34,6 @@ class Choice:
     test_images_per_class: int = 50  # 0 takes all that are not for training
     minimum_images_per_class: int = 2  # classes with fewer for training are left out
     data_seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Turn the classes into a list, so that equal choices are equal."""
-        object.__setattr__(self, "class_ids", list(self.class_ids))
-
-
-Pools = Mapping[tuple[str, str], list[Decoded]]  # by class and split, empty if absent
 
 
 def select(
@@ -68,28 +61,91 @@ def select(
     Returns:
         Images of "train" and of "test", class by class.
     """
-    pools: dict[tuple[str, str], list[Decoded]] = defaultdict(list)
+    pools = defaultdict(list)  # by class and split
     for image in _without_copies(decoded, faults):
         pools[image.record.class_id, image.record.split].append(image)
     hold_out = not any(image.record.split == "test" for image in decoded)
     chosen = {}  # class id: (training, test)
     for class_id in class_ids:
-        training, test = _usable_images(class_id, pools, needs_boxes, hold_out, choice)
+        training, test = _draw_class(
+            class_id,
+            pools[class_id, "train"],
+            None if hold_out else pools[class_id, "test"],
+            needs_boxes,
+            choice,
+        )
         if len(training) < choice.minimum_images_per_class:
             detail = f"{len(training)}{' with a box' if needs_boxes else ''}"
             faults.append(
                 Fault("", "class_with_too_few_images", detail, class_id, "train")
             )
             continue
-        chosen[class_id] = _requested_number(class_id, training, test, pools, choice)
-        faults += _shortages(class_id, *chosen[class_id], choice)
+        chosen[class_id] = (training, test)
+        for split, word, images, asked in (
+            ("test", "test", test, choice.test_images_per_class),
+            ("train", "training", training, choice.images_per_class),
+        ):
+            if len(images) < asked:
+                kind = f"fewer_{word}_images_than_asked"
+                detail = f"{len(images)} of {asked}"
+                faults.append(Fault("", kind, detail, class_id, split))
     if choice.data_source != SYNTHETIC:
         _tell_copies_of_test(chosen, faults, hold_out)
-    _leave_out_without_test(chosen, faults)
+    with_test = {name: images for name, images in chosen.items() if images[1]}
+    for class_id, (training, test) in chosen.items():
+        if with_test and not test:
+            detail = f"its {len(training)} training images are left out too"
+            kind = "class_without_test_images"
+            faults.append(Fault("", kind, detail, class_id, "test"))
+    pairs = list((with_test or chosen).values())
     return {
-        "train": [image for training, _ in chosen.values() for image in training],
-        "test": [image for _, test in chosen.values() for image in test],
+        "train": [image for training, _ in pairs for image in training],
+        "test": [image for _, test in pairs for image in test],
     }
+
+
+def _draw_class(
+    class_id: str,
+    pool: Sequence[Decoded],
+    test: Sequence[Decoded] | None,
+    needs_boxes: bool,
+    choice: Choice,
+) -> tuple[list[Decoded], list[Decoded]]:
+    """Draw as many training and test images of a class as the choice asks for.
+
+    Without images for test, they are held out of those for training. If the choice asks
+    for 0 test images, all that are not drawn for training are for test.
+    """
+    draw = partial(_draw, class_id, choice.data_seed)
+    usable = [image for image in pool if image.boxes or not needs_boxes]
+    asked = choice.test_images_per_class
+    if test is None:
+        # At most half of a class, so that a small class keeps training images.
+        test = draw("hold out", usable, min(asked, len(usable) // 2))
+        usable = _without(usable, test)
+    training = draw("train", usable, choice.images_per_class or len(usable))
+    if not asked:
+        test = [*test, *_without(pool, training)]
+    return training, draw("test", test, asked or len(test))
+
+
+def _draw(
+    class_id: str, seed: int, purpose: str, images: Sequence[Decoded], count: int
+) -> list[Decoded]:
+    """Draw images at random, and return them in their order.
+
+    The draw depends on seed, class and purpose. A smaller count draws a subset of what
+    a larger one draws.
+    """
+    digest = blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest()
+    words = np.frombuffer(digest, dtype=np.uint32).tolist()
+    order = np.random.default_rng([seed, *words]).permutation(len(images))
+    return [images[index] for index in sorted(order[:count])]
+
+
+def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:
+    names = {image.record.name for image in others}
+    return [image for image in images if image.record.name not in names]
 
 
 def _tell_copies_of_test(
@@ -107,14 +163,12 @@ def _tell_copies_of_test(
     )
     left_out = ", and is left out" if hold_out else ""
     for class_id, (training, test) in chosen.items():
-        for image in training:
-            name = copies.get(image.record.name)
-            if name:
-                detail = f"it shows the test image {name}{left_out}"
-                faults.append(image.record.fault("copy_of_test_image", detail))
-        if hold_out and copies:
-            others = [image for image in training if image.record.name not in copies]
-            chosen[class_id] = others, test
+        shown = [image for image in training if image.record.name in copies]
+        for image in shown:
+            detail = f"it shows the test image {copies[image.record.name]}{left_out}"
+            faults.append(image.record.fault("copy_of_test_image", detail))
+        if hold_out:
+            chosen[class_id] = (_without(training, shown), test)
 
 
 def copies_of_test(
@@ -138,7 +192,6 @@ def copies_of_test(
     upright = _thumbnails(test)
     both_ways = normalize(torch.cat([upright, upright.flip(-1)]).flatten(1))
     photographs = {_photograph(image): image.record.name for image in test}
-    photographs.pop("", None)
     copies = {}
     for start in range(0, len(training), _AT_A_TIME):
         images = training[start : start + _AT_A_TIME]
@@ -155,112 +208,20 @@ def copies_of_test(
 
 def _thumbnails(images: Sequence[Decoded]) -> Tensor:
     """(N, 16, 16) grey values less their mean."""
-    grey = [image.pixels.mean(0, dtype=np.float32) for image in images]
-    small = [
-        adaptive_avg_pool2d(torch.from_numpy(pixels)[None], _THUMBNAIL)
-        for pixels in grey
-    ]
+    small = []
+    for image in images:
+        grey = torch.from_numpy(image.pixels.mean(0, dtype=np.float32))
+        small.append(adaptive_avg_pool2d(grey[None], _THUMBNAIL))
     thumbnails = torch.cat(small)
     return thumbnails - thumbnails.mean((1, 2), keepdim=True)
 
 
-def _photograph(image: Decoded) -> str:
-    """Class and name of the photograph that Roboflow copied; "" for no such copy."""
+def _photograph(image: Decoded) -> tuple[str, str]:
+    """Class and name of the photograph that Roboflow copied; else the image's own."""
     name, is_copy, _ = image.record.name.rpartition(".rf.")
-    return f"{image.record.class_id}/{name.rpartition('/')[2]}" if is_copy else ""
-
-
-def _usable_images(
-    class_id: str, pools: Pools, needs_boxes: bool, hold_out: bool, choice: Choice
-) -> tuple[list[Decoded], list[Decoded]]:
-    """Images of a class from which training and test images are drawn.
-
-    With ``hold_out`` the test images are drawn here, from those for training.
-    """
-    usable = [
-        image for image in pools[class_id, "train"] if image.boxes or not needs_boxes
-    ]
-    if not hold_out:
-        return usable, pools[class_id, "test"]
-    # At most half of a class, so that a small class keeps training images.
-    count = min(choice.test_images_per_class, len(usable) // 2)
-    test = _draw(usable, count, choice.data_seed, class_id, "hold out")
-    return _without(usable, test), test
-
-
-def _requested_number(
-    class_id: str,
-    training: list[Decoded],
-    test: list[Decoded],
-    pools: Pools,
-    choice: Choice,
-) -> tuple[list[Decoded], list[Decoded]]:
-    """Draw as many training and test images of a class as the choice asks for.
-
-    If it asks for 0 test images, all that are not drawn for training are for test.
-    """
-    seed = choice.data_seed
-    train_count = choice.images_per_class or len(training)
-    drawn_for_training = _draw(training, train_count, seed, class_id, "train")
-    test_count = choice.test_images_per_class
-    if not test_count:
-        test = test + _without(pools[class_id, "train"], drawn_for_training)
-        test_count = len(test)
-    return drawn_for_training, _draw(test, test_count, seed, class_id, "test")
-
-
-def _shortages(
-    class_id: str,
-    training: Sequence[Decoded],
-    test: Sequence[Decoded],
-    choice: Choice,
-) -> list[Fault]:
-    """Make a fault for each split with fewer images of a class than are asked for."""
-    faults = []
-    for split, word, images, asked in (
-        ("test", "test", test, choice.test_images_per_class),
-        ("train", "training", training, choice.images_per_class),
-    ):
-        if len(images) < asked:
-            kind = f"fewer_{word}_images_than_asked"
-            detail = f"{len(images)} of {asked}"
-            faults.append(Fault("", kind, detail, class_id, split))
-    return faults
-
-
-def _leave_out_without_test(
-    chosen: dict[str, tuple[list[Decoded], list[Decoded]]], faults: list[Fault]
-) -> None:
-    """Leave out classes without test images, unless no class has any.
-
-    A source without any test image is refused by the caller.
-    """
-    without_test = [class_id for class_id, (_, test) in chosen.items() if not test]
-    if len(without_test) == len(chosen):
-        return
-    for class_id in without_test:
-        training, _ = chosen.pop(class_id)
-        detail = f"its {len(training)} training images are left out too"
-        faults.append(Fault("", NO_TEST_IMAGES, detail, class_id, "test"))
-
-
-def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:
-    names = {image.record.name for image in others}
-    return [image for image in images if image.record.name not in names]
-
-
-def _draw(
-    images: Sequence[Decoded], count: int, seed: int, class_id: str, purpose: str
-) -> list[Decoded]:
-    """Draw images at random, and return them in their order.
-
-    The draw depends on seed, class and purpose. A smaller count draws a subset of what
-    a larger one draws.
-    """
-    digest = blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest()
-    words = np.frombuffer(digest, dtype=np.uint32).tolist()
-    order = np.random.default_rng([seed, *words]).permutation(len(images))
-    return [images[index] for index in sorted(order[:count])]
+    if not is_copy:
+        return "", image.record.name
+    return image.record.class_id, name.rpartition("/")[2]
 
 
 def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Decoded]:
@@ -270,34 +231,25 @@ def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Dec
     images, and images of one split are in the order of their names.
     """
     first_of: dict[str, Decoded] = {}
-    for image in sorted(decoded, key=_training_first):
+    ordered = sorted(decoded, key=lambda image: image.record.name)
+    for image in sorted(ordered, key=lambda image: image.record.split != "train"):
         faults += [image.record.fault(kind, detail) for kind, detail in image.faults]
         if image.pixels is None:
             continue
         first = first_of.setdefault(pixel_digest(image.pixels), image)
-        if first is not image:
-            faults.append(_copy_fault(image, first))
-    return list(first_of.values())
-
-
-def _training_first(image: Decoded) -> tuple[bool, str]:
-    """Key that sorts training images before test images, then by name."""
-    return image.record.split != "train", image.record.name
-
-
-def _copy_fault(image: Decoded, first: Decoded) -> Fault:
-    """Make a fault of an image that has the pixels of an earlier one."""
-    if first.record.split != image.record.split:
-        kind = "test_image_in_training"
-    elif first.record.class_id != image.record.class_id:
-        kind = "contradictory_labels"
-    else:
+        if first is image:
+            continue
         kind = "duplicate_image"
-    detail = (
-        f"same pixels as {first.record.name}, which is of the class "
-        f"{first.record.class_id}"
-    )
-    return image.record.fault(kind, detail)
+        if first.record.class_id != image.record.class_id:
+            kind = "contradictory_labels"
+        if first.record.split != image.record.split:
+            kind = "test_image_in_training"
+        detail = (
+            f"same pixels as {first.record.name}, which is of the class "
+            f"{first.record.class_id}"
+        )
+        faults.append(image.record.fault(kind, detail))
+    return list(first_of.values())
 
 
 def pixel_digest(pixels: np.ndarray) -> str:

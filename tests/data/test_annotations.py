@@ -6,18 +6,21 @@ import pytest
 
 from helpers.data.annotations import (
     Annotation,
+    objects_of_coco,
     of_largest,
     parse_coco,
     parse_csv,
     parse_labelme,
-    parse_tiny_boxes,
+    parse_tiny,
     parse_voc,
     parse_yolo,
+    rows_of_csv,
+    rows_of_tiny,
 )
 from tests.conftest import voc
 from tests.data.conftest import coco
 
-NAMES = {0: "cat", 1: "dog"}
+NAMES = {"0": "cat", "1": "dog"}
 
 
 def labelme(points, kind="rectangle"):
@@ -27,7 +30,7 @@ def labelme(points, kind="rectangle"):
 
 def test_a_voc_file_has_labels_boxes_and_the_size():
     found = parse_voc(voc((1, 2, 3, 4), (5, 6, 7, 8), name="cat"))
-    assert found.objects == (("cat", (1, 2, 3, 4)), ("cat", (5, 6, 7, 8)))
+    assert found.objects == [("cat", (1, 2, 3, 4)), ("cat", (5, 6, 7, 8))]
     assert found.size == (20, 16)
     assert parse_voc(voc((1, 2, 3, 4), size=(0, 0))).size is None
 
@@ -35,8 +38,7 @@ def test_a_voc_file_has_labels_boxes_and_the_size():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it is not XML"),
-        (voc((1, 2, 3, "x")), "is not a box of 4 finite numbers"),
+        (voc((1, 2, 3, "x")), "could not convert string to float: 'x'"),
         (voc((1, 2, 3, "nan")), "is not a box of 4 finite numbers"),
         (voc((1, 2, 3, 4), name=""), "cannot be the name of a class"),
         (voc((1, 2, 3, 4), name="../cat"), "cannot be the name of a class"),
@@ -59,10 +61,10 @@ def test_a_voc_file_of_another_kind_is_refused(content, message):
 
 def test_a_shape_of_labelme_has_the_box_around_its_points():
     corners = [[9, 2], [3, 7]]
-    assert parse_labelme(labelme(corners)).objects == (("cat", (3, 2, 9, 7)),)
+    assert parse_labelme(labelme(corners)).objects == [("cat", (3, 2, 9, 7))]
     turned = [[5, 1], [9, 4], [7, 8], [3, 5]]
     for kind in ("rotation", "polygon", None):
-        assert parse_labelme(labelme(turned, kind)).boxes == ((3, 1, 9, 8),)
+        assert parse_labelme(labelme(turned, kind)).objects == [("cat", (3, 1, 9, 8))]
     for kind in ("point", "circle", "linestrip", "mask"):
         with pytest.raises(ValueError, match=f"a shape is a {kind}, no rectangle"):
             parse_labelme(labelme(corners, kind))
@@ -70,7 +72,7 @@ def test_a_shape_of_labelme_has_the_box_around_its_points():
 
 def test_a_line_of_yolo_is_a_centre_and_a_size():
     found = parse_yolo(b"1 0.5 0.25 0.5 0.5\n\n0 0.5 0.5 1 1\r\n", NAMES)
-    assert found.objects == (("dog", (0.25, 0, 0.75, 0.5)), ("cat", (0, 0, 1, 1)))
+    assert found.objects == [("dog", (0.25, 0, 0.75, 0.5)), ("cat", (0, 0, 1, 1))]
     assert found.size == (1, 1)
 
 
@@ -94,6 +96,13 @@ def test_any_other_line_of_yolo_is_refused(line, message):
         parse_yolo(line.encode(), NAMES)
 
 
+def coco_image(table):
+    """The annotation of the one image of a table of COCO."""
+    ((name, items),) = objects_of_coco(json.dumps(table).encode())
+    assert name == "a.jpg"
+    return parse_coco(items)
+
+
 def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
     table = json.loads(
         coco([("a.jpg", 20, 16)], ["cat"], [(0, 0, 1, 2, 3, 4), (0, 0, 0, 0, 0, 0)])
@@ -101,8 +110,8 @@ def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
     polygon = [[5, 1, 9, 4, 7, 8], [3, 5, 4, 6, 4, 5]]
     table["annotations"][1]["segmentation"] = polygon
     table["annotations"].append(table["annotations"][0] | {"iscrowd": 1})
-    found = parse_coco(json.dumps(table).encode())["a.jpg"]
-    assert found.objects == (("cat", (1, 2, 4, 6)), ("cat", (3, 1, 9, 8)))
+    found = coco_image(table)
+    assert found.objects == [("cat", (1, 2, 4, 6)), ("cat", (3, 1, 9, 8))]
     assert found.size == (20, 16)
 
 
@@ -110,7 +119,9 @@ def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
     ("change", "message"),
     [
         ({"image_id": 99}, "is of the image 99, which is not listed"),
+        ({"category_id": 99}, "'' cannot be the name of a class"),
         ({"bbox": [1, 2, 3, 4, 0.5]}, "is not a box of 4 finite numbers"),
+        ({"bbox": [1, 2, 3, None]}, "is not a box of 4 finite numbers"),
         ({"bbox": None}, "no bbox and no polygon"),
         ({"bbox": None, "segmentation": {"counts": [1]}}, "no bbox and no polygon"),
     ],
@@ -118,19 +129,19 @@ def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
 def test_an_object_of_coco_of_another_kind_is_a_fault(change, message):
     table = json.loads(coco([("a.jpg", 20, 16)], ["cat"], [(0, 0, 1, 2, 3, 4)]))
     table["annotations"][0] |= change
-    try:
-        fault = parse_coco(json.dumps(table).encode())["a.jpg"].fault
-    except ValueError as refusal:
-        fault = str(refusal)
-    assert message in fault
+    with pytest.raises(ValueError, match=message):
+        coco_image(table)
 
 
-@pytest.mark.parametrize("names", [("cat", "cat"), ("cat", "dog")])
-def test_an_id_of_coco_stands_for_one_item(names):
-    table = json.loads(coco([("a.jpg", 20, 16)], names, [(0, 0, 1, 2, 3, 4)]))
+def test_an_id_of_coco_stands_for_one_item():
+    table = json.loads(coco([("a.jpg", 20, 16)], ["cat", "dog"], []))
     table["categories"][1]["id"] = table["categories"][0]["id"]
-    with pytest.raises(ValueError, match="two items of it have one id or one name"):
-        parse_coco(json.dumps(table).encode())
+    with pytest.raises(ValueError, match="two items of it with a name have one id"):
+        coco_image(table)
+
+
+def csv_images(text):
+    return {name: parse_csv(rows) for name, rows in rows_of_csv(text.encode())}
 
 
 @pytest.mark.parametrize(
@@ -145,16 +156,15 @@ def test_an_id_of_coco_stands_for_one_item(names):
 def test_a_csv_has_the_corners_of_boxes_under_three_names(head):
     delimiter = max(",;\t", key=head.count)
     row = delimiter.join(["a.jpg", "NA", "1", "2", "3", "4"])
-    found = parse_csv(f"\ufeff{head}\n{row}\n{row}".encode())
-    assert found == {"a.jpg": Annotation((("NA", (1, 2, 3, 4)),) * 2)}
+    found = csv_images(f"\ufeff{head}\n{row}\n{row}")
+    assert found == {"a.jpg": Annotation([("NA", (1, 2, 3, 4))] * 2)}
 
 
 def test_columns_of_a_csv_may_state_split_and_size():
     head = "width,height,path,label,x0,y0,x1,y1,split,area"
-    found = parse_csv(f"{head}\n20,16,a.jpg,cat,1,2,3,4,valid,8".encode())
-    assert found["a.jpg"] == Annotation((("cat", (1, 2, 3, 4)),), (20, 16), "valid")
-    without = parse_csv(f"{head}\n,,a.jpg,cat,,,,,,".encode())
-    assert without["a.jpg"].objects == (("cat", None),)
+    found = csv_images(f"{head}\n20,16,a.jpg,cat,1,2,3,4,valid,8\n,,b.jpg,dog,,,,,,")
+    assert found["a.jpg"] == Annotation([("cat", (1, 2, 3, 4))], (20, 16), "valid")
+    assert found["b.jpg"] == Annotation([("dog", None)])
 
 
 @pytest.mark.parametrize(
@@ -172,23 +182,25 @@ def test_columns_of_a_csv_may_state_split_and_size():
 )
 def test_a_csv_of_other_columns_is_refused(head):
     row = ",".join("1" for _ in head.split(","))
-    with pytest.raises(ValueError, match=r"its columns .* (are not the|may be the)"):
-        parse_csv(f"{head}\n{row}".encode())
+    with pytest.raises(ValueError, match=r"its columns .* are not path, label and the"):
+        csv_images(f"{head}\n{row}")
 
 
 def test_a_malformed_line_is_a_fault_of_its_image_alone():
-    lines = "path,label,x0,y0,x1,y1\na.jpg,cat,1,2,3,x\na.jpg,cat,1,2,3,4\nb.jpg,cat"
-    found = parse_csv(lines.encode())
-    assert "is not a box of 4" in found["a.jpg"].fault and not found["a.jpg"].objects
-    assert found["b.jpg"].objects == (("cat", None),)
-    tiny = parse_tiny_boxes(b"a.JPEG\t1\t1\tx\t9\nb.JPEG\tn01\t0\t1\t2\t3\nc.JPEG")
-    assert [bool(item.fault) for item in tiny.values()] == [True, False, True]
-    assert tiny["b.JPEG"].objects == (("n01", (0, 1, 2, 3)),)
+    lines = "path,label,x0,y0,x1,y1\na.jpg,cat,1,2,3,x\nb.jpg,cat\nc.jpg,cat,1,,3,4"
+    rows = dict(rows_of_csv(lines.encode()))
+    assert parse_csv(rows["b.jpg"]).objects == [("cat", None)]
+    for name in ("a.jpg", "c.jpg"):
+        with pytest.raises(ValueError, match=r"could not convert|is not a box of 4"):
+            parse_csv(rows[name])
+    cells = dict(rows_of_tiny(b"a.JPEG\t1\t1\tx\t9\nb.JPEG\tn01\t0\t1\t2\t3\nc.JPEG"))
+    assert parse_tiny(cells["b.JPEG"]).objects == [("n01", (0, 1, 2, 3))]
+    for name in ("a.JPEG", "c.JPEG"):
+        with pytest.raises(ValueError, match=r"could not convert|is not a box of 4"):
+            parse_tiny(cells[name])
 
 
 def test_an_image_is_of_its_largest_object():
     small, large, other = (0, 0, 2, 2), (0, 0, 5, 5), (1, 1, 3, 3)
-    objects = (("cat", small), ("dog", large), ("dog", other))
-    label, annotation = of_largest(Annotation(objects))
-    assert (label, annotation.boxes) == ("dog", (large, other))
-    assert of_largest(Annotation()) == ("", Annotation())
+    objects = [("cat", small), ("dog", large), ("dog", other)]
+    assert of_largest(Annotation(objects)) == ("dog", (large, other))

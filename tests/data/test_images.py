@@ -213,7 +213,7 @@ def test_training_and_test_images_are_of_the_same_classes(load):
     assert data.train.labels.unique().tolist() == [0, 1]
     assert data.test.labels.unique().tolist() == [0, 1]
     assert images.sentences_of_faults(data.faults.itertuples()) == [
-        "1 × unknown class, such as emu: 6 images, and none for training",
+        "1 × unknown class, such as emu: no image of it is for training",
         "1 × fewer test images than asked, such as owl: 0 of 2",
         "1 × class without test images, such as owl: "
         "its 5 training images are left out too",
