@@ -72,8 +72,8 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
 
 
 def step_by_step(
-    maps: Tensor, images: ImageSet, row: int, threshold: float, rule: str = "maximum"
-) -> Figure | None:
+    maps: Tensor, images: ImageSet, row: int, threshold: float, rule: str
+) -> Figure:
     """Draw the steps from a map to its IoU; Du et al. 2024, Figures 1 and 3.
 
     Args:
@@ -82,12 +82,7 @@ def step_by_step(
         row: number of the image.
         threshold: at which the map is cut.
         rule: of cutting, see ``localize.cut``.
-
-    Returns:
-        The figure; None where the images have no pixels, see ``NO_PIXELS``.
     """
-    if not images.has_pixels:
-        return None
     size = images.images.shape[-1]
     maps = maps[row : row + 1]
     boxes = images.boxes[row : row + 1]
@@ -135,8 +130,8 @@ def overlays(
     threshold: float,
     rows: Sequence[str],
     columns: Sequence[str],
-    rule: str = "maximum",
-) -> Figure | None:
+    rule: str,
+) -> Figure:
     """Draw the maps of several models on the same images; Du et al. 2024, Figure 2.
 
     Args:
@@ -146,12 +141,7 @@ def overlays(
         rows: M titles.
         columns: N titles.
         rule: of cutting, see ``localize.cut``.
-
-    Returns:
-        The figure; None where the images have no pixels, see ``NO_PIXELS``.
     """
-    if not images.has_pixels:
-        return None
     size = images.images.shape[-1]
     models, count = maps.shape[:2]
     figure, axes = plt.subplots(
@@ -177,4 +167,23 @@ def overlays(
             va="center",
             fontsize="small",
         )
+    return figure
+
+
+def side_by_side(maps: Tensor, image: ImageSet, titles: Sequence[str]) -> Figure:
+    """Draw an image with its boxes, and beside it the maps of several models.
+
+    Args:
+        maps: (M, h, w).
+        image: one image.
+        titles: of the M maps.
+    """
+    heats = localize.upsample(maps, image.images.shape[-1])
+    figure, axes = plt.subplots(1, 1 + len(maps), figsize=(3 + 3 * len(maps), 3.4))
+    for ax, title in zip(axes, ["image and box", *titles], strict=True):
+        _show(ax, image.images[0])
+        draw_boxes(ax, image.boxes[0])
+        ax.set_title(fill(title, 34), fontsize="small")
+    for ax, heat in zip(axes[1:], heats, strict=True):
+        _show(ax, heat, alpha=0.5, **_MAP)
     return figure

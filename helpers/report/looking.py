@@ -1,6 +1,5 @@
 """Figures and sentences of notebook 09, the experiment on where networks look."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 from helpers.data.boxes import box_masks, box_shares
 from helpers.data.images import ImageSet
 from helpers.report.cams import draw_boxes
+from helpers.report.figures import forest
 from helpers.report.style import count
 from helpers.statistics import pairs
 from helpers.training import looking
@@ -26,7 +26,6 @@ TITLES = {
 }
 _MAP_SIDE = 8  # places along a side of the drawn map
 _IMAGES = 3  # number of images drawn
-_PANELS_PER_LINE = 2  # with more, text would be small on a page
 
 
 def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
@@ -73,48 +72,34 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
     return figure
 
 
-def differences_figure(
-    differences: pd.DataFrame, outcomes: Sequence[str]
-) -> Figure | None:
-    """Draw paired differences with their intervals, a panel per outcome.
+def differences_figure(differences: pd.DataFrame) -> Figure:
+    """Draw paired differences with their intervals, a panel per outcome of ``TITLES``.
 
     Args:
-        differences: of ``pairs.paired_table``.
-        outcomes: of ``TITLES``.
+        differences: of ``pairs.paired_table``; those over all starts are drawn.
 
     Returns:
-        A row per contrast and start. The interval is drawn for at least
-        ``pairs.FEWEST_PAIRS`` pairs; that of two would be far wider than all others.
-        None without a pair.
+        A row per contrast. The interval is drawn for at least ``pairs.FEWEST_PAIRS``
+        pairs; that of two would be far wider than all others.
     """
-    present = differences[differences["pairs"] > 0]
-    if present.empty:
-        return None
-    keys = present[["arm", "control", "start"]].drop_duplicates()
-    contrasts = (keys["arm"] + " less " + keys["control"]).str.replace("_", " ")
-    labels = contrasts.where(keys["start"] == "all", "    " + keys["start"])
-    heights = np.arange(len(keys))
-    lines = math.ceil(len(outcomes) / _PANELS_PER_LINE)
-    figure, panels = plt.subplots(
-        lines,
-        _PANELS_PER_LINE,
-        figsize=(9, lines * (1.2 + 0.26 * len(keys))),
-        sharey=True,
-        squeeze=False,
+    differences = differences[differences["start"] == "all"]
+    enough = differences["pairs"] >= pairs.FEWEST_PAIRS
+    contrasts = differences["arm"] + " less " + differences["control"]
+    rows = differences.assign(
+        contrast=contrasts.str.replace("_", " "),
+        low=differences["low"].where(enough),
+        high=differences["high"].where(enough),
     )
+    height = 1.2 + 0.26 * rows["contrast"].nunique()
+    outcomes = [name for name in TITLES if rows["outcome"].eq(name).any()]
+    figure, panels = plt.subplots(3, 2, figsize=(9, 3 * height), sharey=True)
+    for outcome, ax in zip(outcomes, panels.flat, strict=False):
+        shown = rows[rows["outcome"] == outcome]
+        ends = shown["low"], shown["high"]
+        forest(ax, shown["contrast"], shown["difference"], *ends)
+        ax.set_xlabel(TITLES[outcome])
     for ax in panels.flat[len(outcomes) :]:
         ax.set_axis_off()
-    for outcome, ax in zip(outcomes, panels.flat, strict=False):
-        rows = keys.merge(present[present["outcome"] == outcome], how="left")
-        colours = np.where(rows["start"] == "all", "black", "0.55")
-        ax.axvline(0, color="0.6", linewidth=1)
-        ends = rows[["low", "high"]].where(rows["pairs"] >= pairs.FEWEST_PAIRS)
-        ax.hlines(heights, ends["low"], ends["high"], color=colours, linewidth=1.8)
-        ax.scatter(rows["difference"], heights, color=colours, s=24, zorder=3)
-        ax.set_xlabel(TITLES[outcome])
-        ax.grid(axis="y", visible=False)
-    panels[0][0].set_yticks(heights, labels)
-    panels[0][0].set_ylim(len(keys) - 0.4, -0.6)
     return figure
 
 
@@ -187,36 +172,16 @@ def named_differences(differences: pd.DataFrame) -> Iterator[tuple[str, Any]]:
             yield re.sub(r"\W", "_", name), row
 
 
-def answer(judged: pd.DataFrame, networks: int) -> str:
-    """The answer of the experiment in plain words, a sentence per primary claim.
+def verdicts(judged: pd.DataFrame) -> str:
+    """The verdict on each primary claim, Markdown.
 
     Args:
         judged: of ``pairs.paired_claims``.
-        networks: their number.
-
-    Returns:
-        Markdown.
     """
     primary = judged[judged["primary"]]
-    if primary.empty:
-        return "This study states no claim on where networks are trained to look."
-    sentences = [f"**{count(networks, 'network')}.**"]
-    for row in primary.itertuples():
-        where = f"*{row.claim}*: **{row.verdict}**"
-        if row.pairs == 0:
-            sentences.append(f"{where}; no pair of networks is trained yet.")
-            continue
-        if row.pairs == 1:
-            sentences.append(f"{where}; one pair of networks has no interval.")
-            continue
-        difference = _points(pd.Series(row._asdict()))
-        over = f"over {count(row.pairs, 'pair')}"
-        sentences.append(f"{where}. The difference is {difference} {over}.")
-        least_p = pairs.least_p(row.pairs)
-        if least_p >= 1 - pairs.LEVEL:
-            sentences.append(f"So few pairs allow no p below {least_p:.2g}.")
-    if primary["verdict"].eq(pairs.NOT_CHANGED).any():
-        sentences.append(
-            "Where looking was not changed, the gap says nothing about looking."
-        )
-    return " ".join(sentences)
+    sentences = [
+        f"*{row.claim}*: **{row.verdict}**; the difference is "
+        f"{_points(pd.Series(row._asdict()))} over {count(row.pairs, 'pair')}."
+        for row in primary.itertuples()
+    ]
+    return " ".join(sentences) or "This study states no claim on where networks look."

@@ -92,49 +92,38 @@ class Report:
             )
         return report
 
-    def figure(self, figure: Figure | None, name: str, caption: str) -> None:
+    def figure(
+        self, figure: Figure | None, name: str, caption: str, missing: str = ""
+    ) -> None:
         """Write a figure, show it with number, title and caption, and close it.
 
         Args:
-            figure: goes to ``figures/<name>.png``; None shows the caption alone.
+            figure: goes to ``figures/<name>.png``; None shows the caption alone, or the
+                published figure.
             name: words joined by hyphens, of which the title is made.
             caption: what is drawn and what to see, in Markdown.
+            missing: why the figure cannot be drawn here, and what would help. Where the
+                published execution had these parameters, its figure is shown.
 
         Raises:
             ValueError: if the name would leave the folder.
         """
-        if figure is None:
+        path = inside(self.folder, f"figures/{name}.png")
+        published = inside(self.published / self.notebook, f"figures/{name}.png")
+        if figure is not None:
+            with files.complete_or_absent(path) as temporary:
+                figure.savefig(temporary, format="png", dpi=_DPI)
+            plt.close(figure)
+        elif not missing:
             self.tell(caption)
             return
-        path = inside(self.folder, f"figures/{name}.png")
-        with files.complete_or_absent(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=_DPI)
-        plt.close(figure)
-        self._show_figure(path, name, caption)
-
-    def published_figure(self, name: str, reason: str) -> None:
-        """Show the published version of a figure that cannot be drawn here.
-
-        If the published execution had other parameters, or no such figure, a sentence
-        says that it is left out.
-
-        Args:
-            name: as of ``figure``.
-            reason: why it cannot be drawn here, and what would help, in Markdown.
-
-        Raises:
-            ValueError: if the name would leave the folder.
-        """
-        path = inside(self.published / self.notebook, f"figures/{name}.png")
-        if not self.repeats_published or not path.is_file():
-            self.tell(f"**{figure_title(name)}** is left out. {reason}")
+        elif self.repeats_published and published.is_file():
+            with files.complete_or_absent(path) as temporary:
+                temporary.write_bytes(published.read_bytes())
+            caption += f" *As published. {missing}*"
+        else:
+            self.tell(f"**{figure_title(name)}** is left out. {missing}")
             return
-        copy = inside(self.folder, f"figures/{name}.png")
-        with files.complete_or_absent(copy) as temporary:
-            temporary.write_bytes(path.read_bytes())
-        self._show_figure(copy, name, f"*As published. {reason}*")
-
-    def _show_figure(self, path: Path, name: str, caption: str) -> None:
         self.figures += 1
         number = f"{int(self.notebook[:2])}.{self.figures}"
         title = f"Figure {number}. {figure_title(name)}."

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -105,6 +106,26 @@ def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return path
+
+
+def pictures(maps: dict[str, Any]) -> ImageSet:
+    """The first images, from their small pictures, at the size of their boxes.
+
+    Args:
+        maps: of ``maps_of_models``.
+    """
+    size = int(maps["image_size"])
+    pixels = []
+    for jpeg in maps["thumbnails"]:
+        picture = Image.open(io.BytesIO(jpeg)).convert("RGB").resize((size, size))
+        pixels.append(torch.from_numpy(np.array(picture)).permute(2, 0, 1))
+    first = slice(len(pixels))
+    return ImageSet(
+        torch.stack(pixels) if pixels else torch.empty(0, 3, size, size),
+        torch.from_numpy(maps["labels"][first]).long(),
+        torch.from_numpy(maps["boxes"][first]),
+        tuple(map(str, range(len(pixels)))),
+    )
 
 
 def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:

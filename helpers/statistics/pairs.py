@@ -137,19 +137,6 @@ def gap_at_training_accuracy(
     return pd.Series(gaps, dtype=float)
 
 
-def least_p(pairs: int) -> float:
-    """The smallest two-sided p of the sign-flip test.
-
-    Args:
-        pairs: number of them.
-
-    Example:
-        >>> least_p(6)
-        0.03125
-    """
-    return min(1.0, 2 / 2**pairs)
-
-
 def paired_table(
     models: pd.DataFrame,
     contrasts: Sequence[tuple[str, str]],

@@ -62,7 +62,7 @@ def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
 
 
 def test_steps_show_what_they_are_given(scenes, maps):
-    figure = cams.step_by_step(maps, scenes, 1, THRESHOLD)
+    figure = cams.step_by_step(maps, scenes, 1, THRESHOLD, "maximum")
     iou, iou_b = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[
         1, ["iou", "iou_b"]
     ]
@@ -110,9 +110,8 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
     few = [0, 2, 4]
     both, images = torch.stack([maps[few], 1 - maps[few]]), scenes.subset(few)
     titles = ["small gap", "large gap"]
-    axes = np.array(
-        cams.overlays(both, images, THRESHOLD, titles, ["a", "b", "c"]).axes
-    ).reshape(2, 3)
+    figure = cams.overlays(both, images, THRESHOLD, titles, list("abc"), "maximum")
+    axes = np.array(figure.axes).reshape(2, 3)
     for row in range(2):
         iou = chance_scores(both[row], images.boxes, SIZE, THRESHOLD)["iou"]
         for column in range(3):
@@ -130,6 +129,17 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
                 == ("abc"[column] + "\n" if row == 0 else "") + f"IoU {iou[column]:.2f}"
             )
     assert [axes[row, 0].texts[0].get_text() for row in range(2)] == titles
+
+
+def test_maps_stand_beside_the_image_that_they_are_of(scenes, maps):
+    figure = cams.side_by_side(maps[:2], scenes.subset([3]), ["one", "other"])
+    assert [ax.get_title() for ax in figure.axes] == ["image and box", "one", "other"]
+    for ax in figure.axes:
+        pixels = scenes.images[3].permute(1, 2, 0)
+        np.testing.assert_array_equal(ax.images[0].get_array(), pixels)
+        assert outlines(ax) == scenes.boxes[3].tolist()
+    for heat, ax in zip(upsample(maps[:2], SIZE), figure.axes[1:], strict=True):
+        np.testing.assert_array_equal(ax.images[1].get_array(), heat)
 
 
 def test_a_box_of_zeros_is_padding():

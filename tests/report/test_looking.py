@@ -52,38 +52,35 @@ def test_without_arms_pixels_or_boxes_nothing_is_drawn():
     assert looking.arms_figure(bare, LEVELS) is None
 
 
-def table(pairs_of):
+def differences_of(gaps):
     rows = [
         {"looking": name, "pretrained": False, "repeat": repeat, "gap": gap}
-        for name, gaps in pairs_of.items()
-        for repeat, gap in enumerate(gaps)
+        for name, values in gaps.items()
+        for repeat, gap in enumerate(values)
     ]
-    models = pd.DataFrame(rows)
     contrasts = [("map_in_box 1", "plain")]
-    return paired_table(models, contrasts, ["gap"], ["pretrained", "repeat"])
+    return paired_table(
+        pd.DataFrame(rows), contrasts, ["gap"], ["pretrained", "repeat"]
+    )
 
 
-def intervals(figure):
-    """Ends of the intervals that the first panel shows."""
-    lines = figure.axes[0].collections[-2].get_segments()
-    whole = [line for line in lines if len(line) and np.isfinite(line).all()]
-    return [line[:, 0].tolist() for line in whole]
-
-
-def test_differences_are_drawn_at_their_values():
-    differences = table({"map_in_box 1": [40.0, 42.0], "plain": [43.0, 44.0]})
-    figure = looking.differences_figure(differences, ["gap"])
-    points = figure.axes[0].collections[-1].get_offsets()
-    np.testing.assert_allclose(points[:, 0], -2.5)  # all pairs, and from scratch
-    assert len(points) == 2
-    assert not intervals(figure)
+@pytest.mark.parametrize("count", [2, 3])
+def test_differences_are_drawn_at_their_values_with_intervals_from_three_pairs(count):
+    gaps = {"map_in_box 1": [40.0, 42.0, 41.0], "plain": [43.0, 44.0, 44.0]}
+    gaps = {name: values[:count] for name, values in gaps.items()}
+    differences = differences_of(gaps)
+    figure = looking.differences_figure(differences)
+    panel = figure.axes[0]
+    mean = np.subtract(*gaps.values()).mean()
+    assert panel.lines[1].get_xdata() == pytest.approx([mean])
+    assert [text.get_text() for text in panel.get_yticklabels()] == [
+        "map in box 1 less plain"
+    ]
+    segments = panel.collections[0].get_segments()
+    ends = [segment[:, 0].tolist() for segment in segments if len(segment)]
+    interval = differences.loc[0, ["low", "high"]].tolist()
+    assert ends == ([pytest.approx(interval)] if count == 3 else [])
     plt.close(figure)
-    three = table({"map_in_box 1": [40.0, 42.0, 41.0], "plain": [43.0, 44.0, 44.0]})
-    figure = looking.differences_figure(three, ["gap"])
-    row = three.iloc[0]
-    assert intervals(figure)[0] == pytest.approx([row["low"], row["high"]])
-    plt.close(figure)
-    assert looking.differences_figure(table({"plain": [1.0]}), ["gap"]) is None
 
 
 def test_the_contrast_is_told_with_what_could_have_been_told():
@@ -127,16 +124,11 @@ def claims_table(**changed):
     return pd.DataFrame([row | changed])
 
 
-def test_the_answer_gives_each_primary_claim_its_verdict_and_numbers():
-    text = looking.answer(claims_table(), 96)
+def test_each_primary_claim_has_its_verdict_and_numbers():
+    text = looking.verdicts(claims_table())
     assert text == (
-        "**96 networks.** *the gap falls*: **cannot tell**. The difference is -0.4 "
-        "points (-1.2 to 0.4) over 16 pairs."
+        "*the gap falls*: **cannot tell**; the difference is -0.4 points "
+        "(-1.2 to 0.4) over 16 pairs."
     )
-    few = looking.answer(claims_table(pairs=4), 16)
-    assert few.endswith("over 4 pairs. So few pairs allow no p below 0.12.")
-    assert "one pair of networks has no" in looking.answer(claims_table(pairs=1), 4)
-    assert "no pair of networks" in looking.answer(claims_table(pairs=0), 3)
-    unchanged = looking.answer(claims_table(verdict="looking was not changed"), 96)
-    assert unchanged.endswith("the gap says nothing about looking.")
-    assert "states no claim" in looking.answer(claims_table(primary=False), 96)
+    assert "an unknown amount" in looking.verdicts(claims_table(difference=np.nan))
+    assert "states no claim" in looking.verdicts(claims_table(primary=False))

@@ -101,12 +101,12 @@ def test_a_published_figure_is_shown_where_the_parameters_are_the_same(
     other_order = [{"optimizer": ["sgd"], "rate": [0.1]}]
     publish(opened, threshold=threshold, blocks=other_order)
     assert opened.repeats_published == (threshold == 0.1)
-    opened.published_figure("curve", "Records have no pixels.")
+    opened.figure(None, "curve", "A line.", "Records have no pixels.")
     if threshold == 0.1:
         assert (opened.folder / "figures/curve.png").is_file()
-        told = "**Figure 1.1. Curve.** *As published. Records have no pixels.*"
+        told = "**Figure 1.1. Curve.** A line. *As published. Records have no pixels.*"
         assert shown[-1].data == told
-        opened.published_figure("other", "Records have no pixels.")
+        opened.figure(None, "other", "A line.", "Records have no pixels.")
         told = "**Other** is left out. Records have no pixels."
     else:
         told = "**Curve** is left out. Records have no pixels."

@@ -51,6 +51,17 @@ def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_
     )
 
 
+def test_pictures_are_the_images_with_their_boxes_at_their_size(tmp_path):
+    data, scored_on, *_ = published(tmp_path)
+    pictures = published_maps.pictures(published_maps.read_maps(tmp_path / "report"))
+    images = scored_on.images_of(data)
+    difference = pictures.images.float() - images.images.float()
+    assert pictures.images.shape == images.images.shape
+    assert difference.abs().mean() < 20  # of 255: JPEG loses little
+    np.testing.assert_array_equal(pictures.boxes, images.boxes)
+    np.testing.assert_array_equal(pictures.labels, images.labels)
+
+
 def test_of_more_models_than_fit_the_maps_of_the_first_images_are_published(
     tmp_path, monkeypatch
 ):
