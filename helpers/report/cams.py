@@ -179,7 +179,7 @@ def side_by_side(maps: Tensor, image: ImageSet, titles: Sequence[str]) -> Figure
         titles: of the M maps.
     """
     heats = localize.upsample(maps, image.images.shape[-1])
-    figure, axes = plt.subplots(1, 1 + len(maps), figsize=(3 + 3 * len(maps), 3.4))
+    figure, axes = plt.subplots(1, 1 + len(maps), figsize=(3 + 3 * len(maps), 3.6))
     for ax, title in zip(axes, ["image and box", *titles], strict=True):
         _show(ax, image.images[0])
         draw_boxes(ax, image.boxes[0])
