@@ -181,7 +181,7 @@ _MAY_BE_EMPTY = (
     *("class_ids", "pretrain_class_ids", "unseen_class_ids"),
     *("targets", "sampled_methods", "image_scales"),
 )
-_OF_COLOURS = ("pixel_mean", "pixel_std")  # three numbers, which may be equal, or none
+_MAY_REPEAT = ("pixel_mean", "pixel_std")
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -244,19 +244,12 @@ def _type(name: str, item: Parameter) -> Any:
     of_item = TYPES.get(name) or _WITHOUT_LIMIT.get(kind) or _BUILT_IN[kind]
     if kind == item.annotation:
         return of_item
-    if name in _OF_COLOURS:
-        return Annotated[list[of_item], AfterValidator(_three_or_none)]
+    if name in _MAY_REPEAT:
+        return list[of_item]
     least = int(bool(item.default) and name not in _MAY_BE_EMPTY)
     return Annotated[
         list[of_item], Field(min_length=least), AfterValidator(_without_duplicates)
     ]
-
-
-def _three_or_none(items: list) -> list:
-    """Refuse other numbers of colours than red, green and blue."""
-    if len(items) not in (0, 3):
-        raise ValueError("must have three items, of red, green and blue")
-    return items
 
 
 def _without_duplicates(items: list) -> list:
@@ -309,22 +302,10 @@ def _sentences(notebook: Path, faults: ValidationError) -> Iterator[str]:
         where = "".join(f"[{part}]" for part in place)
         options = re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))
         similar = near_names(fault["input"], options) if options else ""
-        hint = _papermill_hint(name, names[name].annotation, fault)
         yield (
-            f"{name}{where} is {fault['input']!r:.100}: {fault['msg']}{similar}{hint} "
+            f"{name}{where} is {fault['input']!r:.100}: {fault['msg']}{similar} "
             f"({names[name].comment})"
         )
-
-
-def _papermill_hint(name: str, annotation: str, fault: Mapping[str, Any]) -> str:
-    """How papermill takes a list, and a text that looks like a number."""
-    value = fault["input"]
-    if fault["type"] == "list_type" and isinstance(value, str):
-        items = value if value.startswith("[") else f"[{value}]"
-        return f"; with papermill write -y '{name}: {items}'"
-    if fault["type"] == "string_type" and annotation == "str":
-        return f"; with papermill write -r {name} {value}"
-    return ""
 
 
 def near_names(name: Any, names: Iterable[str]) -> str:
@@ -342,36 +323,18 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         values: of the parameters of the study's notebooks.
     """
     of = defaultdict(list, values)
-    pretrains = of["pretrained_weights"] == "made" and True in of["pretrained_levels"]
     source = (of["data_source"], of["data_path"])
-    pretrain_source = (of["pretrain_data_source"], of["pretrain_data_path"])
-    unseen_path = of["unseen_path"] or of["data_path"]
-    if pretrains:
-        is_same = pretrain_source == source
-        yield from _shared_classes("pretrain_class_ids", of, is_same)
-        if pretrain_source[1] == "" and pretrain_source[0] != "synthetic":
-            yield f"pretrain_data_path is empty, and {pretrain_source[0]} needs it"
+    if of["pretrained_weights"] == "made" and True in of["pretrained_levels"]:
+        others = (of["pretrain_data_source"], of["pretrain_data_path"])
+        yield from _shared_classes("pretrain_class_ids", of, others == source)
     if of["unseen_class_ids"]:
-        yield from _shared_classes("unseen_class_ids", of, unseen_path == source[1])
-    if len(of["class_ids"]) == 1:
-        yield "class_ids is one class, and a classifier needs at least 2; [] takes all"
-    if source[1] == "" and source[0] != "synthetic":
-        yield f"data_path is empty, and data_source {source[0]} needs it"
-    if of["training_sizes"] and 0 < of["images_per_class"] < max(of["training_sizes"]):
-        yield (
-            f"training_sizes is {of['training_sizes']}, and images_per_class allows "
-            f"{of['images_per_class']}"
-        )
+        is_same = (of["unseen_path"] or source[1]) == source[1]
+        yield from _shared_classes("unseen_class_ids", of, is_same)
     if of["scored_images"] and of["scored_images"] < len(of["class_ids"]):
         yield (
             f"scored_images is {of['scored_images']}, fewer than the classes; take at "
             "least one image of each, or 0 for all"
         )
-    if of["work_dir"] == of["reports_dir"] != []:
-        yield f"work_dir and reports_dir are both {of['work_dir']}; take two folders"
-    number, _, count = (of["shard"] or "1/1").partition("/")
-    if int(number) > int(count):
-        yield f"shard is {of['shard']}; write i/n with i from 1 to n, such as 2/4"
     yield from _faults_of_blocks(of)
 
 

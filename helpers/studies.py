@@ -2,7 +2,6 @@
 
 import ast
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +54,6 @@ TRAINING = ("01", "02")  # notebooks that decide what is trained
 NEED_IMAGES = ("01", "02", "06")  # which records do not hold
 NEED_SCORES = {"05": "closed", "11": "test_logits"}  # which some records hold
 FIRST_TO_READ_CLAIMS = "04"
-MOST_COMBINATIONS = 1000  # of one notebook
 # Parameters of 01 and 02 that change neither images nor trained networks.
 WITHOUT_EFFECT_ON_TRAINING = (
     *WITHOUT_EFFECT_ON_RESULTS,
@@ -237,13 +235,12 @@ def load(
     """
     file = StudyFile.read(name, root)
     name = path_of(name, root).stem
-    paths, faults = _notebooks_of(file, root)
+    paths = _notebooks_of(file, root)
+    values = {stem: file.values_of(path) for stem, path in paths.items()}
     sweep = {stem: dict(block) for stem, block in file.sweep.items()}
-    values = {
-        stem: {"study": name} | file.values_of(path) for stem, path in paths.items()
-    }
-    faults += [*_unknown_names(file, paths, root), *_apply(overrides, values, paths)]
-    faults += _vary(variations, sweep, paths)
+    faults = list(_unknown_names(file, root))
+    faults += _put(overrides, paths, values)
+    faults += _put(map(_as_list, variations), paths, sweep)
     try:
         check_claims(file.claims)
     except ValueError as fault:
@@ -251,18 +248,12 @@ def load(
     wholes = {}
     for stem, path in paths.items():
         try:
-            parameters = checked(path, values[stem])
+            parameters = checked(path, values[stem] | {"study": name})
             wholes[stem] = Execution(stem, parameters, _before(stem, paths))
         except StudyError as wrong:
             faults += wrong.faults
-    faults += [
-        f"study is {whole.parameters['study']!r}, and must be {name!r}, as its file"
-        for whole in wholes.values()
-        if whole.parameters["study"] != name
-    ]
     if faults:
         raise StudyError(*faults)
-    executions = list(_executions(wholes, sweep, paths))
     places = next(iter(wholes.values())).parameters
     work = root / Path(places["work_dir"]).expanduser()
     reports = root / Path(places["reports_dir"]).expanduser()
@@ -271,92 +262,66 @@ def load(
         inside(work, file.extends or name),
         inside(reports, name),
         file.claims,
-        executions,
+        list(_executions(wholes, sweep, paths)),
     )
     everything = study.values()
-    for item in executions:
+    for item in study.executions:
         changed = item.parameters if item.combination else {}
         faults += contradictions(everything | changed)
     if file.extends:
-        base = load(
-            str(path_of(name, root).with_name(f"{file.extends}.yaml")), root=root
-        )
-        faults += _changed_training(base, study)
+        base = path_of(name, root).with_name(f"{file.extends}.yaml")
+        faults += _changed_training(load(str(base), root=root), study)
     if faults:
         raise StudyError(*faults)
     return study
 
 
-def _notebooks_of(file: StudyFile, root: Path) -> tuple[dict[str, Path], list[str]]:
-    """Notebooks that a study executes, in the order in which they run, and faults."""
-    order = list(READS)
-    available = {path.stem: path for path in (root / "notebooks").glob("[0-9]*.ipynb")}
-    faults = [
-        f"there is no notebook {stem!r}{near_names(stem, available)}"
-        for stem in file.notebooks
-        if stem not in available
-    ]
-    faults += [
-        f"run: {stem!r} is no notebook of the study{near_names(stem, file.notebooks)}"
-        for stem in file.run
-        if stem not in file.notebooks
-    ]
-    stems = [stem for stem in file.run or file.notebooks if stem in available]
-    if not stems and not faults:
-        faults = [f"the block notebooks names none to run, of {', '.join(available)}"]
-    places = {number: place for place, number in enumerate(order)}
-    stems.sort(key=lambda stem: (places.get(stem[:2], len(order)), stem))
-    return {stem: available[stem] for stem in stems}, faults
+def _notebooks_of(file: StudyFile, root: Path) -> dict[str, Path]:
+    """Paths of the notebooks that a study executes, in the order in which they run."""
+    paths = {path.stem: path for path in (root / "notebooks").glob("[0-9]*.ipynb")}
+    for stem in (*file.notebooks, *file.run, *file.sweep):
+        if stem not in paths:
+            near = near_names(stem, paths)
+            raise StudyError(f"there is no notebook {stem!r}{near}")
+    ranks = {number: rank for rank, number in enumerate(READS)}
+    stems = sorted(
+        file.run or file.notebooks,
+        key=lambda stem: (ranks.get(stem[:2], len(ranks)), stem),
+    )
+    if not stems:
+        raise StudyError("the block notebooks names no notebook to run")
+    return {stem: paths[stem] for stem in stems}
 
 
-def _unknown_names(
-    file: StudyFile, paths: Mapping[str, Path], root: Path
-) -> Iterator[str]:
-    """Faults of names that nothing declares."""
-    listed = [root / f"notebooks/{stem}.ipynb" for stem in file.notebooks]
-    names = set().union(*(declared(path) for path in listed if path.is_file()))
+def _unknown_names(file: StudyFile, root: Path) -> Iterator[str]:
+    """Faults of common parameters that no notebook declares."""
+    paths = [root / f"notebooks/{stem}.ipynb" for stem in file.notebooks]
+    names = set().union(*map(declared, paths))
     for name in file.common.keys() - names:
         yield f"common: no notebook has a parameter {name!r}{near_names(name, names)}"
-    for stem in file.sweep.keys() - file.notebooks.keys():
-        yield f"sweep: no notebook {stem!r} in this study{near_names(stem, paths)}"
 
 
-def _apply(
-    overrides: Sequence[str],
-    values: Mapping[str, dict[str, Any]],
-    paths: Mapping[str, Path],
+def _put(
+    texts: Iterable[str], paths: Mapping[str, Path], values: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """Put overrides into the values by notebook; yield faults."""
-    for text in overrides:
-        target, equals, value = text.partition("=")
+    """Put "name=value" or "notebook.name=value" into values; yield faults."""
+    for text in texts:
+        target, _, value = text.partition("=")
         stem, _, name = target.strip().rpartition(".")
-        chosen = [
-            key for key in paths if stem in ("", key) and name in declared(paths[key])
-        ]
-        if not chosen or not equals:
-            names = [item for path in paths.values() for item in declared(path)]
+        chosen = [key for key in paths if stem in ("", key)]
+        names = {item for key in chosen for item in declared(paths[key])}
+        if name not in names:
             near = near_names(name, names) or near_names(stem, paths)
-            yield f"set {text:.200}: unknown name{near}; write name=value"
+            yield f"{text:.200}: unknown name{near}; write notebook.name=value"
         for key in chosen:
-            values[key][name] = _plain(value)
+            if name in declared(paths[key]):
+                values.setdefault(key, {})[name] = _plain(value)
 
 
-def _vary(
-    variations: Sequence[str],
-    sweep: dict[str, dict[str, Any]],
-    paths: Mapping[str, Path],
-) -> Iterator[str]:
-    """Put variations into the sweep by notebook; yield faults."""
-    for text in variations:
-        target, equals, listed = text.partition("=")
-        stem, _, name = target.strip().rpartition(".")
-        if stem not in paths or not equals:
-            near = near_names(stem or name, paths)
-            yield f"vary {text:.200}: no such notebook{near}; write notebook.name=a,b"
-            continue
-        sweep.setdefault(stem, {})[name] = _plain(
-            listed if listed.startswith("[") else f"[{listed}]"
-        )
+def _as_list(text: str) -> str:
+    """A variation, "name=value,value", as "name=[value,value]"."""
+    target, _, value = text.partition("=")
+    return text if value.startswith("[") else f"{target}=[{value}]"
 
 
 def _plain(text: str) -> Any:
@@ -389,86 +354,65 @@ def _executions(
     for stem in (stem for stem in wholes if stem in sweep):
         block = sweep[stem]
         _check_swept(stem, block, paths)
-        swept = {name: block[name] for name in declared(paths[stem]) if name in block}
-        swept.pop("shard", None)
-        for row in itertools.product(*swept.values()) if swept else ():
-            values = dict(zip(swept, row, strict=True))
-            chain: list[str] = []
-            for link in (stem, *block.get("through", [])):
-                execution = _combined(wholes[link], paths[link], stem, values, chain)
-                chain.append(execution.name)
-                yield from in_shares(execution, block.get("shard", 0) * (link == stem))
+        names = [name for name in declared(paths[stem]) if name in block]
+        names = [name for name in names if name != "shard"]
+        for row in itertools.product(*(block[name] for name in names)):
+            swept = dict(zip(names, row, strict=True))
+            if swept:
+                links = [wholes[link] for link in (stem, *block.get("through", []))]
+                typed = checked(paths[stem], wholes[stem].parameters | swept)
+                values = {name: typed[name] for name in swept}
+                yield from _combination(links, values, block.get("shard", 0))
 
 
-def _combined(
-    whole: Execution,
-    path: Path,
-    swept: str,
-    values: Mapping[str, Any],
-    chain: Sequence[str],
-) -> Execution:
-    """A notebook's execution with the values of one combination of a sweep.
+def _combination(
+    links: Sequence[Execution], values: Mapping[str, Any], shares: int
+) -> Iterator[Execution]:
+    """The swept notebook with some values, and the notebooks through which it goes.
 
     Args:
-        whole: with the study's own values.
-        path: of its notebook.
-        swept: name of the swept notebook.
-        values: of the combination.
-        chain: names of its earlier executions.
+        links: their executions with the study's own values, the swept one first.
+        values: of the swept parameters.
+        shares: of the work of the swept one; 0 does not split.
     """
-    changed = {name: values[name] for name in values if name in whole.parameters}
-    if whole.parameters.get("jobs") == 0:
-        changed["jobs"] = 1  # combinations run side by side
-    typed = checked(path, whole.parameters | changed)
-    of_swept = {name: typed.get(name, value) for name, value in values.items()}
-    return replace(
-        whole,
-        parameters=typed,
-        after=(*(name for name in whole.after if name not in chain), *chain),
-        combination=f"{swept}/{name_of_values(of_swept)}",
-    )
+    chain: list[str] = []
+    for whole in links:
+        changed = {name: values[name] for name in values if name in whole.parameters}
+        if whole.parameters.get("jobs") == 0:
+            changed["jobs"] = 1  # combinations run side by side
+        execution = replace(
+            whole,
+            parameters=whole.parameters | changed,
+            after=(*(name for name in whole.after if name not in chain), *chain),
+            combination=f"{links[0].notebook}/{name_of_values(values)}",
+        )
+        yield from in_shares(execution, 0 if chain else shares)
+        chain.append(execution.name)
 
 
 def _check_swept(
     stem: str, block: Mapping[str, Any], paths: Mapping[str, Path]
 ) -> None:
     """Refuse a sweep over what is trained or changes no result, and what is no list."""
-    names = declared(paths[stem])
-    swept = {name: block[name] for name in block if name not in ("shard", "through")}
-    faults = list(
-        filter(None, (_fault_of_swept(stem, names, item) for item in swept.items()))
-    )
-    shard = block.get("shard", 0)
-    if type(shard) is not int or (shard and "shard" not in names):
-        faults.append(f"shard is {shard!r}; write N for N shares of its work")
-    later = list(paths)[list(paths).index(stem) + 1 :]
-    for other in block.get("through", []):
-        if other not in later:
-            faults.append(f"through: {other!r} does not run after it in this study")
-    count = math.prod(len(values) for values in swept.values()) if not faults else 0
-    if count > MOST_COMBINATIONS:
-        faults.append(f"{count:,} combinations, and {MOST_COMBINATIONS:,} are possible")
+    names = declared(paths[stem]).keys() - {*WITHOUT_EFFECT_ON_RESULTS}
+    faults = []
+    for name, values in block.items():
+        if name == "shard":
+            if type(values) is not int or name not in names:
+                faults.append(f"shard is {values!r}, and must be a number of shares")
+        elif name == "through":
+            unknown = [other for other in values if other not in paths]
+            faults += [f"through: no {other!r} in this study" for other in unknown]
+        elif stem[:2] in TRAINING:
+            faults.append(f"{name} decides what is trained: list levels in the study")
+        elif name not in names:
+            faults.append(f"{name} cannot be swept{near_names(name, names)}")
+        elif not isinstance(values, list) or len({*map(repr, values)}) < max(
+            1, len(values)
+        ):
+            faults.append(f"{name} is {values!r:.100}, and must be a list of values")
     if faults:
         raise StudyError(*(f"sweep: {stem}: {fault}" for fault in faults))
-
-
-def _fault_of_swept(stem: str, names: Iterable[str], item: tuple[str, Any]) -> str:
-    """What is wrong with one swept parameter and its values; else ""."""
-    name, values = item
-    if name not in names:
-        return f"unknown name {name!r}{near_names(name, names)}"
-    if stem[:2] in TRAINING:
-        return (
-            f"{name} decides what is trained: list its levels below notebooks, or "
-            "write a study file for each value"
-        )
-    if name in WITHOUT_EFFECT_ON_RESULTS:
-        return f"{name} cannot be swept: it moves no result"
-    if not isinstance(values, list) or not values:
-        return f"{name} is {values!r:.100}, and must be a list of values"
-    if len({repr(value) for value in values}) < len(values):
-        return f"{name} is {values!r:.100}, and has duplicates"
-    return ""
 
 
 def in_shares(whole: Execution, count: int) -> Iterator[Execution]:
@@ -516,21 +460,22 @@ def from_records(study: Study, only_combinations: bool = False) -> Study:
         The study itself where its images are here, or it has no records.
     """
     path = study.values().get("data_path", "")
-    records = study.reports.with_name(study.work.name) / RECORDS / MANIFEST
-    if not path or from_root(path).exists() or not records.is_file():
+    records = study.reports.with_name(study.work.name) / RECORDS
+    if not path or from_root(path).exists() or not (records / MANIFEST).is_file():
         return study
-    settings = records.parent / "settings"
     left_out = list(NEED_IMAGES)
     for notebook, part in NEED_SCORES.items():
-        if not any(settings.glob(f"{part}-*.json")):
+        if not any((records / "settings").glob(f"{part}-*.json")):
             left_out.append(notebook)
-    kept = [item for item in study.executions if item.notebook[:2] not in left_out]
-    if only_combinations:
-        kept = [item for item in kept if item.combination]
-    names = {item.name for item in kept}
+    kept = {
+        item.name: item
+        for item in study.executions
+        if item.notebook[:2] not in left_out
+        and (item.combination or not only_combinations)
+    }
     executions = [
-        replace(item, after=tuple(name for name in item.after if name in names))
-        for item in kept
+        replace(item, after=tuple(name for name in item.after if name in kept))
+        for item in kept.values()
     ]
     return replace(study, executions=executions)
 
@@ -620,9 +565,6 @@ def in_force(
     asked = {name: namespace[name] for name in injected}
     if injected >= names.keys():  # a sweep, which has read the study's file
         return checked(path, asked)
-    missing = names.keys() - namespace.keys()
-    if missing:
-        raise StudyError(f"the first cell has no {', '.join(missing)}; put it back")
     study = namespace["study"]
     checked(path, {"study": study})  # it becomes the name of a file
     committed = {name: item.default for name, item in names.items()}

@@ -111,10 +111,10 @@ def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itsel
 @pytest.mark.parametrize(
     ("changed", "vary", "study", "told"),
     [
-        (["aa=1"], [], "demo", "set aa=1: unknown name (did you mean 'a'?)"),
+        (["aa=1"], [], "demo", "aa=1: unknown name (did you mean 'a'?)"),
         (["a=x", "c=y"], [], "demo", "a is 'x': Input should be a valid integer (one)"),
-        ([], ["03_c.cc=1"], "demo", "unknown name 'cc' (did you mean 'c'?)"),
-        ([], ["3_c.c=1"], "demo", "no such notebook (did you mean '03_c'?)"),
+        ([], ["03_c.cc=1"], "demo", "03_c.cc=[1]: unknown name (did you mean 'c'?)"),
+        ([], ["3_c.c=1"], "demo", "unknown name (did you mean '03_c'?)"),
         ([], [], "dem", "dem.yaml does not exist (did you mean 'demo'?)"),
     ],
 )

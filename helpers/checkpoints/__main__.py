@@ -12,7 +12,6 @@ and no code from a checkpoint is run."""
 # Options in the order of --help, with the arguments of argparse's add_argument.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--labelled": {"type": Path, "help": "held-out images with labels, 50 or more"},
-    "--unlabelled": {"type": Path, "help": "images without labels, to order networks"},
     "--architecture": {
         "default": "auto",
         "help": "a name of torchvision or timm, or module:function; auto recognises "
@@ -78,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _judge(options: argparse.Namespace) -> int:
     if (options.mean is None) != (options.std is None):
         raise ValueError("--mean and --std belong together; give both or none")
-    for name in ("checkpoints", "images", "labelled", "unlabelled", "classes"):
+    for name in ("checkpoints", "images", "labelled", "classes"):
         path = getattr(options, name)
         if path is not None and not path.exists():
             raise FileNotFoundError(f"{name} is {path}, which does not exist")
@@ -99,7 +98,6 @@ def _judge(options: argparse.Namespace) -> int:
         checkpoints=options.checkpoints,
         images=options.images,
         labelled=options.labelled,
-        unlabelled=options.unlabelled,
         architecture=options.architecture,
         class_images=options.images_per_class,
         **given,

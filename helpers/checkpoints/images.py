@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data import layouts
-from helpers.data.annotations import Record
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.images import ImageSet, image_set
 from helpers.data.sources import open_source
@@ -61,7 +60,7 @@ class Pictures:
     Attributes:
         classes: ids in the order of the outputs.
         class_images: images of a class in the folder, on average.
-        remarks: sentences on images of other classes, and on squashed ones.
+        remark: a sentence where most are far from squares; "" otherwise.
     """
 
     def __init__(
@@ -96,19 +95,13 @@ class Pictures:
                 f"(missing: {', '.join(missing[:5]) or 'none'}); at least two are "
                 "needed, and all that --classes names"
             )
-        passed_over = len(records) - len(usable)
         self.class_images = len(usable) / len(self.classes)
         labels = [self.classes.index(item.class_id) for item in usable]
         shuffled = np.random.default_rng(0).permutation(len(usable))
         in_turn = shuffled[classes_in_turn(np.array(labels)[shuffled])]
         self._records = [usable[row] for row in in_turn[:MOST_IMAGES]]
         self._sets: dict[int, ImageSet] = {}
-        self.remarks: list[str] = []
-        if passed_over:
-            self.remarks.append(
-                f"{passed_over:,} images of classes that --classes does not name "
-                "are passed over."
-            )
+        self.remark = ""
 
     def at(self, side: int) -> ImageSet:
         """The images as squares.
@@ -124,41 +117,22 @@ class Pictures:
             usable = [item for item in decoded if item.pixels is not None]
             if not usable:
                 raise ValueError(f"no image of {self._source.root} can be decoded")
-            if not self._sets:
-                self.remarks += _on_squashing(usable)
+            self.remark = _on_squashing(usable)
             labels = [self.classes.index(item.record.class_id) for item in usable]
             self._sets[side] = image_set(usable, labels)
         return self._sets[side]
 
 
-def _on_squashing(images: Sequence[Decoded]) -> list[str]:
+def _on_squashing(images: Sequence[Decoded]) -> str:
     """A sentence on pictures that are far from squares, if most are."""
     ratios = np.array([image.width / image.height for image in images])
     ratio = float(np.median(np.maximum(ratios, 1 / ratios)))
     if ratio <= _NEARLY_SQUARE:
-        return []
-    return [
+        return ""
+    return (
         f"Pictures are squashed to squares (one side is {ratio:.2f} times the other); "
         "where training cut them, give copies that are cut alike."
-    ]
-
-
-def unlabelled_images(path: Path, unpacked: Path, side: int) -> Tensor:
-    """Images (N, 3, side, side) of a folder or .zip without classes, uint8.
-
-    Args:
-        path: of the images.
-        unpacked: folder in which a .zip is unpacked.
-        side: of the squares, pixels.
-    """
-    source = open_source(path, unpacked)
-    order = np.random.default_rng(0).permutation(len(source.images))[:MOST_IMAGES]
-    records = [Record(source.images[row], "", "test") for row in order]
-    decoded = decode_all(source, records, side)
-    pixels = [item.pixels for item in decoded if item.pixels is not None]
-    if not pixels:
-        raise ValueError(f"{path} has no image that can be decoded")
-    return torch.from_numpy(np.stack(pixels))
+    )
 
 
 @torch.inference_mode()

@@ -22,10 +22,8 @@ from helpers.checkpoints.images import (
     best_order,
     choose_preparation,
     logits_of,
-    unlabelled_images,
 )
 from helpers.data.images import ImageSet
-from helpers.measures.agreement import agreement
 from helpers.measures.single import score_network
 from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
@@ -49,7 +47,6 @@ _COLUMNS = (
     "high",
     "training_accuracy",
     *PREDICTORS,
-    "agreement",  # with the other checkpoints on unlabelled images
     "prepared",  # size and normalisation
     "note",
 )
@@ -62,7 +59,6 @@ class Inputs:
     checkpoints: Path  # a folder, or one file
     images: Path  # a folder or .zip of training images
     labelled: Path | None = None  # the same of held-out images with labels
-    unlabelled: Path | None = None  # the same of images without labels
     architecture: str = networks.AUTO
     classes: Sequence[str] = ()  # in the order of the outputs; empty: sorted
     class_images: float = 0.0  # training images of a class; 0: those of ``images``
@@ -101,7 +97,6 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
     rule = calibration.rule(models)
     rows = []
     hits = {}  # on labelled images, by checkpoint
-    predicted = {}  # classes of unlabelled images, by checkpoint
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
         row: dict[str, Any] = {"checkpoint": name}
         try:
@@ -112,12 +107,6 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
             )
             images = pictures.at(preparation.side)
             row |= facts_of(network, images, preparation, device)
-            if inputs.unlabelled:
-                unlabelled = unlabelled_images(
-                    inputs.unlabelled, work / "unpacked", preparation.side
-                )
-                logits = logits_of(network, unlabelled, preparation, device)
-                predicted[name] = logits.argmax(1).numpy()
         except ValueError as fault:
             reason = str(fault).partition("\n")[0]
             row |= {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
@@ -129,15 +118,14 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
         rows.append(row)
     class_images = inputs.class_images or pictures.class_images
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
-    table = verdicts(facts, rule, hits, predicted)
+    table = verdicts(facts, rule, hits)
     errors = calibration.errors_across(models)
     margin = calibration.margin(models, errors)
     noted = table[table["note"].ne("")]
     sentences = [
         answer(table, hits, margin),
         *(f"{row.checkpoint}: {row.note}." for row in noted.itertuples()),
-        *_order_by_agreement(table),
-        *pictures.remarks,
+        *filter(None, [pictures.remark]),
         calibration.in_words(models, errors, len(pictures.classes)),
     ]
     return Judged(table, sentences)
@@ -245,7 +233,6 @@ def verdicts(
     facts: pd.DataFrame,
     rule: GapRule,
     hits: Mapping[str, NDArray[np.bool_]],
-    predicted: Mapping[str, NDArray[np.int64]],
 ) -> pd.DataFrame:
     """Test accuracy of each checkpoint, with an 80 % interval.
 
@@ -257,10 +244,9 @@ def verdicts(
             verdict (empty for one to be judged) and note.
         rule: that predicts gaps.
         hits: by checkpoint, whether each labelled image is right; may be empty.
-        predicted: by checkpoint, classes of unlabelled images; may be empty.
 
     Returns:
-        The facts with verdict, accuracy, low, high and agreement, the best first.
+        The facts with verdict, accuracy, low and high, the best first.
     """
     table = facts.reindex(columns=_COLUMNS)
     x = table[list(PREDICTORS)].astype(float)
@@ -281,9 +267,6 @@ def verdicts(
     table[ends] = table[ends].clip(0, 1)
     table["verdict"] = table["verdict"].astype(object)
     table.loc[is_judged, "verdict"] = "counted" if hits else "predicted"
-    of_networks = agreement(np.array(list(predicted.values()), ndmin=2))
-    by_name = dict(zip(predicted, of_networks, strict=True)) if predicted else {}
-    table["agreement"] = table["checkpoint"].map(by_name).astype(float)
     return table.sort_values("accuracy", ascending=False, ignore_index=True)
 
 
@@ -317,25 +300,13 @@ def answer(
     return f"{best['checkpoint']} is expected to do best: {accuracy}."
 
 
-def _order_by_agreement(table: pd.DataFrame) -> list[str]:
-    """A sentence on the order of checkpoints on unlabelled images."""
-    ordered = table.dropna(subset="agreement").sort_values("agreement", ascending=False)
-    if ordered.empty:
-        return []
-    names = ", ".join(ordered["checkpoint"])
-    return [
-        f"By agreement with the others on unlabelled images: {names}. With fewer than "
-        "five networks, or with the same mistakes in all, this order says little."
-    ]
-
-
 def printed(table: pd.DataFrame) -> str:
     """The table of ``verdicts`` in percent, for a terminal.
 
     Args:
         table: of ``verdicts``.
     """
-    percent = ["accuracy", "low", "high", "training_accuracy", "agreement"]
+    percent = ["accuracy", "low", "high", "training_accuracy"]
     rows = table.assign(**(100 * table[percent].astype(float)).round(1))
     shown = rows[["checkpoint", "verdict", *percent, "prepared"]]
     return shown.dropna(axis=1, how="all").to_string(index=False, na_rep="")

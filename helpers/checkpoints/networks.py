@@ -17,7 +17,6 @@ _REMEDY = (
     "name the network by --architecture: a name of torchvision or timm, or a function "
     "of yours that takes the number of classes, as module:function"
 )
-_COUNTER = "num_batches_tracked"  # of batch normalisation; not used in evaluation mode
 
 
 def find(place: Path) -> dict[str, Path]:
@@ -31,17 +30,13 @@ def find(place: Path) -> dict[str, Path]:
     """
     if place.is_file():
         return {place.name: place}
-    files = {
-        path.relative_to(place).as_posix(): path
-        for path in sorted(place.rglob("*"))
-        if path.suffix.lower() in ENDINGS and path.is_file()
-    }
-    if not files:
+    paths = [path for path in sorted(place.rglob("*")) if path.suffix in ENDINGS]
+    if not paths:
         raise FileNotFoundError(
             f"{place} has no file that ends in {', '.join(ENDINGS)}; give a folder of "
             "checkpoints"
         )
-    return files
+    return {path.relative_to(place).as_posix(): path for path in paths}
 
 
 def load(path: Path, architecture: str, classes: int) -> nn.Module:
@@ -61,24 +56,22 @@ def load(path: Path, architecture: str, classes: int) -> nn.Module:
     """
     state = contents.read(path)
     form = form_in(path) if architecture == AUTO else None
-    if form:
-        candidates = [form.network]
-    elif architecture == AUTO:
-        candidates = [builder(name) for name in ARCHITECTURES]
-    else:
-        candidates = [builder(architecture)]
-    misfits = {}
-    for build in candidates:
+    names = ARCHITECTURES if architecture == AUTO else (architecture,)
+    faults = []
+    for build in [form.network] if form else map(builder, names):
         network = build(classes)
-        tensors, misfit = _matched(state, network)
-        if not misfit:
-            check_numbers(tensors, network.state_dict(), path.name)
-            network.load_state_dict(tensors, strict=False)
-            network = Logits(sample_first(network))
-            return network.to(memory_format=torch.channels_last).eval()
-        misfits[len(misfit)] = misfit
-    nearest = misfits[min(misfits)]
-    raise ValueError(f"{path.name} does not fit: {'; '.join(nearest[:4])}; {_REMEDY}")
+        prefix = contents.shared_prefix(network.state_dict())
+        tensors = {f"{prefix}{name}": value for name, value in state.items()}
+        check_numbers(tensors, network.state_dict(), path.name)
+        try:
+            network.load_state_dict(tensors)
+        except RuntimeError as fault:
+            faults.append(" ".join(str(fault).split()))
+            continue
+        network = Logits(sample_first(network))
+        return network.to(memory_format=torch.channels_last).eval()
+    nearest = min(faults, key=len)
+    raise ValueError(f"{path.name} does not fit: {nearest:.300}; {_REMEDY}")
 
 
 def builder(architecture: str) -> Callable[[int], nn.Module]:
@@ -104,32 +97,6 @@ def builder(architecture: str) -> Callable[[int], nn.Module]:
     if architecture in timm.list_models():
         return lambda classes: timm.create_model(architecture, num_classes=classes)
     raise ValueError(f"neither torchvision nor timm has {architecture!r}; {_REMEDY}")
-
-
-def _matched(
-    state: Mapping[str, Tensor], network: nn.Module
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Tensors by the network's names, and sentences on all that does not fit."""
-    wanted = network.state_dict()
-    prefix = contents.shared_prefix(wanted)
-    tensors = {f"{prefix}{name}": value for name, value in state.items()}
-    misfit = [
-        f"{name} has the shape {tuple(tensors[name].shape)}, and the network's has "
-        f"{tuple(value.shape)}"
-        for name, value in wanted.items()
-        if name in tensors and tensors[name].shape != value.shape
-    ]
-    # Unknown and missing names in turn: fc.1.weight stands beside fc.weight.
-    unknown = [f"{name} is unknown" for name in tensors if name not in wanted]
-    missing = [
-        f"{name} is missing"
-        for name in wanted
-        if name not in tensors and not name.endswith(_COUNTER)
-    ]
-    for pair in zip(unknown, missing, strict=False):
-        misfit += pair
-    shorter = min(len(unknown), len(missing))
-    return tensors, misfit + unknown[shorter:] + missing[shorter:]
 
 
 class Logits(nn.Module):

@@ -62,7 +62,7 @@ def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
     save_float16(tmp_path / "a.safetensors", state, form, {"gap": 0.25})
     loaded = networks.load(tmp_path / "a.safetensors", "auto", 4)
     assert loaded.network.conv1.weight.shape == (8, 3, 3, 3)
-    with pytest.raises(ValueError, match=r"conv1.weight has the shape \(8, 3, 3, 3\)"):
+    with pytest.raises(ValueError, match=r"conv1.weight: .*\[8, 3, 3, 3\]"):
         networks.load(tmp_path / "a.safetensors", "resnet18", 4)
 
 
@@ -84,20 +84,23 @@ def head_under_weight_norm(state):
 CASES = {
     "grey stem": (
         lambda state: changed(state, conv1__weight=torch.ones(64, 1, 7, 7)),
-        r"conv1.weight has the shape \(64, 1, 7, 7\), and the network's has \(64, 3",
+        r"size mismatch for conv1.weight: .*\[64, 1, 7, 7\].*\[64, 3",
     ),
     "another number of classes": (
         lambda state: changed(state, fc__weight=torch.ones(9, 512)),
-        r"fc.weight has the shape \(9, 512\)",
+        r"size mismatch for fc.weight: .*\[9, 512\]",
     ),
     "head with dropout": (
         lambda state: {
             name.replace("fc.", "fc.1."): value for name, value in state.items()
         },
-        "fc.1.weight is unknown; fc.weight is missing",
+        "Missing key.*fc.weight.*Unexpected key.*fc.1.weight",
     ),
-    "head under weight_norm": (head_under_weight_norm, "fc.weight_g is unknown; fc.we"),
-    "no bias": (lambda state: changed(state, fc__bias=None), "fc.bias is missing"),
+    "head under weight_norm": (
+        head_under_weight_norm,
+        "Missing key.*fc.weight.*Unexpected key.*fc.weight_g",
+    ),
+    "no bias": (lambda state: changed(state, fc__bias=None), "Missing key.*fc.bias"),
     "not finite": (
         lambda state: changed(state, fc__bias=torch.full((5,), torch.nan)),
         "not finite",
@@ -108,7 +111,7 @@ CASES = {
             for role in ("teacher", "student")
             for name, value in state.items()
         },
-        "teacher.conv1.weight is unknown",
+        "Missing key.*conv1.weight",
     ),
 }
 
