@@ -15,7 +15,7 @@ STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_ext
 STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup ready report sweep findings pages share test test-elsewhere nightly quick browser lab lint size strip format clean
+.PHONY: help setup ready report sweep findings pages share test nightly browser lab lint format size
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -58,16 +58,8 @@ share: pages ## pack a study's report with the pages, without networks: make sha
 test: ready ## contract, unit and smoke tests
 	$(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
 
-test-elsewhere: ready ## the tests three times with other trained fixtures: as here, as without AVX-512, and as without AVX2
-	WORKBOOK_TEST_SEED=1 $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
-	WORKBOOK_TEST_SEED=2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
-	WORKBOOK_TEST_SEED=3 ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
-
 nightly: ready ## kills, interrupts, damage, a full disk: ten minutes
 	$(TESTS) -m nightly
-
-quick: ready ## the tests without the notebooks end to end
-	$(TESTS) -m "not smoke and not browser and not nightly"
 
 browser: ready ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(TESTS) -m browser tests/browser
@@ -81,11 +73,5 @@ lint: ready ## check style of modules and notebooks
 size: ready ## how much there is to read, and how it is written
 	@$(RUN) -m benchmarks.size
 
-strip: ready ## take out of the notebooks what running them left there
-	@$(STRIP) notebooks/*.ipynb
-
 format: ready ## put modules and notebooks into style
 	$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
-
-clean: ## delete what can be made again, but no runs and no reports
-	rm -rf .pytest_cache .ruff_cache .snakemake build *.egg-info

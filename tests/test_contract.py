@@ -1,7 +1,6 @@
 """What every notebook, helper and study file keeps to; found by pattern, so that a new one is held to it the day it is added."""
 
 import ast
-import graphlib
 import importlib
 import json
 import re
@@ -10,7 +9,6 @@ import sys
 from collections import Counter
 
 import nbformat
-import papermill
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry
@@ -19,22 +17,6 @@ from helpers.statistics.claims import PAIRED, check_claims
 from helpers.studies import StudyFile, load
 from tests.conftest import committed, tracked
 
-# The rooms from the ground up: a room imports rooms before its own place alone, those of one place not one another.
-ROOMS = (
-    {""},
-    {"data", "networks", "statistics"},
-    {"studies"},
-    {"training", "cams"},
-    {"measures"},
-    {"scores"},
-    {"report"},
-    {"study"},
-    {"choices", "checkpoints", "kappa"},
-    {"execute", "new", "plan"},
-)
-PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
-# What is loaded before a study is checked, without a module that takes seconds.
-LIGHT = ("parameters", "studies", "statistics.claims")
 PICKLERS = ("dill", "joblib", "cloudpickle")
 DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
@@ -57,11 +39,6 @@ def dotted(path):
 TREES = {dotted(path): ast.parse(path.read_text()) for path in HELPERS}
 
 
-def room_of(name):
-    first = name.split(".")[0]
-    return first if first in PLACE else ""
-
-
 def code(path):
     return [cell for cell in CELLS[path] if cell.cell_type == "code"]
 
@@ -80,15 +57,6 @@ def imports(tree):
             yield from (item.name for item in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{item.name}" for item in node.names)
-
-
-def test_every_folder_of_helpers_has_its_place():
-    folders = {
-        path.name
-        for path in (PROJECT_ROOT / "helpers").iterdir()
-        if path.is_dir() and path.name != "__pycache__"
-    }
-    assert folders == set(PLACE) - {"", "studies", "study", "execute", "new", "plan"}
 
 
 def test_notebooks_are_committed_without_outputs():
@@ -146,24 +114,17 @@ def test_notebooks_find_what_they_ask_of_helpers():
                 )
 
 
-def test_parameters_are_typed_literals_with_a_comment_as_papermill_reads_them():
+def test_a_notebook_reads_the_parameters_that_it_declares():
     for path in NOTEBOOKS:
-        ours, theirs = declared(path), papermill.inspect_notebook(str(path))
-        assert list(theirs) == list(ours)
+        names = set(declared(path))
         read = {
             node.attr
             for node in ast.walk(ast.parse(source_of(path)))
             if isinstance(node, ast.Attribute)
             and ast.unparse(node.value) == "parameters"
         }
-        assert set(ours) - {"study", "work_dir", "reports_dir"} <= read | BY_STUDY, (
-            f"{path.stem} does not use what it declares"
-        )
-        assert read <= set(ours), path.stem
-        for name, parameter in ours.items():
-            assert ast.literal_eval(theirs[name]["default"]) == parameter.default
-            assert theirs[name]["help"] == parameter.comment
-            assert len(parameter.comment) > 5, name
+        assert read <= names, path.stem
+        assert names - {"study", "work_dir", "reports_dir"} <= read | BY_STUDY, path
 
 
 def test_cells_read_parameters_in_force_and_not_those_of_the_first_cell():
@@ -187,13 +148,6 @@ def test_cells_read_parameters_in_force_and_not_those_of_the_first_cell():
                     for node in ast.walk(target)
                     if isinstance(node, ast.Name)
                 }
-
-
-def test_modules_are_documented_and_one_subject():
-    for path in HELPERS:
-        tree, name = TREES[dotted(path)], dotted(path)
-        assert ast.get_docstring(tree), name
-        assert not re.search(r"\b[Ii]ssues? [A-Z]\b|TODO|FIXME", path.read_text()), name
 
 
 def test_nothing_is_unpickled_or_parsed_unsafely():
@@ -228,33 +182,6 @@ def test_nothing_is_unpickled_or_parsed_unsafely():
                     name
                 )
                 assert called != "np.load" or given.get("allow_pickle") == "False", name
-
-
-def test_imports_run_one_way():
-    graph = {}
-    for own, tree in TREES.items():
-        imported = [name for name in set(imports(tree)) if name.startswith("helpers.")]
-        known = (
-            [
-                other
-                for other in TREES
-                if other and f"{name}.".startswith(f"helpers.{other}.")
-            ]
-            for name in imported
-        )
-        graph[own] = {max(others, key=len) for others in known if others} - {own}
-        others = {other for other in graph[own] if room_of(other) != room_of(own)}
-        assert all(PLACE[room_of(other)] < PLACE[room_of(own)] for other in others), (
-            own,
-            others,
-        )
-    for own in LIGHT:
-        of_modules = {name.split(".")[0] for name in imports(TREES[own])}
-        assert not {"torch", "torchvision", "captum", "papermill"} & of_modules, own
-        assert {"files", *LIGHT} >= graph[own], own
-    assert list(
-        graphlib.TopologicalSorter(graph).static_order()
-    )  # raises on a cycle, and names it
 
 
 # Called by no line of the project: with what calls it.
@@ -380,27 +307,7 @@ def test_the_project_holds_no_path_of_a_machine():
         ), path
 
 
-def test_reports_are_whole_and_small_enough_for_a_repository():
+def test_published_notebooks_ended_without_an_error():
     for report in tracked("reports/*/*/*.ipynb"):
-        assert report.name in {path.name for path in NOTEBOOKS}, report
-        assert (
-            json.loads(report.read_text())["metadata"]["papermill"]["exception"] is None
-        ), report
-    sizes = {
-        path: path.stat().st_size
-        for folder in REPORTS
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-    for folder in REPORTS:
-        beside = (folder / "checkpoints", folder / "records")
-        shared = [
-            size
-            for path, size in sizes.items()
-            if folder in path.parents and not {*beside} & {*path.parents}
-        ]
-        assert sum(shared) < 10e6, folder
-        published = [size for path, size in sizes.items() if beside[1] in path.parents]
-        runs = len(list(folder.glob("records/runs/*")))
-        assert sum(published) < 250e3 * (runs + 4), folder  # images take a part
-    assert sum(sizes.values()) < 100e6
+        metadata = json.loads(report.read_text())["metadata"]
+        assert metadata["papermill"]["exception"] is None, report

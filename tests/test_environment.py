@@ -1,35 +1,13 @@
-"""Who installs by conda gets what who installs by pip gets."""
+"""What is installed: pinned, and never another clone's modules."""
 
 import os
 import re
 import subprocess
 import tomllib
 
-import yaml
-from packaging.specifiers import SpecifierSet
-
 from helpers.files import PROJECT_ROOT
 
-CONDA = yaml.safe_load((PROJECT_ROOT / "environment.yml").read_text())
-BY_CONDA = [item for item in CONDA["dependencies"] if isinstance(item, str)]
-BY_PIP = next(item["pip"] for item in CONDA["dependencies"] if isinstance(item, dict))
 PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())["project"]
-
-
-def test_conda_installs_by_pip_what_make_setup_installs():
-    makefile = (PROJECT_ROOT / "Makefile").read_text()
-    (command,) = re.findall(r"pip install (.*?) &&", makefile)
-    options = re.sub(r"--\S+", "", command).replace('"', "").split()
-    assert (
-        " ".join(BY_PIP).split() == options == ["-c", "constraints.txt", "-e", ".[dev]"]
-    )
-
-
-def test_conda_itself_brings_python_pip_and_make_and_no_package_twice():
-    versions = dict(item.partition("=")[::2] for item in BY_CONDA)
-    assert versions.keys() == {"python", "pip", "make"}
-    assert SpecifierSet(PROJECT["requires-python"]).contains(versions["python"])
-    assert "nodefaults" in CONDA["channels"]
 
 
 def test_constraints_pin_every_direct_requirement():

@@ -105,15 +105,3 @@ def test_records_of_a_killed_study_are_finished_elsewhere(
     shutil.rmtree(killed)
     check(finish(second), uninterrupted)
     assert len(trained(second)) == 8
-
-
-def test_scored_networks_count_where_records_alone_are_moved(uninterrupted, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    finish(first, "02_grid_training.run_count=3")
-    of_first = trained(first)
-    assert len(of_first) == 3
-    shutil.copytree(first / "reports/tiny/records", second / "reports/tiny/records")
-    shutil.rmtree(first)
-    check(finish(second), uninterrupted)
-    assert len(trained(second)) == 5
-    assert not trained(second) & of_first

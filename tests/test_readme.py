@@ -1,18 +1,12 @@
 """Numbers in README and docs are those of the tables, the parameter files and the list of measures; what they name is there."""
 
-import importlib.util
-import io
 import json
 import re
-import tomllib
-from contextlib import redirect_stdout
-from functools import cache
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.checkpoints.__main__ import main as judge_checkpoints
 from helpers.files import PROJECT_ROOT
 from helpers.measures.registry import ranked
 from helpers.networks import resnet
@@ -26,16 +20,6 @@ PAGES = {
     for path in PROJECT_ROOT.glob("docs/*.md")
 }
 PAGES |= {"README.md": README}
-OF_SNAKEMAKE = {
-    "--retries",
-    "--executor",
-    "--jobs",
-    "--workflow-profile",
-    "--cores",
-    "--config",
-}
-WORDS = 500  # that the README may have
-MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
 
@@ -75,20 +59,6 @@ def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
     page = (PROJECT_ROOT / f"reports/{study}/FINDINGS.md").read_text(encoding="utf-8")
     assert numbers(text), f"no number is told of {study}"
     assert not absent(text, page)
-
-
-def test_a_number_that_is_not_on_the_page_is_found():
-    assert absent(
-        "r = 0.51 (-0.20 to 0.14) in 92 % of `60` [x](2.md)",
-        "r is 0.50, -0.2 to 0.141, 91.8 %",
-    ) == ["0.51"]
-    assert numbers("64 px, 3/16 of 1,200 images; resnet18") == [
-        "64",
-        "3",
-        "16",
-        "1",
-        "200",
-    ]
 
 
 def test_the_number_of_measures_is_that_of_the_list():
@@ -145,165 +115,16 @@ def test_a_study_has_as_many_runs_as_the_docs_say(study, runs):
     assert len(planned_runs(training[0].parameters)) == int(runs)
 
 
-def code(text):
-    """What a page gives as code: the lines of its blocks without their remarks, and its spans."""
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S)
-    spans = re.findall(
-        r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    )
-    return [
-        line.partition("  #")[0].strip()
-        for block in blocks
-        for line in block.splitlines()
-    ] + spans
-
-
-def absent_links(page, text):
-    """Targets of links of a page that lead to no file, or to no heading of one."""
-    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
-        name, _, heading = target.partition("#")
-        path = (PROJECT_ROOT / page).parent / name if name else PROJECT_ROOT / page
-        headings = (
-            re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
-            if heading and path.is_file()
-            else []
-        )
-        if not path.exists() or (
-            heading
-            and heading
-            not in [
-                re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-")
-                for one in headings
-            ]
-        ):
-            yield target
-
-
-def absent_names(text):
-    """Paths, targets of make, studies, modules, options and extras in the code of a page that there are not, but for places to fill in."""
-    targets = set(
-        re.findall(
-            r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M
-        )
-    )
-    extras = tomllib.loads(
-        (PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    )["project"]["optional-dependencies"]
-    known_of = {
-        "snakemake": OF_SNAKEMAKE,
-        "helpers.checkpoints": options(judge_checkpoints),
-    }
-    for part in code(text):
-        paths = re.findall(
-            r"(?<![\w./])(?:helpers|params|notebooks|docs|tests|benchmarks)/[\w./<>*-]*",
-            part,
-        )
-        yield from (
-            path
-            for path in paths
-            if not re.search(r"[<*]", path)
-            and path not in MADE
-            and not (PROJECT_ROOT / path).exists()
-        )
-        modules = re.findall(r"-m (\w+(?:\.\w+)+)", part)
-        flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", part))
-        known = (
-            set().union(*(known_of.get(name, flags) for name in modules))
-            if modules
-            else set().union(*known_of.values())
-        )
-        studies = re.findall(r"STUDY=(\w+)", part) + re.findall(
-            r"reports/(?!_site)(\w+)", part
-        )
-        yield from (
-            name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets
-        )
-        yield from (
-            name
-            for name in studies
-            if f"params/{name}.yaml" not in MADE
-            and not (PROJECT_ROOT / f"params/{name}.yaml").is_file()
-        )
-        yield from (name for name in modules if importlib.util.find_spec(name) is None)
-        yield from (
-            name
-            for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part)
-            for name in group.split(",")
-            if name not in extras
-        )
-        yield from sorted(flags - known) if modules or part.startswith("--") else ()
-
-
-@cache
-def options(main):
-    """Options of a command, as its help lists them."""
-    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as shown:
-        main(["--help"])
-    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", shown.getvalue()))
-
-
-def test_the_readme_is_one_page():
-    assert len(README.split()) <= WORDS
-
-
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_what_a_page_names_is_there(page):
-    assert [*absent_links(page, PAGES[page]), *absent_names(PAGES[page])] == []
-
-
-def test_what_is_not_there_is_found():
-    text = "[a](docs/no.md) [b](README.md#no) [c](docs/studies.md#a-study) [d](https://x.org)\n```\nmake no STUDY=none  # make nothing\n"
-    text += "python -m helpers.checkpoints params/no.yaml --no\npython -m helpers.nothing --other\n```\n"
-    text += "`--never N` `pip install '.[nope]'` `ray --head`"
-    assert [*absent_links("README.md", text)] == ["docs/no.md", "README.md#no"]
-    assert [*absent_names(text)] == [
-        "no",
-        "none",
-        "params/no.yaml",
-        "--no",
-        "helpers.nothing",
-        "--never",
-        "nope",
-    ]
-
-
-def test_the_folders_of_the_contributors_page_are_those_of_the_project():
-    page = (PROJECT_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (tree,) = re.findall(r"^```\n(notebooks/.*?)^```", page, re.M | re.S)
-    named = {
-        name
-        for line in tree.splitlines()
-        for name in re.findall(r"(\w+)/", re.split(r" {4,}", line.strip())[0])
+def test_what_a_page_links_and_names_is_there(page):
+    """Files, and targets of make."""
+    text = PAGES[page]
+    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", text)
+    folder = (PROJECT_ROOT / page).parent
+    assert [link for link in links if not (folder / link).exists()] == []
+    makefile = (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z]+):", makefile, re.M)
+    assert {*re.findall(r"`make ([a-z]+)|^make ([a-z]+)", text, re.M)} <= {
+        *((target, "") for target in targets),
+        *(("", target) for target in targets),
     }
-    assert {
-        path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")
-    } <= named
-    assert all(
-        (PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir()
-        for name in re.findall(r"(\w+)/", tree)
-    )
-
-
-def prose():
-    """Running text of pages, templates and notebooks, by file."""
-    for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb"):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        texts = [c["source"] for c in cells if c["cell_type"] == "markdown"]
-        yield path.name, "".join("".join(text) for text in texts)
-    for pattern in (
-        "*.md",
-        "docs/*.md",
-        "params/*.j2",
-        "helpers/*/templates/*.j2",
-    ):
-        for path in PROJECT_ROOT.glob(pattern):
-            if path.name != "CHANGELOG.md":
-                yield path.name, path.read_text(encoding="utf-8")
-
-
-def test_running_text_is_plain():
-    banned = re.compile(r"goes with|go with the gap|so many|is said|stands twice")
-    assert banned.search("IoU goes with a smaller gap")
-    found = [(name, banned.findall(text)) for name, text in prose()]
-    assert len(found) > 20
-    assert [pair for pair in found if pair[1]] == []

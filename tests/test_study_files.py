@@ -10,7 +10,7 @@ import yaml
 from helpers import execute, studies
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import StudyError, declared
-from helpers.studies import StudyFile, in_force, load, modules_behind
+from helpers.studies import in_force, load, modules_behind
 
 CELLS = {
     "01_one": 'study: str = "demo"  # name\nimages: int = 60  # images\n'
