@@ -30,7 +30,9 @@ def find(place: Path) -> dict[str, Path]:
     """
     if place.is_file():
         return {place.name: place}
-    paths = [path for path in sorted(place.rglob("*")) if path.suffix in ENDINGS]
+    paths = [
+        path for path in sorted(place.rglob("*")) if path.suffix.lower() in ENDINGS
+    ]
     if not paths:
         raise FileNotFoundError(
             f"{place} has no file that ends in {', '.join(ENDINGS)}; give a folder of "
