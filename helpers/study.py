@@ -132,8 +132,8 @@ class Study:
             reports_dir: where reports and records are.
             options: ``minimum_train_accuracy`` (a network at or below it is not
                 analysed; 0.8 as in the paper), ``device`` ("cpu", "cuda" or "auto")
-                and ``jobs`` (networks that are scored side by side; 0 takes one per
-                core or GPU).
+                and ``jobs`` (networks that are scored side by side, see
+                ``pool.jobs_on``).
 
         Raises:
             FileNotFoundError: if neither folder has the study.

@@ -73,5 +73,4 @@ def test_the_host_waits_a_few_times_for_however_many_images(on_gpu):
 def test_a_broken_gpu_leaves_no_record(on_gpu):
     found = on_gpu[0]["failures"]
     assert pretended_gpu.ECC in found["broken"]
-    assert "CUDA computes nothing more in this process" in found["broken"]
     assert found["records"] == []

@@ -10,12 +10,6 @@ _MACHINE_FAULT = re.compile(
     r"|on the same device|found at least two devices",
     re.IGNORECASE,
 )
-# Failures of the machine after which the same process can go on with the next network.
-_RECOVERABLE = re.compile(
-    r"out of memory|allocate memory|same device|two devices|device type tensor"
-    r"|should be the same|expected on|alloc_failed|not implemented for",
-    re.IGNORECASE,
-)
 
 
 class Undefined(ValueError):
@@ -46,25 +40,4 @@ def is_of_machine(fault: BaseException) -> bool:
     """
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
         return True
-    if isinstance(fault, TypeError):  # a tensor on a GPU was passed to NumPy
-        return "device type tensor to numpy" in str(fault)
     return isinstance(fault, RuntimeError) and bool(_MACHINE_FAULT.search(str(fault)))
-
-
-def breaks_process(fault: BaseException) -> bool:
-    """Tell a failure after which every call of CUDA in this process fails.
-
-    Args:
-        fault: the exception.
-
-    Example:
-        >>> breaks_process(RuntimeError("CUDA error: uncorrectable ECC error"))
-        True
-        >>> breaks_process(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
-        False
-    """
-    if not is_of_machine(fault):
-        return False
-    if isinstance(fault, (MemoryError, TypeError, torch.OutOfMemoryError)):
-        return False
-    return not _RECOVERABLE.search(str(fault))

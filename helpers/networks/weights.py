@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.files import (
-    CHECKSUM,
-    from_root,
-    tensor_checksum,
-    write_tensors,
-)
+from helpers.files import from_root, write_tensors
 from helpers.networks import contents, resnet
 from helpers.networks.contents import State, header_of
 
 _KEY = "network"  # key of the text in the header that describes the network
+_HEAD = ("fc.weight", "fc.bias")
+_OTHER_NETWORK = (
+    "the weights do not fit the network; use weights of the same architecture, stem "
+    "and width"
+)
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -78,12 +78,18 @@ def read_weights(source: str, architecture: str) -> State:
 
     published = get_model_weights(architecture)
     path = from_root(source.replace("{architecture}", architecture))
-    download_fault = None
+    fault = None
     if source in published.__members__:
         url = published[source].url
-        path = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
-        if not path.is_file():
-            download_fault = _try_download(url, path)
+        path = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The first digits of the file's SHA-256 are in its name, and are checked.
+        digits = path.stem.rpartition("-")[2]
+        try:
+            if not path.is_file():
+                torch.hub.download_url_to_file(url, str(path), digits, progress=False)
+        except (OSError, RuntimeError) as download_fault:  # RuntimeError: other digits
+            fault = download_fault
     if path.is_file():
         return contents.read(path)
     raise FileNotFoundError(
@@ -92,21 +98,7 @@ def read_weights(source: str, architecture: str) -> State:
         f"{', '.join(sorted(published.__members__))} where the network allows a "
         "download; (2) set pretrained_weights to the path of a file; (3) set "
         "pretrained_weights to 'made' and pretrain_data_path to images of other classes"
-    ) from download_fault
-
-
-def _try_download(url: str, path: Path) -> Exception | None:
-    """Download a file; return the error if that fails.
-
-    The first digits of its SHA-256 are in its name, and are checked: resnet18-f37072fd.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    digits = path.stem.rpartition("-")[2]
-    try:
-        torch.hub.download_url_to_file(url, str(path), digits, progress=False)
-    except (OSError, RuntimeError) as fault:  # RuntimeError: other digits
-        return fault
-    return None
+    ) from fault
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
@@ -122,28 +114,18 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     Raises:
         ValueError: if tensors are missing, unknown or of another shape.
     """
-    weights = _without_head(model.state_dict())
-    usable = _without_head(state)
-    shapes = {name: value.shape for name, value in weights.items()}
+    backbone = {name: value for name, value in state.items() if name not in _HEAD}
+    check_numbers(backbone, model.state_dict(), "the state dict")
+    try:
+        missing, unknown = model.load_state_dict(backbone, strict=False)
+    except RuntimeError as fault:  # other shapes
+        raise ValueError(f"{_OTHER_NETWORK}: {fault}") from fault
     # Files of old versions of torch do not count the batches that were seen.
-    uncounted = {name for name in shapes if name.endswith("num_batches_tracked")}
-    expected = {name: shapes[name] for name in shapes.keys() - (uncounted - {*usable})}
-    present = {name: value.shape for name, value in usable.items()}
-    wrong = sorted({name for name, _ in expected.items() ^ present.items()})
+    uncounted = [name for name in missing if name.endswith("num_batches_tracked")]
+    wrong = sorted({*missing, *unknown} - {*uncounted, *_HEAD})
     if wrong:
-        raise ValueError(
-            f"the weights do not fit the network: {len(wrong)} tensors differ, first "
-            f"{', '.join(wrong[:3])}; use weights of the same architecture, stem and "
-            "width"
-        )
-    check_numbers(usable, weights, "the state dict")
-    model.load_state_dict(usable, strict=False)
+        raise ValueError(f"{_OTHER_NETWORK}: {', '.join(wrong[:3])}")
     return model
-
-
-def _without_head(state: Mapping[str, Tensor]) -> State:
-    head = ("fc.weight", "fc.bias")
-    return {name: value for name, value in state.items() if name not in head}
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
@@ -182,9 +164,8 @@ def save_float16(
     texts = {name: str(value) for name, value in facts.items()}
     texts[_KEY] = json.dumps(form._asdict())
     halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
-    texts[CHECKSUM] = tensor_checksum(halves, texts)
-    # The library writes several texts in an order that varies. So the header has one
-    # text, with the checksum in it, and write_tensors adds no checksum as a second.
+    # The library writes several texts in an order that varies: so it is one, and
+    # write_tensors adds no checksum as a second.
     header = {contents.TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, halves, header, checked=False)
 
@@ -199,20 +180,6 @@ def form_in(path: Path) -> ResNetForm | None:
 
     Args:
         path: of a file.
-
-    Raises:
-        ValueError: for a form that cannot be built.
     """
-    text = header_of(path).get(_KEY, "")
-    if not text:
-        return None
-    try:
-        form = ResNetForm(**json.loads(text))
-        with torch.device("meta"):
-            form.network(2)
-    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as fault:
-        raise ValueError(
-            f"the header of {path.name} names a network that cannot be built ({fault});"
-            f" remove {_KEY!r} from it"
-        ) from fault
-    return form
+    text = header_of(path).get(_KEY)
+    return ResNetForm(**json.loads(text)) if text else None

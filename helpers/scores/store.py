@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 from numpy.typing import NDArray
+from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.files import (
@@ -31,7 +32,7 @@ from helpers.files import (
     write_table,
 )
 from helpers.scores.models import Model
-from helpers.training.pool import side_by_side
+from helpers.training.pool import jobs_on, side_by_side
 
 SCORES = "scores"
 ARRAYS = "arrays"
@@ -60,6 +61,7 @@ COLUMNS = (
     "value",
     "reason",
 )
+_BATCH = 64  # images of the pass that is timed on a GPU
 _NUMBERS = ("image_size", "threshold", "n", "value")
 # A part of arrays alone has one row of this measure, which says that it is complete.
 COMPLETE = "complete"
@@ -223,7 +225,7 @@ class Store:
             work: folder of the study.
             shared: loads what all models share, such as images.
             device: "cpu" or "cuda".
-            jobs: processes that compute side by side, see ``side_by_side``.
+            jobs: processes that compute side by side, see ``jobs_on``.
         """
         self.folder = work
         self.published = records_of(work)
@@ -284,11 +286,13 @@ class Store:
         if todo:
             task = partial(_compute_and_store, store=self.folder, parts=parts)
             task = partial(task, missing=missing, compute=compute)
+            jobs = jobs_on(self.device, self.jobs, partial(self._example, todo[0]))
             results = side_by_side(
-                task, todo, shared=self.shared, device=self.device, jobs=self.jobs
+                task, todo, shared=self.shared, device=self.device, jobs=jobs
             )
             done = len(models) - len(todo)
-            for _ in tqdm(results, ", ".join(parts), total=len(models), initial=done):
+            words = f"{', '.join(parts)}, {jobs} at a time on {self.device}"
+            for _ in tqdm(results, words, total=len(models), initial=done):
                 pass
             records = self.records(models, parts, wanted)
         records.left_out = sentence
@@ -296,6 +300,11 @@ class Store:
         if absent and needed:
             raise NotInRecords(sentence)
         return records
+
+    def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...]]:
+        """A network, and the shape of a small batch, see ``jobs_on``."""
+        _, *shape = self.shared().train.images.shape
+        return model.load(), (_BATCH, *shape)
 
     def write(
         self,

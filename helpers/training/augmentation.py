@@ -15,14 +15,6 @@ class Draws(NamedTuple):
     contrast: Tensor  # (N,) float, factor on pixels; 1 leaves the image
     channels: Tensor  # (N, 3) int64, a permutation of 0, 1, 2
 
-    def to(self, device: torch.device | str) -> "Draws":
-        """Move the random numbers to a device."""
-        return Draws(*(values.to(device) for values in self))
-
-    def of(self, images: Tensor | slice) -> "Draws":
-        """Select those of some images (integer indices, or a slice: no copy)."""
-        return Draws(*(values[images] for values in self))
-
 
 def draw(count: int, generator: torch.Generator) -> Draws:
     """Draw flips and changes of brightness, contrast and order of channels.

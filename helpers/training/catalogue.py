@@ -4,25 +4,21 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import (
-    complete_or_absent,
-    file_digest,
     folder_of_run,
     inside,
     is_scored,
     read_json,
     read_table,
+    read_tensors,
     records_of,
     table_of,
 )
@@ -30,11 +26,9 @@ from helpers.networks.weights import ResNetForm, save_float16
 from helpers.training.config import (
     HYPERPARAMETERS,
     RunConfig,
-    config_digest,
     config_from,
     configuration_name,
     kind_name,
-    run_id,
 )
 
 # Columns of the catalogue.
@@ -82,34 +76,12 @@ def result_folder(work: Path, run: RunConfig | str) -> Path | None:
     return None
 
 
-def is_trained_here(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run's result is in the folder of work, as its weights then are.
-
-    Args:
-        work: the folder of work of a study.
-        run: its configuration or its id.
-    """
-    return (run_folder(work, run) / "result.json").is_file()
-
-
-def is_complete(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run need not be trained: trained here, or trained and scored elsewhere.
-
-    A run in the records that was not scored must be trained again, since records have
-    no weights to score.
-
-    Args:
-        work: the folder of work of a study.
-        run: its configuration or its id.
-    """
-    if is_trained_here(work, run):
-        return True
-    folder = result_folder(work, run)
-    return folder is not None and is_scored(records_of(work), folder.name)
-
-
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
-    """The runs that are not complete, in the given order.
+    """The runs that are to be trained, in the given order.
+
+    Neither those that were trained here, nor those that were trained and scored
+    elsewhere. A run in the records that was not scored must be trained again, since
+    records have no weights to score.
 
     Args:
         work: the folder of work of a study.
@@ -118,20 +90,17 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
     return [run for run in runs if not is_complete(work, run)]
 
 
-def complete_runs(work: Path) -> list[str]:
-    """Ids of the complete runs of a study, in its folder of work and its records.
+def is_complete(work: Path, run: RunConfig | str) -> bool:
+    """Whether a run need not be trained, see ``missing``.
 
     Args:
-        work: the folder of work of the study.
-
-    Returns:
-        The ids, sorted.
+        work: the folder of work of a study.
+        run: its configuration or its id.
     """
-    folders = (work / "runs", records_of(work) / "runs")
-    names = set()
-    for folder in folders:
-        names |= {path.parent.name for path in folder.glob("*/result.json")}
-    return sorted(names)
+    folder = result_folder(work, run)
+    if folder is None or folder == run_folder(work, run):
+        return folder is not None
+    return is_scored(records_of(work), folder.name)
 
 
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
@@ -145,12 +114,14 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
         A row per model, accuracies as fractions; a run without a snapshot has a row of
         NaN.
     """
-    names = complete_runs(work) if runs is None else [run_id(run) for run in runs]
+    if runs is None:
+        folders = [*work.glob("runs/*"), *records_of(work).glob("runs/*")]
+        runs = sorted({folder.name for folder in folders})
     rows = []
-    for name in names:
-        folder = result_folder(work, name)
+    for run in runs:
+        folder = result_folder(work, run)
         if folder:
-            rows += rows_of(folder)
+            rows += _rows_of(folder)
     columns = [*_IDENTITY, *_SNAPSHOT, *_RUN, *HYPERPARAMETERS]
     table = pd.DataFrame(rows, columns=columns)
     table = table.sort_values("model_id", ignore_index=True)
@@ -174,23 +145,10 @@ def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
     return table[has_values | none_of_run].reset_index(drop=True)
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Read the rows of the catalogue for one complete run.
-
-    Args:
-        folder: of the run, with ``config.json`` and ``result.json``.
-
-    Returns:
-        A row per snapshot, with the digest of its weights; one row for a run without
-        snapshots.
-
-    Raises:
-        ValueError: if the two files are not of one run.
-    """
-    record = read_json(folder / "config.json")
+def _rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Rows of a complete run: one per snapshot, or one without snapshots."""
+    config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
-    _check_identity(folder, record, result["run_id"])
-    config = config_from(record)
     of_run = {
         "run_id": result["run_id"],
         "status": result["status"],
@@ -205,18 +163,6 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         model_id = f"{result['run_id']}@{snapshot['snapshot']}"
         rows.append(of_run | snapshot | {"model_id": model_id})
     return rows
-
-
-def _check_identity(folder: Path, record: Mapping[str, Any], name: str) -> None:
-    """Refuse a run whose id does not end with the digest of its configuration."""
-    config = {name: value for name, value in record.items() if name != "run_id"}
-    if name.endswith(config_digest(config)):
-        return
-    raise ValueError(
-        f"config.json or result.json in {folder} was changed: its configuration has "
-        f"the digest {config_digest(config)}, and its result is of {name!r}; put back "
-        "the files, or delete the folder and train the run again"
-    )
 
 
 def weights_digests(work: Path, run: RunConfig | str) -> dict[str, str]:
@@ -266,20 +212,18 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
         epochs: how many of the last epochs of each run are returned.
 
     Returns:
-        A row per run and epoch: loss_change_of_run and accuracy_change_of_run, the
-        change since the epoch before over the range in the run, in [-1, 1]; NaN where
-        that is 0.
+        A row per run and epoch: the change of loss and accuracy since the epoch before
+        over the range in the run, in [-1, 1]; NaN where that is 0.
     """
     ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
     runs = ordered.groupby("run_id")
-    changes = ordered[["run_id", "epoch"]].copy()
-    for name in ("loss", "accuracy"):
-        values = runs[f"train_{name}"]
-        span = values.transform("max") - values.transform("min")
-        changes[f"{name}_change_of_run"] = values.diff() / span.where(span > 0)
-    has_change = runs.cumcount() > 0
-    last = changes[has_change].groupby("run_id").tail(epochs)
-    return last.reset_index(drop=True)
+    values = runs[["train_loss", "train_accuracy"]]
+    span = values.transform("max") - values.transform("min")
+    changes = values.diff() / span.where(span > 0)
+    changes.columns = ["loss", "accuracy"]
+    table = ordered[["run_id", "epoch"]].join(changes)
+    later = table[runs.cumcount() > 0]
+    return later.groupby("run_id").tail(epochs).reset_index(drop=True)
 
 
 def _form(row: Mapping[str, Any]) -> ResNetForm:
@@ -302,28 +246,17 @@ def load_network(
         The network in evaluation mode, channels last.
 
     Raises:
-        FileNotFoundError: if its weights are missing.
-        ValueError: if they are damaged.
+        FileNotFoundError: if its weights are missing or damaged.
     """
     path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
-    remedy = (
-        f"delete the folder {path.parent} and run 02_grid_training again to train it "
-        "anew"
-    )
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; {remedy}")
-    network = _form(row).network(classes)
-    expected = weights_digests(work, row["run_id"]).get(row["snapshot"], "")
-    if expected and file_digest(path) != expected:
-        raise ValueError(
-            f"{path} is damaged or of another run (its digest is {file_digest(path)}, "
-            f"and that of its run {expected}); {remedy}"
+    state = read_tensors(path)
+    if state is None:
+        raise FileNotFoundError(
+            f"{path} is missing or damaged; delete the folder {path.parent} and run "
+            "02_grid_training again to train it anew"
         )
-    try:
-        network.load_state_dict(safetensors.torch.load_file(path))
-    except (SafetensorError, RuntimeError) as fault:
-        reason = str(fault).splitlines()[0]
-        raise ValueError(f"{path} is damaged ({reason}); {remedy}") from fault
+    network = _form(row).network(classes)
+    network.load_state_dict(state)
     return network.to(device, memory_format=torch.channels_last).eval()
 
 
@@ -336,7 +269,7 @@ def keep_checkpoints(
 
     Args:
         work: the folder of work of the study.
-        models: rows of the catalogue.
+        models: rows of the catalogue, with snapshots.
         folder: of the written files.
         classes: names of the classes.
         count: number of models to write; all if there are fewer.
@@ -345,9 +278,11 @@ def keep_checkpoints(
         Rows of these models, smallest gap first, with the column ``file``. The header
         of each file holds the same facts.
     """
-    has_weights = models["run_id"].map(partial(is_trained_here, work)).astype(bool)
-    ordered = models[models["gap"].notna() & has_weights]
-    ordered = ordered.sort_values(["gap", "model_id"])
+    has_weights = [
+        snapshot_path(run_folder(work, row.run_id), row.snapshot).is_file()
+        for row in models.itertuples()
+    ]
+    ordered = models[has_weights].sort_values(["gap", "model_id"])
     ranks = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))
     chosen = ordered.iloc[np.unique(ranks.round().astype(int))]
     chosen = chosen.assign(file=chosen["model_id"] + ".safetensors")
@@ -377,11 +312,9 @@ def published_checkpoints(report: Path, folder: Path) -> pd.DataFrame:
     listing = table_of(report, "checkpoints.csv")
     if not listing.is_file():
         return pd.DataFrame(columns=["file", "model_id", "gap"])
-    table = pd.read_csv(listing, keep_default_na=False)
-    for name in table["file"]:
-        with complete_or_absent(inside(folder, name)) as temporary:
-            shutil.copyfile(inside(report / "checkpoints", name), temporary)
-    return table
+    if folder != report / "checkpoints":
+        shutil.copytree(report / "checkpoints", folder, dirs_exist_ok=True)
+    return pd.read_csv(listing, keep_default_na=False)
 
 
 def start_path(work: Path, weights: str) -> Path:
@@ -405,14 +338,15 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
         The catalogue with a column ``left_out``: "" for a model that is analysed, else
         the reason why it is not.
     """
-    too_low = f"train accuracy not above {minimum_train_accuracy:.0%}"
-    fits = table["train_accuracy"] > minimum_train_accuracy
-    reasons = np.where(fits, "", too_low)
     is_finite = np.isfinite(table[["train_loss", "test_loss"]]).all(axis=1)
-    reasons = np.where(is_finite, reasons, "loss is not finite")
-    diverged = table["snapshot"] == "none"
-    reasons = np.where(diverged, "diverged before a snapshot", reasons)
-    return table.assign(left_out=reasons)
+    reasons = {
+        "diverged before a snapshot": table["snapshot"] == "none",
+        "loss is not finite": ~is_finite,
+        f"train accuracy not above {minimum_train_accuracy:.0%}": (
+            table["train_accuracy"] <= minimum_train_accuracy
+        ),
+    }
+    return table.assign(left_out=np.select([*reasons.values()], [*reasons], ""))
 
 
 def models_of_study(

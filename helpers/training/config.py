@@ -10,7 +10,6 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.files import json_digest
-from helpers.parameters import AXIS_PARAMETERS, fault_of
 from helpers.training.strong_augmentation import NONE
 
 PLAIN = "plain"  # the level of ``looking`` of training as usual
@@ -81,12 +80,7 @@ class RunConfig:
     strong_augmentation: str = NONE  # "crops", "erasing" and "mixup", joined by "+"
 
     def __post_init__(self) -> None:
-        """Refuse impossible values: ValueError."""
-        for name in HYPERPARAMETERS:
-            if name not in _WITHOUT_LIMITS:
-                fault = fault_of(AXIS_PARAMETERS.get(name, name), getattr(self, name))
-                if fault:
-                    raise ValueError(fault)
+        """Refuse values that contradict each other: ValueError."""
         if self.frozen_stages and not self.pretrained:
             raise ValueError(
                 f"frozen_stages is {self.frozen_stages} in a run from scratch, which "
@@ -104,7 +98,6 @@ class RunConfig:
 
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
-_WITHOUT_LIMITS = ("augmentation", "pretrained", "data", "weights", "repeat")
 # Hyperparameters that later versions added, with the values at which a run is the same
 # as in earlier versions. These values are left out of its digest, so its id stays.
 _LATER_DEFAULTS = {
@@ -186,26 +179,13 @@ def run_id(config: RunConfig) -> str:
     Args:
         config: the run.
     """
-    digest = config_digest(asdict(config))
-    return f"{configuration_name(config)}-r{config.repeat}-{digest}"
-
-
-def config_digest(values: Mapping[str, Any]) -> str:
-    """Digest of a configuration, which is the same for files of earlier versions.
-
-    Args:
-        values: by hyperparameter, as in ``config.json``. A hyperparameter that later
-            versions added may be missing; it counts only if it is not at its default.
-
-    Returns:
-        8 hex digits.
-    """
     decisive = {
         name: value
-        for name, value in values.items()
+        for name, value in asdict(config).items()
         if name not in _LATER_DEFAULTS or value != _LATER_DEFAULTS[name]
     }
-    return json_digest(decisive)
+    digest = json_digest(decisive)
+    return f"{configuration_name(config)}-r{config.repeat}-{digest}"
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
@@ -216,25 +196,6 @@ def config_from(record: Mapping[str, Any]) -> RunConfig:
     """
     names = [name for name in HYPERPARAMETERS if name in record]
     return RunConfig(**{name: record[name] for name in names})
-
-
-def grid(
-    axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]
-) -> list[RunConfig]:
-    """Combine all levels of the axes, each combination several times.
-
-    Args:
-        axes: levels by hyperparameter; an axis "repeat" gives the repeats.
-        repeats: number of runs of each combination, without an axis "repeat".
-        fixed: values of the other hyperparameters.
-    """
-    levels = dict(axes)
-    levels.setdefault("repeat", range(repeats))
-    runs = []
-    for combination in itertools.product(*levels.values()):
-        values = dict(zip(levels, combination, strict=True))
-        runs.append(RunConfig(**(dict(fixed) | values)))
-    return runs
 
 
 def runs_of_study(
@@ -257,13 +218,17 @@ def runs_of_study(
             such as ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``. Runs of
             earlier blocks are not repeated. Without blocks the study is one full
             factorial of the axes.
-        repeats: number of runs of each combination, without an axis "repeat".
+        repeats: number of runs of each combination, in blocks without "repeat".
         seed: breaks ties of the order.
     """
     runs: list[RunConfig] = []
     for block in blocks or [{}]:
-        runs_of_block = grid({**axes, **block}, repeats, fixed)
-        new_runs = [run for run in runs_of_block if run not in runs]
+        levels = {**axes, "repeat": range(repeats), **block}
+        candidates = [
+            RunConfig(**{**fixed, **dict(zip(levels, combination, strict=True))})
+            for combination in itertools.product(*levels.values())
+        ]
+        new_runs = [run for run in candidates if run not in runs]
         runs += balanced(new_runs, seed)
     return runs
 
@@ -282,22 +247,20 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
     axes = [name for name in table if table[name].nunique() > 1]
     # A factor is an axis or a pair of axes.
     factors = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
-    # Number of the level, or pair of levels, that each run has.
+    # Number of the level, or pair of levels, that each run has: (factors, runs).
     levels = np.zeros((len(factors), len(runs)), dtype=int)
     for number, names in enumerate(factors):
         levels[number] = table.groupby(list(names)).ngroup()
-    weights = np.array([len(factors) if len(names) == 1 else 1 for names in factors])
-    # How often each level of each factor was used so far: (factors, levels).
-    uses = np.zeros((len(factors), levels.max(initial=0) + 1))
-    remaining = np.random.default_rng(seed).permutation(len(runs))
+    weights = [len(factors) if len(names) == 1 else 1 for names in factors]
+    # How often the levels of each run were used so far, weighted.
+    uses = np.zeros(len(runs))
+    remaining = list(np.random.default_rng(seed).permutation(len(runs)))
     ordered = []
-    while len(remaining):
-        # uses_of_runs[factor, i] = uses[factor, levels[factor, remaining[i]]]
-        uses_of_runs = np.take_along_axis(uses, levels[:, remaining], axis=1)
-        run = remaining[np.argmin(weights @ uses_of_runs)]
-        uses[np.arange(len(factors)), levels[:, run]] += 1
+    while remaining:
+        run = min(remaining, key=uses.__getitem__)
+        remaining.remove(run)
+        uses += weights @ (levels == levels[:, [run]])
         ordered.append(runs[run])
-        remaining = remaining[remaining != run]
     return ordered
 
 

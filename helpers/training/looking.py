@@ -20,7 +20,7 @@ background is swapped in an epoch. Only the boxes of training images are used.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,17 +44,12 @@ _BOX_STREAM = 3
 _SWAP_STREAM = 4
 
 
-@dataclass(frozen=True)
-class Guide:
+class Guide(NamedTuple):
     """An arm with its strength, and the boxes that it uses, for N images of a run."""
 
     arm: str  # one of PENALTIES or SWAPS
     strength: float
     boxes: Tensor  # (N, M, 4) integers, half-open pixels; zero rows are padding
-
-    def of(self, images: Tensor | slice) -> "Guide":
-        """Select the guide of some images (integer indices, or a slice)."""
-        return Guide(self.arm, self.strength, self.boxes[images])
 
 
 def arm_and_strength(looking: str) -> tuple[str, float]:
@@ -236,17 +231,12 @@ def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
     """
     present = in_order(levels)
     pairs = []
-    for level in present:
-        arm, strength = arm_and_strength(level)
-        opposite = f"map_out_of_box {strength:g}"
-        if arm == "map_in_box" and opposite in present:
-            pairs.append((level, opposite))
-    for level in present:
-        arm, strength = arm_and_strength(level)
-        if arm in CONTROLS:
-            control = f"{CONTROLS[arm]} {strength:g}"
-            if control in present:
-                pairs.append((level, control))
+    for partners in ({"map_in_box": "map_out_of_box"}, CONTROLS):
+        for level in present:
+            arm, _, strength = level.partition(" ")
+            partner = f"{partners.get(arm)} {strength}"
+            if partner in present:
+                pairs.append((level, partner))
     if PLAIN in present:
         pairs += [(level, PLAIN) for level in present if level != PLAIN]
     return pairs

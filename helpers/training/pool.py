@@ -3,50 +3,34 @@
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from joblib.externals.loky import ProcessPoolExecutor
+from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
+from torch import nn
+from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.networks.devices import why_refused
-from helpers.networks.faults import breaks_process
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
-from helpers.training.config import PLAIN, RunConfig
-from helpers.training.run import (
-    Batch,
-    history_so_far,
-    initial_network,
-    make_optimizer,
-    train_run,
-    train_step,
-)
+from helpers.training.config import RunConfig
+from helpers.training.run import initial_network, train_run
 
-_SHOW_SECONDS = 1.0  # between two calls of ``show``
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
-_TIMED_STEPS = 5
 # In a worker process: under "load" a function that returns what all items need, and
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
-_THREADS_OF_LIBRARIES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-)
-# An item with its result, or with the exception that it raised.
-_Outcome = tuple[Any, Any, BaseException | None]
+_Process = Callable[[Any, Any], Any]  # of an item and what all items need
+_Attempt = tuple[Any, Any, str]  # an item, its result, and "" or why there is none
+_Example = tuple[nn.Module, tuple[int, ...]]  # a network and the shape of its batch
 
 
 def choose_device(device: str) -> str:
@@ -59,14 +43,18 @@ def choose_device(device: str) -> str:
         For "auto", "cuda" if there is a GPU, else "cpu"; otherwise the device itself.
 
     Raises:
-        ValueError: if the GPU cannot be used.
+        ValueError: if the device cannot be used.
     """
     compute_float32_exactly()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    reason = why_refused(device)
-    if reason:
-        raise ValueError(reason)
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as fault:  # the latter: torch without CUDA
+        raise ValueError(
+            f"device {device!r} cannot be used here ({fault}); set device to auto or "
+            "cpu"
+        ) from fault
     return device
 
 
@@ -83,13 +71,12 @@ def compute_float32_exactly() -> None:
 
 
 def side_by_side(
-    process: Callable[[Any, Any], Any],
+    process: _Process,
     items: Sequence[Any],
     *,
     shared: Callable[[], Any],
     device: str = "cpu",
     jobs: int = 0,
-    show: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
     """Process items in several processes at once.
 
@@ -102,38 +89,36 @@ def side_by_side(
             depend on ``jobs``.
         jobs: number of processes; 0 takes one per core on a CPU and one on a GPU. With
             1 everything is done in this process.
-        show: is called about once a second, to show progress.
 
     Yields:
         Each item with its result, in the order in which they are done.
 
     Raises:
         RuntimeError: if items failed; it names three of them, after all others are
-            done. At once if a GPU failed such that CUDA cannot go on in its process.
+            done. At once if a process died.
     """
     is_cpu = torch.device(device).type == "cpu"
     cores = len(os.sched_getaffinity(0)) if is_cpu else 1
     processes = min(jobs or cores, len(items))
-    threads = 1 if is_cpu else torch.get_num_threads()
+    threads = 1 if is_cpu else max(1, torch.get_num_threads() // max(1, processes))
     if processes <= 1:
-        outcomes = _in_this_process(process, items, shared, threads)
+        load = cache(shared)
+        attempts = (_attempt(process, item, load, threads) for item in items)
     else:
-        threads = max(1, threads // processes)
-        outcomes = _in_processes(process, items, shared, (processes, threads), show)
+        options = {"initializer": _start_worker, "initargs": (shared,)}
+        # Libraries that a process loads later have as few threads, too.
+        with parallel_config("loky", inner_max_num_threads=threads, **options):
+            parallel = Parallel(processes, return_as="generator_unordered")
+        work = delayed(_in_worker)
+        attempts = parallel(work(process, item, threads) for item in items)
     faults = []
-    for item, result, fault in outcomes:
-        if not fault:
+    for item, result, fault in attempts:
+        if fault:
+            faults.append(f"{item}: {fault}")
+        else:
             yield item, result
-            continue
-        words = f"{item}: {type(fault).__name__}: {fault}"
-        if breaks_process(fault):
-            outcomes.close()
-            raise RuntimeError(
-                f"{words}\nAfter this error CUDA computes nothing more in this "
-                "process, so the rest was not tried: look at the GPU (nvidia-smi) and "
-                "run again; what is complete is kept"
-            ) from fault
-        faults.append(words)
+    if processes > 1:
+        get_reusable_executor().shutdown()  # idle processes would keep their memory
     if faults:
         raise RuntimeError(
             f"{len(faults)} of {len(items)} failed; the others are complete. "
@@ -160,182 +145,85 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(usual_number)
 
 
-def _in_this_process(
-    process: Callable[[Any, Any], Any],
-    items: Sequence[Any],
-    shared: Callable[[], Any],
-    threads: int,
-) -> Iterator[_Outcome]:
-    """Process one item after the other in this process."""
-    loaded = shared() if items else None
-    for item in items:
-        try:
-            with torch_threads(threads):
-                outcome = item, process(item, loaded), None
-        except Exception as fault:
-            # So that tensors in the frames of the failed call are released.
-            traceback.clear_frames(fault.__traceback__)
-            outcome = item, None, fault
-        yield outcome
-
-
-def _in_processes(
-    process: Callable[[Any, Any], Any],
-    items: Sequence[Any],
-    shared: Callable[[], Any],
-    counts: tuple[int, int],
-    show: Callable[[], object],
-) -> Iterator[_Outcome]:
-    """Process items in other processes; ``counts`` are processes and threads of each.
-
-    If the generator is closed early, items that have not begun are dropped.
-    """
-    processes, threads = counts
-    # Libraries read these when they are loaded; OpenBLAS would take all cores.
-    limits = dict.fromkeys(_THREADS_OF_LIBRARIES, str(threads))
-    executor = ProcessPoolExecutor(
-        processes, initializer=_start_worker, initargs=(threads, shared), env=limits
-    )
-    running = {executor.submit(_with_shared, process, item): item for item in items}
+def _attempt(
+    process: _Process, item: Any, load: Callable[[], Any], threads: int
+) -> _Attempt:
+    """Process an item; if that fails, the words of the exception are returned."""
     try:
-        while running:
-            finished, _ = wait(running, _SHOW_SECONDS, FIRST_COMPLETED)
-            for future in finished:
-                item = running.pop(future)
-                fault = future.exception()
-                if isinstance(fault, BrokenProcessPool):
-                    raise RuntimeError(
-                        f"a process died while {len(running) + 1} of {len(items)} "
-                        "were left, usually for lack of memory: lower jobs or the "
-                        "batch size and run again; what is complete is kept"
-                    ) from fault
-                yield item, None if fault else future.result(), fault
-            show()
-    finally:
-        for future in running:
-            future.cancel()
-        executor.shutdown()
+        with torch_threads(threads):
+            return item, process(item, load()), ""
+    except Exception as fault:
+        return item, None, f"{type(fault).__name__}: {fault}"
 
 
-def _start_worker(threads: int, shared: Callable[[], Any]) -> None:
+def _in_worker(process: _Process, item: Any, threads: int) -> _Attempt:
+    return _attempt(process, item, _SHARED["load"], threads)
+
+
+def _start_worker(shared: Callable[[], Any]) -> None:
     """Prepare a worker process, which ends when its parent ends, even if killed."""
     compute_float32_exactly()
-    torch.set_num_threads(threads)
+    _SHARED["load"] = cache(shared)
     parent = os.getppid()
 
     def end_with_parent() -> None:
         while os.getppid() == parent:
-            time.sleep(_SHOW_SECONDS)
+            time.sleep(1)
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _SHARED["load"] = cache(shared)
 
 
-def _with_shared(process: Callable[[Any, Any], Any], item: Any) -> Any:
-    """Process an item in a worker process, with what all items need."""
-    return process(item, _SHARED["load"]())
+def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
+    """Number of networks that are computed side by side.
 
-
-@dataclass(frozen=True)
-class Hardware:
-    """The hardware that trains runs.
-
-    Attributes:
-        device: "cpu" or a GPU.
-        jobs: number of processes, see ``side_by_side``; 0 lets ``with_jobs`` choose.
-        compiled: whether steps go through ``torch.compile``, see ``train_run``.
-    """
-
-    device: str = "cpu"
-    jobs: int = 0
-    compiled: bool = False
-
-    def with_jobs(self, runs: Sequence[RunConfig], work: Path) -> "Hardware":
-        """Choose how many of the missing runs train side by side, if ``jobs`` is 0.
-
-        On a GPU a step of the first run is timed, with its batch and with four times
-        as many images, see ``jobs_on_gpu``.
-
-        Args:
-            runs: runs of the study.
-            work: its folder of work.
-        """
-        missing = catalogue.missing(work, runs)
-        jobs = self.jobs or len(os.sched_getaffinity(0))
-        device = torch.device(self.device)
-        if device.type == "cuda" and not self.jobs and len(missing) > 1:
-            size = images_of_study(work).train.images.shape[-1]
-            seconds, memory = zip(
-                *(_timed_step(missing[0], size, factor, device) for factor in (1, 4)),
-                strict=True,
-            )
-            torch.cuda.empty_cache()
-            free = torch.cuda.mem_get_info(device)[0]
-            jobs = jobs_on_gpu(seconds, memory[0], free, jobs)
-        return replace(self, jobs=max(1, min(jobs, len(missing))))
-
-
-def jobs_on_gpu(
-    seconds: tuple[float, float], memory: int, free: int, cores: int
-) -> int:
-    """Number of networks that one GPU trains side by side.
+    On a GPU with ``jobs`` 0 a pass forth and back is timed, of a batch and of one with
+    four times as many images. If the latter takes twice as long or longer, one network
+    fills the card. If not, it takes as many as memory allows and cores less two.
 
     Args:
-        seconds: of a step, and of one with four times as many images. If the latter
-            takes twice as long or longer, one network fills the card.
-        memory: bytes of a network that trains.
-        free: bytes that are free on the card.
-        cores: of the machine, two of which are left to others.
-
-    Example:
-        >>> jobs_on_gpu((0.01, 0.012), 2**30, 70 * 2**30, 16)
-        14
-        >>> jobs_on_gpu((0.01, 0.04), 2**30, 70 * 2**30, 16)
-        1
+        device: "cpu" or a GPU.
+        jobs: as asked for; 0 leaves the choice.
+        example: makes one of the networks, and the shape of its batch, (B, 3, S, S).
     """
+    cores = len(os.sched_getaffinity(0))
+    if jobs or torch.device(device).type == "cpu":
+        return jobs or cores
+    network, (count, *shape) = example()
+    network = network.to(device)
+    seconds = [
+        _seconds_of_pass(network, torch.zeros(number, *shape, device=device))
+        for number in (count, 4 * count)
+    ]
     if seconds[1] >= 2 * seconds[0]:
         return 1
-    return max(1, min(cores - 2, free // (memory + _CONTEXT)))
+    memory = torch.cuda.max_memory_allocated(device) + _CONTEXT
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(cores - 2, free // memory))
 
 
-def _timed_step(
-    run: RunConfig, size: int, factor: int, device: torch.device
-) -> tuple[float, int]:
-    """Seconds of a training step on random images, and bytes that it takes.
-
-    Args:
-        run: whose network and batch it has, from scratch and unguided.
-        size: side of the images.
-        factor: on the batch.
-        device: a GPU.
-    """
-    plain = replace(run, pretrained=False, frozen_stages=0, looking=PLAIN)
-    network = initial_network(plain, 2).to(device, memory_format=torch.channels_last)
-    optimizer = make_optimizer(network, plain, device)
-    count = factor * run.batch_size
-    images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8).to(device)
-    labels = torch.zeros(count, dtype=torch.int64, device=device)
-    batch = Batch(torch.arange(count, device=device), labels)
+def _seconds_of_pass(network: nn.Module, images: torch.Tensor) -> float:
+    """Seconds of a pass forth and back on a GPU, the least of five."""
     seconds = []
-    for _ in range(_TIMED_STEPS):
-        torch.cuda.synchronize(device)
+    for _ in range(5):
+        torch.cuda.synchronize(images.device)
         started = time.perf_counter()
-        train_step(network, optimizer, images, batch, plain)
-        torch.cuda.synchronize(device)
+        network(images).sum().backward()
+        torch.cuda.synchronize(images.device)
         seconds.append(time.perf_counter() - started)
-    return min(seconds), torch.cuda.max_memory_allocated(device)
+    return min(seconds)
 
 
 def train_missing(
     runs: Sequence[RunConfig],
     work: Path,
-    hardware: Hardware,
     *,
+    device: str = "cpu",
+    jobs: int = 0,
+    compiled: bool = False,
     weights: Mapping[str, str] | None = None,
-    show: Callable[[str], object] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
-    """Train the runs of a study that are not complete.
+    """Train the runs of a study that are not complete, and show a progress bar.
 
     Several executions may train the same list at once, on one machine or on several
     that share a disk. A run is locked while it trains. Runs that another execution
@@ -345,9 +233,10 @@ def train_missing(
     Args:
         runs: runs of the study.
         work: its folder of work.
-        hardware: device and processes that train them.
+        device: "cpu" or a GPU.
+        jobs: runs side by side, see ``jobs_on``.
+        compiled: whether steps go through ``torch.compile``, see ``train_run``.
         weights: sources of pretrained weights by architecture, see ``read_weights``.
-        show: is called with a line on the runs that are training.
 
     Yields:
         The result of each run, in the order in which they are done.
@@ -355,80 +244,65 @@ def train_missing(
     Raises:
         RuntimeError: if runs failed, see ``side_by_side``.
     """
-    train = partial(_train, work=work, weights=dict(weights or {}), hardware=hardware)
-    missing = catalogue.missing(work, runs)
-    trained_by_others = []
-
-    def results(
-        incomplete: Sequence[RunConfig], wait: float
-    ) -> Iterator[tuple[Any, Any]]:
-        return side_by_side(
-            partial(train, wait=wait),
-            incomplete,
+    for seconds in (0, -1):  # to wait for another execution: not at all, then for ever
+        missing = catalogue.missing(work, runs)
+        if not missing:
+            return
+        number = jobs_on(device, jobs, partial(_example, missing[0], work))
+        number = min(number, len(missing))
+        results = side_by_side(
+            partial(
+                _train,
+                work=work,
+                weights=dict(weights or {}),
+                options={"device": device, "compiled": compiled},
+                seconds=seconds,
+            ),
+            missing,
             shared=partial(images_of_study, work),
-            device=hardware.device,
-            jobs=hardware.jobs,
-            show=lambda: show(_progress_line(work, runs)),
+            device=device,
+            jobs=number,
         )
+        words = f"runs, {number} at a time on {device}"
+        for _, result in tqdm(results, words, total=len(missing)):
+            if result:
+                yield result
 
-    for run, result in results(missing, wait=0):
-        if result is None:
-            trained_by_others.append(run)
-        else:
-            yield result
-    for _, result in results(trained_by_others, wait=-1):  # as long as it takes
-        yield result
+
+def _example(run: RunConfig, work: Path) -> _Example:
+    """A network like that of a run, and the shape of a batch."""
+    scratch = replace(run, pretrained=False, frozen_stages=0)
+    _, *shape = images_of_study(work).train.images.shape
+    return initial_network(scratch, 2), (run.batch_size, *shape)
 
 
 def _train(
     run: RunConfig,
     data: StudyData,
     *,
-    wait: float,
     work: Path,
     weights: Mapping[str, str],
-    hardware: Hardware,
+    options: Mapping[str, Any],
+    seconds: float,
 ) -> dict[str, Any] | None:
     """Train one run and return its result; None if another process trains it.
 
     Args:
         run: to be trained.
         data: images of the study.
-        wait: seconds to wait for another process; -1 waits as long as it takes.
         work: folder of work of the study.
         weights: sources of pretrained weights by architecture.
-        hardware: device that trains it.
+        options: of ``train_run``.
+        seconds: to wait for another process; -1 waits as long as it takes.
     """
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
+    pretrained = None
+    if run.pretrained:
+        pretrained = read_weights(weights[run.architecture], run.architecture)
+    network = initial_network(run, len(data.classes), pretrained)
     try:
-        with FileLock(folder / ".lock", timeout=wait):
-            pretrained = None
-            if run.pretrained:
-                pretrained = read_weights(weights[run.architecture], run.architecture)
-            return train_run(
-                run,
-                data,
-                folder,
-                network=initial_network(run, len(data.classes), pretrained),
-                device=hardware.device,
-                compiled=hardware.compiled,
-            )
+        with FileLock(folder / ".lock", timeout=seconds):
+            return train_run(run, data, folder, network=network, **options)
     except Timeout:
         return None
-
-
-def _progress_line(work: Path, runs: Sequence[RunConfig]) -> str:
-    """Describe the runs that are training: "resnet18 epoch 5 of 16, loss 0.43".
-
-    "" if none has completed an epoch.
-    """
-    words = []
-    for run in runs:
-        history = history_so_far(catalogue.run_folder(work, run))
-        if history:
-            words.append(
-                f"{run.architecture} epoch {len(history)} of {run.max_epochs}, "
-                f"loss {history[-1]['train_loss']:.2f}"
-            )
-    return "; ".join(words)

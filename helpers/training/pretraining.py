@@ -34,11 +34,12 @@ def weights_by_name(
     Returns:
         Weights by architecture; their identity is a digest of their values.
     """
-    weights = {}
-    for name in architectures:
-        identity = weights_digest(read_weights(pretrained_weights, name))
-        weights[name] = Weights(pretrained_weights, identity)
-    return weights
+    return {
+        name: Weights(
+            pretrained_weights, weights_digest(read_weights(pretrained_weights, name))
+        )
+        for name in architectures
+    }
 
 
 def choose_pretraining_images(
@@ -130,20 +131,16 @@ def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weigh
         Weights without source by architecture. Empty if this machine pretrained, or if
         a pretrained run is not complete.
     """
-    if (work / FOLDER / "runs").is_dir():
+    table = catalogue.read_catalogue(work).query("weights != ''")
+    identities = dict(zip(table["architecture"], table["weights"], strict=True))
+    pretrained = [
+        replace(run, weights=identities.get(run.architecture, ""))
+        for run in runs
+        if run.pretrained
+    ]
+    if (work / FOLDER / "runs").is_dir() or catalogue.missing(work, pretrained):
         return {}
-    table = catalogue.read_catalogue(work)
-    table = table[table["weights"] != ""]
-    weights = {row.architecture: Weights("", row.weights) for row in table.itertuples()}
-    with_weights = []
-    for run in runs:
-        if not run.pretrained:
-            continue
-        if run.architecture not in weights:
-            return {}
-        identity = weights[run.architecture].identity
-        with_weights.append(replace(run, weights=identity))
-    return {} if catalogue.missing(work, with_weights) else weights
+    return {name: Weights("", identity) for name, identity in identities.items()}
 
 
 def save_starts(weights: Mapping[str, Weights], work: Path) -> None:

@@ -1,34 +1,32 @@
 """Train a run: from images and a configuration to weights, history and result."""
 
-import json
 import math
 import time
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._pytree import tree_map_only
 
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import (
+    complete_or_absent,
     device_name,
     file_digest,
-    read_header,
     read_json,
-    read_tensors,
     versions,
     write_json,
     write_table,
     write_tensors,
 )
 from helpers.networks import resnet, weights
-from helpers.networks.devices import fastest_convolutions
 from helpers.networks.hooks import captured_output
 from helpers.training import looking
 from helpers.training.augmentation import Draws, augment, draw
@@ -43,9 +41,8 @@ from helpers.training.strong_augmentation import (
     mixed_cross_entropy,
 )
 
-CHECKPOINT = "checkpoint.safetensors"  # of a run that trains
-# Seconds from a checkpoint to the next; on a GPU writing takes longer than an epoch.
-_PAUSES = {"cpu": 0.0, "cuda": 60.0}
+CHECKPOINT = "checkpoint.pt"  # of a run that trains
+_PAUSE = 30.0  # seconds from a checkpoint to the next
 
 
 @dataclass(frozen=True)
@@ -153,8 +150,7 @@ def make_optimizer(
     return torch.optim.SGD(network.parameters(), momentum=config.momentum, **options)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """The images of an epoch in shuffled order, or one mini-batch of them."""
 
     indices: Tensor  # (B,) int64, of the run's images
@@ -162,16 +158,6 @@ class Batch:
     draws: Draws | None = None  # random numbers of the paper's augmentation
     strong_draws: StrongDraws | None = None  # those of stronger augmentation
     guide: looking.Guide | None = None  # target regions of the class activation maps
-
-    def of(self, part: Tensor | slice) -> "Batch":
-        """Select a part of the images (integer indices, or a slice: no copy)."""
-        return Batch(
-            self.indices[part],
-            self.labels[part],
-            self.draws.of(part) if self.draws else None,
-            self.strong_draws.of(part) if self.strong_draws else None,
-            self.guide.of(part) if self.guide else None,
-        )
 
 
 def train_step(
@@ -263,9 +249,13 @@ def train_epoch(
     network.train()
     for module in frozen_modules(network, config.frozen_stages):
         module.eval()
-    with fastest_convolutions(device):
+    # On a GPU cuDNN times its kernels for each new shape and keeps the fastest.
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32
+    ):
         for start in range(0, len(epoch_batch.indices), config.batch_size):
-            batch = epoch_batch.of(slice(start, start + config.batch_size))
+            part = slice(start, start + config.batch_size)
+            batch = tree_map_only(Tensor, itemgetter(part), epoch_batch)
             pixels = split.batch(batch.indices)
             totals += train_step(network, optimizer, pixels, batch, config)
     loss, accuracy = (totals / len(epoch_batch.indices)).tolist()
@@ -284,17 +274,17 @@ def _images_of_epoch(
     count = len(split.labels)
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(count, generator=generator)
-    draws = draw(count, generator).to(device) if config.augmentation else None
+    draws = draw(count, generator) if config.augmentation else None
     strong_draws = None
     if config.strong_augmentation != NONE:
         strong_draws = draw_strong(
             config.strong_augmentation, count, config.seed, config.repeat, epoch
-        ).to(device)
+        )
     if count % config.batch_size == 1:
         order = order[:-1]
-    images = torch.arange(count, device=device)
-    whole = Batch(images, split.labels, draws, strong_draws, guide)
-    return whole.of(order.to(device))
+    order = order.to(device)
+    whole = Batch(torch.arange(count), split.labels, draws, strong_draws, guide)
+    return tree_map_only(Tensor, lambda values: values.to(device)[order], whole)
 
 
 def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
@@ -352,13 +342,14 @@ def save(
         history: the epochs so far.
         snapshots: facts of the snapshots so far.
     """
-    tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        for name, value in state.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = value
-    header = {"history": json.dumps(history), "snapshots": json.dumps(snapshots)}
-    write_tensors(folder / CHECKPOINT, tensors, header)
+    content = {
+        "network": network.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "history": history,
+        "snapshots": snapshots,
+    }
+    with complete_or_absent(folder / CHECKPOINT) as temporary:
+        torch.save(content, temporary)
 
 
 def restore(
@@ -372,170 +363,15 @@ def restore(
         optimizer: of the network's weights.
 
     Returns:
-        History and facts of the snapshots; empty if the checkpoint is absent or
-        damaged, so that the run starts anew.
+        History and facts of the snapshots; empty without a checkpoint.
     """
-    tensors = read_tensors(folder / CHECKPOINT)
-    if tensors is None:
+    path = folder / CHECKPOINT
+    if not path.is_file():
         return [], []
-    parameters = []
-    for group in optimizer.param_groups:
-        parameters += group["params"]
-    state_dict = {}
-    states: dict[int, dict[str, Tensor]] = defaultdict(dict)
-    for key, value in tensors.items():
-        part, _, name = key.partition(".")
-        if part == "model":
-            state_dict[name] = value
-        else:
-            index, _, name = name.partition(".")
-            states[int(index)][name] = _laid_out_as(parameters[int(index)], value)
-    network.load_state_dict(state_dict)
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
-    header = read_header(folder / CHECKPOINT)
-    return json.loads(header["history"]), json.loads(header["snapshots"])
-
-
-def _laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
-    """A state of the optimizer in the strides of its weight, channels-last.
-
-    A fused optimizer reads both by one index: on a GPU it refuses other strides, on a
-    CPU it pairs the wrong elements. Scalars, such as the number of steps, stay.
-    """
-    if state.shape != weight.shape:
-        return state
-    return torch.empty_like(weight, dtype=state.dtype, device=state.device).copy_(state)
-
-
-def history_so_far(folder: Path) -> list[Epoch]:
-    """Epochs so far of a run that is still training, perhaps in another process.
-
-    Args:
-        folder: folder of the run.
-
-    Returns:
-        Empty before the first checkpoint, after the last epoch, and if the file is
-        damaged.
-    """
-    return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
-
-
-class _Training:
-    """A run while it trains; it goes on from its checkpoint if it has one."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        data: StudyData,
-        folder: Path,
-        network: nn.Module,
-        device: torch.device,
-    ) -> None:
-        """Prepare a run; see ``train_run``."""
-        _check_images(config, data)
-        fitted, watched = images_of_run(data, config)
-        self.config = config
-        self.folder = folder
-        self.guide = looking.guide_of_run(config, fitted, device)
-        self.network = network.to(device, memory_format=torch.channels_last)
-        for module in frozen_modules(network, config.frozen_stages):
-            module.requires_grad_(False)
-        self.optimizer = make_optimizer(network, config, device)
-        write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-        self.history, self.snapshots = restore(folder, network, self.optimizer)
-        self.step_network = self.network  # or its compiled form
-        self.train = resident(fitted, device)
-        self.monitor = resident(watched, device)  # images of stopping rule 3
-        self.test = resident(data.test, device)
-        self.diverged = False  # whether the training loss is not finite
-        self._next_save = 0.0  # when the next checkpoint is due
-
-    def compile(self) -> None:
-        """Take the steps through ``torch.compile``, except with a penalty on maps.
-
-        The penalty reads the features, which a compiled network does not give.
-        """
-        if self.guide is None or self.guide.arm not in looking.PENALTIES:
-            self.step_network = torch.compile(self.network, mode="reduce-overhead")
-
-    def run_epoch(self) -> str:
-        """Train an epoch.
-
-        Returns:
-            Why the run stops after it; "" if it goes on.
-        """
-        started = time.perf_counter()
-        epoch = len(self.history) + 1
-        loss, accuracy = train_epoch(
-            self.step_network,
-            self.optimizer,
-            self.train,
-            self.config,
-            epoch,
-            self.guide,
-        )
-        if not math.isfinite(loss):
-            self.diverged = True
-            return f"loss is {loss} in epoch {epoch}"
-        _, monitored = evaluate(self.network, self.monitor)
-        self.history.append(
-            Epoch(
-                epoch=epoch,
-                train_loss=loss,
-                train_accuracy=accuracy,
-                monitor_accuracy=monitored,
-                seconds=0.0,
-            )
-        )
-        reason = stop_reason(self.history, self.config)
-        self.take_snapshots(reason)
-        self.history[-1]["seconds"] = time.perf_counter() - started
-        self.save_if_due()
-        return reason
-
-    def take_snapshots(self, reason: str) -> None:
-        """Write the snapshots that are due after the last epoch."""
-        taken = [snapshot["snapshot"] for snapshot in self.snapshots]
-        due = snapshots_due(self.history, self.config, reason, taken)
-        if not due:
-            return
-        measured = _losses_and_accuracies(self.network, self.train, self.test)
-        for name in due:
-            path = snapshot_path(self.folder, name)
-            write_tensors(path, self.network.state_dict())
-            facts = {
-                "snapshot": name,
-                "epoch": len(self.history),
-                "digest": file_digest(path),
-            }
-            self.snapshots.append(facts | measured)
-
-    def save_if_due(self) -> None:
-        """Write a checkpoint if the last one is old enough."""
-        if time.perf_counter() < self._next_save:
-            return
-        save(self.folder, self.network, self.optimizer, self.history, self.snapshots)
-        pause = _PAUSES[self.train.labels.device.type]
-        self._next_save = time.perf_counter() + pause
-
-    def write_result(self, reason: str) -> None:
-        """Write history and result, the result last."""
-        table = pd.DataFrame(self.history, columns=list(Epoch.__annotations__))
-        write_table(self.folder / "history.parquet", table)
-        result = {
-            "run_id": run_id(self.config),
-            "status": "diverged" if self.diverged else "complete",
-            "stop_reason": reason,
-            "epochs": len(self.history),
-            "seconds": sum(row["seconds"] for row in self.history),
-            "snapshots": self.snapshots,
-            "device": device_name(self.train.labels.device),
-            "versions": versions(),
-        }
-        # Sealed by a checksum, so that a damaged result is not read.
-        write_json(self.folder / "result.json", result, sealed=True)
-        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    network.load_state_dict(content["network"])
+    optimizer.load_state_dict(content["optimizer"])
+    return content["history"], content["snapshots"]
 
 
 def train_run(
@@ -572,29 +408,65 @@ def train_run(
             that the images do not have.
         FileNotFoundError: if the images have no pixels.
     """
+    if (folder / "result.json").is_file():
+        return read_json(folder / "result.json")
+    _check_images(config, data)
+    device = torch.device(device)
+    fitted, watched = images_of_run(data, config)
+    guide = looking.guide_of_run(config, fitted, device)
+    if network is None:
+        network = initial_network(config, len(data.classes))
+    network = network.to(device, memory_format=torch.channels_last)
+    for module in frozen_modules(network, config.frozen_stages):
+        module.requires_grad_(False)
+    optimizer = make_optimizer(network, config, device)
+    write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
+    history, snapshots = restore(folder, network, optimizer)
+    train = resident(fitted, device)
+    monitor = resident(watched, device)  # images of stopping rule 3
+    test = resident(data.test, device)
+    # A penalty on maps reads features, which a compiled network does not give.
+    compiled = compiled and (guide is None or guide.arm in looking.SWAPS)
+    steps = torch.compile(network, mode="reduce-overhead") if compiled else network
+    next_save = 0.0
+    # If the process was killed between the last checkpoint and the result, the reason
+    # to stop is known already.
+    reason = stop_reason(history, config)
+    while not reason:
+        started = time.perf_counter()
+        epoch = len(history) + 1
+        loss, accuracy = train_epoch(steps, optimizer, train, config, epoch, guide)
+        if not math.isfinite(loss):
+            reason = f"loss is {loss} in epoch {epoch}"
+            break
+        _, monitored = evaluate(network, monitor)
+        row = Epoch(
+            epoch=epoch,
+            train_loss=loss,
+            train_accuracy=accuracy,
+            monitor_accuracy=monitored,
+            seconds=0.0,
+        )
+        history.append(row)
+        reason = stop_reason(history, config)
+        taken = [snapshot["snapshot"] for snapshot in snapshots]
+        due = snapshots_due(history, config, reason, taken)
+        snapshots += _take_snapshots(folder, network, due, train, test, epoch)
+        row["seconds"] = time.perf_counter() - started
+        if time.perf_counter() > next_save:
+            save(folder, network, optimizer, history, snapshots)
+            next_save = time.perf_counter() + _PAUSE
+    _write_result(folder, config, reason, history, snapshots, device)
+    return read_json(folder / "result.json")
+
+
+def _check_images(config: RunConfig, data: StudyData) -> None:
+    """Refuse images of another study, without pixels, or too few of each class."""
     if config.data != data.fingerprint:
         raise ValueError(
             f"run {config} belongs to the data {config.data}, and was given "
             f"{data.fingerprint}"
         )
-    if (folder / "result.json").is_file():
-        return read_json(folder / "result.json")
-    if network is None:
-        network = initial_network(config, len(data.classes))
-    training = _Training(config, data, folder, network, torch.device(device))
-    if compiled:
-        training.compile()
-    # If the process was killed between the last checkpoint and the result, the reason
-    # to stop is known already.
-    reason = stop_reason(training.history, config) if training.history else ""
-    while not reason:
-        reason = training.run_epoch()
-    training.write_result(reason)
-    return read_json(folder / "result.json")
-
-
-def _check_images(config: RunConfig, data: StudyData) -> None:
-    """Refuse to train without pixels, or on more images of a class than there are."""
     if not data.train.has_pixels:
         raise FileNotFoundError(
             f"run {config} cannot be trained from records, which have no pixels; put "
@@ -635,16 +507,60 @@ def snapshots_due(
     return due
 
 
-def _losses_and_accuracies(
-    network: nn.Module, train: Split, test: Split
-) -> dict[str, float | None]:
-    """Losses, accuracies and gap of a snapshot; None for a loss that is not finite."""
+def _take_snapshots(
+    folder: Path,
+    network: nn.Module,
+    names: Sequence[str],
+    train: Split,
+    test: Split,
+    epoch: int,
+) -> list[dict[str, Any]]:
+    """Write snapshots, and return their losses, accuracies and gap.
+
+    A loss that is not finite is None.
+    """
+    if not names:
+        return []
     train_loss, train_accuracy = evaluate(network, train)
     test_loss, test_accuracy = evaluate(network, test)
-    return {
+    facts = {
+        "epoch": epoch,
         "train_loss": train_loss if math.isfinite(train_loss) else None,
         "test_loss": test_loss if math.isfinite(test_loss) else None,
         "train_accuracy": train_accuracy,
         "test_accuracy": test_accuracy,
         "gap": train_accuracy - test_accuracy,
     }
+    rows = []
+    for name in names:
+        path = snapshot_path(folder, name)
+        write_tensors(path, network.state_dict())
+        rows.append({"snapshot": name, "digest": file_digest(path), **facts})
+    return rows
+
+
+def _write_result(
+    folder: Path,
+    config: RunConfig,
+    reason: str,
+    history: list[Epoch],
+    snapshots: list[dict[str, Any]],
+    device: torch.device,
+) -> None:
+    """Write history and result, the result last."""
+    table = pd.DataFrame(history, columns=list(Epoch.__annotations__))
+    write_table(folder / "history.parquet", table)
+    is_finite = any(snapshot["snapshot"] == "stop" for snapshot in snapshots)
+    result = {
+        "run_id": run_id(config),
+        "status": "complete" if is_finite else "diverged",
+        "stop_reason": reason,
+        "epochs": len(history),
+        "seconds": table["seconds"].sum(),
+        "snapshots": snapshots,
+        "device": device_name(device),
+        "versions": versions(),
+    }
+    # Sealed by a checksum, so that a damaged result is not read.
+    write_json(folder / "result.json", result, sealed=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)

@@ -55,9 +55,11 @@ def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:
     (rule 4).
 
     Args:
-        history: the epochs so far, at least one.
+        history: the epochs so far.
         config: the run, with its thresholds.
     """
+    if not history:
+        return ""
     rules = conditions_met(history, config)
     if len(rules) >= 2:
         return "rules " + "+".join(map(str, rules))

@@ -5,7 +5,6 @@ A level of the hyperparameter ``strong_augmentation`` is "none", or one or more 
 epoch are drawn at once on the CPU, so that every device gets the same.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -33,17 +32,7 @@ class StrongDraws(NamedTuple):
     erased: Tensor  # (N, 4) top, left, height, width; height 0 erases nothing
     colours: Tensor  # (N, 3) of the erased rectangle, in [0, 255]
     weights: Tensor  # (N,) share of the image itself, in [0, 1]; 1 mixes nothing
-    patches: (
-        Tensor  # (N, 4) top, left, height, width of the other image; height 0: none
-    )
-
-    def to(self, device: torch.device | str) -> "StrongDraws":
-        """Move the random numbers to a device."""
-        return StrongDraws(*(values.to(device) for values in self))
-
-    def of(self, images: Tensor | slice) -> "StrongDraws":
-        """Select those of some images (integer indices, or a slice)."""
-        return StrongDraws(*(values[images] for values in self))
+    patches: Tensor  # (N, 4) of the other image; height 0 pastes nothing
 
 
 def draw_strong(
@@ -100,8 +89,7 @@ def _rectangles(
     Their areas and the logarithms of their shapes (height by width) are uniform.
     """
     area = generator.uniform(*areas, count)
-    log_shapes = (math.log(shapes[0]), math.log(shapes[1]))
-    shape = np.exp(generator.uniform(*log_shapes, count))
+    shape = np.exp(generator.uniform(*np.log(shapes), count))
     height = np.minimum(np.sqrt(area * shape), 1)
     width = np.minimum(np.sqrt(area / shape), 1)
     top = generator.random(count) * (1 - height)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from helpers.files import write_tensors
 from helpers.networks import contents
-from helpers.networks.weights import ResNetForm, save_float16
 
 ONE = {"conv.weight": torch.ones(2), "fc.weight": torch.zeros(3)}
 
@@ -89,18 +87,6 @@ def test_what_is_no_checkpoint_is_refused_by_name(tmp_path, name, content):
         contents.read(tmp_path / name)
 
 
-def test_a_changed_bit_in_a_safetensors_file_of_the_workbook_is_noticed(tmp_path):
-    form = ResNetForm("resnet18", "strided", 0.125)
-    state = {"a": torch.arange(100.0), "b": torch.ones(3)}
-    write_tensors(tmp_path / "a.safetensors", state)
-    save_float16(tmp_path / "half.safetensors", state, form, {"gap": 0.1})
-    for path in sorted(tmp_path.iterdir()):
-        assert contents.read(path)["a"][-1] == 99
-        path.write_bytes(path.read_bytes()[:-1] + b"\x07")
-        with pytest.raises(ValueError, match="its checksum differs"):
-            contents.read(path)
-
-
-def test_safetensors_of_others_need_no_checksum(tmp_path):
+def test_safetensors_of_others_are_read(tmp_path):
     save_file(ONE, tmp_path / "a.safetensors", metadata={"format": "pt"})
     assert equal(contents.read(tmp_path / "a.safetensors"), ONE)

@@ -1,6 +1,5 @@
 """Weights by name and by path, files that are refused and why, and checkpoints that name their network."""
 
-import json
 import pickle
 
 import pytest
@@ -129,16 +128,12 @@ def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, change, messag
 
 def test_weights_of_another_network_are_refused_by_name():
     state = resnet.build("resnet18", 5, width=0.25, seed=0).state_dict()
-    with pytest.raises(
-        ValueError,
-        match=r"\d+ tensors differ, first .*; use weights of the same architecture, stem and width",
-    ):
+    message = "do not fit the network; use weights of the same architecture, stem and"
+    with pytest.raises(ValueError, match=message):
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), state)
     partial = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
     del partial["layer4.1.conv2.weight"]
-    with pytest.raises(
-        ValueError, match=r"1 tensors differ, first layer4\.1\.conv2\.weight"
-    ):
+    with pytest.raises(ValueError, match=r"network; .*: layer4\.1\.conv2\.weight$"):
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), partial)
 
 
@@ -184,13 +179,6 @@ def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
         {"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"other": "[1]"}
     )
     assert weights.header_of(tmp_path / "other.safetensors") == {}
-    for text in ("{", "[]", "null"):
-        save_file(
-            {"a": torch.ones(1)},
-            tmp_path / "damaged.safetensors",
-            metadata={"workbook": text},
-        )
-        assert weights.header_of(tmp_path / "damaged.safetensors") == {}
 
 
 def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
@@ -201,31 +189,3 @@ def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
         weights.form_in(tmp_path / name)
         for name in ("plain.safetensors", "cut.safetensors", "a.pt")
     ] == [None] * 3
-
-
-OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"run": "rm"}]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "null",
-        "[]",
-        "{",
-        json.dumps({"architecture": "vgg11"}),
-        *(json.dumps(FORM._asdict() | other) for other in OTHERS),
-    ],
-)
-def test_a_header_that_names_no_network_that_can_be_built_is_refused_with_the_file(
-    tmp_path, text
-):
-    save_file(
-        {"a": torch.ones(1)},
-        tmp_path / "a.safetensors",
-        metadata={"workbook": json.dumps({"network": text})},
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"header of a.safetensors names a network that cannot be built",
-    ):
-        weights.form_in(tmp_path / "a.safetensors")

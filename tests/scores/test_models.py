@@ -129,16 +129,8 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
     )
     with pytest.raises(RuntimeError, match="left no weights"):
         pretraining.weights_of_runs(recipes, tmp_path)
-    assert (
-        len(
-            list(
-                pool.train_missing(
-                    recipes, tmp_path / pretraining.FOLDER, pool.Hardware(jobs=1)
-                )
-            )
-        )
-        == 1
-    )
+    folder = tmp_path / pretraining.FOLDER
+    assert len(list(pool.train_missing(recipes, folder, jobs=1))) == 1
     weights = pretraining.weights_of_runs(recipes, tmp_path)["resnet18"]
     pretraining.save_starts({"resnet18": weights}, tmp_path)
     state = safetensors.torch.load_file(weights.source)

@@ -53,11 +53,3 @@ def test_the_same_generator_state_gives_the_same_draws_and_the_layout_is_kept():
     assert augment(channels_last, first).is_contiguous(
         memory_format=torch.channels_last
     )
-
-
-def test_taking_the_draws_of_some_images_is_taking_some_images():
-    pixels, draws = images(), draw(6, torch.Generator().manual_seed(3))
-    chosen = torch.tensor([4, 1])
-    assert torch.equal(
-        augment(pixels[chosen], draws.of(chosen)), augment(pixels, draws)[chosen]
-    )
