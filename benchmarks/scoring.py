@@ -157,14 +157,12 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     ours = ours._replace(folded=ours.pass_through())
     scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
-        objects = localize.Objects(
-            box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
-        )
+        masks = box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [
             closed_form_maps(*form, features, weight, out.argmax(1))
             for form in CLOSED_FORMS
         ]
-        of_forms = [localize.overlaps(each, objects, THRESHOLDS) for each in found]
+        of_forms = [localize.overlaps(each, masks, THRESHOLDS) for each in found]
         both = [torch.stack([each["iou"], each["iou_b"]]) for each in of_forms]
         scores.append(torch.stack(both).cpu())
         for values, value in zip(

@@ -21,8 +21,8 @@ An image without an object is undefined in all of them, and so is a map that is 
 finite. Tensors stay on their device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -238,7 +238,7 @@ def _rectangles(reached: Tensor, thresholds: int) -> Tensor:
     """Rectangles around the masks of all thresholds, (B, T, 4), half-open.
 
     Args:
-        reached: (B, H, W) uint8, number of thresholds that a pixel reaches.
+        reached: (B, H, W) integers, number of thresholds that a pixel reaches.
         thresholds: their number T.
     """
     number = 1 + torch.arange(thresholds, device=reached.device).view(-1, 1)
@@ -253,149 +253,58 @@ def _rectangles(reached: Tensor, thresholds: int) -> Tensor:
     return torch.stack([x0, y0, x1, y1], 2)
 
 
-class Objects:
-    """Objects of N images, each with those of K other images, which give chance.
+class _Batch(NamedTuple):
+    """Maps of B images, with the objects of 1 + K images; the first is their own."""
 
-    Pixels that lie in the same of the 1 + K objects form a region, of which an image
-    has some dozens. What lies in an object is then counted by region, once for all of
-    the 1 + K.
+    maps: Tensor  # (B, h, w)
+    enlarged: Tensor  # (B, S, S), 0 where a map is not finite
+    objects: Tensor  # (B, 1 + K, S * S) float32, 1 inside
+    areas: Tensor  # (B, 1 + K) pixels of each object, NaN where scores are undefined
 
-    Attributes:
-        masks: (N, S, S) bool, pixels of the objects.
-        size: side S of the images in pixels.
-        areas: (N, 1 + K) float32, pixels of the object of the image itself, then of
-            others; NaN for an image without an object.
-        regions: (N, S * S) int16, region of each pixel.
-        in_object: (N, 1 + K, R) float32, 1 where a region lies in an object, else 0.
-    """
 
-    def __init__(self, masks: Tensor, shuffles: int = SHUFFLES) -> None:
-        """Divide images into regions.
-
-        Args:
-            masks: (N, S, S) bool.
-            shuffles: number K of other images.
-        """
-        self.masks = masks
-        self.size = masks.shape[-1]
-        images = torch.arange(len(masks)).unsqueeze(1)
-        others = torch.cat([images, derangements(len(masks), shuffles)], 1)
-        self._others = others.to(masks.device)  # (N, 1 + K), the image itself first
-        pixels = masks.flatten(1).sum(1).float()
-        self.areas = pixels.masked_fill(pixels == 0, torch.nan)[self._others]
-        # A pixel's code has a bit for each object in which it lies.
-        flat = masks.flatten(1)
-        code = torch.zeros(flat.shape, dtype=torch.int16, device=masks.device)
-        for bit in range(others.shape[1]):
-            code += flat[self._others[:, bit]].short() << bit
-        # Whether an image has pixels of a code, (N, 2^(1 + K)).
-        is_there = torch.zeros(
-            len(masks), 2 ** others.shape[1], dtype=torch.uint8, device=masks.device
+def _batches(maps: Tensor, masks: Tensor, shuffles: int) -> Iterator[_Batch]:
+    """Maps (N, h, w), masks (N, S, S), and K other masks for each, in batches."""
+    size = masks.shape[-1]
+    pixels = masks.flatten(1)
+    counts = pixels.sum(1).float()
+    images = torch.arange(len(maps)).unsqueeze(1)
+    rows = torch.cat([images, derangements(len(maps), shuffles)], 1).to(maps.device)
+    # On a CPU a batch should fit into the cache.
+    most_pixels = 2**17 if maps.device.type == "cpu" else 2**23
+    for batch in rows.split(max(4, most_pixels // size**2)):
+        small = maps[batch[:, 0]].float()
+        areas = counts[batch]
+        is_empty = (areas == 0) | (areas[:, :1] == 0)
+        is_finite = small.isfinite().flatten(1).all(1, keepdim=True)
+        yield _Batch(
+            small,
+            upsample(small.nan_to_num(0, 0, 0), size),
+            pixels[batch].float(),
+            areas.masked_fill(is_empty | ~is_finite, torch.nan),
         )
-        for first in range(0, len(masks), 4096):
-            part = slice(first, first + 4096)
-            is_there[part].scatter_(1, code[part].long(), 1)
-        number = is_there.cumsum(1, dtype=torch.int16) - 1  # of the region of a code
-        self.regions = torch.cat(
-            [
-                numbers.gather(1, codes.long())
-                for numbers, codes in zip(number.split(64), code.split(64), strict=True)
-            ]
-        )
-        count = int(number[:, -1].max()) + 1
-        codes = is_there.sort(dim=1, descending=True, stable=True).indices[:, :count]
-        bits = torch.arange(others.shape[1], device=masks.device).view(1, -1, 1)
-        self.in_object = ((codes.unsqueeze(1) >> bits) & 1).float()
-
-    def __len__(self) -> int:
-        """Number of images."""
-        return len(self.masks)
-
-    def batches(self) -> Iterator[Tensor]:
-        """Rows of images, as many at a time as suit the device."""
-        device = self.masks.device
-        # On a CPU a batch should fit into the cache.
-        pixels = 2**17 if device.type == "cpu" else 2**23
-        batch = max(4, pixels // self.size**2)
-        yield from torch.arange(len(self), device=device).split(batch)
-
-    def counts(self, images: Tensor, steps: Tensor, number: int) -> Tensor:
-        """Pixels of each region at each step.
-
-        Args:
-            images: (B,) rows.
-            steps: (B, S * S) integers in [0, number), of the pixels.
-            number: of steps.
-
-        Returns:
-            (B, R, number) float32. It replaces, with a region r as a mask,
-            ``(steps == step)[r].sum()``.
-        """
-        regions = self.in_object.shape[2]
-        place = self.regions[images].long() * number + steps
-        counted = torch.zeros(len(images), regions * number, device=place.device)
-        one = counted.new_ones(1).expand_as(place)
-        return counted.scatter_add_(1, place, one).view(-1, regions, number)
-
-    def of(self, images: Tensor) -> Tensor:
-        """The objects that maps are compared with, (B, 1 + K, S * S) bool.
-
-        Args:
-            images: (B,) rows.
-        """
-        return self.masks.flatten(1)[self._others[images]]
-
-    def hold(self, images: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """Whether a pixel of each image lies in its objects, (B, 1 + K) bool.
-
-        Args:
-            images: (B,) rows.
-            row: (B,) of the pixel.
-            column: (B,) of the pixel.
-        """
-        pixel = (row * self.size + column).unsqueeze(1)
-        return self.masks.flatten(1)[self._others[images], pixel]
 
 
-def objects_of(boxes: Tensor, size: int, device: torch.device | str) -> Objects:
-    """Objects whose pixels are those in any box of their image.
-
-    Those of the latest images are kept, since all networks of a study share them.
-
-    Args:
-        boxes: (N, M, 4) integers, see ``boxes.box_masks``.
-        size: side S of the images in pixels.
-        device: where they are to lie.
-
-    Raises:
-        ValueError: if no image has a box.
-    """
-    numbers = boxes.cpu().to(torch.int32).numpy()
-    return _objects(numbers.tobytes(), numbers.shape, size, str(device))
-
-
-@lru_cache(maxsize=2)
-def _objects(boxes: bytes, shape: tuple[int, ...], size: int, device: str) -> Objects:
-    numbers = np.frombuffer(boxes, np.int32).reshape(shape).copy()
-    masks = box_masks(torch.from_numpy(numbers), size)
-    if not masks.any():
-        raise Undefined("these images have no boxes")
-    return Objects(masks.to(device))
+def _joined(scores: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Scores of all batches."""
+    batches = list(scores)
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def overlaps(
     maps: Tensor,
-    objects: Objects,
+    masks: Tensor,
     thresholds: Sequence[float] = (PAPER_THRESHOLD,),
     rule: str = "maximum",
+    shuffles: int = SHUFFLES,
 ) -> dict[str, Tensor]:
     """Overlap of maps with objects at any thresholds; Du et al. 2024, (2) to (6).
 
     Args:
-        maps: (N, h, w) normalised, in [0, 1], on the device of the objects.
-        objects: of the same images.
+        maps: (N, h, w) normalised, in [0, 1].
+        masks: (N, S, S) bool, of the objects, on the device of the maps.
         thresholds: T of them, in (0, 1].
         rule: by which they cut a map, see ``cut``.
+        shuffles: number of other images that give chance.
 
     Returns:
         (N, T) each: iou, iou_shuffled and iou_b in [0, 1], NaN where undefined;
@@ -405,114 +314,91 @@ def overlaps(
         ValueError: if a threshold is outside of (0, 1].
     """
     ascending = sorted(thresholds)
+    scores = _joined(
+        _overlaps(batch, ascending, rule) for batch in _batches(maps, masks, shuffles)
+    )
     place = [ascending.index(threshold) for threshold in thresholds]
-    scores = _of_batches(maps, objects, partial(_overlaps, ascending, rule))
     return {name: values[:, place] for name, values in scores.items()}
 
 
-# (objects, rows of B images, their maps as they are and (B, S, S)) -> scores, (B, ...).
-Scorer = Callable[[Objects, Tensor, Tensor, Tensor], dict[str, Tensor]]
-
-
-def _of_batches(maps: Tensor, objects: Objects, *scorers: Scorer) -> dict[str, Tensor]:
-    """Scores of maps by all scorers, joined over batches of images."""
-    batches = []
-    for images in objects.batches():
-        small = maps[images].float()
-        large = upsample(small.nan_to_num(0, 0, 0), objects.size)
-        scores: dict[str, Tensor] = {}
-        for scorer in scorers:
-            scores |= scorer(objects, images, small, large)
-        batches.append(scores)
-    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def _is_undefined(maps: Tensor, areas: Tensor) -> Tensor:
-    """Whether a map is not finite, or an object is empty, (B, 1) or as areas."""
-    return ~maps.isfinite().flatten(1).all(1, keepdim=True) | areas.isnan()
-
-
 def _overlaps(
-    thresholds: Sequence[float],
-    rule: str,
-    objects: Objects,
-    images: Tensor,
-    small: Tensor,
-    large: Tensor,
+    batch: _Batch, thresholds: Sequence[float], rule: str
 ) -> dict[str, Tensor]:
     """Scores of ``overlaps`` of some images, at ascending thresholds."""
     count = len(thresholds)
-    whole = torch.uint8 if count < 256 else torch.int16
-    reached = torch.zeros(large.shape, dtype=whole, device=large.device)
+    maps = batch.enlarged
+    reached = torch.zeros(maps.shape, dtype=torch.int16, device=maps.device)
     for threshold in thresholds:
-        reached += cut(large, threshold, rule).view(torch.uint8)
-    pixels = objects.counts(images, reached.flatten(1), count + 1)
-    # (B, R, T): pixels that reach the first, the second, ... of the thresholds.
-    at_least = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
-    common = objects.in_object[images] @ at_least  # (B, 1 + K, T)
-    marked = at_least.sum(1)
-    areas = objects.areas[images].unsqueeze(2)
-    iou = iou_of_counts(common, marked.unsqueeze(1), areas)
+        reached += cut(maps, threshold, rule)
+    common, map_pixels = _counts(reached.flatten(1).long(), batch.objects, count)
+    areas = batch.areas.unsqueeze(2)
+    iou = iou_of_counts(common, map_pixels.unsqueeze(1), areas)
     rectangles = _rectangles(reached, count)
-    scores = {
+    size = maps.shape[2]
+    place = torch.arange(size, device=maps.device)
+    x0, y0, x1, y1 = rectangles.unsqueeze(-1).unbind(2)  # (B, T, 1) each
+    rows = ((place >= y0) & (place < y1)).float()
+    columns = ((place >= x0) & (place < x1)).float()
+    # It replaces (rectangle & object).sum() of each.
+    in_both = (rows @ batch.objects[:, 0].unflatten(1, (size, size)) * columns).sum(2)
+    return {
         "iou": iou[:, 0],
         "iou" + SHUFFLED: iou[:, 1:].nanmean(1),
-        "iou_b": _rectangle_iou(rectangles, objects.masks[images], areas[:, 0]),
+        "iou_b": iou_of_counts(in_both, rows.sum(2) * columns.sum(2), areas[:, 0]),
+        "map_pixels": map_pixels,
+        "common_pixels": common[:, 0],
+        "rectangles": rectangles,
     }
-    is_undefined = _is_undefined(small, areas[:, 0])
-    for name, score in scores.items():
-        scores[name] = score.masked_fill(is_undefined, torch.nan)
-    counts = {"map_pixels": marked, "common_pixels": common[:, 0]}
-    return scores | counts | {"rectangles": rectangles}
 
 
-def _rectangle_iou(rectangles: Tensor, masks: Tensor, areas: Tensor) -> Tensor:
-    """IoU of rectangles (B, T, 4) with masks (B, S, S) of (B, 1) pixels: (B, T)."""
-    # table[y, x] is the number of pixels of the mask above row y and left of column x.
-    table = F.pad(masks.int().cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
-    width = masks.shape[2] + 1
-    x0, y0, x1, y1 = rectangles.unbind(2)
+def _counts(reached: Tensor, objects: Tensor, thresholds: int) -> tuple[Tensor, Tensor]:
+    """Pixels that reach each threshold, in each object and in the image.
 
-    def above_left(y: Tensor, x: Tensor) -> Tensor:
-        return table.gather(1, y * width + x)
+    Args:
+        reached: (B, S * S) int64, number of thresholds that a pixel reaches.
+        objects: (B, 1 + K, S * S), 1 inside.
+        thresholds: their number T.
 
-    right = above_left(y1, x1) - above_left(y0, x1)
-    left = above_left(y1, x0) - above_left(y0, x0)
-    return iou_of_counts(right - left, (x1 - x0) * (y1 - y0), areas)
+    Returns:
+        (B, 1 + K, T) and (B, T) float32. It replaces, with an object as a mask,
+        ``[(reached[object] >= number).sum() for number in range(1, 1 + T)]``.
+    """
+    # A pixel's code has a bit for each object in which it lies: pixels are counted by
+    # code and number of thresholds, once for all objects.
+    bit = torch.arange(objects.shape[1], device=objects.device)
+    codes = torch.arange(2 ** len(bit), device=objects.device)
+    is_inside = (codes >> bit.unsqueeze(1) & 1).float()  # (1 + K, codes)
+    code = (2.0**bit @ objects).long()
+    place = code * (thresholds + 1) + reached
+    counted = objects.new_zeros(len(objects), len(codes) * (thresholds + 1))
+    counted.scatter_add_(1, place, counted.new_ones(1).expand_as(place))
+    counted = counted.view(len(objects), len(codes), thresholds + 1)
+    at_least = counted.flip(2).cumsum(2).flip(2)[..., 1:]
+    return is_inside @ at_least, at_least.sum(1)
 
 
-def _ranked(
-    objects: Objects, images: Tensor, small: Tensor, large: Tensor
-) -> dict[str, Tensor]:
+def _ranked(batch: _Batch) -> dict[str, Tensor]:
     """Scores that need no threshold, ``LESS_CHANCE``, and their chance levels, (B,)."""
-    areas = objects.areas[images]
-    is_undefined = _is_undefined(small, areas)
-    scores = _by_levels(large.flatten(1), objects.of(images), areas)
-    scores["pointing_game"] = _points_into(small, objects, images)
+    scores = _by_levels(batch)
+    scores["pointing_game"] = _points_into(batch)
     columns = {}
     for name, score in scores.items():  # (B, 1 + K)
-        score = score.float().masked_fill(is_undefined, torch.nan)
+        score = score.masked_fill(batch.areas.isnan(), torch.nan)
         columns[name] = score[:, 0]
         columns[name + SHUFFLED] = score[:, 1:].nanmean(1)
     return columns
 
 
-def _by_levels(values: Tensor, targets: Tensor, areas: Tensor) -> dict[str, Tensor]:
-    """Energy, area-matched IoU and average precision, (B, 1 + K) each.
-
-    Args:
-        values: (B, P) in [0, 1].
-        targets: (B, 1 + K, P) bool.
-        areas: (B, 1 + K), pixels of each target.
-    """
-    in_target = targets.float()
-    energy = (values.unsqueeze(1) @ in_target.mT).squeeze(1)
+def _by_levels(batch: _Batch) -> dict[str, Tensor]:
+    """Energy, area-matched IoU and average precision, (B, 1 + K) each."""
+    values = batch.enlarged.flatten(1)
+    energy = (values.unsqueeze(1) @ batch.objects.mT).squeeze(1)
     # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
-    # (B, 1 + K, LEVELS + 1): pixels of the target at each level; it replaces
-    #     [targets[:, :, level == number].sum(2) for number in range(LEVELS + 1)]
-    at_level = values.new_zeros(*targets.shape[:2], LEVELS + 1)
-    at_level.scatter_add_(2, level.unsqueeze(1).expand_as(targets), in_target)
+    # (B, 1 + K, LEVELS + 1): pixels of the object at each level; it replaces
+    #     [objects[:, :, level == number].sum(2) for number in range(LEVELS + 1)]
+    at_level = values.new_zeros(*batch.areas.shape, LEVELS + 1)
+    at_level.scatter_add_(2, level.unsqueeze(1).expand_as(batch.objects), batch.objects)
     in_image = values.new_zeros(len(values), LEVELS + 1)
     in_image.scatter_add_(1, level, torch.ones_like(values))
     # Pixels with the value of a level or a larger one: the mask cut at this level.
@@ -523,38 +409,33 @@ def _by_levels(values: Tensor, targets: Tensor, areas: Tensor) -> dict[str, Tens
     gain = at_level.mul_(common).div_(marked.unsqueeze(1).clamp(min=1))
     # The first level, of the highest threshold, at which the mask is at least as large
     # as the target.
-    matched = torch.searchsorted(marked, areas.nan_to_num(0))  # (B, 1 + K)
-    common = common.gather(2, matched.unsqueeze(2)).squeeze(2)
+    matched = torch.searchsorted(marked, batch.areas.nan_to_num(0))  # (B, 1 + K)
+    in_matched = common.gather(2, matched.unsqueeze(2)).squeeze(2)
+    area = marked.gather(1, matched)
     return {
         "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
-        "area_matched_iou": iou_of_counts(common, marked.gather(1, matched), areas),
-        "pixel_average_precision": gain.sum(2) / areas,
+        "area_matched_iou": iou_of_counts(in_matched, area, batch.areas),
+        "pixel_average_precision": gain.sum(2) / batch.areas,
     }
 
 
-def _points_into(maps: Tensor, objects: Objects, images: Tensor) -> Tensor:
-    """Whether the mean position of a map's maxima is in its objects, (B, 1 + K) bool.
-
-    Args:
-        maps: (B, h, w).
-        objects: of all images.
-        images: (B,) rows.
-    """
+def _points_into(batch: _Batch) -> Tensor:
+    """Whether the mean position of a map's maxima is in each object, (B, 1 + K)."""
     # A map that is enlarged bilinearly is largest at the centres of its largest cells,
     # so that it need not be enlarged.
-    is_largest = (maps == maps.amax((1, 2), keepdim=True)).double()
-    count = is_largest.sum((1, 2))
-    row = _mean_pixel(is_largest.sum(2), count, objects.size)
-    column = _mean_pixel(is_largest.sum(1), count, objects.size)
-    return objects.hold(images, row, column)
+    is_largest = batch.maps == batch.maps.amax((1, 2), keepdim=True)
+    size = batch.enlarged.shape[-1]
+    row = _mean_pixel(is_largest.sum(2).double(), size)
+    column = _mean_pixel(is_largest.sum(1).double(), size)
+    pixel = (row * size + column).view(-1, 1, 1)
+    return batch.objects.take_along_dim(pixel, 2).squeeze(2)
 
 
-def _mean_pixel(weights: Tensor, count: Tensor, size: int) -> Tensor:
+def _mean_pixel(weights: Tensor, size: int) -> Tensor:
     """Mean position of a map's maxima along one side, in pixels of the image.
 
     Args:
         weights: (B, L) number of maxima in each of the L rows or columns of cells.
-        count: (B,) number of maxima.
         size: side of the image in pixels.
 
     Returns:
@@ -563,8 +444,8 @@ def _mean_pixel(weights: Tensor, count: Tensor, size: int) -> Tensor:
     cells = weights.shape[1]
     cell = torch.arange(cells, device=weights.device, dtype=torch.float64)
     centres = (cell + 0.5) * size / cells  # in pixels
-    mean = (weights * centres).sum(1) / count
-    return mean.nan_to_num(0).long().clamp_(0, size - 1)
+    mean = (weights * centres).sum(1) / weights.sum(1)
+    return mean.nan_to_num(0).long()
 
 
 def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
@@ -578,8 +459,8 @@ def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
     Returns:
         (T, N) in [0, 1]; NaN where a mask of an object is empty or a map not finite.
     """
-    objects = Objects(masks.to(maps.device), shuffles=0)
-    return overlaps(maps, objects, thresholds)["iou"].T
+    masks = masks.to(maps.device)
+    return overlaps(maps, masks, thresholds, shuffles=0)["iou"].T
 
 
 def chance_scores(
@@ -598,7 +479,7 @@ def chance_scores(
         maps: (N, h, w) normalised, in [0, 1]; all is computed on their device.
         boxes: (N, M, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for
             padding.
-        size: side S of the images in pixels. Takes 4 S^2 bytes of memory per image.
+        size: side S of the images in pixels.
         threshold: at which maps are cut to masks.
         rule: by which maps are cut, see ``cut``.
 
@@ -612,27 +493,36 @@ def chance_scores(
     Raises:
         ValueError: if no image has a box.
     """
-    objects = objects_of(boxes, size, maps.device)
-    columns = _of_batches(maps, objects, partial(_overlaps, [threshold], rule), _ranked)
+    masks = _masks_of_boxes(boxes, size).to(maps.device)
+    columns = _joined(
+        _overlaps(batch, [threshold], rule) | _ranked(batch)
+        for batch in _batches(maps, masks, SHUFFLES)
+    )
     corners = columns.pop("rectangles").squeeze(1)
     columns = {name: values.flatten() for name, values in columns.items()}
     box_iou = best_box_iou(corners, boxes.to(maps.device))
     columns["box_iou"] = box_iou.masked_fill(columns["iou"].isnan(), torch.nan)
     columns |= dict(zip(("x0", "y0", "x1", "y1"), corners.unbind(1), strict=True))
-    columns["area"] = objects.areas[:, 0]
+    columns["box_pixels"] = masks.flatten(1).sum(1)
     # One transfer from the device.
     values = torch.stack([column.double() for column in columns.values()], 1)
     table = pd.DataFrame(values.cpu().numpy(), columns=list(columns))
-    areas = table.pop("area")
     found = (table["box_iou"] >= FOUND).astype(float)
+    areas = table["box_pixels"] / size**2
     return table.assign(
         box_found=found.where(table["box_iou"].notna()),
         empty_map=table["map_pixels"] == 0,
-        box_pixels=areas.fillna(0),
         image_pixels=size**2,
         mask_area=table["map_pixels"] / size**2,
-        box_area=areas / size**2,
+        box_area=areas.where(areas > 0),
     )
+
+
+def _masks_of_boxes(boxes: Tensor, size: int) -> Tensor:
+    """Masks (N, S, S) of the pixels in any box of their image; one must have a box."""
+    if not is_box(boxes).any():
+        raise Undefined("these images have no boxes")
+    return box_masks(boxes, size)
 
 
 def above_shuffled(scores: pd.DataFrame, measure: str) -> pd.Series:
@@ -677,10 +567,10 @@ def at_thresholds(
         >>> at_thresholds(maps, boxes, 4, [0.5, 1.0])["iou"].round(2).tolist()
         [1.0, 0.5]
     """
-    objects = objects_of(torch.as_tensor(boxes), size, "cpu")
+    masks = _masks_of_boxes(torch.as_tensor(boxes), size)
     tables = []
     for model, of_model in enumerate(maps):
-        scores = overlaps(from_integers(of_model), objects, thresholds)
+        scores = overlaps(from_integers(of_model), masks, thresholds)
         scores["iou" + ABOVE] = scores["iou"] - scores["iou" + SHUFFLED]
         names = ["iou", "iou_b", "iou" + ABOVE]
         means = {name: scores[name].double().nanmean(0).numpy() for name in names}

@@ -321,7 +321,7 @@ def ascent_drop(
     flat_network: nn.Module,
     sharpness_sample: Sample,
     sharpness_steps: int,
-    gradient_batch_size: int,
+    batch_size: int,
     seed: int,
 ) -> DropAt:
     """Largest drop of accuracy by gradient ascent in a box around the weights.
@@ -335,7 +335,7 @@ def ascent_drop(
         flat_network: without batch normalisation, in evaluation mode.
         sharpness_sample: images whose accuracy drops.
         sharpness_steps: of the ascent.
-        gradient_batch_size: images at a time.
+        batch_size: images at a time.
         seed: of the start.
 
     Returns:
@@ -347,7 +347,7 @@ def ascent_drop(
     weights = _weights_of(flat_network)
     generator = torch.Generator().manual_seed(seed)
     starts = _noise_like(weights, torch.rand, generator)
-    clean = accuracy_to_lose(flat_network, sharpness_sample, gradient_batch_size)
+    clean = accuracy_to_lose(flat_network, sharpness_sample, batch_size)
 
     def drop_at(magnitude_aware: bool, radius: float) -> float:
         widths = _half_widths(weights, magnitude_aware, radius)
@@ -358,7 +358,7 @@ def ascent_drop(
         lowest = math.inf
         for _ in range(sharpness_steps):
             gradients, reached = slope(
-                flat_network, shifted, sharpness_sample, gradient_batch_size
+                flat_network, shifted, sharpness_sample, batch_size
             )
             lowest = min(lowest, reached)
             if clean - lowest > TARGET_DROP + TOLERANCE:
@@ -369,7 +369,7 @@ def ascent_drop(
                 moved = shifted[name] + _TRAVEL / sharpness_steps * width * direction
                 smallest = weights[name] - width
                 shifted[name] = moved.clamp(smallest, weights[name] + width)
-        reached = accuracy(flat_network, sharpness_sample, gradient_batch_size, shifted)
+        reached = accuracy(flat_network, sharpness_sample, batch_size, shifted)
         return clean - min(lowest, reached)
 
     return drop_at

@@ -6,7 +6,6 @@ al.; a logarithm ``ln v`` as ``ln sqrt(v / m)``.
 """
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +29,8 @@ from helpers.statistics.correlate import Array
 # Which linear map a spectral norm is of: the layer at the size of its own input, or its
 # weight reshaped to a (c_out, rest) matrix (Yoshida and Miyato 2017).
 NORM_VARIANTS = ("operator", "reshaped")
-# Arguments that map each of NORM_VARIANTS to the norms of all layers.
+# Arguments with the norms of all layers for each of NORM_VARIANTS.
 _BY_VARIANT = {"spectral_norms", "spectral_distances"}
-# Layers that divide by statistics of their input, which is no sum over paths.
-_DIVIDING = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm)
 _FREQUENCIES = 256  # matrices whose eigenvalues are computed at a time
 
 
@@ -182,10 +179,8 @@ def operator_norm(layer: Layer) -> float:
         step = layer.stride[axis]
         sides.append(math.ceil(max(layer.input_size[axis], dilated) / step) * step)
     padded = kernels.new_zeros(*kernels.shape[:3], *sides)
-    rows, columns = (
-        torch.arange(kernels.shape[3 + axis]) * layer.dilation[axis] for axis in (0, 1)
-    )
-    padded[..., rows[:, None], columns] = kernels
+    spread = padded[..., :: layer.dilation[0], :: layer.dilation[1]]
+    spread[..., : kernels.shape[3], : kernels.shape[4]] = kernels
     # (groups, out, in, rows, s, columns, s) -> as many more inputs as pixels a stride
     parts = padded.unflatten(4, (-1, layer.stride[1]))
     parts = parts.unflatten(3, (-1, layer.stride[0]))
@@ -201,13 +196,13 @@ def operator_norm(layer: Layer) -> float:
     return math.sqrt(max(0.0, float(torch.stack(squares).max())))
 
 
-def _spectral(layers: Sequence[Layer]) -> dict[str, Array]:
-    """Spectral norms of layers, (d,) by variant."""
+def _spectral(layers: Sequence[Layer]) -> Array:
+    """Spectral norms of layers for each of ``NORM_VARIANTS``, (2, d)."""
     operators = [operator_norm(layer) for layer in layers]
     reshaped = [
         float(torch.linalg.matrix_norm(layer.weight.flatten(1), 2)) for layer in layers
     ]
-    return {"operator": np.array(operators), "reshaped": np.array(reshaped)}
+    return np.array([operators, reshaped])
 
 
 @provides
@@ -244,8 +239,8 @@ def distances(
 
 
 @provides
-def spectral_norms(layers: Sequence[Layer]) -> dict[str, Array]:
-    """Spectral norms of the folded weights, (d,) by variant.
+def spectral_norms(layers: Sequence[Layer]) -> Array:
+    """Spectral norms of the folded weights for each of ``NORM_VARIANTS``, (2, d).
 
     Args:
         layers: with their folded weights.
@@ -254,8 +249,8 @@ def spectral_norms(layers: Sequence[Layer]) -> dict[str, Array]:
 
 
 @provides
-def spectral_distances(distances: Sequence[Layer]) -> dict[str, Array]:
-    """Spectral norms of the weights' change, (d,) by variant.
+def spectral_distances(distances: Sequence[Layer]) -> Array:
+    """Spectral norms of the weights' change for each of ``NORM_VARIANTS``, (2, d).
 
     Args:
         distances: layers whose weights are changes from the start.
@@ -273,64 +268,68 @@ def log(values: ArrayLike) -> Array:
     return np.log(np.where(values > 0, values, np.nan))
 
 
-def log_product(norms: Array, margin: float = 1.0) -> float:
+def log_product(norms: Array, margin: float = 1.0) -> Array:
     """Logarithm of a product over layers: ``ln(prod of s_i^2 / margin^2)``.
 
     Args:
-        norms: (d,) s_i of the layers.
+        norms: (..., d) s_i of the layers.
         margin: of the training images.
 
     Returns:
-        NaN when a norm is 0.
+        (...,), NaN when a norm is 0.
 
     Example:
-        >>> round(log_product(np.array([1.0, np.e])), 6)
+        >>> log_product(np.array([1.0, np.e])).round(6)
         2.0
     """
-    return float(2 * log(norms).sum() - 2 * log(margin))
+    return 2 * log(norms).sum(-1) - 2 * log(margin)
 
 
-def log_sum(norms: Array, margin: float = 1.0) -> float:
+def log_sum(norms: Array, margin: float = 1.0) -> Array:
     """Logarithm of what Jiang et al. 2020 call a sum over layers.
 
     d times the geometric mean of the d factors of ``log_product``.
 
     Args:
-        norms: (d,) s_i of the layers.
+        norms: (..., d) s_i of the layers.
         margin: of the training images.
 
     Returns:
-        NaN when a norm is 0.
+        (...,), NaN when a norm is 0.
     """
-    return math.log(len(norms)) + log_product(norms, margin) / len(norms)
+    count = norms.shape[-1]
+    return math.log(count) + log_product(norms, margin) / count
 
 
-def ratios(numerators: Array, norms: Array) -> float:
+def ratios(numerators: Array, norms: Array) -> Array:
     """Sum of squared ratios ``(a_i / s_i)^2`` over layers.
 
     Of Frobenius over reshaped norms, a sum of stable ranks.
 
     Args:
         numerators: (d,) a_i.
-        norms: (d,) s_i.
+        norms: (..., d) s_i.
 
     Returns:
-        NaN when an s_i is 0.
+        (...,), NaN when an s_i is 0.
     """
-    return float(np.square(numerators / np.where(norms > 0, norms, np.nan)).sum())
+    return np.square(numerators / np.where(norms > 0, norms, np.nan)).sum(-1)
 
 
-def log_bound(norms: Array, numerators: Array, margin: float) -> float:
+def log_bound(norms: Array, numerators: Array, margin: float) -> Array:
     """Logarithm of a spectral bound; Jiang et al. 2020, (29) and (30) before scaling.
 
     ``ln(prod of s_i^2 * sum of (a_i / s_i)^2 / margin^2)``.
 
     Args:
-        norms: (d,) s_i of the layers.
+        norms: (..., d) s_i of the layers.
         numerators: (d,) a_i.
         margin: of the training images.
+
+    Returns:
+        (...,), NaN when a norm is 0.
     """
-    return float(log_product(norms, margin) + log(ratios(numerators, norms)))
+    return log_product(norms, margin) + log(ratios(numerators, norms))
 
 
 @provides
@@ -406,7 +405,7 @@ def path_product(network: nn.Module, example: Tensor) -> float:
     """
     for name, module in network.named_modules():
         divides = isinstance(module, _NormBase) and module.running_mean is None
-        if divides or isinstance(module, _DIVIDING):
+        if divides or isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
             raise Undefined(
                 f"the path norm is not defined: {name} ({type(module).__name__}) "
                 "divides by statistics of its input"
@@ -424,7 +423,7 @@ def complexity(
     """Enter a complexity into the list of measures; larger promises a larger gap.
 
     The decorated function returns ``v`` or ``ln v``; the measure is its
-    ``scaled_complexity``. A function that takes spectral norms is called once for each
+    ``scaled_complexity``. A function that takes spectral norms returns a value for each
     of ``NORM_VARIANTS``.
 
     Args:
@@ -441,48 +440,28 @@ def complexity(
     if source.isdigit():
         paper = "Jiang et al. 2020, equation "
 
-    def decorate(raw: Callable[..., float]) -> Callable[..., Any]:
-        variants = NORM_VARIANTS if _BY_VARIANT & set(needs(raw)) else ()
+    def decorate(raw: Callable[..., Any]) -> Callable[..., Any]:
+        names = needs(raw)
+        variants = NORM_VARIANTS if _BY_VARIANT & set(names) else ()
 
         @wraps(raw)
         def scaled(training_images: int, **values: Any) -> Any:
-            if "training_images" in needs(raw):
+            if "training_images" in names:
                 values["training_images"] = training_images
-            if not variants:
-                return scaled_complexity(
-                    float(raw(**values)), training_images, is_logarithm
-                )
-            return {
-                variant: scaled_complexity(
-                    float(raw(**_select_variant(values, variant))),
-                    training_images,
-                    is_logarithm,
-                )
-                for variant in variants
-            }
+            value = scaled_complexity(raw(**values), training_images, is_logarithm)
+            return dict(zip(variants, value, strict=True)) if variants else value
 
-        arguments = dict(inspect.signature(raw).parameters)
-        arguments.setdefault(
-            "training_images",
-            inspect.Parameter("training_images", inspect.Parameter.KEYWORD_ONLY),
-        )
         # What the measure asks for, see ``registry.needs``.
-        scaled.__signature__ = inspect.Signature(list(arguments.values()))
+        scaled.needs = tuple(dict.fromkeys([*names, "training_images"]))
         enters = measure(family, -1, paper + source, title=title, variants=variants)
         return enters(scaled)
 
     return decorate
 
 
-def _select_variant(values: Mapping[str, Any], variant: str) -> dict[str, Any]:
-    """Arguments of a complexity, with the spectral norms of one variant."""
-    return {
-        name: value[variant] if name in _BY_VARIANT else value
-        for name, value in values.items()
-    }
-
-
-def scaled_complexity(value: float, images: int, is_logarithm: bool = False) -> float:
+def scaled_complexity(
+    value: ArrayLike, images: int, is_logarithm: bool = False
+) -> ArrayLike:
     """Scale a complexity as Dziugaite et al. 2020 (code) report it.
 
     Args:
@@ -494,12 +473,13 @@ def scaled_complexity(value: float, images: int, is_logarithm: bool = False) -> 
         ``sqrt(v / m)``, NaN for a negative v; of a logarithm ``ln sqrt(v / m)``.
 
     Example:
-        >>> scaled_complexity(400.0, 100)
+        >>> float(scaled_complexity(400.0, 100))
         2.0
     """
     if is_logarithm:
-        return float(0.5 * (value - math.log(images)))
-    return math.sqrt(value / images) if value >= 0 else math.nan
+        return 0.5 * (value - math.log(images))
+    with np.errstate(invalid="ignore"):  # of a negative value
+        return np.sqrt(value / images)
 
 
 @complexity("norms", "20", "parameters")
@@ -616,10 +596,9 @@ def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
         path_product: sum over paths of products of squared weights.
         training_images: m, the number of images that the network was fitted to.
     """
-    logarithm = float(log(path_product))
     return {
         "root": scaled_complexity(path_product, training_images),
-        "log": scaled_complexity(logarithm, training_images, is_logarithm=True),
+        "log": scaled_complexity(log(path_product), training_images, is_logarithm=True),
     }
 
 
@@ -642,7 +621,7 @@ def log_prod_of_spec(spectral_norms: Array) -> float:
     """Product of squared spectral norms, its logarithm.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
     """
     return log_product(spectral_norms)
 
@@ -654,7 +633,7 @@ def log_prod_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
     """Product of squared spectral norms over the squared margin, its logarithm.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
     return log_product(spectral_norms, margin)
@@ -665,7 +644,7 @@ def log_spec_init_main(spectral_norms: Array, moved: Array, margin: float) -> fl
     """Spectral bound of the change from the start, its logarithm; see ``log_bound``.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
         moved: (d,) Frobenius distances, not all 0.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
@@ -679,7 +658,7 @@ def log_spec_orig_main(
     """Spectral bound of the weights, its logarithm; see ``log_bound``.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
         frobenius_norms: (d,) Frobenius norm of each layer's weight.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
@@ -691,7 +670,7 @@ def fro_over_spec(spectral_norms: Array, frobenius_norms: Array) -> float:
     """Sum of squared Frobenius over spectral norms.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
         frobenius_norms: (d,) Frobenius norm of each layer's weight.
     """
     return ratios(frobenius_norms, spectral_norms)
@@ -704,7 +683,7 @@ def log_sum_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
     See ``norms.log_sum``.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
     return log_sum(spectral_norms, margin)
@@ -715,7 +694,7 @@ def log_sum_of_spec(spectral_norms: Array) -> float:
     """Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
     """
     return log_sum(spectral_norms)
 
@@ -725,14 +704,14 @@ def dist_spec_init(spectral_distances: Array) -> float:
     """Sum of squared spectral norms of the change from the start.
 
     Args:
-        spectral_distances: (d,) spectral norm of the change of each layer's weight.
+        spectral_distances: (2, d) spectral norms of the weights' change, by variant.
     """
-    return (spectral_distances**2).sum()
+    return (spectral_distances**2).sum(-1)
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
 def spectral_norm(
-    spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float
+    spectral_norms: Array, frobenius_norms: Array, margin: float
 ) -> Mapping[str, float]:
     """Spectral bound of the weights as Du et al. print it, and its logarithm.
 
@@ -740,10 +719,10 @@ def spectral_norm(
     norms, over the squared margin.
 
     Args:
-        spectral_norms: (d,) spectral norm of each layer's weight, by variant.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
         frobenius_norms: (d,) Frobenius norm of each layer's weight.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
-    logarithm = log_bound(spectral_norms["operator"], frobenius_norms, margin)
+    logarithm = log_bound(spectral_norms[0], frobenius_norms, margin)
     with np.errstate(over="ignore"):  # exp overflows to inf
-        return {"log": logarithm, "raw": float(np.exp(logarithm))}
+        return {"log": logarithm, "raw": np.exp(logarithm)}

@@ -1,7 +1,6 @@
 """The forward pass over the training images that most measures share."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,12 +17,6 @@ from helpers.measures.evidence import provides
 from helpers.networks import hooks
 from helpers.networks.faults import Undefined, is_of_machine
 
-# Largest number of images of a pass: with more, the outputs of layers do not fit into
-# a processor's cache, and a GPU gains nothing.
-_MOST_IMAGES = {"cpu": 64, "cuda": 256}
-# Memory of a pass on a processor, bytes; on a GPU it may take half of what is free.
-_FORWARD_BYTES = 2**28
-_GRADIENT_BYTES = 2**31
 _CHECKED_IMAGES = 8  # on which the closed form of the maps must reproduce the logits
 
 
@@ -95,8 +88,9 @@ class Pass:
     """Results of a forward pass over N images, on the CPU, in their order."""
 
     logits: Tensor  # (N, K) float32
-    features: Tensor | None  # (N, D) float32, input of a linear layer giving the logits
-    maps: Tensor | None  # (N, h, w), of the predicted class; None without closed form
+    # None where maps have no closed form, see ``closed_form_classifier``.
+    features: Tensor | None  # (N, D) float32, averaged maps that give the logits
+    maps: Tensor | None  # (N, h, w), of the predicted class
 
 
 @provides
@@ -113,68 +107,40 @@ def forward_pass(
         cam_method: of ``maps.CLOSED_FORM_METHODS``.
 
     Returns:
-        Logits; features where a linear layer gives the logits; normalised maps of the
-        predicted class where they have a closed form.
+        Logits; and features and normalised maps of the predicted class, where these
+        have a closed form.
 
     Raises:
         Undefined: where the network is no classifier.
     """
     network = classifier.network
-    layer, linear = hooks.last_called(network, example)
+    layer, _ = hooks.last_called(network, example)
     first_inputs = classifier.input(images.images[:_CHECKED_IMAGES])
-    linear_of_maps = _linear_of_maps(network, layer, first_inputs)
-    logits_of_batches = []
+    linear = _linear_of_maps(network, layer, first_inputs)
+    logits = []
     features = []
-    maps_of_batches = []
-    linear_inputs: list[Tensor] = []
-    with _captured_input(linear, linear_inputs):
-        for pixels in images.images.split(classifier.batch_size):
-            inputs = classifier.input(pixels)
-            if linear_of_maps is None:
-                logits = network(inputs)
-            else:
-                maps, logits = hooks.features_and_logits(network, layer, inputs)
-                weighted = closed_form_cam(
-                    cam_method, maps, linear_of_maps.weight, logits.argmax(1)
-                )
-                maps_of_batches.append(normalise_maps(weighted).float())
-            _check_logits(logits)
-            logits_of_batches.append(logits.float())
-            if _gives_logits(linear, linear_inputs, logits):
-                features.append(linear_inputs[-1].float())
-            linear_inputs.clear()
+    maps = []
+    for pixels in images.images.split(classifier.batch_size):
+        inputs = classifier.input(pixels)
+        if linear is None:
+            logits.append(network(inputs).float())
+            continue
+        activations, of_batch = hooks.features_and_logits(network, layer, inputs)
+        predicted = of_batch.argmax(1)
+        weighted = closed_form_cam(cam_method, activations, linear.weight, predicted)
+        logits.append(of_batch.float())
+        features.append(activations.mean((2, 3)).float())
+        maps.append(normalise_maps(weighted).float())
+    if logits[0].ndim != 2:
+        raise Undefined(
+            f"the network puts out shape {tuple(logits[0].shape)}; a classifier puts "
+            "out (B, K) logits"
+        )
     # Each is transferred once, since the host waits for a GPU at every transfer.
     return Pass(
-        torch.cat(logits_of_batches).cpu(),
+        torch.cat(logits).cpu(),
         torch.cat(features).cpu() if features else None,
-        torch.cat(maps_of_batches).cpu() if maps_of_batches else None,
-    )
-
-
-def _check_logits(logits: Tensor) -> None:
-    if logits.ndim != 2:
-        raise Undefined(
-            f"the network puts out shape {tuple(logits.shape)}; a classifier puts out "
-            "(B, K) logits"
-        )
-
-
-def _captured_input(linear: nn.Linear | None, inputs: list[Tensor]) -> Any:
-    """Collect the inputs of a linear layer while the context is open."""
-    if linear is None:
-        return nullcontext()
-    return linear.register_forward_pre_hook(lambda _, values: inputs.append(values[0]))
-
-
-def _gives_logits(
-    linear: nn.Linear | None, inputs: list[Tensor], logits: Tensor
-) -> bool:
-    """Whether a linear layer was called on features (B, D), with K outputs."""
-    return (
-        linear is not None
-        and bool(inputs)
-        and inputs[-1].ndim == 2
-        and linear.out_features == logits.shape[1]
+        torch.cat(maps).cpu() if maps else None,
     )
 
 
@@ -341,63 +307,10 @@ def perturbed_sample(
 
 
 @provides
-@torch.inference_mode()
-def output_bytes(network: nn.Module, example: Tensor) -> list[int]:
-    """Bytes that each innermost layer puts out for one image.
+def batch_size(device: Any) -> int:
+    """Images of a pass: more gain nothing, and fill a processor's cache.
 
     Args:
-        network: whose layers are observed.
-        example: (1, 3, S, S) input.
-    """
-    sizes: list[int] = []
-
-    def note_size(module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and not list(module.children()):
-            sizes.append(output.nbytes)
-
-    hooks.observe(network, example, note_size)
-    return sizes
-
-
-def images_that_fit(image_bytes: int, device: Any, processor_bytes: int) -> int:
-    """Number of images of a pass, at least 1.
-
-    Args:
-        image_bytes: that one image takes.
-        device: of the network; of a GPU half of the free memory may be used.
-        processor_bytes: that a pass may take on a processor.
-    """
-    device = torch.device(device)
-    free = processor_bytes
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0] // 2
-    count = min(_MOST_IMAGES.get(device.type, 64), free // max(1, image_bytes))
-    return max(1, count)
-
-
-@provides
-def batch_size(output_bytes: list[int], device: Any) -> int:
-    """Images of a pass without gradients, which holds few outputs of layers at once.
-
-    Four times the largest output is reserved for each image.
-
-    Args:
-        output_bytes: of each layer, for one image.
         device: "cpu" or "cuda".
     """
-    return images_that_fit(4 * max(output_bytes, default=0), device, _FORWARD_BYTES)
-
-
-@provides
-def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
-    """Images of a pass with gradients, which holds the outputs of all layers at once.
-
-    Twice the sum of all outputs is reserved for each image.
-
-    Args:
-        output_bytes: of each layer, for one image.
-        device: "cpu" or "cuda".
-        batch_size: images of a pass without gradients.
-    """
-    fitting = images_that_fit(2 * sum(output_bytes), device, _GRADIENT_BYTES)
-    return min(batch_size, fitting)
+    return 256 if torch.device(device).type == "cuda" else 64

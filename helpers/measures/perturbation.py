@@ -41,8 +41,8 @@ _CLUSTERED_IMAGES = 120  # of a subset
 _CLUSTERED_DRAWS = 10  # subsets
 _CLUSTERED_STREAM = 4  # second number of the seed, see ``response``
 
-# Where images are mixed: None is the input, a text says why there is no first layer.
-Places = dict[str, response.FirstLayer | str | None]
+# Where images are mixed; a text says why there is no first layer.
+Places = dict[str, response.Place | str]
 # Accuracy by alpha in [0, 1] of each perturbation, or why there is none.
 Curves = dict[str, pd.Series | str]
 
@@ -77,11 +77,13 @@ def places(
         perturbed_sample: training images and labels.
         batch_size: images of a pass.
     """
+    inputs = perturbed_sample.inputs
+    layer: response.Place | str
     try:
-        layer = response.first_layer(fused_network, perturbed_sample.inputs, batch_size)
+        layer = response.first_layer(fused_network, inputs, batch_size)
     except Undefined as fault:
-        return {INPUT: None, FIRST_LAYER: str(fault)}
-    return {INPUT: None, FIRST_LAYER: layer}
+        layer = str(fault)
+    return {INPUT: response.Place(inputs, fused_network), FIRST_LAYER: layer}
 
 
 @provides
@@ -98,21 +100,21 @@ def clean_hits(perturbed_sample: Sample, logits: Tensor) -> Tensor:
 
 @provides
 def mixup_curves(
-    classifier: Classifier,
     perturbed_sample: Sample,
     places: Places,
     clean_hits: Tensor,
     perturbation_points: int,
+    batch_size: int,
     seed: int,
 ) -> Curves:
     """Accuracy under growing mixup; Schiff et al. 2021, Algorithm 1.
 
     Args:
-        classifier: the network, and how it takes images.
         perturbed_sample: n images.
         places: where they are mixed.
         clean_hits: (n,), whether the images are classified correctly as they are.
         perturbation_points: magnitudes of a curve.
+        batch_size: images of a pass.
         seed: of the partners, which all alphas and places of a kind share.
 
     Returns:
@@ -126,14 +128,7 @@ def mixup_curves(
             if isinstance(layer, str):
                 curves[f"{kind} {place}"] = layer
                 continue
-            mixed = partial(
-                response.mixed_hits,
-                classifier.network,
-                perturbed_sample,
-                pairs,
-                layer,
-                classifier.batch_size,
-            )
+            mixed = partial(response.mixed_hits, layer, labels, pairs, batch_size)
             magnitudes = np.linspace(0, 0.5, perturbation_points)
             # At a magnitude of 0 a mixture is the first image of its pair.
             curve = _curve(mixed, magnitudes, clean_hits[pairs[0]])
@@ -381,27 +376,19 @@ def curve_mean(response_curves: Curves) -> Value:
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", variants=tuple(TRANSFORMS))
 def accuracy_under_augmentation(
-    fused_network: nn.Module,
-    normalise: Any,
-    perturbed_sample: Sample,
-    transform_ranges: str,
-    seed: int,
-    batch_size: int,
+    classifier: Classifier, perturbed_sample: Sample, transform_ranges: str, seed: int
 ) -> Mapping[str, float]:
     """Accuracy on images transformed by a random magnitude each, in [0, 1].
 
     Args:
-        fused_network: the network with batch normalisation folded into it.
-        normalise: from uint8 images to input of the network.
+        classifier: the network, and how it takes images.
         perturbed_sample: training images and labels.
         transform_ranges: name of the ranges of magnitudes, see ``transforms_of``.
         seed: of the random numbers.
-        batch_size: images of a pass.
     """
-    pixels = perturbed_sample.pixels
     return accuracies_at_random_magnitudes(
-        Classifier(fused_network, normalise, pixels.device, batch_size),
-        pixels,
+        classifier,
+        perturbed_sample.pixels,
         perturbed_sample.labels,
         transforms_of(transform_ranges),
         seed,
@@ -410,33 +397,27 @@ def accuracy_under_augmentation(
 
 @measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
 def mixup_accuracy(
-    fused_network: nn.Module,
-    perturbed_sample: Sample,
-    places: Places,
-    seed: int,
-    batch_size: int,
+    perturbed_sample: Sample, places: Places, seed: int, batch_size: int
 ) -> Value:
     """Accuracy on halfway mixtures of two training images of a class, in [0, 1].
 
     Mean over the pairs of a class, and then over classes.
 
     Args:
-        fused_network: the network with batch normalisation folded into it.
         perturbed_sample: training images and labels.
         places: where images are mixed.
         seed: of the random numbers.
         batch_size: images of a pass.
     """
-    pairs = response.class_pairs(perturbed_sample.labels, PAIRS_PER_CLASS, seed)
-    classes = perturbed_sample.labels.cpu()[pairs[0]].numpy()
+    labels = perturbed_sample.labels.cpu()
+    pairs = response.class_pairs(labels, PAIRS_PER_CLASS, seed)
+    classes = labels[pairs[0]].numpy()
     accuracies: dict[str, float | str] = {}
     for place, layer in places.items():
         if isinstance(layer, str):
             accuracies[place] = layer
             continue
-        hits = response.mixed_hits(
-            fused_network, perturbed_sample, pairs, layer, batch_size, 0.5
-        )
+        hits = response.mixed_hits(layer, labels, pairs, batch_size, 0.5)
         of_classes = pd.Series(hits.double().numpy()).groupby(classes).mean()
         accuracies[place] = float(of_classes.mean())
     return accuracies
@@ -467,10 +448,10 @@ def davies_bouldin_index(
     layer = places[FIRST_LAYER]
     if isinstance(layer, str):
         initial = layer
-    elif layer.activations.ndim != 4:
+    elif layer.values.ndim != 4:
         initial = "the network's first layer puts out no maps (n, C, h, w) to pool"
     else:
-        initial = _dispersion_of_maps(layer.activations, labels, seed)
+        initial = _dispersion_of_maps(layer.values, labels, seed)
     penultimate = "no linear layer gives the logits"
     if forward_pass.features is not None:
         features = forward_pass.features[: len(labels)].double().numpy()

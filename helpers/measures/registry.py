@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -71,12 +71,12 @@ class Measure:
 
 @cache
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's arguments.
+    """Names of a function's arguments, or those of its attribute ``needs``.
 
     Args:
         function: that computes a value.
     """
-    return tuple(inspect.signature(function).parameters)
+    return getattr(function, "needs", tuple(inspect.signature(function).parameters))
 
 
 def enter(item: Measure) -> None:
@@ -86,23 +86,15 @@ def enter(item: Measure) -> None:
         item: the measure.
 
     Raises:
-        ValueError: if its name is taken by a measure of the workbook or of another
-            module, or by a value that measures share.
+        ValueError: if its name is taken by a measure of the workbook, or by a value
+            that measures share.
     """
-    if item.name in PROVIDERS:
-        raise ValueError(
-            f"{item.name!r} names a value that measures share, of "
-            f"{PROVIDERS[item.name].__module__}; choose another name"
-        )
     present = MEASURES.get(item.name)
-    if present is not None:
-        module = present.function.__module__
-        run_again = module == item.function.__module__
-        if not (run_again and is_from_outside(present.function)):
-            raise ValueError(
-                f"the measure {item.name!r} already exists, in {module}; "
-                "choose another name"
-            )
+    taken = present is not None and not is_from_outside(present.function)
+    if taken or item.name in PROVIDERS:
+        raise ValueError(
+            f"the measure or value {item.name!r} already exists; choose another name"
+        )
     MEASURES[item.name] = item
 
 
@@ -115,8 +107,6 @@ def is_from_outside(function: Callable[..., Any]) -> bool:
     Returns:
         True where no process but this one is sure to have it.
     """
-    while isinstance(function, partial):
-        function = function.func
     return function.__module__.partition(".")[0] != "helpers"
 
 

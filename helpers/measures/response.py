@@ -4,20 +4,17 @@ Mixup is accuracy on blended pairs of images, or of first-layer outputs. Respons
 are accuracy against the magnitude of a change; Gi and Pal summarise them.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.integrate import cumulative_trapezoid, trapezoid
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from helpers.measures.passes import Sample
 from helpers.networks.faults import Undefined
-from helpers.networks.hooks import captured_output, observe
 from helpers.statistics.correlate import Array
 
 Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
@@ -29,11 +26,11 @@ _PARTNER_STREAM = 1
 _PAIR_STREAM = 3
 
 
-class FirstLayer(NamedTuple):
-    """The end of a network's first layer, and its outputs."""
+class Place(NamedTuple):
+    """Where images are mixed: the input, or the end of the first layer."""
 
-    module: nn.Module  # whose first call in a pass is meant
-    activations: Tensor  # (N, ...) for N images, on the network's device
+    values: Tensor  # (N, ...) there, of N images, on the network's device
+    rest: nn.Module  # from these values to logits
 
 
 def _areas(alphas: ArrayLike, accuracies: ArrayLike) -> tuple[Array, Array]:
@@ -150,108 +147,57 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
     return torch.from_numpy(first), torch.from_numpy(second)
 
 
-def replaced_output(layer: nn.Module, outputs: list[Tensor]) -> AbstractContextManager:
-    """Replace the outputs of a layer's next calls while the context is open.
-
-    Args:
-        layer: whose outputs are replaced.
-        outputs: of the next calls, taken from the end of the list; once it is empty,
-            the layer's own output stays.
-    """
-    return layer.register_forward_hook(
-        lambda module, inputs, output: outputs.pop() if outputs else None
-    )
-
-
 @torch.no_grad()
-def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the end of a network's first layer.
+def first_layer(network: nn.Module, inputs: Tensor, batch_size: int = 256) -> Place:
+    """Cut a network at the end of its first layer.
 
-    Of the modules called before the second convolution or linear layer, the last one
-    whose output alone decides the logits (tested on a few images).
+    That is the last operation before the second convolution or linear layer through
+    which everything later depends on the image.
 
     Args:
-        network: in evaluation mode.
-        example: (B, 3, S, S) input, not all zero.
+        network: in evaluation mode, traced by torch.fx.
+        inputs: (N, 3, H, W).
+        batch_size: images at a time.
 
     Raises:
         Undefined: where there is none.
     """
     name = type(network).__name__
-    calls: list[nn.Module] = []
-
-    def note_call(module: nn.Module, inputs: Any, output: Any) -> None:
-        # Attention uses its layers without a call of them.
-        is_innermost = not any(module.children())
-        if is_innermost or isinstance(module, nn.MultiheadAttention):
-            calls.append(module)
-
-    observe(network, example, note_call)
+    if not isinstance(network, fx.GraphModule):
+        raise Undefined(f"torch.fx cannot trace {name}: its first layer is not known")
+    nodes = list(network.graph.nodes)
     weighted = [
-        position
-        for position, module in enumerate(calls)
-        if isinstance(module, _WEIGHTED)
+        number
+        for number, node in enumerate(nodes)
+        if node.op == "call_module"
+        and isinstance(network.get_submodule(node.target), _WEIGHTED)
     ]
     if len(weighted) < 2:
         raise Undefined(
             f"{name} calls {len(weighted)} convolution or linear layers; the end of "
             "the first needs a second one"
         )
-    for position in reversed(range(weighted[0], weighted[1])):
-        module = calls[position]
-        is_first_call = calls.index(module) == position
-        if is_first_call and _carries_everything(network, module, example):
-            return module
+    for number in reversed(range(weighted[0], weighted[1])):
+        later = set(nodes[number + 1 :])
+        if not any(later & set(node.users) for node in nodes[:number]):
+            head = _part(network, nodes[: number + 1])
+            values = torch.cat([head(batch) for batch in inputs.split(batch_size)])
+            return Place(values, _part(network, nodes[number:]))
     raise Undefined(
-        f"no one module of {name} carries all of the image between the first and the "
-        "second convolution or linear layer"
+        f"no one operation of {name} carries all of the image between the first and "
+        "the second convolution or linear layer"
     )
 
 
-def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) -> bool:
-    """Whether the output of a module alone decides the logits.
-
-    If so, other images get the logits of the example when the module's output for them
-    is replaced by that for the example.
-    """
-    with captured_output(module) as outputs:
-        logits = network(example)
-    if not isinstance(outputs[0], Tensor) or outputs[0].shape[:1] != example.shape[:1]:
-        return False
-    others = network(-example)
-    with replaced_output(module, outputs[:1]):
-        replayed = network(-example)
-    # If nothing bypasses the module, the logits differ by rounding alone. Else a part
-    # of the difference to the other images remains; 1 % of it is tolerated.
-    tolerance = 0.01 * _largest(logits - others) + 1e-6 * _largest(logits)
-    return torch.allclose(replayed, logits, rtol=0, atol=tolerance, equal_nan=True)
-
-
-def _largest(values: Tensor) -> float:
-    return float(values.nan_to_num(0, 0, 0).abs().max())
-
-
-@torch.no_grad()
-def first_layer(
-    network: nn.Module, inputs: Tensor, batch_size: int = 256
-) -> FirstLayer:
-    """Find the first layer, and compute its outputs.
-
-    Args:
-        network: in evaluation mode.
-        inputs: (N, 3, H, W).
-        batch_size: images at a time.
-
-    Raises:
-        Undefined: where no module is its end.
-    """
-    module = first_layer_end(network, inputs[:2])
-    activations = []
-    for batch in inputs.split(batch_size):
-        with captured_output(module) as outputs:
-            network(batch)
-        activations.append(outputs[0])
-    return FirstLayer(module, torch.cat(activations))
+def _part(network: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:
+    """Operations from the output of the first of some nodes to that of the last."""
+    graph = fx.Graph()
+    copies = {nodes[0]: graph.placeholder("values")}
+    for node in nodes[1:]:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    if nodes[-1].op != "output":
+        graph.output(copies[nodes[-1]])
+    return fx.GraphModule(network, graph)
 
 
 @torch.no_grad()
@@ -273,45 +219,24 @@ def hits(network: nn.Module, batches: Iterable[Tensor], labels: Tensor) -> Tenso
 
 
 def mixed_hits(
-    network: nn.Module,
-    sample: Sample,
-    pairs: Pairs,
-    layer: FirstLayer | None,
-    batch_size: int,
-    alpha: float,
+    place: Place, labels: Tensor, pairs: Pairs, batch_size: int, alpha: float
 ) -> Tensor:
     """Mask of the mixtures ``(1 - alpha) h_i + alpha h_j`` classified as image i.
 
     Args:
-        network: in evaluation mode.
-        sample: images.
+        place: where N images are mixed; h are the values there.
+        labels: (N,).
         pairs: P indices i, and P indices j.
-        layer: whose outputs h are mixed; None mixes inputs.
         batch_size: pairs at a time.
         alpha: share of j, in [0, 1].
 
     Returns:
         (P,) bool.
     """
-    values = sample.inputs if layer is None else layer.activations
-    first = pairs[0].to(values.device).split(batch_size)
-    second = pairs[1].to(values.device).split(batch_size)
-    outputs: list[Tensor] = []  # of the first layer, in the next pass
-
-    def batches() -> Iterator[Tensor]:
-        for i, j in zip(first, second, strict=True):
-            mixed = torch.lerp(values[i], values[j], alpha)
-            if layer is None:
-                yield mixed
-            else:
-                # The hook replaces the first layer's output by the mixture; the input
-                # only sets the pass going.
-                outputs[:] = [mixed]
-                yield sample.inputs[i]
-
-    labels = sample.labels.cpu()[pairs[0]]
-    replacing = (
-        nullcontext() if layer is None else replaced_output(layer.module, outputs)
+    values = place.values
+    first, second = (each.to(values.device).split(batch_size) for each in pairs)
+    mixed = (
+        torch.lerp(values[i], values[j], alpha)
+        for i, j in zip(first, second, strict=True)
     )
-    with replacing:
-        return hits(network, batches(), labels)
+    return hits(place.rest, mixed, labels.cpu()[pairs[0]])

@@ -61,8 +61,8 @@ def score_network(
         settings: of ``evidence.MeasureSettings``, such as ``cam_threshold=0.2``.
 
     Returns:
-        A row per measure and variant: measure, variant, value (NaN where undefined),
-        seconds and reason.
+        A row per measure and variant: measure, variant, value (NaN where undefined)
+        and reason.
 
     Raises:
         ValueError: for a family or a setting that does not exist.
@@ -74,11 +74,7 @@ def score_network(
         "network": network.to(device),
         "images": images,
         "normalise": normalise,
-        "initial_network": None,
         "device": torch.device(device),
-        "target_logits": None,
-        "holdout_logits": None,
-        "holdout_labels": None,
     }
     measures = registry.measures_of_families(of_families)
     measures += [registry.MEASURES[name] for name in single]

@@ -91,12 +91,11 @@ def spectral_alpha_hat(power_laws: Array) -> float:
 
 
 @measure("norms", -1, _SOURCE, title="log stable rank")
-def stable_rank(frobenius_norms: Array, spectral_norms: dict[str, Array]) -> float:
+def stable_rank(frobenius_norms: Array, spectral_norms: Array) -> float:
     """``ln(|W|_F^2 / |W|_2^2)`` of each weight as a matrix, mean over layers.
 
     Args:
         frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        spectral_norms: (d,) spectral norm of each layer's weight, by variant.
+        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
     """
-    ratio = frobenius_norms / spectral_norms["reshaped"]
-    return float(2 * np.log(ratio).mean())
+    return float(2 * np.log(frobenius_norms / spectral_norms[1]).mean())

@@ -145,7 +145,7 @@ class Task:
             item for item in measures if not registry.is_from_outside(item.function)
         ]
         self.from_outside = [item for item in measures if item not in self.measures]
-        self.sources = evidence.sources_from_outside(item.name for item in measures)
+        self.sources = evidence.sources_by_name()
 
     @property
     def kept(self) -> dict[str, list[str]]:
@@ -162,8 +162,8 @@ class Task:
             item: the measure.
             inputs: what is known of the network, by name.
         """
-        sources = evidence.sources_by_name([item], self.sources)
-        return "network" in evidence.transitive_needs([item.name], sources, inputs)
+        needed = evidence.transitive_needs([item.name], self.sources, inputs)
+        return "network" in needed
 
 
 def _measure_model(
@@ -188,7 +188,7 @@ def _measure_model(
     records = {}
     for family in families:
         rows = scores[scores["measure"].isin(task.kept[family])]
-        record: dict[str, Any] = {"scores": rows.drop(columns="seconds")}
+        record: dict[str, Any] = {"scores": rows}
         for name in IMAGE_VALUES.get(family, ()):
             record |= arrays.get(name, {})
         records[family] = record
@@ -306,7 +306,7 @@ def _scores_of_records(
     scores, arrays = evidence.score(
         possible, inputs, task.settings, providers, task.sources
     )
-    tables = [scores.drop(columns="seconds")]
+    tables = [scores]
     for item in measures:
         if item not in possible:
             variants = pd.DataFrame({"variant": list(item.variants or ("",))})
@@ -328,9 +328,9 @@ def _values_from_outside(
         return _scores_of_records(task.from_outside, inputs, task)[0]
     inputs = _inputs(model, shared, task, store.device)
     scores, _ = evidence.score(
-        task.from_outside, inputs, task.settings, from_outside=task.sources
+        task.from_outside, inputs, task.settings, sources=task.sources
     )
-    return scores.drop(columns="seconds")
+    return scores
 
 
 def with_measures(

@@ -71,7 +71,7 @@ def on_targets(
         settings=settings,
         test=test,
         measures=measures,
-        from_outside=evidence.sources_from_outside(item.name for item in measures),
+        sources=evidence.sources_by_name(),
     )
     decisive: dict[str, Any] = {"data": data.fingerprint, "version": 1}
     decisive |= {name: getattr(settings, name) for name in DECISIVE["unlabelled"]}
@@ -95,8 +95,7 @@ class _Targets:
     settings: evidence.MeasureSettings
     test: Records  # of ``classification.test_logits``
     measures: Sequence[registry.Measure]
-    # Functions of such measures by name, see ``evidence.sources_from_outside``.
-    from_outside: Mapping[str, evidence.Source]
+    sources: Mapping[str, evidence.Source]  # see ``evidence.sources_by_name``
 
     def shifted(self, data: StudyData, shift: str) -> Tensor:
         """The test images under a shift, made at the first call and stored."""
@@ -139,7 +138,7 @@ def _on_targets(
             targets.measures,
             inputs,
             targets.settings,
-            from_outside=targets.from_outside,
+            sources=targets.sources,
         )
         is_right = logits.argmax(1) == data.test.labels
         accuracy = {"measure": [ACCURACY], "value": [float(is_right.double().mean())]}

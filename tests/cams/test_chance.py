@@ -150,7 +150,6 @@ def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_t
         for order in deranged:
             lent = torch.tensor(order)[:, None]
             monkeypatch.setattr(localize, "derangements", lambda *_, lent=lent: lent)
-            localize._objects.cache_clear()
             tables.append(table := localize.chance_scores(given, boxes[:4], SIZE, 0.3))
             assert (
                 table[

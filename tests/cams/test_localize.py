@@ -6,6 +6,7 @@ import torch
 
 from helpers.cams import localize
 from helpers.cams.maps import from_integers
+from helpers.data.boxes import box_masks
 
 SIZE = 16
 BOXES = np.array(
@@ -17,6 +18,7 @@ BOXES = np.array(
         [[5, 5, 6, 6], [0, 0, 0, 0]],
     ]
 )
+MASKS = box_masks(torch.from_numpy(BOXES), SIZE)
 THRESHOLDS = (0.5, 1.0, 0.2)  # 0.2 is 51 / 255, which corners of maps reach exactly
 
 
@@ -31,8 +33,7 @@ def maps():
 
 
 def overlaps_of(maps, thresholds=THRESHOLDS):
-    objects = localize.objects_of(torch.from_numpy(BOXES), SIZE, "cpu")
-    return localize.overlaps(from_integers(maps), objects, thresholds)
+    return localize.overlaps(from_integers(maps), MASKS, thresholds)
 
 
 def test_overlaps_are_those_of_masks_that_are_counted_pixel_by_pixel(maps):
@@ -73,11 +74,10 @@ def test_overlaps_are_those_of_masks_that_are_counted_pixel_by_pixel(maps):
 @pytest.mark.parametrize("rule", localize.CUTS)
 def test_many_thresholds_at_once_are_one_after_the_other(maps, rule):
     boxes = torch.from_numpy(BOXES)
-    objects = localize.objects_of(boxes, SIZE, "cpu")
     thresholds = [0.5, 0.9, 0.2]
     for model in range(3):
         values = from_integers(maps[model])
-        overlaps = localize.overlaps(values, objects, thresholds, rule)
+        overlaps = localize.overlaps(values, MASKS, thresholds, rule)
         for place, threshold in enumerate(thresholds):
             table = localize.chance_scores(values, boxes, SIZE, threshold, rule)
             for name in ("iou", "iou_shuffled", "iou_b"):

@@ -131,7 +131,7 @@ def of_record(record, boxes, labels, size, threshold=0.1):
     inputs = localization.inputs_from_record(record) | {"images": images}
     settings = MeasureSettings(cam_threshold=threshold)
     scores, _ = score(measures_of_families(["localization"]), inputs, settings)
-    return scores.drop(columns="seconds")
+    return scores
 
 
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
@@ -152,7 +152,7 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
             images.images.shape[-1],
             threshold,
         )
-        pd.testing.assert_frame_equal(scores, expected.drop(columns="seconds"))
+        pd.testing.assert_frame_equal(scores, expected)
 
 
 def test_maps_that_were_kept_differ_little_from_those_of_the_pass(tiny_given):
@@ -223,7 +223,6 @@ def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_a
         + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))
     ) % 1000
     monkeypatch.setattr(localize, "derangements", lambda *_: others)
-    localize._objects.cache_clear()
     random = localize.chance_scores(blob, boxes, 64)
     for name in localize.SCORES:
         less = localize.above_shuffled(random, name)

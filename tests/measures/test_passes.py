@@ -8,31 +8,8 @@ from torch import nn
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.data.images import ImageSet
 from helpers.measures import passes
-from helpers.measures.evidence import PROVIDERS, Evidence, MeasureSettings
+from helpers.measures.evidence import Evidence, MeasureSettings
 from helpers.networks import hooks, resnet
-
-
-def two_layers():
-    """One image of 8 x 8 pixels puts out 16 maps of 8 x 8 and 5 numbers."""
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 5),
-    )
-
-
-def test_a_batch_is_as_large_as_fits(monkeypatch):
-    sizes = passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8))
-    assert sizes == [4 * 16 * 64, 4 * 16, 4 * 16, 4 * 5]
-    largest, together = 4096, 4096 + 64 + 64 + 20
-    monkeypatch.setattr(passes, "_FORWARD_BYTES", 10 * 4 * largest + 1)
-    assert PROVIDERS["batch_size"](sizes, "cpu") == 10
-    monkeypatch.setattr(passes, "_GRADIENT_BYTES", 7 * 2 * together + 1)
-    assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 10) == 7
-    assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 5) == 5
-    monkeypatch.setattr(passes, "_FORWARD_BYTES", 1)
-    assert PROVIDERS["batch_size"](sizes, "cpu") == 1
 
 
 def of_torchvision(name):
@@ -191,16 +168,6 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
         ValueError, match="no class activation map: the logits do not depend"
     ):
         evidence_of(Aside())["maps"]
-
-
-def test_features_are_the_input_of_the_linear_layer_that_gives_as_many_logits():
-    """And not of one whose outputs something else goes on with."""
-    linear = nn.Linear(4, 3)
-    inputs = [torch.zeros(2, 4)]
-    assert passes._gives_logits(linear, inputs, torch.zeros(2, 3))
-    assert not passes._gives_logits(linear, inputs, torch.zeros(2, 5))
-    assert not passes._gives_logits(linear, [torch.zeros(2, 1, 4)], torch.zeros(2, 3))
-    assert not passes._gives_logits(linear, [], torch.zeros(2, 3))
 
 
 def test_a_bound_counts_the_images_of_the_pass_where_no_others_are_given(tiny_given):

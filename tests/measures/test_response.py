@@ -10,7 +10,8 @@ from scipy.integrate import quad
 from torch import nn
 
 from helpers.measures import response
-from helpers.measures.passes import Sample
+from helpers.measures.norms import fused_network
+from helpers.networks import hooks
 from helpers.networks.resnet import build
 
 
@@ -133,12 +134,8 @@ class Residual(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.norm, self.inner, self.head = (
-            nn.Conv2d(3, 8, 3),
-            nn.BatchNorm2d(8),
-            nn.Conv2d(8, 8, 1),
-            nn.Linear(8, 3),
-        )
+        self.stem, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.inner, self.head = nn.Conv2d(8, 8, 1), nn.Linear(8, 3)
 
     def forward(self, images):
         stem = self.stem(images)
@@ -148,14 +145,10 @@ class Residual(nn.Module):
 class Shared(nn.Module):
     """One ReLU after both convolutions, of which the first call is the end of the first layer."""
 
-    def __init__(self, head=None):
+    def __init__(self):
         super().__init__()
-        self.one, self.two, self.act, self.head = (
-            nn.Conv2d(3, 8, 3),
-            nn.Conv2d(8, 8, 3),
-            nn.ReLU(inplace=True),
-            head or nn.Linear(8, 3),
-        )
+        self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+        self.act, self.head = nn.ReLU(inplace=True), nn.Linear(8, 3)
 
     def forward(self, images):
         return self.head(self.act(self.two(self.act(self.one(images)))).mean((2, 3)))
@@ -183,21 +176,18 @@ def vision_transformer():
 )
 def test_the_end_of_the_first_layer_is_found(make, end, inputs):
     network = make().eval()
-    assert network.get_submodule(end) is response.first_layer_end(network, inputs[:2])
-    assert not any(
-        module._forward_hooks or module._forward_pre_hooks
-        for module in network.modules()
-    )
+    with hooks.captured_output(network.get_submodule(end)) as outputs:
+        logits = network(inputs)
+    place = response.first_layer(fused_network(network), inputs, 5)
+    torch.testing.assert_close(place.values, outputs[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(place.rest(outputs[0]), logits, rtol=1e-3, atol=1e-4)
 
 
 def test_a_network_without_a_second_layer_has_no_end_of_the_first(inputs):
-    with pytest.raises(
-        ValueError,
-        match=r"^Sequential calls 1 convolution or linear layers; the end of the first needs a second one$",
-    ):
-        response.first_layer_end(
-            nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)), inputs
-        )
+    network = fused_network(nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)).eval())
+    message = "^Sequential calls 1 convolution or linear layers; the end of the first needs a second one$"
+    with pytest.raises(ValueError, match=message):
+        response.first_layer(network, inputs)
 
 
 @torch.no_grad()
@@ -214,17 +204,11 @@ def by_halves(network, inputs, first, second, alpha):
 def test_mixing_at_the_first_layer_is_stem_mixture_rest(
     resnet, inputs, alpha, batch_size
 ):
-    layer = response.first_layer(resnet, inputs, batch_size)
-    first, second = (
-        torch.tensor([0, 3, 3, 11, 5, 8, 1]),
-        torch.tensor([1, 2, 4, 0, 0, 9, 6]),
-    )
-    predicted = by_halves(resnet, inputs, first, second, alpha)
-    for guess in range(
-        3
-    ):  # against every labelling, so that the predictions themselves are compared
-        sample = Sample(None, inputs, torch.full((12,), guess))
-        found = response.mixed_hits(
-            resnet, sample, (first, second), layer, batch_size, alpha
-        )
-        assert torch.equal(found, predicted == guess)
+    place = response.first_layer(fused_network(resnet), inputs, batch_size)
+    pairs = torch.tensor([0, 3, 3, 11, 5, 8, 1]), torch.tensor([1, 2, 4, 0, 0, 9, 6])
+    predicted = by_halves(resnet, inputs, *pairs, alpha)
+    # Against every labelling, so that the predictions themselves are compared.
+    for guess in range(3):
+        labels = torch.full((12,), guess)
+        correct = response.mixed_hits(place, labels, pairs, batch_size, alpha)
+        assert torch.equal(correct, predicted == guess)

@@ -46,7 +46,7 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
 
 
 def test_the_stable_rank_by_hand():
-    spectral = {"reshaped": np.array([4.0, 3.0])}
+    spectral = np.array([[5.0, 5.0], [4.0, 3.0]])
     value = spectra.stable_rank(np.array([5.0, 3.0]), spectral)
     assert value == pytest.approx(np.log(25 / 16) / 2)
 
