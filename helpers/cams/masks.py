@@ -1,6 +1,5 @@
 """Masks of salient objects by automatic methods, and their quality."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,13 +8,11 @@ import pandas as pd
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from helpers.cams import detection, localize
 from helpers.data.boxes import box_masks
-from helpers.data.decode import FORMATS
 from helpers.data.images import ImageSet
 from helpers.files import from_root
 
@@ -188,14 +185,13 @@ def grab_cut_masks(images: Tensor) -> Tensor:
 
 
 def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
-    """Read the masks that another program made, one image file for each image.
+    """Read the masks that another program made, one PNG for each image.
 
-    A mask has the path of its image, up to the ending, below the folder. It is resized
-    to (S, S) by nearest neighbours. Pixels of the object are those that are not 0 in
-    some channel other than transparency, or not the first colour of a palette.
+    A mask has the path of its image below the folder, with the ending .png. It is
+    resized to (S, S) by nearest neighbours. Pixels of the object are not black.
 
     Args:
-        folder: of masks, which may have any size and a format that Pillow reads.
+        folder: of masks, which may have any size.
         names: of the N images.
         size: side S of the images in pixels.
 
@@ -203,56 +199,22 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Te
         (N, S, S) bool.
 
     Raises:
-        FileNotFoundError: if the folder or a mask is missing.
-        ValueError: if several masks fit an image, or one is damaged.
+        FileNotFoundError: if a mask is missing.
     """
-    root = from_root(folder)
-    if not root.is_dir():
-        raise FileNotFoundError(
-            f"the folder of masks {root} does not exist; set it to the folder that "
-            "holds one mask for each image"
+    masks = []
+    for name in names:
+        file = (from_root(folder) / name).with_suffix(".png")
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"the image {name} has no mask: {file} is not there"
+            )
+        with Image.open(file, formats=["PNG"]) as image:
+            is_object = np.asarray(image.convert("RGB")).any(2)
+        resized = Image.fromarray(is_object).resize(
+            (size, size), Image.Resampling.NEAREST
         )
-    files_by_name = defaultdict(list)
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            files_by_name[_without_ending(path.relative_to(root))].append(path)
-    files = [files_by_name.get(_without_ending(Path(name)), []) for name in names]
-    missing = [name for name, masks in zip(names, files, strict=True) if not masks]
-    if missing:
-        raise FileNotFoundError(
-            f"{len(missing)} of {len(names)} images have no mask in {root}, first "
-            f"{', '.join(missing[:3])}"
-        )
-    several = [candidates for candidates in files if len(candidates) > 1]
-    if several:
-        raise ValueError(
-            f"{len(several[0])} masks fit one image, such as {several[0][0]} and "
-            f"{several[0][1]}"
-        )
-    masks = [_read_mask(candidates[0], size) for candidates in files]
-    return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
-
-
-def _without_ending(path: Path) -> str:
-    return path.with_suffix("").as_posix()
-
-
-def _read_mask(file: Path, size: int) -> NDArray[np.bool_]:
-    try:
-        with Image.open(file, formats=FORMATS) as image:
-            # Grey or palette with transparency, which is not among the first three
-            # channels of other modes.
-            if image.mode in ("LA", "PA"):
-                image = image.convert("RGB")
-            pixels = np.asarray(image)
-    except Exception as fault:  # readers of damaged files raise nearly every kind
-        raise ValueError(
-            f"the mask {file} is not a readable image ({type(fault).__name__}: {fault})"
-        ) from fault
-    if pixels.ndim == 3:
-        pixels = pixels[..., :3].any(2)
-    mask = Image.fromarray((pixels != 0).astype(np.uint8))
-    return np.asarray(mask.resize((size, size), Image.Resampling.NEAREST)) > 0
+        masks.append(np.asarray(resized))
+    return torch.from_numpy(np.array(masks))
 
 
 def image_quality(masks: Tensor, images: ImageSet) -> pd.DataFrame:

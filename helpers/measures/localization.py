@@ -105,103 +105,61 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 # ``localize.CORRECTED``. Images whose score is undefined are left out of the mean.
 
 
-@measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
-def iou(image_overlaps: pd.DataFrame) -> float:
-    """Overlap of the map's mask with the boxes, |A and B| / |A or B|, in [0, 1].
+def _enter_mean(name: str, source: str, title: str, summary: str) -> None:
+    """Enter the mean over images of a column of ``image_overlaps`` as a measure."""
 
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return image_overlaps["iou"].mean()
+    def mean(image_overlaps: pd.DataFrame) -> float:
+        if name in localize.CORRECTED:
+            return localize.above_shuffled(image_overlaps, name).mean()
+        return image_overlaps[name].mean()
 
-
-@measure("localization", 1, "Du et al. 2024, section 3.2", title="IoU-B")
-def iou_b(image_overlaps: pd.DataFrame) -> float:
-    """IoU of the smallest upright rectangle around the mask, in [0, 1].
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return image_overlaps["iou_b"].mean()
+    mean.__name__ = name
+    mean.__doc__ = summary
+    measure("localization", 1, source, title=title)(mean)
 
 
-@measure(
-    "localization",
-    1,
+_enter_mean(
+    "iou",
+    "Du et al. 2024, equations 2 to 6",
+    "IoU",
+    "Overlap of the map's mask with the boxes, |A and B| / |A or B|, in [0, 1].",
+)
+_enter_mean(
+    "iou_b",
+    "Du et al. 2024, section 3.2",
+    "IoU-B",
+    "IoU of the smallest upright rectangle around the mask, in [0, 1].",
+)
+_enter_mean(
+    "iou_above_shuffled",
     "Du et al. 2024, against boxes of other images",
-    title="IoU above shuffled boxes",
+    "IoU above shuffled boxes",
+    "IoU less that with the boxes of 8 other images, in [-1, 1].",
 )
-def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
-    """IoU less that with the boxes of 8 other images, in [-1, 1].
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return localize.above_shuffled(image_overlaps, "iou_above_shuffled").mean()
-
-
-@measure(
-    "localization",
-    1,
+_enter_mean(
+    "energy_in_box",
     "Wang et al. 2020, energy-based pointing game",
-    title="energy in the box, above chance",
+    "energy in the box, above chance",
+    "Share of the map in the box, less that in boxes of 8 other images, in [-1, 1].",
 )
-def energy_in_box(image_overlaps: pd.DataFrame) -> float:
-    """Share of the map in the box, less that in boxes of 8 other images, in [-1, 1].
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return localize.above_shuffled(image_overlaps, "energy_in_box").mean()
-
-
-@measure(
-    "localization",
-    1,
+_enter_mean(
+    "pointing_game",
     "Zhang et al. 2018, without tolerance",
-    title="pointing game, above chance",
+    "pointing game, above chance",
+    "Share of maps with the maximum in the box, less the same with 8 other boxes.",
 )
-def pointing_game(image_overlaps: pd.DataFrame) -> float:
-    """Share of maps with the maximum in the box, less the same with 8 other boxes.
-
-    In [-1, 1].
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return localize.above_shuffled(image_overlaps, "pointing_game").mean()
-
-
-@measure(
-    "localization",
-    1,
+_enter_mean(
+    "area_matched_iou",
     "after Choe et al. 2020, on thresholds",
-    title="area-matched IoU, above chance",
+    "area-matched IoU, above chance",
+    "IoU of masks as large as the box, less that with 8 other boxes, in [-1, 1].",
 )
-def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
-    """IoU of masks as large as the box, less that with 8 other boxes, in [-1, 1].
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return localize.above_shuffled(image_overlaps, "area_matched_iou").mean()
-
-
-@measure(
-    "localization",
-    1,
+_enter_mean(
+    "pixel_average_precision",
     "Choe et al. 2020, PxAP, of single images",
-    title="pixel average precision, above chance",
+    "pixel average precision, above chance",
+    "Average precision of pixels ranked by the map, less that with 8 other boxes.",
 )
-def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
-    """Average precision of pixels ranked by the map, less that with 8 other boxes.
-
-    In [-1, 1].
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return localize.above_shuffled(image_overlaps, "pixel_average_precision").mean()
 
 
 @measure("localization", 0, "count", title="whole-image floor")

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, minimize_scalar
-from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -27,9 +26,6 @@ _NO_HOLDOUT = (
 )
 _LARGEST_LOG_TEMPERATURE = 4.0
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
-# Prices of classes that speed up optimal transport, see ``least_cost``.
-_PRICE_ROUNDS = 50
-_SMOOTHING = 0.02  # in units of the cost
 
 
 class Holdout(NamedTuple):
@@ -293,16 +289,8 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
     counts = np.floor(wanted).astype(np.int64)
     largest_remainders = np.argsort(counts - wanted, kind="stable")
     counts[largest_remainders[: len(cost) - counts.sum()]] += 1
-    cost = cost[:, counts > 0]
-    counts = counts[counts > 0]
-    # Subtracting a price per class shifts the cost of all assignments alike, so the
-    # optimum stays; prices that balance demand make the exact search faster.
-    prices = np.zeros(len(counts))
-    for _ in range(_PRICE_ROUNDS):
-        demand = softmax((prices - cost) / _SMOOTHING, axis=1).sum(0)
-        prices += _SMOOTHING * np.log(counts / demand.clip(1e-300))
     columns = np.repeat(np.arange(len(counts)), counts)  # a place for each image
-    images, places = linear_sum_assignment((cost - prices)[:, columns])
+    images, places = linear_sum_assignment(cost[:, columns])
     return float(cost[images, columns[places]].mean())
 
 
