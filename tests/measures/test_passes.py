@@ -13,53 +13,16 @@ from helpers.networks import hooks, resnet
 
 
 def of_torchvision(name):
-    return lambda: torchvision.models.get_model(
-        name, num_classes=4, **({"aux_logits": False} if name == "googlenet" else {})
-    )
-
-
-def of_timm(name):
-    return lambda: pytest.importorskip(
-        "timm", reason="timm is not installed"
-    ).create_model(name, num_classes=4)
+    return lambda: torchvision.models.get_model(name, num_classes=4)
 
 
 # Side of the images, the layer of the last maps of more than one pixel, and whether these are pooled and classified linearly.
 NETWORKS = {
     "resnet18": (of_torchvision("resnet18"), 32, "layer3", False),
     "resnet18 at 64": (of_torchvision("resnet18"), 64, "layer4", True),
-    "convnext": (
-        lambda: torchvision.models.ConvNeXt(
-            [convnext(8, 16), convnext(16, None)], num_classes=4
-        ),
-        64,
-        "features",
-        False,
-    ),
     "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
-    "densenet": (
-        lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4),
-        64,
-        "features",
-        False,
-    ),
     "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
-    "largest": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4)
-        ),
-        32,
-        "0",
-        False,
-    ),
-    "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
-    "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
-    "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
 }
-
-
-def convnext(channels, following):
-    return torchvision.models.convnext.CNBlockConfig(channels, following, 1)
 
 
 def maps_by_autograd(network, layer, pixels):
