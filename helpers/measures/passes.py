@@ -1,6 +1,7 @@
 """The forward pass over the training images that most measures share."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,9 +89,8 @@ class Pass:
     """Results of a forward pass over N images, on the CPU, in their order."""
 
     logits: Tensor  # (N, K) float32
-    # None where maps have no closed form, see ``closed_form_classifier``.
-    features: Tensor | None  # (N, D) float32, averaged maps that give the logits
-    maps: Tensor | None  # (N, h, w), of the predicted class
+    features: Tensor | None  # (N, D) float32, input of a linear layer giving the logits
+    maps: Tensor | None  # (N, h, w), of the predicted class; None without closed form
 
 
 @provides
@@ -107,41 +107,58 @@ def forward_pass(
         cam_method: of ``maps.CLOSED_FORM_METHODS``.
 
     Returns:
-        Logits; and features and normalised maps of the predicted class, where these
-        have a closed form.
+        Logits; features where a linear layer gives the logits; normalised maps of the
+        predicted class where they have a closed form.
 
     Raises:
         Undefined: where the network is no classifier.
     """
     network = classifier.network
-    layer, _ = hooks.last_called(network, example)
+    layer, last_linear = hooks.last_called(network, example)
     first_inputs = classifier.input(images.images[:_CHECKED_IMAGES])
     linear = _linear_of_maps(network, layer, first_inputs)
-    logits = []
-    features = []
+    batches = []
     maps = []
-    for pixels in images.images.split(classifier.batch_size):
-        inputs = classifier.input(pixels)
-        if linear is None:
-            logits.append(network(inputs).float())
-            continue
-        activations, of_batch = hooks.features_and_logits(network, layer, inputs)
-        predicted = of_batch.argmax(1)
-        weighted = closed_form_cam(cam_method, activations, linear.weight, predicted)
-        logits.append(of_batch.float())
-        features.append(activations.mean((2, 3)).float())
-        maps.append(normalise_maps(weighted).float())
-    if logits[0].ndim != 2:
+    linear_inputs = []
+    collecting = nullcontext()
+    if last_linear is not None:
+        collecting = last_linear.register_forward_pre_hook(
+            lambda module, values: linear_inputs.append(values[0].float())
+        )
+    with collecting:
+        for pixels in images.images.split(classifier.batch_size):
+            inputs = classifier.input(pixels)
+            if linear is None:
+                batches.append(network(inputs).float())
+                continue
+            activations, of_batch = hooks.features_and_logits(network, layer, inputs)
+            predicted = of_batch.argmax(1)
+            weights = linear.weight
+            weighted = closed_form_cam(cam_method, activations, weights, predicted)
+            batches.append(of_batch.float())
+            maps.append(normalise_maps(weighted).float())
+    logits = torch.cat(batches)
+    if logits.ndim != 2:
         raise Undefined(
-            f"the network puts out shape {tuple(logits[0].shape)}; a classifier puts "
-            "out (B, K) logits"
+            f"the network puts out shape {tuple(logits.shape)}; a classifier puts out "
+            "(B, K) logits"
         )
     # Each is transferred once, since the host waits for a GPU at every transfer.
     return Pass(
-        torch.cat(logits).cpu(),
-        torch.cat(features).cpu() if features else None,
+        logits.cpu(),
+        _features(last_linear, linear_inputs, logits),
         torch.cat(maps).cpu() if maps else None,
     )
+
+
+def _features(
+    linear: nn.Linear | None, inputs: list[Tensor], logits: Tensor
+) -> Tensor | None:
+    """Inputs (N, D) of the last linear layer, if it gives the logits (N, K)."""
+    if linear is None or linear.out_features != logits.shape[1]:
+        return None
+    features = torch.cat(inputs).cpu()
+    return features if features.ndim == 2 and len(features) == len(logits) else None
 
 
 def _linear_of_maps(
