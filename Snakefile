@@ -10,7 +10,6 @@ import psutil
 
 sys.path.insert(0, workflow.basedir)
 from helpers.parameters import StudyError
-from helpers.statistics.claims import keep_claims
 from helpers.studies import PROJECT_ROOT, depends, from_records, load, modules_behind
 
 
@@ -58,7 +57,6 @@ def end(*_):  # as Ctrl-C does, which reaches the jobs too
 
 
 onstart:
-    keep_claims(study.work, study.claims)  # before anything runs
     signal.signal(signal.SIGTERM, end)
     os.environ["WORKBOOK_SWEEP"] = str(os.getpid())  # jobs end with this process
 

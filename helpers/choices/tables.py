@@ -358,16 +358,16 @@ def shifts(
         array = values.to_numpy()
         change = array[pairs["row_moved"]] - array[pairs["row"]]  # (pairs, measures)
         of_pairs = Bootstrap(pairs, draws=bootstrap.draws, seed=bootstrap.seed)
-        shift, low, high, _ = of_pairs.mean(change / spread)
+        shift = of_pairs.mean(change / spread)
         columns: dict[str, Any] = {
             "measure": list(measures),
             "column": column,
             "level": str(level),
             "n": np.isfinite(change).sum(0),
             "change": finite_mean(change),
-            "shift": shift,
-            "ci_low": low,
-            "ci_high": high,
+            "shift": shift[""],
+            "ci_low": shift["_low"],
+            "ci_high": shift["_high"],
         }
         tables.append(_with_promise(pd.DataFrame(columns).join(r)))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

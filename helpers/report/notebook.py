@@ -23,8 +23,7 @@ from helpers.files import PROJECT_ROOT, from_root, inside, write_json, write_tab
 from helpers.parameters import WITHOUT_EFFECT_ON_RESULTS, StudyError, declared
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
-from helpers.statistics.claims import check_claims, keep_claims
-from helpers.studies import StudyFile, in_force, work_study
+from helpers.studies import in_force, work_study
 
 _PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "papermill")
 _DPI = 90
@@ -72,7 +71,6 @@ class Report:
         work = Path(os.environ.get(files.WORK, ""))
         if not of_sweep:
             work = inside(from_root(values["work_dir"]), work_study(study))
-            keep_claims(work, check_claims(StudyFile.read(study).claims))
         folder = Path(of_sweep) if of_sweep else inside(work / "scratch", notebook)
         (folder / "results.json").unlink(missing_ok=True)
         reports = inside(from_root(values["reports_dir"]), study)

@@ -22,6 +22,7 @@ from helpers.statistics.correlate import (
     finite_mean,
     of_table,
     pearson,
+    permuted_rows,
     same_models,
     slices,
 )
@@ -411,8 +412,10 @@ def conditional_table(
 def _permuted_gaps(bootstrap: Bootstrap, count: int) -> Array:
     """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
     gap = bootstrap.models["gap"].to_numpy(float)
+    units = bootstrap.models[bootstrap.unit]
     # Always random ones: their number must be the same in all tasks that are averaged.
-    return np.vstack([gap, gap[bootstrap.permutations(count, exact_up_to=0)]])
+    rows = permuted_rows(units, count, bootstrap.seed, exact_up_to=0)
+    return np.vstack([gap, gap[rows]])
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:

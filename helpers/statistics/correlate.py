@@ -113,18 +113,21 @@ def slices(count: int, size: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, count, step))
 
 
-def _of_draws(values: Array, draws: slice, axes: int) -> Array:
-    """Values of some draws; those with as few axes as a table are of all draws."""
-    return values[draws] if values.ndim > axes and len(values) > 1 else values
+def _of_draws(values: Array, draws: slice) -> Array:
+    """Values of some draws, or of all where they are the same in each."""
+    return values[draws] if len(values) > 1 else values
 
 
-def _checked(weights: Array) -> Array:
+def _in_each_draw(x: Array, y: Array, weights: Array) -> tuple[int, Array, Array]:
+    """The number of draws, and (B or 1, n, M) and (B or 1, n) of them."""
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError(
             "a weight of a draw is negative or not finite; weights count how often a "
             "model is drawn, 0 where it is not"
         )
-    return weights
+    x = x if x.ndim == 3 else x[None]
+    y = np.atleast_2d(y)
+    return max(len(x), len(y), len(weights)), x, y
 
 
 def pearson(x: Array, y: Array, weights: Array, given: Array | None = None) -> Array:
@@ -145,49 +148,40 @@ def pearson(x: Array, y: Array, weights: Array, given: Array | None = None) -> A
     Raises:
         ValueError: if a weight is negative or not finite.
     """
-    weights = _checked(weights)
-    n = len(y.T)
+    draws, x, y = _in_each_draw(x, y, weights)
+    n = y.shape[1]
     held = np.ones((n, 1)) if given is None else np.insert(given, 0, 1, axis=1)
     # Orthonormal, so that Gram matrices of draws are well conditioned.
     basis, scales, _ = np.linalg.svd(held, full_matrices=False)
     basis = basis[:, scales > 1e-9 * scales[:1]]
-    y = np.atleast_2d(y)[..., None]
-    x, y = (_left(_centred(values), basis, 1e-12 * np.sqrt(n)) for values in (x, y))
-    draws = max(len(weights), len(y), len(x) if x.ndim == 3 else 1)
+    results = np.full((draws, x.shape[-1]), np.nan)
     if n < basis.shape[1] + 2:  # no degree of freedom
-        return np.full((draws, x.shape[-1]), np.nan)
-    results = np.empty((draws, x.shape[-1]))
+        return results
+    x = _left(_scaled(x), basis, basis.T)
+    y = _left(_scaled(y[..., None]), basis, basis.T)
     for part in slices(draws, n * max(basis.shape[1], x.shape[-1])):
-        weight = _of_draws(weights, part, 1)
+        weight = _of_draws(weights, part)
         root = np.sqrt(weight)[..., None]
-        span = _span(root * basis)
+        columns = root * basis
+        # A level without a model in the draw has size 0.
+        inverse = np.linalg.pinv(columns.mT @ columns, rtol=1e-9, hermitian=True)
+        solve = inverse @ columns.mT
         least = 1e-5 * np.sqrt(weight.sum(1) / n)[:, None, None]
-        x_left = _left(root * _of_draws(x, part, 2), span, least)
-        y_left = _left(root * _of_draws(y, part, 2), span, least)
+        x_left = _left(root * _of_draws(x, part), columns, solve, least)
+        y_left = _left(root * _of_draws(y, part), columns, solve, least)
         results[part] = (x_left.mT @ y_left)[..., 0]
     return results.clip(-1, 1)
 
 
-def _centred(values: Array) -> Array:
-    """Columns of a size of 1 at most, less their mean."""
+def _scaled(values: Array) -> Array:
+    """Columns of a size of 1 at most: else squares of large norms overflow."""
     largest = np.abs(values).max(-2, keepdims=True, initial=0)
-    values = values / np.where(largest > 0, largest, 1)  # else squares may overflow
-    return values - values.mean(-2, keepdims=True)
+    return values / np.where(largest > 0, largest, 1)
 
 
-def _span(columns: Array) -> Array:
-    """Orthonormal columns with the same span in each draw: (b, n, k) -> (b, n, k)."""
-    sizes, vectors = np.linalg.eigh(columns.mT @ columns)
-    # A level without a model in the draw has size 0.
-    is_positive = sizes > 1e-9 * sizes[:, -1:]
-    scales = np.where(is_positive, 1 / np.sqrt(np.where(is_positive, sizes, 1)), 0)
-    return columns @ (vectors * scales[:, None])
-
-
-def _left(values: Array, span: Array, least: ArrayLike = 0) -> Array:
-    """Columns less their projection on a span, of length 1; NaN where none is left."""
-    left = values - span @ (span.mT @ values)
-    left = left - span @ (span.mT @ left)  # against the rounding of the first time
+def _left(values: Array, columns: Array, solve: Array, least: ArrayLike = 0) -> Array:
+    """What least squares leave of values, of length 1; NaN where it is nothing."""
+    left = values - columns @ (solve @ values)
     length = np.linalg.norm(left, axis=-2, keepdims=True)
     rounding = 1e-9 * np.linalg.norm(values, axis=-2, keepdims=True)
     return left / np.where(length > np.maximum(least, rounding), length, np.nan)
@@ -203,19 +197,19 @@ def pair_counts(x: Array, y: Array, weights: Array | None = None) -> Array:
 
     Returns:
         (4, B, M): concordant less discordant pairs, pairs that differ in x, in y, and
-        in both.
+        in both; NaN in a draw of fewer than three models.
     """
-    y = np.atleast_2d(y)
-    weights = np.ones((1, y.shape[1])) if weights is None else _checked(weights)
-    draws = max(len(weights), len(y), len(x) if x.ndim == 3 else 1)
+    weights = np.ones((1, x.shape[-2])) if weights is None else weights
+    draws, x, y = _in_each_draw(x, y, weights)
+    weights = np.where((weights > 0).sum(1, keepdims=True) > 2, weights, np.nan)
     counts = np.empty((4, draws, x.shape[-1]))
     first, second = np.triu_indices(y.shape[1], 1)
-    for part in slices(draws, len(first) * (x.shape[-1] if x.ndim == 3 else 1)):
-        weight = _of_draws(weights, part, 1)
-        target = _of_draws(y, part, 1)
-        measure = _of_draws(x, part, 2)
+    for part in slices(draws, len(first) * (x.shape[-1] if len(x) > 1 else 1)):
+        weight = _of_draws(weights, part)
+        target = _of_draws(y, part)
+        measure = _of_draws(x, part)
         pairs = weight[:, first] * weight[:, second]  # (b, pairs)
-        order_x = np.sign(measure[..., first, :] - measure[..., second, :])
+        order_x = np.sign(measure[:, first] - measure[:, second])
         order_y = pairs * np.sign(target[:, first] - target[:, second])
         differ_y = np.abs(order_y)
         differ_x = np.abs(order_x)
@@ -227,8 +221,8 @@ def pair_counts(x: Array, y: Array, weights: Array | None = None) -> Array:
 
 
 def _sums(pairs: Array, order: Array) -> Array:
-    """Sums over pairs: (b, pairs) and (pairs, M) or (b, pairs, M) -> (b, M)."""
-    return pairs @ order if order.ndim == 2 else (pairs[:, None] @ order)[:, 0]
+    """Sums over pairs: (b, pairs) and (b or 1, pairs, M) -> (b, M)."""
+    return pairs @ order[0] if len(order) == 1 else (pairs[:, None] @ order)[:, 0]
 
 
 def kendall(x: Array, y: Array, weights: Array, given: None = None) -> Array:
@@ -245,8 +239,7 @@ def kendall(x: Array, y: Array, weights: Array, given: None = None) -> Array:
     """
     signed, differ_x, differ_y, _ = pair_counts(x, y, weights)
     product = differ_x * differ_y
-    enough = ((weights > 0).sum(1) > 2)[:, None]
-    return signed / np.sqrt(np.where(enough & (product > 0), product, np.nan))
+    return signed / np.sqrt(np.where(product > 0, product, np.nan))
 
 
 def gamma(x: Array, y: Array, weights: Array, given: None = None) -> Array:
@@ -262,14 +255,46 @@ def gamma(x: Array, y: Array, weights: Array, given: None = None) -> Array:
         As ``kendall``; NaN where every pair ties.
     """
     signed, _, _, both = pair_counts(x, y, weights)
-    enough = ((weights > 0).sum(1) > 2)[:, None]
-    return signed / np.where(enough & (both > 0), both, np.nan)
+    return signed / np.where(both > 0, both, np.nan)
+
+
+def in_draws(
+    statistic: Statistic,
+    x: ArrayLike,
+    y: ArrayLike,
+    weights: Array,
+    given: Array | None = None,
+) -> Array:
+    """A statistic of columns with a target, each over the models that have both.
+
+    Args:
+        statistic: such as ``kendall``.
+        x: (n, M), NaN where a model has no value, or (B, n, M).
+        y: (n,) or (B, n).
+        weights: (B, n) count of each model in each draw, or (1, n).
+        given: (n, k) columns to hold fixed.
+
+    Returns:
+        (B, M); NaN below three models.
+    """
+    x = np.asarray(x, float)
+    y = np.asarray(y, float)
+    draws, *of_draws = _in_each_draw(x, y, weights)
+    has_x, has_y = (np.isfinite(values).any(0) for values in of_draws)
+    has_both = np.where(has_x & has_y[:, None], 1, np.nan)
+    values = np.full((draws, x.shape[-1]), np.nan)
+    for rows, columns in same_models(has_both):
+        held = None if given is None else given[rows]
+        chosen = x[..., rows, :][..., columns]
+        of_models = y[..., rows], weights[:, rows]
+        values[:, columns] = statistic(chosen, *of_models, held)
+    return values
 
 
 def of_table(
     statistic: Statistic, x: ArrayLike, y: ArrayLike, given: Array | None = None
 ) -> Array:
-    """A statistic of columns with a target, each over the models that have both.
+    """``in_draws`` of the table itself, in which each model counts once.
 
     Args:
         statistic: such as ``kendall``.
@@ -284,21 +309,16 @@ def of_table(
         >>> of_table(kendall, [[1], [2], [3], [4]], [1, 2, 4, 3]).round(3)
         array([0.667])
     """
-    y = np.asarray(y, float)
-    x = np.where(np.isfinite(y)[:, None], np.asarray(x, float), np.nan)
-    values = np.full(x.shape[1], np.nan)
-    for rows, columns in same_models(x):
-        held = None if given is None else given[rows]
-        ones = np.ones((1, len(rows)))
-        values[columns] = statistic(x[np.ix_(rows, columns)], y[rows], ones, held)[0]
-    return values
+    return in_draws(statistic, x, y, np.ones((1, len(x))), given)[0]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bootstrap:
     """Models to analyse, with the random draws behind their intervals.
 
     All statistics have the same draws, so that their differences are paired.
+    ``dataclasses.replace`` makes a variant, such as with ``unit="kind"``, so that kinds
+    are drawn as a whole.
     """
 
     models: pd.DataFrame
@@ -311,10 +331,13 @@ class Bootstrap:
     level: float = LEVEL
     fewest: int = FEWEST  # units behind an interval
     no_interval: Collection[str] = ()  # they rest on single images that are unknown
-    # The models that these were taken from, and their rows there: draws of images are
-    # computed once, for all of them.
-    parent: "Bootstrap | None" = field(default=None, repr=False)
-    rows: Rows | None = None
+    # Change of each column in each draw of images, (draws, n), which images make.
+    changes: Mapping[str, Array] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Draw images."""
+        if self.changes is None:
+            self.changes = {name: self._changes(name) for name in self.images}
 
     def subset(self, rows: ArrayLike) -> "Bootstrap":
         """The same of some of the models, with the same draws of images.
@@ -323,18 +346,12 @@ class Bootstrap:
             rows: (n,) bool, or row numbers.
         """
         numbers = np.arange(len(self.models))[np.asarray(rows)]
-        images = {name: np.asarray(v)[numbers] for name, v in self.images.items()}
-        models = self.models.iloc[numbers].reset_index(drop=True)
-        return replace(self, models=models, images=images, parent=self, rows=numbers)
-
-    def variant(self, **fields: Any) -> "Bootstrap":
-        """The same models with other fields, and the same draws of images.
-
-        Args:
-            fields: such as ``unit="kind"``, so that kinds are drawn as a whole.
-        """
-        rows = np.arange(len(self.models))
-        return replace(self, parent=self, rows=rows, **fields)
+        return replace(
+            self,
+            models=self.models.iloc[numbers].reset_index(drop=True),
+            images={name: np.asarray(v)[numbers] for name, v in self.images.items()},
+            changes={name: change[:, numbers] for name, change in self.changes.items()},
+        )
 
     @cached_property
     def weights(self) -> Array:
@@ -349,48 +366,41 @@ class Bootstrap:
 
         Returns:
             None without values of single images.
+
+        Raises:
+            ValueError: if values of images are not those of their column.
         """
-        if name == "gap" and "test_accuracy" in self.images:
-            train = (self.models["gap"] + self.models["test_accuracy"]).to_numpy(float)
-            return train - self.resampled("test_accuracy")
-        if name not in self.images:
+        of_images = "test_accuracy" if name == "gap" else name
+        if of_images not in self.changes:
             return None
-        column = self.models[name].to_numpy(float)
-        mean = finite_mean(np.asarray(self.images[name], float).T)
+        mean = finite_mean(np.asarray(self.images[of_images], float).T)
+        column = self.models[of_images].to_numpy(float)
         is_close = np.isclose(mean, column, rtol=_TOLERANCE, atol=_TOLERANCE)
         if not (is_close | ~np.isfinite(column)).all():
             raise ValueError(
-                f"{name} per image does not have the means of its column; give both in "
-                f"the order of {len(column)} models and from the same images"
+                f"{of_images} per image does not have the means of its column; give "
+                f"both in the order of {len(column)} models and from the same images"
             )
-        # Values may be stored in half precision, the column is exact: only the shift
-        # of the mean is taken from them.
-        return column + self._means(name) - mean
+        sign = -1 if name == "gap" else 1
+        return self.models[name].to_numpy(float) + sign * self.changes[of_images]
 
-    def _means(self, name: str) -> Array:
-        """Mean of each model's values over drawn images, (draws, n)."""
-        if self.parent is not None:
-            return self.parent._means(name)[:, self.rows]
-        if name in self._drawn:
-            return self._drawn[name]
+    def _changes(self, name: str) -> Array:
+        """Mean over drawn images, less that over all, of each model: (draws, n)."""
         # Test images are drawn apart from those that measures are computed from.
         stream = 2 if name.startswith("test_accuracy") else 1
         random = np.random.default_rng([self.seed, stream])
         # In double precision, sums of values in half precision are exact in any order.
         values = np.asarray(self.images[name], float).T  # (images, n)
+        mean = finite_mean(values)
         is_finite = np.isfinite(values).astype(float)
         values = np.where(is_finite > 0, values, 0)
-        means = []
-        for start in range(0, self.draws, 100):
-            counts = _counts(random, min(100, self.draws - start), len(values))
+        changes = np.empty((self.draws, len(mean)))
+        for part in slices(self.draws, 20 * len(values)):
+            counts = _counts(random, len(changes[part]), len(values))
             images = counts @ is_finite
-            means.append(counts @ values / np.where(images > 0, images, np.nan))
-        self._drawn[name] = np.concatenate(means)
-        return self._drawn[name]
-
-    @cached_property
-    def _drawn(self) -> dict[str, Array]:
-        return {}
+            means = counts @ values / np.where(images > 0, images, np.nan)
+            changes[part] = means - mean
+        return changes
 
     def units(self, is_finite: NDArray[np.bool_], unit: str = "") -> NDArray[np.intp]:
         """Number of units among the models that have each measure.
@@ -405,40 +415,25 @@ class Bootstrap:
         names = self.models[unit or self.unit].to_numpy()
         return np.array([len(pd.unique(names[of])) for of in is_finite.T], dtype=int)
 
-    def mean(self, values: Array) -> tuple[Array, Array, Array, Array]:
+    def mean(self, values: Array) -> pd.DataFrame:
         """Mean over the models, its interval, and the smallest detectable mean.
 
         Args:
             values: (n, M), NaN where a model has none.
 
         Returns:
-            Mean, low, high, and the smallest mean that is told from 0 with 80 % power,
-            (M,) each.
+            A row per column of values: "" (the mean), _low, _high, and _smallest, the
+            smallest mean that is told from 0 with 80 % power.
         """
         is_finite = np.isfinite(values)
         models = self.weights @ is_finite.astype(float)
         means = self.weights @ np.where(is_finite, values, 0)
         means /= np.where(models > 0, models, np.nan)
-        low, high = percentile_interval(
-            means, self.units(is_finite), self.level, self.fewest
-        )
-        smallest = DETECTABLE * pd.DataFrame(means).std().to_numpy()
-        smallest = np.where(np.isfinite(low), smallest, np.nan)
-        return finite_mean(values), low, high, smallest
-
-    def permutations(
-        self, count: int, within: str = "", exact_up_to: int = EXACT_UP_TO
-    ) -> Rows:
-        """Rows of the models after each permutation of units, see ``permuted_rows``.
-
-        Args:
-            count: number of random ones, where there are too many for all.
-            within: units with the same value of this column change places.
-            exact_up_to: number of arrangements up to which all are taken.
-        """
-        groups = self.models[within] if within else np.zeros(len(self.models))
-        units = self.models[self.unit]
-        return permuted_rows(units, count, self.seed, groups, exact_up_to)
+        units = self.units(is_finite)
+        low, high = percentile_interval(means, units, self.level, self.fewest)
+        table = pd.DataFrame({"": finite_mean(values), "_low": low, "_high": high})
+        smallest = DETECTABLE * pd.DataFrame(means).std()
+        return table.assign(_smallest=smallest.where(np.isfinite(low)))
 
 
 def unit_weights(units: ArrayLike, draws: int, seed: int) -> Array:
@@ -517,12 +512,12 @@ def permuted_rows(
         >>> permuted_rows(["a", "b", "c"], 4999).tolist()
         [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
     """
-    codes = pd.factorize(np.asarray(units))[0]
+    codes, names = pd.factorize(np.asarray(units))
     groups = np.zeros(len(codes), dtype=int)
     if within is not None:
         groups = pd.factorize(np.asarray(within))[0]
     blocks: dict[tuple[int, int], list[Rows]] = {}
-    for code in range(codes.max(initial=-1) + 1):
+    for code in range(len(names)):
         members = np.flatnonzero(codes == code)
         key = (int(groups[members[0]]), len(members))
         blocks.setdefault(key, []).append(members)
@@ -530,7 +525,7 @@ def permuted_rows(
     places = [np.stack(blocks[key]) for key in sorted(blocks)]
     rows = np.arange(len(codes))[None]
     arrangements = math.prod(math.factorial(len(place)) for place in places)
-    if count and arrangements <= exact_up_to:
+    if arrangements <= exact_up_to:
         for place in places:
             orders = np.array([*itertools.permutations(range(len(place)))])
             combined = np.repeat(rows[:, None], len(orders), axis=1)
@@ -654,18 +649,16 @@ def correlate(
     is_finite = np.isfinite(x)
     units = bootstrap.units(is_finite)
     x[:, bootstrap.units(is_finite, CONFIGURATION) < FEWEST] = np.nan
-    in_draws = correlations_in_draws(
+    drawn = correlations_in_draws(
         bootstrap, names, target, given=given, statistic=statistic
     )
-    low, high = percentile_interval(in_draws, units, bootstrap.level, bootstrap.fewest)
-    spread = pd.DataFrame(_fisher(in_draws)).std().to_numpy()
+    low, high = percentile_interval(drawn, units, bootstrap.level, bootstrap.fewest)
+    smallest = np.tanh(DETECTABLE * pd.DataFrame(_fisher(drawn)).std())
     table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
     table["r"] = of_table(statistic, x, y, given)
-    table["low"] = low
-    table["high"] = high
-    table["smallest"] = np.tanh(DETECTABLE * spread)
-    table.loc[units < bootstrap.fewest, "smallest"] = np.nan
-    table.loc[table["r"].isna(), ["low", "high", "smallest"]] = np.nan
+    ends = pd.DataFrame({"low": low, "high": high})
+    ends["smallest"] = smallest.where(units >= bootstrap.fewest)
+    table = table.join(ends[table["r"].notna()])
     if permutations is None:
         return table
     return table.assign(**tested(x, y, permutations, given=given, statistic=statistic))
@@ -697,19 +690,12 @@ def tested(
         null, p, p_adjusted (maxT), (M,) each, and band.
     """
     left = y
-    is_target = np.isfinite(y)
     if given is not None:
         full = np.insert(given, 0, 1, axis=1)
-        slopes = np.linalg.lstsq(full[is_target], y[is_target], rcond=None)[0]
-        left = y - full @ slopes
+        left = y - full @ np.linalg.lstsq(full, y, rcond=None)[0]
     arrangements = np.vstack([np.arange(len(y)), permutations])
-    values = np.full((len(arrangements), x.shape[1]), np.nan)
-    x = np.where(is_target[:, None], x, np.nan)
-    for rows, columns in same_models(x):
-        held = None if given is None else given[rows]
-        ones = np.ones((1, len(rows)))
-        targets = left[arrangements][:, rows]
-        values[:, columns] = statistic(x[np.ix_(rows, columns)], targets, ones, held)
+    ones = np.ones((1, len(y)))
+    values = in_draws(statistic, x, left[arrangements], ones, given)
     centre = finite_mean(values)
     away = np.abs(values - centre)
     return {
@@ -747,37 +733,27 @@ def correlations_in_draws(
         (draws, M).
     """
     models = bootstrap.models
+    weights = bootstrap.weights
+    x = models[list(measures)].to_numpy(float)
     y = models[target].to_numpy(float)
-    x = np.where(
-        np.isfinite(y)[:, None], models[list(measures)].to_numpy(float), np.nan
-    )
-    in_draws = np.full((bootstrap.draws, x.shape[1]), np.nan)
+    values = in_draws(statistic, x, y, weights, given)
     target_drawn = bootstrap.resampled(target)
     columns_drawn = [bootstrap.resampled(name) for name in measures]
     is_drawn = np.array([column is not None for column in columns_drawn], dtype=bool)
-    for rows, columns in same_models(x):
-        if not bootstrap.draws:
-            continue
-        held = None if given is None else given[rows]
-        weights = bootstrap.weights[:, rows]
-        y_drawn = y[rows] if target_drawn is None else target_drawn[:, rows]
-        # Measures without values of single images are the same in all draws.
-        for of_images in (False, True):
-            chosen = columns[is_drawn[columns] == of_images]
-            if not len(chosen):
-                continue
-            values = x[np.ix_(rows, chosen)]
-            of_units = statistic(values, y[rows], weights, held)
-            if of_images:
-                drawn = [columns_drawn[number][:, rows] for number in chosen]
-                values = np.stack(drawn, axis=-1)  # (draws, models, measures)
-            if of_images or target_drawn is not None:
-                both = statistic(values, y_drawn, weights, held)
-                of_units = _without_shift(both, of_units)
-            in_draws[:, chosen] = of_units
+    # Measures without values of single images are the same in all draws.
+    drawn = {}
+    if is_drawn.any():
+        of_images = [column for column in columns_drawn if column is not None]
+        drawn["images"] = is_drawn, np.stack(of_images, axis=-1)
+    if target_drawn is not None and not is_drawn.all():
+        drawn["units"] = ~is_drawn, x[:, ~is_drawn]
+    y = y if target_drawn is None else target_drawn
+    for chosen, measured in drawn.values():
+        both = in_draws(statistic, measured, y, weights, given)
+        values[:, chosen] = _without_shift(both, values[:, chosen])
     is_unknown = [name in bootstrap.no_interval for name in measures]
-    in_draws[:, is_unknown] = np.nan
-    return in_draws
+    values[:, is_unknown] = np.nan
+    return values
 
 
 def _without_shift(both: Array, of_units: Array) -> Array:
@@ -826,14 +802,12 @@ def predict_gaps(predictors: Array, gap: Array, new: Array) -> Array:
     Returns:
         (..., m) in [-1, 1].
     """
-    if not predictors.shape[-1]:
-        return np.full(new.shape[:-1], gap.mean())
-    largest = np.abs(predictors).max(-2, keepdims=True)
-    scale = np.where(largest > 0, largest, 1)  # else squares of large norms overflow
-    mean = (predictors / scale).mean(-2, keepdims=True)
-    spread = (predictors / scale).std(-2, keepdims=True)
-    spread = np.where(spread > 1e-12 * np.abs(mean), spread, 1)
-    x = (predictors / scale - mean) / spread
+    n = len(gap)
+    columns = _scaled(np.concatenate([predictors, new], axis=-2))
+    columns -= columns[..., :n, :].mean(-2, keepdims=True)
+    spread = columns[..., :n, :].std(-2, keepdims=True)
+    columns /= np.where(spread > 1e-12, spread, 1)
+    x, new = columns[..., :n, :], columns[..., n:, :]
     centred = gap - gap.mean()
     sizes, vectors = np.linalg.eigh(x.mT @ x)
     scores = x @ vectors  # (..., n, k), principal components
@@ -841,12 +815,11 @@ def predict_gaps(predictors: Array, gap: Array, new: Array) -> Array:
     shrinkage = 1 / (np.maximum(sizes, 0)[..., None] + PENALTIES)
     slopes = (scores.mT @ centred)[..., None] * shrinkage
     # A leave-one-out residual is that of the fit over 1 - leverage.
-    leverage = 1 / len(gap) + scores**2 @ shrinkage
+    leverage = 1 / n + scores**2 @ shrinkage
     residuals = (centred[:, None] - scores @ slopes) / (1 - leverage)
     best = (residuals**2).mean(-2).argmin(-1)[..., None, None]
     coefficients = vectors @ np.take_along_axis(slopes, best, -1)
-    predicted = gap.mean() + ((new / scale - mean) / spread @ coefficients)[..., 0]
-    return predicted.clip(-1, 1)
+    return (gap.mean() + (new @ coefficients)[..., 0]).clip(-1, 1)
 
 
 def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
@@ -889,15 +862,15 @@ def sign_flip_p(
     Returns:
         (M,) in (0, 1]; NaN where no value is finite.
     """
-    is_finite = np.isfinite(values)
-    table = pd.DataFrame(np.where(is_finite, values, 0))
-    sums = table.groupby(np.asarray(groups)).sum().to_numpy()
+    sums = pd.DataFrame(values).groupby(np.asarray(groups)).sum().to_numpy()
     count = len(sums)
     if 2**count <= flips + 1:
         choices = itertools.product([1, -1], repeat=count)
-        signs = np.array([*choices]).reshape(-1, count or 1)[1:, :count]
+        signs = np.array([*choices])[1:]
     else:
         signs = np.random.default_rng(seed).choice([-1, 1], size=(flips, count))
     least = sums.sum(0) - 1e-9 * np.abs(sums).sum(0)
     as_large = (signs @ sums >= least).sum(0)
-    return np.where(is_finite.any(0), (1 + as_large) / (1 + len(signs)), np.nan)
+    return np.where(
+        np.isfinite(values).any(0), (1 + as_large) / (1 + len(signs)), np.nan
+    )

@@ -1,15 +1,17 @@
 """Tables on the gap: primary analysis, ranking, Du's Tables 3 and 4, confounders."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from helpers.statistics import beyond
-from helpers.statistics.claims import ADDED, check_primary
+from helpers.statistics.claims import ADDED
 from helpers.statistics.correlate import (
     CONFIGURATION,
     FEWEST,
@@ -63,6 +65,7 @@ TITLES = {
     TRAINING: "training accuracy and loss alone",
 }
 ONE_COLUMN = tuple(TITLES)[:4]  # baselines that are a column of the models
+MOST_MEASURES = 8  # of a primary analysis
 FEWEST_KINDS = 5  # behind an interval, where kinds are drawn
 # Kinds of rows of ``confounders``.
 POOLED = "pooled"
@@ -82,7 +85,7 @@ def by_kinds(bootstrap: Bootstrap) -> Bootstrap:
     """
     if not bootstrap.models["kind"].duplicated().any():
         return bootstrap
-    return bootstrap.variant(unit="kind", fewest=FEWEST_KINDS)
+    return replace(bootstrap, unit="kind", fewest=FEWEST_KINDS)
 
 
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -174,25 +177,30 @@ def primary_table(
           difference, with interval, smallest and p;
         - best_baseline: that with the least error_with_twins, error_best_twins, no
           measure looked at; saved_from_best_points is the difference, p by Holm.
+
+    Raises:
+        ValueError: for more than ``MOST_MEASURES``, or a measure named twice.
     """
-    check_primary(measures)
+    if len(measures) > MOST_MEASURES or len(set(measures)) < len(measures):
+        raise ValueError(
+            f"the primary analysis has {len(measures)} measures, {len(set(measures))} "
+            f"of them different; name at most {MOST_MEASURES} different ones in "
+            "primary_measures"
+        )
     names = [name for name in measures if name not in TITLES]
     # Sorted by kind, so that a permutation that gives one setting the values of another
     # gives each network those of a network of its own kind.
     bootstrap = bootstrap.subset(np.argsort(bootstrap.models["kind"], kind="stable"))
     models = bootstrap.models.assign(**_groups(bootstrap.models))
     level = 1 - (1 - bootstrap.level) / looks
-    bootstrap = bootstrap.variant(models=models, level=level)
-    bootstrap = by_kinds(bootstrap)
-    axes = varied_axes(models, KIND + SETTING)
-    baselines = baselines_of(models, axes)
-    columns = [name for name in baselines if name in ONE_COLUMN]
-    ask = partial(_correlations, bootstrap, permutations=permutations, axes=axes)
-    correlations = pd.concat([ask(columns), ask(names)], ignore_index=True)
-    within = _within_kinds(bootstrap, names, permutations)
-    errors = _errors(bootstrap, names, baselines)
-    table = errors.merge(correlations, how="left", on="measure")
-    table = table.merge(within, how="left", on="measure")
+    bootstrap = by_kinds(replace(bootstrap, models=models, level=level))
+    baselines = baselines_of(models, varied_axes(models, KIND + SETTING))
+    table = _errors(bootstrap, names, baselines)
+    for answer in (
+        _correlations(bootstrap, names, baselines, permutations),
+        _within_kinds(bootstrap, names, permutations),
+    ):
+        table = table.merge(answer, how="left", on="measure")
     table["n"] = table["n"].fillna(len(models)).astype(int)
     table["units"] = models[bootstrap.unit].nunique()
     table["kinds"] = models["kind"].nunique()
@@ -225,11 +233,15 @@ def _groups(models: pd.DataFrame) -> dict[str, Any]:
 
 
 def _correlations(
-    bootstrap: Bootstrap, names: Sequence[str], *, permutations: int, axes: list[str]
+    bootstrap: Bootstrap,
+    measures: Sequence[str],
+    baselines: Collection[str],
+    permutations: int,
 ) -> pd.DataFrame:
     """Correlations over all kinds by question, see ``primary_table``."""
     models = bootstrap.models
-    start = [START] if START in axes else []
+    names = [*(name for name in baselines if name in ONE_COLUMN), *measures]
+    start = [START] if START in baselines else []
     questions: dict[str, tuple[str, Array | None]] = {
         "r_gap": ("gap", None),
         "r_test_accuracy": ("test_accuracy", None),
@@ -237,20 +249,19 @@ def _correlations(
         "r_gap_given_start": ("gap", design(models, start)),
         "r_gap_given_start_and_training": ("gap", design(models, start, FIT)),
     }
-    table = pd.DataFrame({"measure": list(names)})
-    table["n"] = models[list(names)].notna().sum().to_numpy()
-    if not names:
-        return table
+    table = pd.DataFrame({"measure": names})
+    table["n"] = models[names].notna().sum().to_numpy()
     codes, units = pd.factorize(models[bootstrap.unit])
     rows = permuted_rows(units, permutations, bootstrap.seed)
+    x = _means(models[names].astype(float), codes)
+    is_baseline = np.isin(names, [*baselines])
     for question, (target, given) in questions.items():
         answer = correlate(bootstrap, names, target, given=given)
         held = None if given is None else _means(given, codes)
-        x = _means(models[list(names)].astype(float), codes)
         test = tested(x, _means(models[target], codes)[:, 0], rows, given=held)
-        for name in ("null", "p"):
-            answer[name] = pd.Series(test[name]).where(answer["r"].notna())
-        answer["p_adjusted"] = holm(answer["p"])
+        of_means = pd.DataFrame(test)[["null", "p"]]
+        answer = answer.join(of_means[answer["r"].notna()])
+        answer["p_adjusted"] = answer["p"].groupby(is_baseline).transform(holm)
         table = table.join(_named(answer, question))
     return table
 
@@ -273,9 +284,11 @@ def _within_kinds(
 ) -> pd.DataFrame:
     """r within kinds given training accuracy and loss, and the smallest possible p."""
     question = "r_gap_within_kinds"
-    by_setting = bootstrap.variant(unit="setting", fewest=FEWEST)
-    rows = by_setting.permutations(permutations, "kinds")
-    given = design(by_setting.models, ["kind"], FIT)
+    models = bootstrap.models
+    by_setting = replace(bootstrap, unit="setting", fewest=FEWEST)
+    settings, kinds = models["setting"], models["kinds"]
+    rows = permuted_rows(settings, permutations, bootstrap.seed, kinds)
+    given = design(models, ["kind"], FIT)
     answer = correlate(by_setting, names, given=given, permutations=rows)
     table = answer[["measure"]].join(_named(answer, question))
     least = np.where(answer["r"].notna(), 1 / (1 + len(rows)), np.nan)
@@ -288,54 +301,43 @@ def _errors(
     """Errors of baselines and measures on held-out kinds, see ``primary_table``."""
     models = bootstrap.models
     gap = models["gap"].to_numpy(float)
-    kinds = pd.factorize(models["kind"])[0]
-    twins = pd.factorize(models["twins"])[0]
+    x = models[list(names)].to_numpy(float)
     fit = baselines[TRAINING]
-    by_kind = _errors_of(baselines, models, names, fit, kinds)
-    by_twins = _errors_of(baselines, models, names, fit, twins)
+    folds = {name: pd.factorize(models[name])[0] for name in ("kind", "twins")}
+    errors = {}
+    for name, of_models in folds.items():
+        of_baselines = [held_out_errors(c, gap, of_models) for c in baselines.values()]
+        of_measures = errors_with(fit, x, gap, of_models)
+        errors[name] = np.column_stack([*of_baselines, of_measures])
     table = pd.DataFrame({"measure": [*baselines, *names]})
-    error, low, high, _ = bootstrap.mean(by_kind)
-    table = table.assign(error_with=error, error_with_low=low, error_with_high=high)
-    table["error_worst"] = pd.DataFrame(by_kind).groupby(kinds).mean().max()
-    table["error_with_twins"] = finite_mean(by_twins)
+    error = bootstrap.mean(errors["kind"]).drop(columns="_smallest")
+    table = table.join(error.add_prefix("error_with"))
+    by_kind = pd.DataFrame(errors["kind"]).groupby(folds["kind"])
+    table["error_worst"] = by_kind.mean().max()
+    table["error_with_twins"] = finite_mean(errors["twins"])
     count = len(baselines)
     best = int(np.nan_to_num(table["error_with_twins"][:count], nan=np.inf).argmin())
-    is_measure = table.index >= count
-    table.loc[is_measure, "best_baseline"] = list(baselines)[best]
-    rivals = {
-        "saved_error_points": (fit, kinds, by_kind),
-        "saved_from_best_points": ([*baselines.values()][best], twins, by_twins),
-    }
-    ends = {"saved_error_points": "error_without"}
-    for name, (rival, folds, errors) in rivals.items():
-        without = _errors_by(rival, models[names].to_numpy(float), gap, folds)
-        saved = without - errors[:, count:]
-        ends_of_mean = ("", "_low", "_high", "_smallest")
-        answer = dict(zip(ends_of_mean, bootstrap.mean(saved), strict=True))
+    of_measures = pd.DataFrame({"measure": names, "best_baseline": [*baselines][best]})
+    best_columns = [*baselines.values()][best]
+    for name, of_rival, held_out, rival in (
+        ("saved_error_points", "error_without", "kind", fit),
+        ("saved_from_best_points", "error_best_twins", "twins", best_columns),
+    ):
+        without = errors_with(rival, x, gap, folds[held_out], alone=True)
+        saved = without - errors[held_out][:, count:]
         # Errors of twins are alike: their signs flip together.
-        answer["_p"] = sign_flip_p(saved, models["twins"], seed=bootstrap.seed)
-        table.loc[is_measure, ends.get(name, "error_best_twins")] = finite_mean(without)
-        for end, values in answer.items():
-            table.loc[is_measure, f"{name}{end}"] = values
-    p = table["saved_from_best_points_p"]
-    return table.assign(saved_from_best_points_p_adjusted=holm(p))
+        p = sign_flip_p(saved, models["twins"], seed=bootstrap.seed)
+        of_measures[of_rival] = finite_mean(without)
+        answer = bootstrap.mean(saved).assign(_p=p).add_prefix(name)
+        of_measures = of_measures.join(answer)
+    p = of_measures["saved_from_best_points_p"]
+    of_measures["saved_from_best_points_p_adjusted"] = holm(p)
+    return table.merge(of_measures, how="left", on="measure")
 
 
-def _errors_of(
-    baselines: Mapping[str, Array],
-    models: pd.DataFrame,
-    names: Sequence[str],
-    fit: Array,
-    folds: Rows,
+def errors_with(
+    predictors: Array, x: Array, gap: Array, folds: Rows, *, alone: bool = False
 ) -> Array:
-    """Errors of each baseline, and of the fit with each measure, (n, predictors)."""
-    gap = models["gap"].to_numpy(float)
-    errors = [held_out_errors(columns, gap, folds) for columns in baselines.values()]
-    x = models[list(names)].to_numpy(float)
-    return np.column_stack([*errors, errors_with(fit, x, gap, folds)])
-
-
-def errors_with(predictors: Array, x: Array, gap: Array, folds: Rows) -> Array:
     """Errors of held-out gaps by predictors and one measure, for each measure.
 
     Args:
@@ -343,24 +345,18 @@ def errors_with(predictors: Array, x: Array, gap: Array, folds: Rows) -> Array:
         x: (n, M) measures, NaN where a network has none: it is left out.
         gap: (n,) fractions.
         folds: (n,) or (D, n), see ``held_out_errors``.
+        alone: without the measure, over the same networks.
 
     Returns:
         (n, M) in points.
     """
     errors = np.full(x.shape, np.nan)
     for rows, columns in same_models(x):
-        both = [np.column_stack([predictors[rows], x[rows, at]]) for at in columns]
-        of_measures = held_out_errors(np.stack(both), gap[rows], folds[..., rows])
+        known = predictors[rows][None]
+        if not alone:
+            known = np.stack([np.column_stack([*known, x[rows, at]]) for at in columns])
+        of_measures = held_out_errors(known, gap[rows], folds[..., rows])
         errors[np.ix_(rows, columns)] = of_measures.T
-    return errors
-
-
-def _errors_by(rival: Array, x: Array, gap: Array, folds: Rows) -> Array:
-    """Errors by a rival alone, over the networks that have each measure, (n, M)."""
-    errors = np.full(x.shape, np.nan)
-    for rows, columns in same_models(x):
-        of_rival = held_out_errors(rival[rows], gap[rows], folds[..., rows])
-        errors[np.ix_(rows, columns)] = of_rival[:, None]
     return errors
 
 
@@ -378,7 +374,7 @@ def starts_table(bootstrap: Bootstrap, measures: Collection[str]) -> pd.DataFram
     models = bootstrap.models
     names = [name for name in measures if name in models and name != START]
     tables = [pd.DataFrame(columns=["measure", "start", "n", "units", "r"])]
-    if START in models and models[START].nunique() > 1:
+    if models[START].nunique() > 1:
         for start, name in ((True, "pretrained"), (False, "scratch")):
             part = by_kinds(bootstrap.subset(models[START].astype(bool) == start))
             tables.append(correlate(part, names).assign(start=name))
@@ -414,16 +410,57 @@ def kinds_table(models: pd.DataFrame) -> pd.DataFrame:
         ended_by_a_rule=("by_rule", "mean"),
         gap_least=("gap", "min"),
         gap_most=("gap", "max"),
+        train_accuracy=("train_accuracy", "median"),
+        test_accuracy=("test_accuracy", "median"),
+        gap=("gap", "median"),
     )
-    within_kinds = (models["gap"] - by_kind["gap"].transform("mean")).pow(2).sum()
-    freedom = len(models) - len(by_kind)
-    variance = models["gap"].var()
-    share_within = np.nan
-    if freedom > 0 and variance > 0:
-        share_within = within_kinds / freedom / variance
-    medians = by_kind[["train_accuracy", "test_accuracy", "gap"]].median()
-    table = table.join(medians).assign(variance_between_kinds=1 - share_within)
+    within = (models["gap"] - by_kind["gap"].transform("mean")).pow(2).sum()
+    freedom = (len(models) - len(by_kind)) or np.nan
+    variance = models["gap"].var() or np.nan
+    table["variance_between_kinds"] = 1 - within / freedom / variance
     return table.reset_index()
+
+
+def class_table(
+    names: Sequence[str],
+    labels: ArrayLike,
+    values: Mapping[str, NDArray],
+    test_labels: ArrayLike,
+    test_correct: NDArray,
+) -> pd.DataFrame:
+    """Overlap, accuracies and gap of each class, as means over networks.
+
+    Args:
+        names: of the classes, in the order of their labels.
+        labels: (N,) of the scored training images.
+        values: (models, N) by name: "train_accuracy" of 0 and 1, and any measure of
+            single images, such as "iou". NaN where an image has none.
+        test_labels: (T,) of the test images.
+        test_correct: (models, T) of 0 and 1; rows of NaN for networks whose predictions
+            are not recorded, which are left out of the test accuracy and of the gap.
+
+    Returns:
+        A row per class, the largest gap first: class, images, a column per name of
+        ``values``, test_images, test_accuracy, networks_tested, and gap, which is
+        training minus test accuracy of the networks that were tested. NaN without.
+    """
+    is_tested = np.isfinite(test_correct).all(axis=1)  # (models,)
+    table = pd.DataFrame({"class": list(names)})
+    table["images"] = np.bincount(labels, minlength=len(table))
+    for key, array in values.items():
+        table[key] = _means_of_classes(array, labels)
+    table["test_images"] = np.bincount(test_labels, minlength=len(table))
+    table["test_accuracy"] = _means_of_classes(test_correct[is_tested], test_labels)
+    table["networks_tested"] = is_tested.sum()
+    training = _means_of_classes(values["train_accuracy"][is_tested], labels)
+    table["gap"] = training - table["test_accuracy"]
+    return table.sort_values("gap", ascending=False, kind="stable", ignore_index=True)
+
+
+def _means_of_classes(values: NDArray, labels: ArrayLike) -> pd.Series:
+    """Mean of the finite values of each label, (models, images) -> (labels,)."""
+    by_class = pd.DataFrame(values.T.astype(float)).groupby(np.asarray(labels))
+    return by_class.sum().sum(axis=1) / by_class.count().sum(axis=1)
 
 
 def across_studies(
@@ -452,9 +489,7 @@ def across_studies(
     rows = []
     new = with_log_train_loss(studies[judged_on])
     bootstrap = by_kinds(Bootstrap(new, draws=draws))
-    for trained_on in studies:
-        if trained_on == judged_on:
-            continue
+    for trained_on in [name for name in studies if name != judged_on]:
         old = with_log_train_loss(studies[trained_on])
         models = pd.concat([old, new], ignore_index=True)
         gap = models["gap"].to_numpy(float)
@@ -470,21 +505,17 @@ def across_studies(
                 later = slice(len(old), None)
                 predicted = predict_gaps(columns[known], gap[known], columns[later])
                 errors = 100 * np.abs(gap[later] - predicted)
-            mean, low, high, _ = bootstrap.mean(errors[:, None])
-            rows.append(
-                {
-                    "measure": name,
-                    "title": (measures | TITLES)[name],
-                    "baseline": name in TITLES,
-                    "trained_on": trained_on,
-                    "judged_on": judged_on,
-                    "n": len(new),
-                    "error_points": mean[0],
-                    "error_points_low": low[0],
-                    "error_points_high": high[0],
-                    "worst_points": errors.max(initial=-np.inf),
-                }
-            )
+            error = bootstrap.mean(errors[:, None]).add_prefix("error_points")
+            row = {
+                "measure": name,
+                "title": (measures | TITLES)[name],
+                "baseline": name in TITLES,
+                "trained_on": trained_on,
+                "judged_on": judged_on,
+                "n": len(new),
+                "worst_points": errors.max(initial=-np.inf),
+            }
+            rows.append(row | error.iloc[0].to_dict())
     columns = "measure title baseline trained_on judged_on n error_points"
     ends = "error_points_low error_points_high worst_points"
     return pd.DataFrame(rows, columns=[*columns.split(), *ends.split()])
@@ -512,12 +543,11 @@ def matched_pairs(
         in the outcome's own unit.
     """
     before, after = (models[models[axis] == level] for level in levels)
-    both = before.merge(after, on=["kind", *alike], suffixes=("_before", "_after"))
-    changes = both[["kind"]].assign(
-        **{name: both[f"{name}_after"] - both[f"{name}_before"] for name in outcomes}
-    )
-    by_kind = changes.groupby("kind")
-    table = by_kind.size().rename("pairs").to_frame().join(by_kind.mean())
+    both = before.merge(after, on=["kind", *alike])
+    changes = {name: both[f"{name}_y"] - both[f"{name}_x"] for name in outcomes}
+    by_kind = pd.DataFrame(changes).groupby(both["kind"])
+    table = by_kind.mean()
+    table.insert(0, "pairs", by_kind.size())
     return table.reset_index()
 
 
@@ -543,10 +573,10 @@ def known_in_advance(bootstrap: Bootstrap, axes: Sequence[str]) -> pd.DataFrame:
     gap = models["gap"].to_numpy(float)
     folds = random_folds(models[CONFIGURATION], seed=bootstrap.seed)
     errors = [held_out_errors(columns, gap, folds) for columns in predictors.values()]
-    mean, low, high, _ = bootstrap.mean(np.column_stack(errors))
-    table = pd.DataFrame({"known": list(predictors), "error_points": mean})
-    cells = models[CONFIGURATION].nunique()
-    return table.assign(low=low, high=high, n=len(models), cells=cells)
+    means = bootstrap.mean(np.column_stack(errors))[["", "_low", "_high"]]
+    table = means.set_axis(["error_points", "low", "high"], axis=1)
+    table.insert(0, "known", [*predictors])
+    return table.assign(n=len(models), cells=models[CONFIGURATION].nunique())
 
 
 def ranking_table(
@@ -585,26 +615,23 @@ def ranking_table(
     is_finite = np.isfinite(x)
     table = pd.DataFrame({"measure": names, "n": is_finite.sum(0)})
     table["cells"] = bootstrap.units(is_finite)
-    images = {
-        name: bootstrap.images[name] for name in names if name in bootstrap.images
-    }
-    counts = {name: values.shape[1] for name, values in images.items()}
-    reliabilities = {
-        name: reliability(values, bootstrap.seed) for name, values in images.items()
-    }
+    images = bootstrap.images
+    counts = {name: images[name].shape[1] for name in names if name in images}
+    of_halves = {name: reliability(images[name], bootstrap.seed) for name in counts}
     table["images"] = table["measure"].map(counts)
-    table["reliability"] = table["measure"].map(reliabilities).astype(float)
-    rows = bootstrap.permutations(permutations)
+    table["reliability"] = table["measure"].map(of_halves).astype(float)
+    units = models[bootstrap.unit]
+    rows = permuted_rows(units, permutations, bootstrap.seed)
     for question, options in questions.items():
         answer = correlate(bootstrap, names, permutations=rows, **options)
         table = table.join(_named(answer, question))
         table[f"{question}_band"] = answer["band"]
     gap = models["gap"].to_numpy(float)
     folds = random_folds(models[CONFIGURATION], seed=bootstrap.seed)
-    without = _errors_by(everything, x, gap, folds)
+    without = errors_with(everything, x, gap, folds, alone=True)
     saved = without - errors_with(everything, x, gap, folds)
-    for end, values in zip(("", "_low", "_high"), bootstrap.mean(saved), strict=False):
-        table[f"{ADDED}{end}"] = values
+    means = bootstrap.mean(saved).drop(columns="_smallest")
+    table = table.join(means.add_prefix(ADDED))
     table[f"{ADDED}_p"] = sign_flip_p(saved, models[CONFIGURATION], seed=bootstrap.seed)
     return table
 
@@ -632,11 +659,10 @@ def correlations(
     models = bootstrap.models
     table = correlate(bootstrap, names, given=given).rename(columns=_PUBLISHED)
     table["dropped"] = len(models) - table["n"]
-    table["kendall_tau"] = of_table(kendall, models[names], models["gap"])
-    first = ["measure", "n", "dropped", "cells", "pearson_r", "ci_low", "ci_high"]
-    table = table[[*first, "kendall_tau"]]
-    table = table.assign(kendall_low=np.nan, kendall_high=np.nan)
-    table["kendall_tau"] = table["kendall_tau"].where(table["pearson_r"].notna())
+    ranks = of_table(kendall, models[names], models["gap"])
+    table["kendall_tau"] = np.where(table["pearson_r"].notna(), ranks, np.nan)
+    columns = "measure n dropped cells pearson_r ci_low ci_high kendall_tau"
+    table = table.reindex(columns=[*columns.split(), "kendall_low", "kendall_high"])
     if tau:
         ranked = correlate(bootstrap, names, statistic=kendall)
         table[["kendall_low", "kendall_high"]] = ranked[["low", "high"]]
@@ -644,22 +670,25 @@ def correlations(
 
 
 def _by_architecture(
-    bootstrap: Bootstrap, thresholds: Collection[float]
-) -> list[tuple[dict[str, Any], Bootstrap]]:
-    """Models above each training accuracy, by architecture, last all together."""
+    bootstrap: Bootstrap,
+    thresholds: Collection[float],
+    table_of: Callable[[Bootstrap], pd.DataFrame],
+) -> pd.DataFrame:
+    """A table of the models above each training accuracy, by architecture, then all."""
     models = bootstrap.models
     architectures = list(models["architecture"].unique())
     if len(architectures) != 1:
         architectures.append(TOTAL)
-    parts = []
-    for architecture in architectures:
-        for threshold in thresholds:
-            chosen = models["train_accuracy"] > threshold
-            if architecture != TOTAL:
-                chosen &= models["architecture"] == architecture
-            where = {"architecture": architecture, "threshold": threshold}
-            parts.append((where, bootstrap.subset(chosen)))
-    return parts
+    tables = []
+    for architecture, threshold in product(architectures, thresholds):
+        chosen = models["train_accuracy"] > threshold
+        if architecture != TOTAL:
+            chosen &= models["architecture"] == architecture
+        table = table_of(bootstrap.subset(chosen))
+        table.insert(0, "architecture", architecture)
+        table.insert(1, "threshold", threshold)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def correlation_table(
@@ -681,11 +710,8 @@ def correlation_table(
         A row per architecture (and ``TOTAL``), threshold and measure, see
         ``correlations``.
     """
-    tables = []
-    for where, part in _by_architecture(bootstrap, thresholds):
-        table = correlations(part, measures, tau=tau)
-        tables.append(pd.DataFrame(where, index=table.index).join(table))
-    return pd.concat(tables, ignore_index=True)
+    table_of = partial(correlations, measures=measures, tau=tau)
+    return _by_architecture(bootstrap, thresholds, table_of)
 
 
 def selection_table(
@@ -705,34 +731,37 @@ def selection_table(
         [0, 1] with its interval, and the number of concordant, discordant and tied
         pairs.
     """
+    table_of = partial(_selection, directions=directions)
+    return _by_architecture(bootstrap, thresholds, table_of)
+
+
+def _selection(bootstrap: Bootstrap, directions: Mapping[str, int]) -> pd.DataFrame:
+    """Rows of ``selection_table`` on all models of a bootstrap."""
+    models = bootstrap.models
     names = list(directions)
-    direction = np.array(list(directions.values()), float)
-    tables = []
-    for where, part in _by_architecture(bootstrap, thresholds):
-        models = part.models
-        table = correlate(part, names, statistic=gamma)
-        shares = (1 - table[["r", "low", "high"]].mul(direction, axis=0)) / 2
-        x = models[names].to_numpy(float)
-        pairs = np.zeros((2, len(names)))  # signed, and those that tie in neither
-        for rows, columns in same_models(x):
-            values = x[np.ix_(rows, columns)] * direction[columns]
-            gap = models["gap"].to_numpy(float)[rows]
-            pairs[:, columns] = pair_counts(values, gap)[[0, 3], 0]
-        signed, differ = pairs
-        columns = {
-            "measure": names,
-            "n": table["n"],
-            "dropped": len(models) - table["n"],
-            "cells": table["units"],
-            "accuracy": shares["r"],
-            "concordant": (differ - signed) / 2,
-            "discordant": (differ + signed) / 2,
-            "ties": table["n"] * (table["n"] - 1) / 2 - differ,
-            "ci_low": shares[["low", "high"]].min(axis=1),
-            "ci_high": shares[["low", "high"]].max(axis=1),
-        }
-        tables.append(pd.DataFrame(where | columns))
-    return pd.concat(tables, ignore_index=True)
+    direction = np.array([*directions.values()], float)
+    table = correlate(bootstrap, names, statistic=gamma)
+    shares = (1 - table[["r", "low", "high"]].mul(direction, axis=0)) / 2
+    x = models[names].to_numpy(float) * direction
+    signed, differ = np.zeros((2, len(names)))  # differ: pairs that tie in neither
+    for rows, columns in same_models(x):
+        gap = models["gap"].to_numpy(float)[rows]
+        counts = pair_counts(x[np.ix_(rows, columns)], gap)[:, 0]
+        signed[columns] = counts[0]
+        differ[columns] = counts[3]
+    selected = {
+        "measure": names,
+        "n": table["n"],
+        "dropped": len(models) - table["n"],
+        "cells": table["units"],
+        "accuracy": shares["r"],
+        "concordant": (differ - signed) / 2,
+        "discordant": (differ + signed) / 2,
+        "ties": table["n"] * (table["n"] - 1) / 2 - differ,
+        "ci_low": shares[["low", "high"]].min(axis=1),
+        "ci_high": shares[["low", "high"]].max(axis=1),
+    }
+    return pd.DataFrame(selected)
 
 
 def beside_published(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
@@ -780,19 +809,15 @@ def confounders(
     """
     models = bootstrap.models
     names = list(measures)
-    pooled = correlations(bootstrap, names).assign(kind=POOLED)
-    pooled["hyperparameter"] = beyond.ALL
+    ask = partial(correlations, bootstrap, names)
+    pooled = ask()
     pooled["published"] = pooled["measure"].map(published or {}).astype(float)
-    tables = [pooled]
-    for axis in axes:
-        within = subsets(bootstrap, names, axis)
-        tables.append(within.assign(kind=WITHIN, hyperparameter=axis))
+    parts = [(POOLED, beyond.ALL, pooled)]
+    parts += [(WITHIN, axis, subsets(bootstrap, names, axis)) for axis in axes]
     if axes:
-        fixed = correlations(bootstrap, names, given=design(models, axes))
-        tables.append(fixed.assign(kind=GIVEN_ALL, hyperparameter=beyond.ALL))
-    for axis in axes:
-        fixed = correlations(bootstrap, names, given=design(models, [axis]))
-        tables.append(fixed.assign(kind=GIVEN_ONE, hyperparameter=axis))
+        parts.append((GIVEN_ALL, beyond.ALL, ask(given=design(models, axes))))
+    parts += [(GIVEN_ONE, axis, ask(given=design(models, [axis]))) for axis in axes]
+    tables = [part.assign(kind=kind, hyperparameter=of) for kind, of, part in parts]
     if axes:
         granulated = beyond.granulated_kendall(models, names, axes)
         granulated = granulated.rename(columns={"psi": "pearson_r"})

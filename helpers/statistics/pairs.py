@@ -1,7 +1,7 @@
 """Paired differences between an arm of training and its control."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,14 @@ LEVEL = 0.95
 CHECK = "area_matched_iou"
 NOT_CHANGED = "looking was not changed"
 _FEWEST = 4  # networks for a correlation
-_NUMBERS = ("pairs", "difference", "low", "high", "p", "detectable")
+_NUMBERS = ["pairs", "difference", "low", "high", "p", "detectable"]
 FEWEST_PAIRS = 3  # pairs for an interval that can show that looking changed
 POWER = 0.8  # probability of telling a difference as large as ``detectable``
 EQUAL_ACCURACY = 0.95  # training accuracy at which gaps are compared
+_STARTS = {"all": [True, False], "scratch": [False], "pretrained": [True]}
 
 
-@dataclass(frozen=True)
-class PairedDifference:
-    """Mean difference between the two members of each pair."""
-
-    mean: float
-    low: float  # of the t interval
-    high: float
-    p: float  # two-sided, of the sign-flip test
-    pairs: int
-    detectable: float  # smallest difference that so many pairs tell
-
-
-def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
+def paired_difference(differences: ArrayLike) -> dict[str, float]:
     """Mean of the differences of pairs, with Student's interval and a sign-flip p.
 
     Without an effect each difference is as likely positive as negative. p is the share
@@ -46,35 +35,42 @@ def paired_difference(arm: ArrayLike, control: ArrayLike) -> PairedDifference:
     ``(t_0.975 + t_0.8) s / sqrt(n)``, s the standard deviation of differences.
 
     Args:
-        arm: (n,) values, one of each pair.
-        control: (n,) values of the other; pairs with a NaN are left out.
+        differences: (n,) arm minus control of each pair; NaN is left out.
 
     Returns:
-        Arm minus control. All NaN without a pair; no interval and no p with one.
+        pairs, difference (the mean), low, high, p (two-sided) and detectable. All NaN
+        without a pair; no interval and no p with one.
 
     Example:
-        >>> paired_difference([3.0, 5.0], [1.0, 1.0]).mean
+        >>> paired_difference([2.0, 4.0])["difference"]
         3.0
     """
-    differences = np.asarray(arm, dtype=float) - np.asarray(control, dtype=float)
-    differences = differences[np.isfinite(differences)]
-    pairs = len(differences)
-    mean = float(differences.mean()) if pairs else np.nan
-    if pairs < 2:
-        return PairedDifference(mean, np.nan, np.nan, np.nan, pairs, np.nan)
-    error = differences.std(ddof=1) / pairs**0.5
-    half_width = error * scipy.stats.t.ppf((1 + LEVEL) / 2, pairs - 1)
-    detectable = half_width + error * scipy.stats.t.ppf(POWER, pairs - 1)
-    columns = np.stack([differences, -differences], 1)
-    one_sided = sign_flip_p(columns, range(pairs))
-    p = min(1.0, 2 * float(one_sided.min()))
-    low = mean - half_width
-    return PairedDifference(mean, low, mean + half_width, p, pairs, detectable)
+    values = pd.Series(differences, dtype=float).dropna()
+    pairs = len(values)
+    one_sided = sign_flip_p(np.stack([values, -values], 1), range(pairs)).min()
+    p = min(1.0, 2 * one_sided) if pairs > 1 else np.nan
+    error = values.std() / max(pairs, 1) ** 0.5
+    return _with_interval(values.mean(), error, pairs - 1, p) | {"pairs": pairs}
+
+
+def _with_interval(
+    mean: float, error: float, freedom: int, p: float
+) -> dict[str, float]:
+    """Student's interval, and the smallest difference that is told."""
+    student = scipy.stats.t(freedom)
+    half_width = error * student.ppf((1 + LEVEL) / 2)
+    return {
+        "difference": float(mean),
+        "low": mean - half_width,
+        "high": mean + half_width,
+        "p": p,
+        "detectable": half_width + error * student.ppf(POWER),
+    }
 
 
 def difference_held_fixed(
     differences: ArrayLike, covariate: ArrayLike
-) -> PairedDifference:
+) -> dict[str, float]:
     """Mean difference of pairs if they did not differ in a covariate.
 
     It is the intercept of the least-squares line of the differences over those of the
@@ -86,23 +82,20 @@ def difference_held_fixed(
         covariate: (n,) differences of the covariate.
 
     Returns:
-        With Student's interval and p of n - 2 degrees of freedom; all NaN for fewer
-        than four pairs, or where the covariate does not differ between pairs.
+        As ``paired_difference``, with Student's interval and p of n - 2 degrees of
+        freedom; all NaN for fewer than four pairs, or where the covariate does not
+        differ between pairs.
     """
     values = np.column_stack([covariate, differences]).astype(float)
     values = values[np.isfinite(values).all(1)]
     pairs = len(values)
     if pairs < 4 or np.ptp(values[:, 0]) == 0:
-        return PairedDifference(np.nan, np.nan, np.nan, np.nan, pairs, np.nan)
-    line = scipy.stats.linregress(values[:, 0], values[:, 1])
-    mean = float(line.intercept)
-    error = float(line.intercept_stderr)
-    student = scipy.stats.t(pairs - 2)
-    half_width = error * student.ppf((1 + LEVEL) / 2)
-    p = float(2 * student.sf(abs(mean) / error))
-    detectable = half_width + error * student.ppf(POWER)
-    low = mean - half_width
-    return PairedDifference(mean, low, mean + half_width, p, pairs, detectable)
+        return dict.fromkeys(_NUMBERS, np.nan) | {"pairs": pairs}
+    line = scipy.stats.linregress(*values.T)
+    mean = line.intercept
+    error = line.intercept_stderr
+    p = 2 * scipy.stats.t.sf(abs(mean) / error, pairs - 2)
+    return _with_interval(mean, error, pairs - 2, p) | {"pairs": pairs}
 
 
 def gap_at_training_accuracy(
@@ -127,13 +120,11 @@ def gap_at_training_accuracy(
         >>> float(round(gap_at_training_accuracy(snapshots)["a"], 3))
         0.6
     """
+    runs = snapshots.sort_values("train_accuracy").groupby("run_id")
     gaps = {}
-    for run_id, rows in snapshots.groupby("run_id"):
-        rows = rows.sort_values("train_accuracy")
-        trained = rows["train_accuracy"].to_numpy()
-        tested = rows["test_accuracy"].to_numpy()
-        test_accuracy = np.interp(accuracy, trained, tested, np.nan, np.nan)
-        gaps[run_id] = accuracy - float(test_accuracy)
+    for run_id, rows in runs[["train_accuracy", "test_accuracy"]]:
+        test_accuracy = np.interp(accuracy, *rows.to_numpy(float).T, np.nan, np.nan)
+        gaps[run_id] = accuracy - test_accuracy
     return pd.Series(gaps, dtype=float)
 
 
@@ -162,31 +153,21 @@ def paired_table(
     Raises:
         ValueError: where two networks of an arm share all columns of ``paired_by``.
     """
+    held_fixed = held_fixed or {}
+    columns = {*outcomes}.union(*held_fixed.values())
     rows = []
-    starts = {"all": [True, False], "scratch": [False], "pretrained": [True]}
-    for arm, control in contrasts:
-        for start, levels in starts.items():
-            chosen = models[models["pretrained"].isin(levels)]
-            first = _by_pair(chosen, arm, paired_by)
-            second = _by_pair(chosen, control, paired_by)
-            shared = first.index.intersection(second.index)
-            names = {"arm": arm, "control": control, "start": start}
-            for outcome in outcomes:
-                difference = paired_difference(
-                    first.loc[shared, outcome], second.loc[shared, outcome]
-                )
-                rows.append(names | {"outcome": outcome} | asdict(difference))
-            for outcome, columns in (held_fixed or {}).items():
-                pair_differences = [
-                    first.loc[shared, column].to_numpy(float)
-                    - second.loc[shared, column].to_numpy(float)
-                    for column in columns
-                ]
-                difference = difference_held_fixed(*pair_differences)
-                rows.append(names | {"outcome": outcome} | asdict(difference))
-    columns = "arm control start outcome pairs mean low high p detectable"
-    table = pd.DataFrame(rows, columns=columns.split())
-    return table.rename(columns={"mean": "difference"})
+    for (arm, control), (start, levels) in product(contrasts, _STARTS.items()):
+        chosen = models[models["pretrained"].isin(levels)]
+        first = _by_pair(chosen, arm, paired_by)[[*columns]].astype(float)
+        second = _by_pair(chosen, control, paired_by)[[*columns]].astype(float)
+        shared = first.index.intersection(second.index)
+        changes = first.loc[shared] - second.loc[shared]
+        answers = {name: paired_difference(changes[name]) for name in outcomes}
+        for name, (outcome, covariate) in held_fixed.items():
+            answers[name] = difference_held_fixed(changes[outcome], changes[covariate])
+        names = {"arm": arm, "control": control, "start": start}
+        rows += [names | {"outcome": name} | answers[name] for name in answers]
+    return pd.DataFrame(rows, columns=["arm", "control", "start", "outcome", *_NUMBERS])
 
 
 def _by_pair(
@@ -221,20 +202,15 @@ def correlations_by_arm(
         plain training. NaN for fewer than 4 networks, or equal values.
     """
     groups = {"": models, "plain_": models[models["looking"] == plain]}
-    rows = []
-    for measure in measures:
-        row = {"measure": measure}
-        for prefix, group in groups.items():
-            enough = len(group) >= _FEWEST
-            start = design(group, ["pretrained"])
-            values = group[[measure]].to_numpy(float)
-            r = of_table(pearson, values, group[target])[0]
-            given_start = of_table(pearson, values, group[target], start)[0]
-            row[f"{prefix}networks"] = len(group)
-            row[f"{prefix}r"] = float(r) if enough else np.nan
-            row[f"{prefix}r_given_start"] = float(given_start) if enough else np.nan
-        rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame({"measure": list(measures)})
+    for prefix, group in groups.items():
+        table[f"{prefix}networks"] = len(group)
+        enough = group if len(group) >= _FEWEST else group.iloc[:0]
+        x, y = enough[list(measures)], enough[target]
+        start = design(enough, ["pretrained"])
+        table[f"{prefix}r"] = of_table(pearson, x, y)
+        table[f"{prefix}r_given_start"] = of_table(pearson, x, y, start)
+    return table
 
 
 def paired_claims(
@@ -255,64 +231,36 @@ def paired_claims(
         primary claims, and over the others), looking_changed ("yes", "no", or "not
         known" with fewer than three pairs), verdict.
     """
-    rows = []
-    on_pairs = [claim for claim in claims if claim["question"] == PAIRED]
-    for claim in sorted(on_pairs, key=lambda claim: not claim.get("primary", False)):
-        contrast = claim["arm"], claim["control"]
-        outcome = _row_of(differences, *contrast, claim["measure"])
-        check = _row_of(differences, *contrast, CHECK)
-        row = {name: claim[name] for name in ("claim", "arm", "control", "measure")}
-        row["primary"] = bool(claim.get("primary", False))
-        row["side"] = claim["side"]
-        row |= outcome[[*_NUMBERS]].to_dict()
-        row["looking_changed"] = _was_changed(check)
-        rows.append(row)
-    columns = ["claim", "primary", "arm", "control", "measure", "side", *_NUMBERS]
-    table = pd.DataFrame(rows, columns=[*columns, "looking_changed"])
-    table["pairs"] = table["pairs"].astype(int)
+    columns = ["claim", "primary", "arm", "control", "measure", "side"]
+    stated = [claim for claim in claims if claim["question"] == PAIRED]
+    stated = pd.DataFrame(stated, columns=columns).fillna({"primary": False})
+    stated["primary"] = stated["primary"].astype(bool)
+    stated = stated.sort_values("primary", ascending=False, kind="stable")
+    of_all = differences[differences["start"] == "all"]
+    keys = ["arm", "control", "measure"]
+    answers = of_all.rename(columns={"outcome": "measure"})[[*keys, *_NUMBERS]]
+    table = stated.merge(answers, how="left", on=keys)
+    table["pairs"] = table["pairs"].fillna(0).astype(int)
+    check = table[keys].assign(measure=CHECK).merge(answers, how="left", on=keys)
+    is_known = check["pairs"] >= FEWEST_PAIRS
+    changed = np.where(excludes_zero(check), "yes", "no")
+    table["looking_changed"] = np.where(is_known, changed, "not known")
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
-    verdicts = [paired_verdict(row) for row in table.to_dict("records")]
-    return table.assign(verdict=verdicts)
+    return table.assign(verdict=[_verdict_on_pairs(row) for row in table.itertuples()])
 
 
-def paired_verdict(row: Mapping[str, Any]) -> str:
-    """Verdict on one row of ``paired_claims``.
-
-    Args:
-        row: with difference, low, high, p_adjusted, side and looking_changed.
-    """
-    if row["looking_changed"] == "no":
+def _verdict_on_pairs(row: Any) -> str:
+    """Verdict on a row of ``paired_claims``."""
+    if row.looking_changed == "no":
         return NOT_CHANGED
-    side = SIDES[row["side"]]
-    return verdict(row["low"], row["high"], row["p_adjusted"], side, negligible=0)
+    side = SIDES[row.side]
+    return verdict(row.low, row.high, row.p_adjusted, side, negligible=0)
 
 
-def _was_changed(check: pd.Series) -> str:
-    """Text on whether an arm looks elsewhere than its control: yes, no, not known."""
-    if check["pairs"] < FEWEST_PAIRS:
-        return "not known"
-    return "yes" if excludes_zero(check) else "no"
-
-
-def excludes_zero(row: Mapping[str, Any] | pd.Series) -> bool:
-    """Whether an interval lies on one side of 0; False without an interval.
+def excludes_zero(rows: Any) -> Any:
+    """Whether intervals lie on one side of 0; False without an interval.
 
     Args:
-        row: with low and high.
+        rows: one row or a table, with low and high.
     """
-    return bool(row["low"] > 0 or row["high"] < 0)
-
-
-def _row_of(
-    differences: pd.DataFrame, arm: str, control: str, outcome: str
-) -> pd.Series:
-    """The row of a contrast over all starts; NaN and no pairs where there is none."""
-    chosen = differences[
-        differences["arm"].eq(arm)
-        & differences["control"].eq(control)
-        & differences["outcome"].eq(outcome)
-        & differences["start"].eq("all")
-    ]
-    if len(chosen):
-        return chosen.iloc[0]
-    return pd.Series(dict.fromkeys(_NUMBERS, np.nan) | {"pairs": 0})
+    return (rows["low"] > 0) | (rows["high"] < 0)

@@ -5,9 +5,10 @@ The square root of its reliability bounds the correlation of a measure with anyt
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 from numpy.typing import ArrayLike
 
-from helpers.statistics.correlate import of_table, pearson
+from helpers.statistics.correlate import in_draws, pearson
 
 SPLITS = 20
 
@@ -38,8 +39,8 @@ def reliability(values: ArrayLike, seed: int = 0) -> float:
         means.append(filled @ half / np.where(counts > 0, counts, np.nan))
     in_all_halves = np.isfinite(means).all((0, 2))
     first_means, second_means = (half[in_all_halves] for half in means)
-    pairs = zip(first_means.T, second_means.T, strict=True)
-    r = np.array([of_table(pearson, one[:, None], other)[0] for one, other in pairs])
+    ones = np.ones((1, len(first_means)))
+    r = in_draws(pearson, first_means.T[..., None], second_means.T, ones)[:, 0]
     if not np.isfinite(r).any():
         return np.nan
     of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
@@ -61,17 +62,15 @@ def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
     """
     columns = {"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}
     table = pd.DataFrame(columns).dropna()
-    by_group = table.groupby("group")["value"]
+    samples = [group for _, group in table.groupby("group")["value"]]
+    sizes = np.array([len(group) for group in samples])
     total = len(table)
-    count = by_group.ngroups
-    if count < 2 or total == count:
+    further = len(sizes) - 1
+    if further < 1 or total == len(sizes):
         return np.nan
     if np.ptp(table["value"]) <= 1e-12 * table["value"].abs().max():
         return np.nan
-    sizes = by_group.size()
-    squares_between = sizes * (by_group.mean() - table["value"].mean()) ** 2
-    squares_within = (table["value"] - by_group.transform("mean")) ** 2
-    between = squares_between.sum() / (count - 1)
-    within = squares_within.sum() / (total - count)
-    size = (total - (sizes**2).sum() / total) / (count - 1)
-    return float((between - within) / (between + (size - 1) * within))
+    size = (total - (sizes**2).sum() / total) / further
+    # Variance between groups over that within.
+    ratio = scipy.stats.f_oneway(*samples).statistic
+    return float(1 - size / (ratio + size - 1))

@@ -1,11 +1,11 @@
 """Verdicts on claims, and conditions under which a study is informative.
 
 A verdict follows from an interval and an adjusted p-value. The conditions that a study
-does not meet are listed beside it.
+does not meet are listed beside it. Findings take the numbers of notebook 04 by name.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
-from helpers.statistics.correlate import CONFIGURATION, LEVEL, finite_mean, holm
+from helpers.statistics.correlate import CONFIGURATION, LEVEL, holm
 from helpers.statistics.gap_tables import ended_by_a_rule
 
 ANY_MEASURE = "all"
@@ -51,13 +51,6 @@ NOT_REPRODUCED = "not reproduced"
 CANNOT_TELL = "cannot tell"
 NEGLIGIBLE = 0.2  # |r|, and points of saved error
 SIGNIFICANT = 1 - LEVEL
-# Values of the items that a claim may leave out.
-_DEFAULTS = {
-    "primary": False,
-    "source": "",
-    "published": np.nan,
-    "errs_at_most": np.nan,
-}
 _STATED = (
     "claim",
     "primary",
@@ -68,18 +61,24 @@ _STATED = (
     "published",
     "errs_at_most",
 )
-# Columns of the numbers behind a verdict.
-_NUMBERS = (
-    "ours",
-    "ours_low",
-    "ours_high",
-    "p",
-    "level",
-    "smallest",
-    "error_low",
-    "error_high",
-    "n",
-)
+# Numbers behind a verdict: the column that holds each, {} the question; and the value
+# where no table answers it.
+_NUMBERS = {
+    "ours": ("{}", np.nan),
+    "ours_low": ("{}_low", np.nan),
+    "ours_high": ("{}_high", np.nan),
+    "p": ("{}_p", np.nan),
+    "level": ("level", LEVEL),
+    "smallest": ("{}_smallest", np.nan),
+    "error_low": ("error_with_low", np.nan),
+    "error_high": ("error_with_high", np.nan),
+    "n": ("n", 0),
+}
+# Name, value, low, high, unit: the arguments of ``Report.result``.
+Named = tuple[str, float | str, float, float, str]
+_NONE = (np.nan, np.nan, "")
+# What an error of a predictor may be: held against the best baseline.
+_BETTER = {LARGER: "better", SMALLER: "worse"}
 
 
 def share_above_chance(corrected: ArrayLike) -> float:
@@ -92,34 +91,9 @@ def share_above_chance(corrected: ArrayLike) -> float:
         Share of models with two values or more whose mean is at least
         ``STANDARD_ERRORS`` standard errors above 0; NaN where there is no such model.
     """
-    values = np.asarray(corrected, dtype=float).T  # (images, n)
-    count = np.isfinite(values).sum(0)
-    values = values[:, count > 1]
-    count = count[count > 1]
-    if not len(count):
-        return np.nan
-    mean = finite_mean(values)
-    # Of n values: the mean of squares over n - 1 is the sample variance over n.
-    standard_error = np.sqrt(finite_mean((values - mean) ** 2) / (count - 1))
-    return float((mean > STANDARD_ERRORS * standard_error).mean())
-
-
-@dataclass(frozen=True)
-class OverlapFacts:
-    """Facts about the overlap of maps and boxes that conditions need.
-
-    Attributes:
-        floor: mean IoU of a mask of the whole image, which is the share of the image in
-            its boxes; NaN without boxes.
-        mask_areas: by measure, (n,) areas of masks, fractions of the image.
-        corrected: by measure, (n, images) values minus those by chance.
-        above_central_map: by measure, share of models above one fixed central map.
-    """
-
-    floor: float
-    mask_areas: Mapping[str, ArrayLike] = field(default_factory=dict)
-    corrected: Mapping[str, ArrayLike] = field(default_factory=dict)
-    above_central_map: Mapping[str, float] = field(default_factory=dict)
+    values = pd.DataFrame(np.asarray(corrected, dtype=float).T)
+    values = values.loc[:, values.count() > 1]
+    return float((values.mean() > STANDARD_ERRORS * values.sem()).mean())
 
 
 def condition_table(
@@ -127,8 +101,7 @@ def condition_table(
     trained: pd.DataFrame,
     *,
     classes: int,
-    overlaps: OverlapFacts,
-    reliabilities: Mapping[str, float] | None = None,
+    of_measures: Mapping[str, Mapping[str, float]],
 ) -> pd.DataFrame:
     """Table of the conditions of ``GATES``, and whether the study meets them.
 
@@ -137,8 +110,8 @@ def condition_table(
         trained: all runs, one row each, for the conditions that networks learnt and
             finished; the accuracy of one that diverged counts as chance.
         classes: number of classes.
-        overlaps: of maps and boxes.
-        reliabilities: by measure.
+        of_measures: the value of each measure by condition, for those that concern
+            measures.
 
     Returns:
         gate (the condition), concerns (a measure, or "all"), value, limit, and passes,
@@ -147,28 +120,19 @@ def condition_table(
     chance = 1 / classes
     accuracy = trained["test_accuracy"].fillna(chance).median()
     most, least = models["gap"].quantile([0.9, 0.1])
-    medians = {
-        name: pd.Series(np.ravel(values)).median()
-        for name, values in overlaps.mask_areas.items()
+    of_study = {
+        "gaps differ": 100 * (most - least),
+        "networks learnt": (accuracy - chance) / (1 - chance),
+        "networks finished": ended_by_a_rule(trained).mean(),
+        "enough configurations": models[CONFIGURATION].nunique(),
     }
-    above_chance = {
-        name: share_above_chance(values) for name, values in overlaps.corrected.items()
-    }
-    values = {
-        "the mask can miss": medians,
-        "boxes leave room": dict.fromkeys(overlaps.mask_areas, overlaps.floor),
-        "beats a fixed central map": overlaps.above_central_map,
-        "the map depends on the image": above_chance,
-        "models differ": reliabilities or {},
-        "gaps differ": {ANY_MEASURE: 100 * (most - least)},
-        "networks learnt": {ANY_MEASURE: (accuracy - chance) / (1 - chance)},
-        "networks finished": {ANY_MEASURE: ended_by_a_rule(trained).mean()},
-        "enough configurations": {ANY_MEASURE: models[CONFIGURATION].nunique()},
-    }
-    rows = []
-    for gate, by_measure in values.items():
-        for name, value in by_measure.items():
-            rows.append((gate, name, float(value), *GATES[gate]))
+    values = dict(of_measures)
+    values |= {gate: {ANY_MEASURE: value} for gate, value in of_study.items()}
+    rows = [
+        (gate, name, float(value), *GATES[gate])
+        for gate, by_measure in values.items()
+        for name, value in by_measure.items()
+    ]
     columns = ["gate", "concerns", "value", "least", "most", "limit"]
     table = pd.DataFrame(rows, columns=columns)
     table["passes"] = table["value"].round(9).between(table["least"], table["most"])
@@ -258,47 +222,37 @@ def verdict_table(
     interval of the error lies above that value.
 
     Args:
-        claims: as a study file states them; those on paired differences are left out.
+        claims: of ``check_claims``; those on paired differences are left out.
         primary: the primary table, whose numbers are taken before those of the
             ranking.
         ranking: see ``ranking_table``.
         gates: see ``condition_table``.
     """
     of_models = [claim for claim in claims if claim["question"] != PAIRED]
-    of_models.sort(key=lambda claim: not claim.get("primary", False))
     rows = []
-    for claim in of_models:
-        stated = _DEFAULTS | claim
-        answer = _answer(claim, [primary, ranking])
-        not_met = ", ".join(closed(gates, claim["measure"]))
-        row = {name: stated[name] for name in _STATED} | answer
-        rows.append(row | {"closed": not_met})
+    for claim in sorted(of_models, key=lambda claim: not claim["primary"]):
+        row = {name: claim[name] for name in _STATED}
+        row |= _answer(claim, [primary, ranking])
+        rows.append(row | {"closed": ", ".join(closed(gates, claim["measure"]))})
     table = pd.DataFrame(rows, columns=[*_STATED, *_NUMBERS, "closed"])
+    table["n"] = table["n"].astype(int)
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
     return table.assign(verdict=[_verdict_on_claim(row) for row in table.itertuples()])
 
 
 def _answer(
     claim: Mapping[str, Any], tables: Sequence[pd.DataFrame]
-) -> dict[str, float | int]:
+) -> dict[str, float]:
     """``_NUMBERS`` on a claim, from the first table with its question and measure."""
     question = claim["question"]
-    row = pd.Series({"n": 0})
-    for table in tables:
+    row = pd.Series(dtype=object)
+    for table in reversed(tables):
         is_measure = table["measure"].eq(claim["measure"])
         if question in table and is_measure.any():
             row = table[is_measure].iloc[0]
-            break
     return {
-        "ours": row.get(question, np.nan),
-        "ours_low": row.get(f"{question}_low", np.nan),
-        "ours_high": row.get(f"{question}_high", np.nan),
-        "p": row.get(f"{question}_p", np.nan),
-        "level": row.get("level", LEVEL),
-        "smallest": row.get(f"{question}_smallest", np.nan),
-        "error_low": row.get("error_with_low", np.nan),
-        "error_high": row.get("error_with_high", np.nan),
-        "n": int(row["n"]),
+        name: row.get(column.format(question), absent)
+        for name, (column, absent) in _NUMBERS.items()
     }
 
 
@@ -319,3 +273,88 @@ def _verdict_on_claim(row: Any) -> str:
         if word_of_claim == SUPPORTED and not errs_as_claimed:
             return CANNOT_TELL
     return word_of_claim
+
+
+def key_of(predictor: str) -> str:
+    """A predictor in letters, digits and underscores.
+
+    Args:
+        predictor: a column of the models.
+
+    Example:
+        >>> key_of("curve_mean (rotation)")
+        'curve_mean_rotation'
+    """
+    return re.sub(r"\W+", "_", predictor).strip("_")
+
+
+def numbers_of_primary(
+    primary: pd.DataFrame, claims: pd.DataFrame | None = None
+) -> Iterator[Named]:
+    """The numbers of the primary table, by name.
+
+    Args:
+        primary: see ``gap_tables.primary_table``.
+        claims: the judged claims, see ``word``.
+
+    Yields:
+        For each predictor X and question Q (``gap``, ``gap_given_start``, ...): r_X_Q,
+        p_X_Q, smallest_X_Q and verdict_X_Q; error_X, and saved_X with its p, smallest
+        and verdict. Undefined numbers have no name.
+    """
+    adjusted = [re.fullmatch(r"r_(.+)_p_adjusted", name) for name in primary]
+    questions = [match[1] for match in adjusted if match]
+    for _, row in primary.iterrows():
+        key = key_of(row["measure"])
+        for question in questions:
+            judged = word(row, f"r_{question}", claims)
+            name = f"{key}_{question}"
+            yield from _judged(f"r_{name}", name, row, f"r_{question}", judged)
+        ends = row["error_with_low"], row["error_with_high"]
+        yield (f"error_{key}", row["error_with_twins"], np.nan, np.nan, "points")
+        yield (f"error_{key}_kinds", row["error_with"], *ends, "points")
+        saved = "saved_from_best_points"
+        judged = word(row, saved)
+        judged = _BETTER.get(judged, judged)
+        name = f"saved_{key}"
+        yield from _judged(name, name, row, saved, judged, "points")
+    for _, row in primary.dropna(subset="best_baseline").head(1).iterrows():
+        yield ("best_baseline", row["best_baseline"], *_NONE)
+        error = row["error_best_twins"]
+        yield ("error_best_baseline", error, np.nan, np.nan, "points")
+
+
+def _judged(
+    first: str, name: str, row: pd.Series, column: str, judged: str, unit: str = ""
+) -> Iterator[Named]:
+    """A number with its interval, its p, the smallest to be told, and a verdict."""
+    if np.isnan(row[column]):
+        return
+    yield _with_ends(first, row, column, unit)
+    yield (f"p_{name}", row[f"{column}_p_adjusted"], *_NONE)
+    yield (f"smallest_{name}", row[f"{column}_smallest"], np.nan, np.nan, unit)
+    yield (f"verdict_{name}", judged, *_NONE)
+
+
+def numbers_of_errors(starts: pd.DataFrame, across: pd.DataFrame) -> Iterator[Named]:
+    """r among networks of one start, and errors across studies, by name.
+
+    Args:
+        starts: see ``gap_tables.starts_table``.
+        across: see ``gap_tables.across_studies``.
+
+    Yields:
+        r_X_gap_pretrained, r_X_gap_scratch and error_across_X_from_STUDY.
+    """
+    for _, row in starts.dropna(subset="r").iterrows():
+        yield _with_ends(f"r_{key_of(row['measure'])}_gap_{row['start']}", row, "r")
+    for _, row in across.dropna(subset="error_points").iterrows():
+        study = key_of(row["trained_on"])
+        name = f"error_across_{key_of(row['measure'])}_from_{study}"
+        yield _with_ends(name, row, "error_points", "points")
+
+
+def _with_ends(name: str, row: pd.Series, column: str, unit: str = "") -> Named:
+    """A number with its interval, of a row."""
+    prefix = "" if column == "r" else f"{column}_"
+    return name, row[column], row[f"{prefix}low"], row[f"{prefix}high"], unit

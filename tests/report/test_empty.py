@@ -40,9 +40,7 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
         )
         kinds = gap_tables.kinds_table(rows)
         field = gap_tables.ranking_table(every, measures, AXES, permutations=9)
-        gates = verdicts.condition_table(
-            rows, models, classes=4, overlaps=verdicts.OverlapFacts(0.2)
-        )
+        gates = verdicts.condition_table(rows, models, classes=4, of_measures={})
         for claims in ([], made.CLAIMS):
             verdicts.verdict_table(claims, stated, field, gates)
         gap_tables.known_in_advance(every, AXES)

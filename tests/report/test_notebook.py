@@ -183,7 +183,6 @@ def test_by_hand_a_notebook_writes_to_scratch_and_in_a_sweep_where_that_publishe
     assert opened.folder == scratch and opened.work == tmp_path / "work/demo"
     assert opened.parameters.image_size == 48
     assert not (scratch / "results.json").exists()
-    assert (opened.work / "claims.json").is_file()  # which are known from here on
     extending = begun(monkeypatch, tmp_path, study="threshold_sweep")
     assert extending.work.name == "kinds20"
     assert extending.reports.name == "threshold_sweep"

@@ -1,17 +1,11 @@
-"""Claims: checked before a run is spent, kept with the runs that were there when they were first seen."""
+"""Claims are checked before a run is spent."""
 
 import datetime
-import json
+import math
 
 import pytest
 
-from helpers.statistics.claims import (
-    OF_KINDS,
-    check_claims,
-    check_primary,
-    claims_of_study,
-    keep_claims,
-)
+from helpers.statistics.claims import OF_KINDS, PAIRED, check_claims
 
 CLAIM = {
     "claim": "IoU falls as the gap grows",
@@ -20,45 +14,27 @@ CLAIM = {
     "side": "below",
     "primary": True,
 }
-
-
-def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path):
-    assert claims_of_study(tmp_path) == ([], "", 0)
-    assert keep_claims(tmp_path, []) == ([], "", 0)
-    assert not (tmp_path / "claims.json").exists()
-    first = keep_claims(tmp_path, [CLAIM])
-    assert (first.claims, first.runs) == ([CLAIM], 0)
-    (tmp_path / "runs/one").mkdir(parents=True)
-    assert keep_claims(tmp_path, [CLAIM]) == first == claims_of_study(tmp_path)
-    changed = keep_claims(tmp_path, [CLAIM | {"side": "above"}])
-    assert (changed.claims[0]["side"], changed.runs) == ("above", 1)
-    written = json.loads((tmp_path / "claims.json").read_text())
-    assert [version["runs"] for version in written] == [0, 1]
-    of_earlier = [version | {"digest": "0123456789ab"} for version in written]
-    (tmp_path / "claims.json").write_text(json.dumps(of_earlier))
-    assert claims_of_study(tmp_path) == changed
-    assert keep_claims(tmp_path, []).claims == []  # taken back, and seen to be
+ARMS = {"arm": "map_in_box 1", "control": "map_in_shuffled_box 1"}
 
 
 @pytest.mark.parametrize(
     ("claims", "words"),
     [
-        ("iou", "write a list of mappings"),
-        (
-            [{"claim": "x"}],
-            "has claim; every claim needs claim, measure, question, side",
-        ),
-        ([CLAIM | {"sides": 1}], "sides; every claim needs .*, and may have primary"),
-        ([CLAIM | {"question": "tau"}], "choose one of r_gap"),
-        ([CLAIM | {"primary": "yes"}], "choose one of True, False"),
-        ([CLAIM | {"published": "-0.8"}], "must be a number"),
-        ([CLAIM | {"published": float("nan")}], "must be a number"),
-        ([CLAIM | {"measure": 5}], "measure 5, which must be text"),
-        (
-            [CLAIM | {"source": datetime.date(2024, 1, 1)}],
-            "which must be text; put it in quotes",
-        ),
+        ("iou", "a list of claims"),
+        ([{"claim": "x"}], "claim 1: measure: .*, not .*question and side are needed"),
+        ([CLAIM, CLAIM | {"sides": 1}], "claim 2: sides: .*, not 1; "),
+        ([CLAIM | {"question": "tau"}], "question: .*'r_gap', 'tau_gap'.*, not 'tau'"),
+        ([CLAIM | {"side": "left"}], "side: .*'below' or 'above', not 'left'"),
+        ([CLAIM | {"primary": "yes"}], "primary: .* boolean, not 'yes'"),
+        ([CLAIM | {"published": "-0.8"}], "published: .* number, not '-0.8'"),
+        ([CLAIM | {"published": math.nan}], "published: .* finite number"),
+        ([CLAIM | {"measure": 5}], "measure: .* string, not 5"),
+        ([CLAIM | {"source": datetime.date(2024, 1, 1)}], "source: .* string"),
         ([CLAIM] * 4, "4 claims are primary; at most 3"),
+        ([CLAIM | ARMS], "needs arm and control"),
+        ([CLAIM | {"arm": "plain"}], "needs arm and control"),
+        ([CLAIM | {"question": PAIRED}], "needs arm and control"),
+        ([CLAIM | ARMS | {"question": PAIRED}], "gap, .* as its measure"),
     ],
 )
 def test_claims_that_cannot_be_judged_are_refused(claims, words):
@@ -66,40 +42,10 @@ def test_claims_that_cannot_be_judged_are_refused(claims, words):
         check_claims(claims)
 
 
-def test_claims_within_kinds_are_of_measures_of_the_primary_analysis():
-    secondary = CLAIM | {"primary": False}
-    of_kinds = [secondary | {"question": question} for question in OF_KINDS]
-    assert check_claims([CLAIM, *of_kinds], ["iou"]) == [CLAIM, *of_kinds]
-    assert check_claims([CLAIM] * 2, primary=["iou_b"]) == [CLAIM] * 2
-    for claim in of_kinds:
-        with pytest.raises(
-            ValueError,
-            match=f"asks {claim['question']} of iou, which is not in primary_measures",
-        ):
-            check_claims([CLAIM, claim], primary=["iou_b"])
-
-
-def test_a_primary_analysis_has_eight_measures_at_most():
-    check_primary(list("abcdefgh"))
-    for measures, words in (
-        (list("abcdefghi"), "9 measures, 9 of them different; name at most 8"),
-        (["a", "a"], "2 measures, 1 of them"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            check_primary(measures)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    ["{", "[1]", '[{"claims": []}]', '[{"claims": 1, "first_seen": "", "runs": 2}]'],
-)
-def test_damaged_claims_are_named_with_what_to_do(tmp_path, damage):
-    keep_claims(tmp_path, [CLAIM])
-    (tmp_path / "claims.json").write_text(damage)
-    for read in (claims_of_study, lambda work: keep_claims(work, [CLAIM])):
-        with pytest.raises(
-            ValueError, match=r"claims\.json is damaged .* put back a copy"
-        ):
-            read(tmp_path)
-    (tmp_path / "claims.json").unlink()  # as the message says
-    assert keep_claims(tmp_path, [CLAIM]).claims == [CLAIM]
+def test_a_claim_has_all_its_items():
+    claims = [CLAIM | {"primary": False, "question": name} for name in OF_KINDS]
+    claims.append(CLAIM | ARMS | {"question": PAIRED, "measure": "gap"})
+    for claim, stated in zip(check_claims(claims), claims, strict=True):
+        assert claim | stated == claim and claim["source"] == ""
+        assert math.isnan(claim["published"]) and math.isnan(claim["errs_at_most"])
+    assert check_claims([CLAIM | {"published": -1}])[0]["published"] == -1

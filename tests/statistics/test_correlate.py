@@ -1,5 +1,6 @@
 """Correlations, draws, permutations and ridge against scipy, scikit-learn and loops."""
 
+import dataclasses
 import itertools
 import math
 
@@ -216,7 +217,8 @@ def test_columns_are_drawn_with_their_images_and_the_gap_by_test_accuracy():
     part = draws.subset([2, 6])
     assert (part.resampled("gap") == draws.resampled("gap")[:, [2, 6]]).all()
     assert (
-        draws.variant(unit="gap").resampled("iou")[:, 1] == draws.resampled("iou")[:, 1]
+        dataclasses.replace(draws, unit="gap").resampled("iou")[:, 1]
+        == draws.resampled("iou")[:, 1]
     ).all()
 
 
@@ -261,7 +263,7 @@ def test_a_table_of_correlations_is_scipys_with_percentiles_of_drawn_units():
     assert table.loc["x", "smallest"] == pytest.approx(smallest)
     numbers = ["r", "low", "high", "smallest"]  # seven configurations are too few
     assert table.loc[["few", "never", "constant"], numbers].isna().all(axis=None)
-    wider = c.correlate(draws.variant(level=0.99), ["x"]).iloc[0]
+    wider = c.correlate(dataclasses.replace(draws, level=0.99), ["x"]).iloc[0]
     assert wider["low"] < ends[0] < ends[1] < wider["high"]
 
 
@@ -269,7 +271,11 @@ def test_a_measure_whose_images_are_not_known_has_a_value_and_no_interval():
     models = pd.DataFrame(RANDOM.random((20, 2)), columns=["gap", "reliance"])
     models["cell"] = np.arange(20)
     draws = c.Bootstrap(models, draws=50, no_interval=["reliance"])
-    for bootstrap in (draws, draws.subset(models.index), draws.variant(unit="cell")):
+    for bootstrap in (
+        draws,
+        draws.subset(models.index),
+        dataclasses.replace(draws, unit="cell"),
+    ):
         row = c.correlate(bootstrap, ["reliance"]).iloc[0]
         assert np.isfinite(row["r"]) and row[["low", "high", "smallest"]].isna().all()
 
@@ -278,7 +284,7 @@ def test_a_mean_is_drawn_over_units_and_leaves_out_what_is_missing():
     values = np.random.default_rng(3).normal(size=(60, 3))
     values[:46, 1], values[:, 2] = np.nan, np.nan
     draws = c.Bootstrap(pd.DataFrame({"cell": PAIRED}), draws=2000, level=0.9)
-    mean, low, high, smallest = draws.mean(values)
+    mean, low, high, smallest = draws.mean(values).to_numpy().T
     expected = [values[:, 0].mean(), values[46:, 1].mean(), np.nan]
     assert mean == pytest.approx(expected, nan_ok=True)
     error = values[:, 0].reshape(30, 2).mean(1).std() / np.sqrt(30)
@@ -315,7 +321,6 @@ def test_units_change_places_as_a_whole_and_only_with_those_of_their_size():
     counts = [orders.count(order) for order in set(orders)]
     assert scipy.stats.chisquare(counts).pvalue > 0.001
     assert (rows != c.permuted_rows(names, 400, 2, exact_up_to=0)).any()
-    assert c.permuted_rows(names, 0).shape == (0, 10)
     assert c.permuted_rows([], 3).shape == (0, 0)
 
 

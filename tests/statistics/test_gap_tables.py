@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, table_of
 from helpers.scores.measuring import with_measures
 from helpers.statistics import correlate as c
 from helpers.statistics import gap_tables as g
@@ -430,11 +430,11 @@ DROPS = {
 
 
 def published(name):
-    tables = PROJECT_ROOT / "reports" / name / "tables"
-    if not (tables / "scores.parquet").is_file():
+    report = PROJECT_ROOT / "reports" / name
+    if not table_of(report, "scores.parquet").is_file():
         pytest.skip(f"the tables of {name} are not here")
-    catalogue = pd.read_csv(tables / "catalogue.csv")
-    scores = pd.read_parquet(tables / "scores.parquet")
+    catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
+    scores = pd.read_parquet(table_of(report, "scores.parquet"))
     scores["variant"] = scores["variant"].astype(object).fillna("")
     scores = scores[~scores["measure"].isin(DROPS)]
     models = with_measures(catalogue[g.primary_rows(catalogue)], scores)

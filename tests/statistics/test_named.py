@@ -5,8 +5,12 @@ import pytest
 
 from helpers.statistics import correlate as c
 from helpers.statistics import gap_tables as g
-from helpers.statistics.named import key_of, numbers_of_errors, numbers_of_primary
-from helpers.statistics.verdicts import word
+from helpers.statistics.verdicts import (
+    key_of,
+    numbers_of_errors,
+    numbers_of_primary,
+    word,
+)
 from tests.statistics.test_gap_tables import primary, r, study
 
 

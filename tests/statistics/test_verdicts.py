@@ -2,14 +2,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.statistics.claims import check_claims
 from helpers.statistics.verdicts import (
     GATES,
-    OverlapFacts,
     closed,
     condition_table,
     share_above_chance,
     verdict,
-    verdict_table,
+)
+from helpers.statistics.verdicts import (
+    verdict_table as judged,
 )
 
 CLAIM = {
@@ -22,13 +24,19 @@ MODELS = pd.DataFrame(
     {"gap": np.linspace(0, 0.5, 80), "test_accuracy": 0.5, "cell": np.arange(80) // 2}
 )
 MODELS["stop_reason"] = np.where(np.arange(80) < 64, "rules 1+2", "epoch cap 60")
+AREAS, ROOM, CENTRE, ABOVE, DIFFER = list(GATES)[:5]
 OPEN = {
     "classes": 20,
-    "floor": 0.40,
-    "mask_areas": {"iou": [0.1, 0.3, np.nan, 0.7]},
-    "reliabilities": {"iou": 0.8},
+    AREAS: 0.3,
+    ROOM: 0.40,
+    CENTRE: 0.5,
+    ABOVE: 1,
+    DIFFER: 0.8,
 }
-OPEN |= {"corrected": {"iou": [[0.4, 0.5]]}, "above_central_map": {"iou": 0.5}}
+
+
+def verdict_table(claims, *tables):
+    return judged(check_claims(claims), *tables)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +83,10 @@ def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
     }
 
 
-def gates_of(models, trained, *, classes, reliabilities, **overlaps):
-    """The table of conditions of facts, those on overlap among them."""
-    return condition_table(
-        models,
-        trained,
-        classes=classes,
-        overlaps=OverlapFacts(**overlaps),
-        reliabilities=reliabilities,
-    )
+def gates_of(models, trained, *, classes, **of_measures):
+    """The table of conditions, of a measure's values among them."""
+    values = {gate: {"iou": value} for gate, value in of_measures.items()}
+    return condition_table(models, trained, classes=classes, of_measures=values)
 
 
 def tables(**changed):
@@ -197,17 +200,11 @@ def test_gates_pass_at_their_limits_and_each_closes_alone():
 @pytest.mark.parametrize(
     ("gate", "change"),
     [
-        *(
-            ("the mask can miss", {"mask_areas": {"iou": [area]}})
-            for area in (0.61, 0.04, np.nan)
-        ),
-        *(("boxes leave room", {"floor": floor}) for floor in (0.41, np.nan)),
-        ("beats a fixed central map", {"above_central_map": {"iou": 0.49}}),
-        ("the map depends on the image", {"corrected": {"iou": [[0.1, -0.1]]}}),
-        *(
-            ("models differ", {"reliabilities": {"iou": value}})
-            for value in (0.79, np.nan)
-        ),
+        *((AREAS, {AREAS: area}) for area in (0.61, 0.04, np.nan)),
+        *((ROOM, {ROOM: floor}) for floor in (0.41, np.nan)),
+        (CENTRE, {CENTRE: 0.49}),
+        (ABOVE, {ABOVE: 0.49}),
+        *((DIFFER, {DIFFER: value}) for value in (0.79, np.nan)),
         ("gaps differ", {"gap": np.linspace(0, 0.249, 80)}),
         ("networks learnt", {"test_accuracy": 0.42}),
         ("networks learnt", {"test_accuracy": 0.6, "classes": 2}),
