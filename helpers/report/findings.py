@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import jinja2
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside
-from helpers.report.sweeps import named_results, results_of
+from helpers.report.sweeps import named_results, results_of, small_multiples
 from helpers.report.tables import read, two_digits
 from helpers.studies import StudyFile, path_of
 
@@ -72,6 +72,7 @@ def page(report: Path) -> str:
         frame=lambda name: read(report, name),
         figure=_figure_of(report),
         swept=lambda notebook: results_of(report / "sweeps" / notebook),
+        other=lambda study: numbers(inside(report.parent, study)),
         **numbers(report),
     )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
@@ -121,6 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
     options = parser.parse_args(arguments)
     report = inside(options.reports, options.study)
+    if options.write:
+        for sweep in report.glob("sweeps/*/"):
+            (sweep / "figures").mkdir(exist_ok=True)
+            figure = small_multiples(results_of(sweep))
+            figure.savefig(sweep / "figures/results.png", dpi=90)
     try:
         text = page(report)
     except (StaleSentence, jinja2.UndefinedError) as fault:
