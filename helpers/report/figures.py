@@ -1,7 +1,6 @@
-"""Figures of several notebooks: rows of estimates, and names beside their data."""
+"""Figures of several notebooks: rows of estimates with their intervals."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -102,61 +101,3 @@ def first_rows(
     is_included = table["measure"].isin(always)
     fits = (~is_included).cumsum() <= most - is_included.sum()
     return table[is_included | fits]
-
-
-def label_at_right(ax: Axes, heights: pd.Series, colours: Mapping[str, Any]) -> None:
-    """Write names at the right of a plot, each at its height and in its colour.
-
-    Names that would overlap are moved apart. Call it once the axis has its limits.
-
-    Args:
-        ax: with the data.
-        heights: where each name belongs, by name, in units of the y axis.
-        colours: by name.
-    """
-    heights = heights.dropna().sort_values()
-    ax.get_ylim()  # Matplotlib finds limits only when they are asked for
-    points = np.column_stack([np.zeros(len(heights)), heights])
-    pixels = ax.transData.transform(points)
-    places = ax.transAxes.inverted().transform(pixels)[:, 1]
-    # Height of a line of 14 points, in heights of the axes.
-    line = 14 / 72 * ax.figure.dpi / ax.get_window_extent().height
-    for _ in range(100):  # neighbours that are too close move apart by half each
-        overlaps = np.clip(line - np.diff(places), 0, None) / 2
-        places -= np.append(overlaps, 0)
-        places += np.append(0, overlaps)
-    for name, place in zip(heights.index, places, strict=True):
-        ax.text(
-            1.02,
-            place,
-            name,
-            color=colours[name],
-            fontsize="small",
-            va="center",
-            transform=ax.transAxes,
-        )
-
-
-def legend_below(ax: Axes, title: str, height: float = -0.15) -> None:
-    """Move the entries of seaborn's legend that follow a title below the plot.
-
-    A legend of a single entry is left out.
-
-    Args:
-        ax: with a legend of several variables, such as colour and style. The entries
-            before the title are dropped, see ``label_at_right``.
-        title: of the first variable that stays.
-        height: of the legend's upper edge, in heights of the plot above its x axis.
-    """
-    symbols, names = ax.get_legend_handles_labels()
-    first = 1 + names.index(title)
-    if len(names) <= first + 1:
-        ax.get_legend().remove()
-        return
-    ax.legend(
-        symbols[first:],
-        names[first:],
-        loc="upper center",
-        bbox_to_anchor=(0.5, height),
-        ncols=2,
-    )

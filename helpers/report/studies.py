@@ -32,27 +32,8 @@ def published_models(reports: Path, study: str) -> pd.DataFrame:
             f"{folder}/tables holds no catalogue.csv and scores.parquet of the study "
             f"{study!r}; name a published study in other_studies, or none"
         )
-    return primary_networks(catalogue, scores)
-
-
-def primary_networks(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Networks of the primary analysis, with a column per measure.
-
-    Args:
-        catalogue: of a report.
-        scores: of a report: model_id, measure, variant and value.
-    """
     rows = catalogue[primary_rows(catalogue)].reset_index(drop=True)
-    return with_measures(rows, with_text_variants(scores))
-
-
-def with_text_variants(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of scores or measures whose absent variants are "", not NaN.
-
-    Args:
-        table: with a column variant, as a file holds it.
-    """
-    return table.assign(variant=table["variant"].astype(object).fillna(""))
+    return with_measures(rows, scores)
 
 
 def errors_across_studies(

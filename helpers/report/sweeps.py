@@ -1,16 +1,14 @@
 """Combinations of a sweep: a table of their results, and a small picture of each."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import seaborn
-from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
-from helpers.files import STAGING, from_root, inside, read_json
+from helpers.files import from_root, inside, read_json
 from helpers.parameters import near_names
 from helpers.report import style, tables
 
@@ -169,27 +167,3 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     shown = tables.with_intervals(frame[[name for name in columns if name in frame]])
     shown = shown.rename(columns={name: title(name) for name in names})
     return shown.map(tables.two_digits)
-
-
-def show(study: str, notebook: str, reports_dir: str = "reports") -> Any:
-    """Draw a published sweep in a notebook that is opened by hand.
-
-    Args:
-        study: name of the study.
-        notebook: the swept notebook.
-        reports_dir: where reports are published.
-
-    Returns:
-        The table of combinations, after a figure; a sentence where there is no sweep;
-        None while a sweep executes the notebook.
-    """
-    if os.environ.get(STAGING):
-        return None
-    try:
-        frame = sweep_results(study, notebook, reports_dir)
-    except FileNotFoundError as absent:
-        return Markdown(f"No sweep is published: {absent}.")
-    figure = small_multiples(frame)
-    display(figure)
-    figure.clear()
-    return table(frame)

@@ -111,12 +111,17 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
     path = table_of(folder, f"{name}{suffix}")
     if not path.is_file():
         return None
-    if suffix == ".parquet":
-        return read_table(path)
     try:
-        return pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
+        table = (
+            read_table(path)
+            if suffix == ".parquet"
+            else pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
+        )
     except pd.errors.EmptyDataError:
         return None
+    if "variant" in table:  # of a measure; "" is the measure itself
+        table["variant"] = table["variant"].astype(object).fillna("")
+    return table
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:

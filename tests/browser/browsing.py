@@ -208,27 +208,17 @@ def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], s
 
 def _environment(folder: Path) -> dict[str, str]:
     """The environment in which Jupyter knows no setting of the user's."""
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("JUPYTER", "JPY_", "WORKBOOK_"))
     }
-    own = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTER_DATA_DIR": "data",
-        "JUPYTER_RUNTIME_DIR": "runtime",
-        "IPYTHONDIR": "ipython",
-    }
-    own |= {
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "MPLCONFIGDIR": "matplotlib",
-    }
-    return (
-        kept
-        | {name: str(folder / ".jupyter" / place) for name, place in own.items()}
-        | {"PYTHONPATH": str(PROJECT_ROOT)}
-    )
+    for kind in ("CONFIG", "DATA", "RUNTIME"):
+        environment[f"JUPYTER_{kind}_DIR"] = str(folder / f".jupyter/{kind.lower()}")
+    for kind in ("SETTINGS", "WORKSPACES"):
+        environment[f"JUPYTERLAB_{kind}_DIR"] = str(folder / f".jupyter/{kind.lower()}")
+    environment["IPYTHONDIR"] = str(folder / ".jupyter/ipython")
+    return environment | {"PYTHONPATH": str(PROJECT_ROOT)}
 
 
 def _answers(address: str) -> bool:

@@ -1,13 +1,11 @@
 """Figures that notebooks share, and the sentences below them: they draw and say what the table holds."""
 
 import io
-from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-import seaborn
 
 from helpers.report import figures, style
 
@@ -85,35 +83,6 @@ def test_the_first_rows_hold_the_claimed_ones_in_any_case():
     table = pd.DataFrame({"measure": [f"m{number}" for number in range(54)]})
     shown = figures.first_rows(table, ["m3", "m53"], most=10)["measure"].tolist()
     assert shown == [f"m{number}" for number in range(9)] + ["m53"]
-
-
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_names_at_the_right_keep_their_order_and_never_overlap(scale):
-    _, ax = plt.subplots(figsize=(6, 4))
-    ax.set_yscale(scale)
-    ax.plot([0, 1], [1, 100])
-    heights = pd.Series({"low": 2.0, "b": 50.0, "a": 49.9, "c": 50.1, "none": np.nan})
-    figures.label_at_right(ax, heights, dict.fromkeys(heights.index, "black"))
-    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
-    assert list(boxes) == ["low", "a", "b", "c"]
-    ordered = list(boxes.values())
-    assert all(under.y1 < over.y0 for under, over in pairwise(ordered))
-    middle = ax.transData.inverted().transform(
-        (0, boxes["b"].get_points()[:, 1].mean())
-    )
-    assert middle[1] == pytest.approx(50, rel=0.03)
-
-
-@pytest.mark.parametrize(("networks", "legend"), [("ab", ["a", "b"]), ("aa", None)])
-def test_a_legend_below_names_what_differs_alone(networks, legend):
-    table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "kind": ["k", "l"]})
-    ax = plt.figure().add_subplot()
-    table = table.assign(network=list(networks))
-    seaborn.lineplot(table, x="x", y="y", hue="kind", style="network", ax=ax)
-    figures.legend_below(ax, "network")
-    below = ax.get_legend()
-    assert legend == (below and [text.get_text() for text in below.get_texts()])
-    plt.close(ax.figure)
 
 
 def test_numbers_are_written_one_way():

@@ -17,7 +17,6 @@ from helpers.cams import localize
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
-from helpers.report.studies import with_text_variants
 from helpers.report.style import colours, in_order, short_name
 from helpers.scores.measuring import with_measures
 from helpers.scores.published_maps import read_maps
@@ -106,16 +105,11 @@ def with_scores(
     Returns:
         The models, and the title of each measure by its column.
     """
-    scores = with_text_variants(scores)
-    listing = with_text_variants(listing[listing["direction"] != 0])
+    listing = listing[listing["direction"] != 0]
     models = with_measures(models, scores, listing)
-    titles = {
-        name: title
-        for name, title in zip(listing["column"], listing["title"], strict=True)
-        if name in models and models[name].notna().any()
-    }
+    titles = listing.set_index("column")["title"].to_dict()
     first = primary["measure"] if primary is not None else []
-    order = [*(name for name in first if name in titles), *titles]
+    order = dict.fromkeys([*(name for name in first if name in titles), *titles])
     return models, {name: titles[name] for name in order}
 
 
@@ -130,7 +124,7 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
     listed = [
         {"title": title, "values": _numbers(models[name])}
         for name, title in titles.items()
-        if name in models
+        if name in models and models[name].notna().any()
     ]
     return {
         "kind": "measures",
