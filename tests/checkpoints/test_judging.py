@@ -203,7 +203,7 @@ def models():
 
 def test_errors_across_studies_equal_a_plain_loop(models):
     errors = calibration.errors_across(models, ["drop"])
-    for row in models[::16].itertuples():
+    for row in models[::40].itertuples():
         others = models[models["study"] != row.study]
         predicted = calibration.rule(others, ["drop"]).predict([[row.drop]])[0]
         assert errors[row.Index] == pytest.approx(predicted - row.gap)
