@@ -77,10 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _judge(options: argparse.Namespace) -> int:
     if (options.mean is None) != (options.std is None):
         raise ValueError("--mean and --std belong together; give both or none")
-    for name in ("checkpoints", "images", "labelled", "classes"):
-        path = getattr(options, name)
-        if path is not None and not path.exists():
-            raise FileNotFoundError(f"{name} is {path}, which does not exist")
     # Imported here, since torch takes seconds to import and --help does not need it.
     from helpers.checkpoints import judging
     from helpers.files import complete_or_absent, from_root

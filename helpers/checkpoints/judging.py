@@ -114,7 +114,8 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
             if labelled:
                 of_size = labelled.at(preparation.side)
                 check_labelled(of_size, images)
-                hits[name] = _hits(network, of_size, preparation, device)
+                logits = logits_of(network, of_size.images, preparation, device)
+                hits[name] = (logits.argmax(1) == of_size.labels).numpy()
         rows.append(row)
     class_images = inputs.class_images or pictures.class_images
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
@@ -195,14 +196,6 @@ def _better_order(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> st
         f"{accuracy:.0%} in the order assumed; name it by --classes. Outputs in the "
         f"order of the assumed classes: {', '.join(map(str, outputs[:10]))}"
     )
-
-
-def _hits(
-    network: nn.Module, labelled: ImageSet, preparation: Preparation, device: str
-) -> NDArray[np.bool_]:
-    """Whether each labelled image is classified rightly."""
-    logits = logits_of(network, labelled.images, preparation, device)
-    return (logits.argmax(1) == labelled.labels).numpy()
 
 
 def check_labelled(labelled: ImageSet, train: ImageSet) -> None:
