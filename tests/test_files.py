@@ -201,12 +201,6 @@ def test_a_commit_says_changes_of_the_code_and_not_of_reports(tmp_path, monkeypa
     assert files.commit() == f"{clean}+changes"
 
 
-def test_a_report_says_which_package_is_not_installed():
-    versions = files.versions(["numpy", "no-such-package"])
-    assert versions["numpy"] == np.__version__
-    assert versions["no-such-package"] == "not installed"
-
-
 def test_a_table_that_another_program_rewrote_is_not_read(tmp_path):
     path = tmp_path / "table.parquet"
     files.write_table(path, pd.DataFrame({"gap": [1.0, 2.0]}))
