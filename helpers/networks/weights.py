@@ -121,8 +121,8 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     except RuntimeError as fault:  # other shapes
         raise ValueError(f"{_OTHER_NETWORK}: {fault}") from fault
     # Files of old versions of torch do not count the batches that were seen.
-    uncounted = [name for name in missing if name.endswith("num_batches_tracked")]
-    wrong = sorted({*missing, *unknown} - {*uncounted, *_HEAD})
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
+    wrong = sorted({*missing, *unknown} - {*_HEAD})
     if wrong:
         raise ValueError(f"{_OTHER_NETWORK}: {', '.join(wrong[:3])}")
     return model

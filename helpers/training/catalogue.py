@@ -69,10 +69,10 @@ def result_folder(work: Path, run: RunConfig | str) -> Path | None:
         The folder that holds ``result.json``, which is written last; None for a run
         that is not complete.
     """
-    folder = run_folder(work, run)
-    for place in (folder, run_folder(records_of(work), folder.name)):
-        if (place / "result.json").is_file():
-            return place
+    for place in (work, records_of(work)):
+        folder = run_folder(place, run)
+        if (folder / "result.json").is_file():
+            return folder
     return None
 
 
@@ -188,7 +188,7 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 
     Args:
         work: the folder of work of a study.
-        run_ids: of runs; those that are not complete are left out.
+        run_ids: of runs, at least one that is complete; others are left out.
 
     Returns:
         A row per run and epoch, with its ``run_id``.
@@ -197,10 +197,7 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     for name in run_ids:
         folder = result_folder(work, name)
         if folder:
-            table = read_table(folder / "history.parquet")
-            tables.append(table.assign(run_id=name))
-    if not tables:
-        return pd.DataFrame(columns=["run_id", "epoch"])
+            tables.append(read_table(folder / "history.parquet").assign(run_id=name))
     return pd.concat(tables, ignore_index=True)
 
 

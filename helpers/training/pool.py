@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
@@ -225,10 +225,9 @@ def train_missing(
 ) -> Iterator[dict[str, Any]]:
     """Train the runs of a study that are not complete, and show a progress bar.
 
-    Several executions may train the same list at once, on one machine or on several
-    that share a disk. A run is locked while it trains. Runs that another execution
-    trains come last: this one waits for their results, and trains them itself if the
-    other ended without a result.
+    A run is locked while it trains: another execution that comes to it, on this machine
+    or on one that shares the disk, waits for its result. To train runs on several
+    machines give each a shard of them.
 
     Args:
         runs: runs of the study.
@@ -244,35 +243,29 @@ def train_missing(
     Raises:
         RuntimeError: if runs failed, see ``side_by_side``.
     """
-    for seconds in (0, -1):  # to wait for another execution: not at all, then for ever
-        missing = catalogue.missing(work, runs)
-        if not missing:
-            return
-        number = jobs_on(device, jobs, partial(_example, missing[0], work))
-        number = min(number, len(missing))
-        results = side_by_side(
-            partial(
-                _train,
-                work=work,
-                weights=dict(weights or {}),
-                options={"device": device, "compiled": compiled},
-                seconds=seconds,
-            ),
-            missing,
-            shared=partial(images_of_study, work),
-            device=device,
-            jobs=number,
-        )
-        words = f"runs, {number} at a time on {device}"
-        for _, result in tqdm(results, words, total=len(missing)):
-            if result:
-                yield result
+    missing = catalogue.missing(work, runs)
+    if not missing:
+        return
+    images = partial(images_of_study, work)
+    number = jobs_on(device, jobs, partial(_example, missing[0], images))
+    number = min(number, len(missing))
+    options = {"device": device, "compiled": compiled}
+    results = side_by_side(
+        partial(_train, work=work, weights=weights or {}, options=options),
+        missing,
+        shared=images,
+        device=device,
+        jobs=number,
+    )
+    words = f"runs, {number} at a time on {device}"
+    for _, result in tqdm(results, words, total=len(missing)):
+        yield result
 
 
-def _example(run: RunConfig, work: Path) -> _Example:
+def _example(run: RunConfig, images: Callable[[], StudyData]) -> _Example:
     """A network like that of a run, and the shape of a batch."""
     scratch = replace(run, pretrained=False, frozen_stages=0)
-    _, *shape = images_of_study(work).train.images.shape
+    _, *shape = images().train.images.shape
     return initial_network(scratch, 2), (run.batch_size, *shape)
 
 
@@ -283,9 +276,8 @@ def _train(
     work: Path,
     weights: Mapping[str, str],
     options: Mapping[str, Any],
-    seconds: float,
-) -> dict[str, Any] | None:
-    """Train one run and return its result; None if another process trains it.
+) -> dict[str, Any]:
+    """Train one run and return its result.
 
     Args:
         run: to be trained.
@@ -293,7 +285,6 @@ def _train(
         work: folder of work of the study.
         weights: sources of pretrained weights by architecture.
         options: of ``train_run``.
-        seconds: to wait for another process; -1 waits as long as it takes.
     """
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -301,8 +292,5 @@ def _train(
     if run.pretrained:
         pretrained = read_weights(weights[run.architecture], run.architecture)
     network = initial_network(run, len(data.classes), pretrained)
-    try:
-        with FileLock(folder / ".lock", timeout=seconds):
-            return train_run(run, data, folder, network=network, **options)
-    except Timeout:
-        return None
+    with FileLock(folder / ".lock"):
+        return train_run(run, data, folder, network=network, **options)

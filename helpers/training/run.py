@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,16 +45,15 @@ CHECKPOINT = "checkpoint.pt"  # of a run that trains
 _PAUSE = 30.0  # seconds from a checkpoint to the next
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Images of a split, on the device during a whole run."""
 
     pixels: Tensor  # (N, H, W, 3) uint8
     labels: Tensor  # (N,) int64
 
-    def batch(self, indices: Tensor) -> Tensor:
+    def batch(self, images: Tensor | slice) -> Tensor:
         """Select images: (B, 3, H, W) uint8 in channels-last layout."""
-        return self.pixels[indices].permute(0, 3, 1, 2)
+        return self.pixels[images].permute(0, 3, 1, 2)
 
 
 def resident(images: ImageSet, device: torch.device | str) -> Split:
@@ -242,7 +241,7 @@ def train_epoch(
     device = split.labels.device
     if guide and guide.arm in looking.SWAPS:
         pixels = looking.swap_backgrounds(split.pixels, guide, config, epoch)
-        split = replace(split, pixels=pixels)
+        split = split._replace(pixels=pixels)
         guide = None  # a swap changes pixels; it adds no penalty on maps
     epoch_batch = _images_of_epoch(split, config, epoch, guide)
     totals = torch.zeros(2, dtype=torch.float64, device=device)
@@ -312,15 +311,16 @@ def evaluate(
         batch_size: images at a time.
     """
     network.eval()
-    device = split.labels.device
-    totals = torch.zeros(2, dtype=torch.float64, device=device)
-    for indices in torch.arange(len(split.labels), device=device).split(batch_size):
-        logits = network(resnet.normalise_images(split.batch(indices))).float()
-        labels = split.labels[indices]
+    count = len(split.labels)
+    totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
+    for start in range(0, count, batch_size):
+        part = slice(start, start + batch_size)
+        logits = network(resnet.normalise_images(split.batch(part))).float()
+        labels = split.labels[part]
         loss = cross_entropy(logits, labels, reduction="sum").double()
         correct = (logits.argmax(1) == labels).sum().double()
         totals += torch.stack([loss, correct])
-    loss, accuracy = (totals / max(1, len(split.labels))).tolist()
+    loss, accuracy = (totals / count).tolist()
     return loss, accuracy
 
 
