@@ -137,8 +137,7 @@ def crop(pixels: Tensor, crops: Tensor) -> Tensor:
     # (B, S): positions in the image, from -1 to 1 as grid_sample counts.
     rows = 2 * (top + height * centres) - 1
     columns = 2 * (left + width * centres) - 1
-    x = columns.unsqueeze(1).expand(-1, size, size)
-    y = rows.unsqueeze(2).expand(-1, size, size)
+    x, y = torch.broadcast_tensors(columns.unsqueeze(1), rows.unsqueeze(2))
     grid = torch.stack([x, y], dim=3)  # (B, S, S, 2)
     cropped = grid_sample(
         pixels, grid, mode="bilinear", padding_mode="border", align_corners=False
