@@ -308,10 +308,11 @@ def slope(
             # float32 it would above 17.
             total = cross_entropy(logits.double(), labels, reduction="sum")
             loss = total / len(sample.labels)
-        of_batch = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        of_batch = torch.autograd.grad(
+            loss, list(leaves.values()), materialize_grads=True
+        )
         for name, gradient in zip(leaves, of_batch, strict=True):
-            if gradient is not None:
-                gradients[name] += gradient
+            gradients[name] += gradient
         correct += correct_count(logits, labels)
     return gradients, correct / len(sample.labels)
 
@@ -503,147 +504,97 @@ def box_bound(
     return bound(divergence, sigma, images)
 
 
-@complexity("flatness", "48", "PAC-Bayes bound (from the start)")
-def pacbayes_init(
-    frobenius_distances: Array, sigma: float, training_images: int
-) -> float:
-    """PAC-Bayes bound of the change from the initial weights.
-
-    Args:
-        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
-        sigma: standard deviation of the noise, the same on every weight.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    divergence = (frobenius_distances**2).sum() / (4 * sigma**2)
-    return bound(divergence, sigma, training_images)
-
-
-@complexity("flatness", "49", "PAC-Bayes bound (from the origin)")
-def pacbayes_orig(frobenius_norms: Array, sigma: float, training_images: int) -> float:
-    """PAC-Bayes bound of the weights.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        sigma: standard deviation of the noise, the same on every weight.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    divergence = (frobenius_norms**2).sum() / (4 * sigma**2)
-    return bound(divergence, sigma, training_images)
-
-
-@complexity("flatness", "53", "PAC-Bayes flatness")
-def pacbayes_flatness(sigma: float) -> float:
-    """Inverse variance of the noise that lowers accuracy by 10 points.
-
-    Args:
-        sigma: standard deviation of the noise, the same on every weight.
-    """
-    return 1 / sigma**2
-
-
-@complexity("flatness", "56", "magnitude-aware PAC-Bayes bound (from the start)")
-def pacbayes_mag_init(
-    frobenius_distances: Array,
-    weight_changes: Array,
-    relative_sigma: float,
-    training_images: int,
-) -> float:
-    """Magnitude-aware PAC-Bayes bound of the change from the initial weights.
-
-    Args:
-        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
-        weight_changes: (omega,) change of every weight.
-        relative_sigma: standard deviation of the noise in units of each weight.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    return aware_bound(
-        frobenius_distances, weight_changes, relative_sigma, training_images
-    )
-
-
-@complexity("flatness", "57", "magnitude-aware PAC-Bayes bound (from the origin)")
-def pacbayes_mag_orig(
-    frobenius_norms: Array,
-    weight_changes: Array,
-    relative_sigma: float,
-    training_images: int,
-) -> float:
-    """Magnitude-aware PAC-Bayes bound of the weights.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        weight_changes: (omega,) change of every weight.
-        relative_sigma: standard deviation of the noise in units of each weight.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    return aware_bound(frobenius_norms, weight_changes, relative_sigma, training_images)
-
-
-@complexity("flatness", "61", "magnitude-aware PAC-Bayes flatness")
-def pacbayes_mag_flatness(relative_sigma: float) -> float:
-    """Inverse variance of noise per unit of weight at 10 points less accuracy.
-
-    Args:
-        relative_sigma: standard deviation of the noise in units of each weight.
-    """
-    return 1 / relative_sigma**2
-
-
-@complexity("flatness", "51", "sharpness bound (from the start)")
-def sharpness_init(
-    frobenius_distances: Array,
-    layer_sizes: Array,
-    alpha: float,
-    sigma: float,
-    training_images: int,
-) -> float:
-    """Sharpness bound of the change from the initial weights.
-
-    Args:
-        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
-        layer_sizes: (d,) number of weights of each layer.
-        alpha: half-width of the box around the weights.
-        sigma: standard deviation of the noise, the same on every weight.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    return box_bound(frobenius_distances, layer_sizes, alpha, sigma, training_images)
-
-
-@complexity("flatness", "52", "sharpness bound (from the origin)")
-def sharpness_orig(
-    frobenius_norms: Array,
-    layer_sizes: Array,
-    alpha: float,
-    sigma: float,
-    training_images: int,
-) -> float:
-    """Sharpness bound of the weights.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        layer_sizes: (d,) number of weights of each layer.
-        alpha: half-width of the box around the weights.
-        sigma: standard deviation of the noise, the same on every weight.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    return box_bound(frobenius_norms, layer_sizes, alpha, sigma, training_images)
-
-
-@complexity("flatness", "54", "sharpness")
-def sharpness_flatness(alpha: float) -> float:
-    """Inverse square of the half-width of a box at 10 points less accuracy.
-
-    Args:
-        alpha: half-width of the box around the weights.
-    """
-    return 1 / alpha**2
-
-
-@complexity("flatness", "62", "magnitude-aware sharpness")
-def sharpness_mag_flatness(relative_alpha: float) -> float:
-    """Inverse square of that half-width, in units of ``|w_j| + 1``.
-
-    Args:
-        relative_alpha: half-width of the box in units of ``|w_j| + 1``.
-    """
-    return 1 / relative_alpha**2
+complexity(
+    "flatness",
+    "pacbayes_init",
+    "48",
+    "PAC-Bayes bound (from the start)",
+    "PAC-Bayes bound of the change from the initial weights.",
+    lambda frobenius_distances, sigma, training_images: bound(
+        (frobenius_distances**2).sum() / (4 * sigma**2), sigma, training_images
+    ),
+)
+complexity(
+    "flatness",
+    "pacbayes_orig",
+    "49",
+    "PAC-Bayes bound (from the origin)",
+    "PAC-Bayes bound of the weights.",
+    lambda frobenius_norms, sigma, training_images: bound(
+        (frobenius_norms**2).sum() / (4 * sigma**2), sigma, training_images
+    ),
+)
+complexity(
+    "flatness",
+    "pacbayes_flatness",
+    "53",
+    "PAC-Bayes flatness",
+    "Inverse variance of the noise that lowers accuracy by 10 points.",
+    lambda sigma: 1 / sigma**2,
+)
+complexity(
+    "flatness",
+    "pacbayes_mag_init",
+    "56",
+    "magnitude-aware PAC-Bayes bound (from the start)",
+    "Magnitude-aware PAC-Bayes bound of the change from the initial weights.",
+    lambda frobenius_distances, weight_changes, relative_sigma, training_images: (
+        aware_bound(
+            frobenius_distances, weight_changes, relative_sigma, training_images
+        )
+    ),
+)
+complexity(
+    "flatness",
+    "pacbayes_mag_orig",
+    "57",
+    "magnitude-aware PAC-Bayes bound (from the origin)",
+    "Magnitude-aware PAC-Bayes bound of the weights.",
+    lambda frobenius_norms, weight_changes, relative_sigma, training_images: (
+        aware_bound(frobenius_norms, weight_changes, relative_sigma, training_images)
+    ),
+)
+complexity(
+    "flatness",
+    "pacbayes_mag_flatness",
+    "61",
+    "magnitude-aware PAC-Bayes flatness",
+    "Inverse variance of noise per unit of weight at 10 points less accuracy.",
+    lambda relative_sigma: 1 / relative_sigma**2,
+)
+complexity(
+    "flatness",
+    "sharpness_init",
+    "51",
+    "sharpness bound (from the start)",
+    "Sharpness bound of the change from the initial weights.",
+    lambda frobenius_distances, layer_sizes, alpha, sigma, training_images: box_bound(
+        frobenius_distances, layer_sizes, alpha, sigma, training_images
+    ),
+)
+complexity(
+    "flatness",
+    "sharpness_orig",
+    "52",
+    "sharpness bound (from the origin)",
+    "Sharpness bound of the weights.",
+    lambda frobenius_norms, layer_sizes, alpha, sigma, training_images: box_bound(
+        frobenius_norms, layer_sizes, alpha, sigma, training_images
+    ),
+)
+complexity(
+    "flatness",
+    "sharpness_flatness",
+    "54",
+    "sharpness",
+    "Inverse square of the half-width of a box at 10 points less accuracy.",
+    lambda alpha: 1 / alpha**2,
+)
+complexity(
+    "flatness",
+    "sharpness_mag_flatness",
+    "62",
+    "magnitude-aware sharpness",
+    "Inverse square of that half-width, in units of ``|w_j| + 1``.",
+    lambda relative_alpha: 1 / relative_alpha**2,
+)

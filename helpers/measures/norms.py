@@ -9,7 +9,6 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -417,48 +416,6 @@ def path_product(network: nn.Module, example: Tensor) -> float:
     return float(squared(ones).sum())
 
 
-def complexity(
-    family: str, source: str, title: str, is_logarithm: bool = False
-) -> Callable[..., Any]:
-    """Enter a complexity into the list of measures; larger promises a larger gap.
-
-    The decorated function returns ``v`` or ``ln v``; the measure is its
-    ``scaled_complexity``. A function that takes spectral norms returns a value for each
-    of ``NORM_VARIANTS``.
-
-    Args:
-        family: of ``registry.FAMILIES``.
-        source: equation of Jiang et al. 2020, as a number, or name in the code of
-            Dziugaite et al. 2020.
-        title: label for figures.
-        is_logarithm: whether the function gives ``ln v``.
-
-    Returns:
-        The decorator, which turns the function into the measure.
-    """
-    paper = "Dziugaite et al. 2020 (code), "
-    if source.isdigit():
-        paper = "Jiang et al. 2020, equation "
-
-    def decorate(raw: Callable[..., Any]) -> Callable[..., Any]:
-        names = needs(raw)
-        variants = NORM_VARIANTS if _BY_VARIANT & set(names) else ()
-
-        @wraps(raw)
-        def scaled(training_images: int, **values: Any) -> Any:
-            if "training_images" in names:
-                values["training_images"] = training_images
-            value = scaled_complexity(raw(**values), training_images, is_logarithm)
-            return dict(zip(variants, value, strict=True)) if variants else value
-
-        # What the measure asks for, see ``registry.needs``.
-        scaled.needs = tuple(dict.fromkeys([*names, "training_images"]))
-        enters = measure(family, -1, paper + source, title=title, variants=variants)
-        return enters(scaled)
-
-    return decorate
-
-
 def scaled_complexity(
     value: ArrayLike, images: int, is_logarithm: bool = False
 ) -> ArrayLike:
@@ -482,110 +439,132 @@ def scaled_complexity(
         return np.sqrt(value / images)
 
 
-@complexity("norms", "20", "parameters")
-def params(layer_sizes: Array) -> float:
-    """Number of weights.
+def complexity(
+    family: str,
+    name: str,
+    source: str,
+    title: str,
+    summary: str,
+    formula: Callable[..., Any],
+) -> None:
+    """Enter a complexity into the list of measures; larger promises a larger gap.
 
     Args:
-        layer_sizes: (d,) number of weights of each layer.
+        family: of ``registry.FAMILIES``.
+        name: of the measure; that of a logarithm begins with "log_".
+        source: equation of Jiang et al. 2020, as a number, or name in the code of
+            Dziugaite et al. 2020.
+        title: label for figures.
+        summary: one line.
+        formula: of what its arguments name, gives ``v`` or ``ln v``, of which the
+            measure is the ``scaled_complexity``; of spectral norms a value for each of
+            ``NORM_VARIANTS``.
     """
-    return layer_sizes.sum()
+    paper = "Dziugaite et al. 2020 (code), "
+    if source.isdigit():
+        paper = "Jiang et al. 2020, equation "
+    names = needs(formula)
+    variants = NORM_VARIANTS if _BY_VARIANT & set(names) else ()
+
+    def scaled(training_images: int, **values: Any) -> Any:
+        if "training_images" in names:
+            values["training_images"] = training_images
+        is_logarithm = name.startswith("log_")
+        value = scaled_complexity(formula(**values), training_images, is_logarithm)
+        return dict(zip(variants, value, strict=True)) if variants else value
+
+    scaled.__name__ = name
+    scaled.__doc__ = summary
+    scaled.__module__ = formula.__module__
+    # What the measure asks for, see ``registry.needs``.
+    scaled.needs = tuple(dict.fromkeys([*names, "training_images"]))
+    measure(family, -1, paper + source, title=title, variants=variants)(scaled)
 
 
-@complexity("norms", "22", "inverse margin")
-def inverse_margin(margin: float) -> float:
-    """Inverse of the squared margin.
+# Formulas of what the functions of their arguments' names return: Frobenius norms, (d,)
+# and spectral norms, (2, d) by variant, of layers and of their change from the start;
+# and the margin of the training images, in logits.
 
-    Args:
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return 1 / margin**2
-
-
-@complexity("norms", "L2", "L2 norm")
-def l2(frobenius_norms: Array) -> float:
-    """Euclidean norm of all weights.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-    """
-    return np.linalg.norm(frobenius_norms)
-
-
-@complexity("norms", "L2_DIST", "L2 distance from the start")
-def l2_dist(frobenius_distances: Array) -> float:
-    """Euclidean distance of all weights from the initial ones.
-
-    Args:
-        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
-    """
-    return np.linalg.norm(frobenius_distances)
-
-
-@complexity(
-    "norms", "36", "log product of Frobenius norms over margin", is_logarithm=True
+complexity(
+    "norms",
+    "params",
+    "20",
+    "parameters",
+    "Number of weights.",
+    lambda layer_sizes: layer_sizes.sum(),
 )
-def log_prod_of_fro_over_margin(frobenius_norms: Array, margin: float) -> float:
-    """Product of squared Frobenius norms over the squared margin, its logarithm.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return log_product(frobenius_norms, margin)
-
-
-@complexity("norms", "37", "log product of Frobenius norms", is_logarithm=True)
-def log_prod_of_fro(frobenius_norms: Array) -> float:
-    """Product of squared Frobenius norms, its logarithm.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-    """
-    return log_product(frobenius_norms)
-
-
-@complexity("norms", "38", "log sum of Frobenius norms over margin", is_logarithm=True)
-def log_sum_of_fro_over_margin(frobenius_norms: Array, margin: float) -> float:
-    """Sum of squared Frobenius norms over the squared margin, its logarithm.
-
-    See ``log_sum``.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return log_sum(frobenius_norms, margin)
-
-
-@complexity("norms", "39", "log sum of Frobenius norms", is_logarithm=True)
-def log_sum_of_fro(frobenius_norms: Array) -> float:
-    """Sum of squared Frobenius norms, its logarithm; see ``log_sum``.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-    """
-    return log_sum(frobenius_norms)
-
-
-@complexity("norms", "40", "Frobenius distance from the start")
-def fro_dist(frobenius_distances: Array) -> float:
-    """Squared Euclidean distance of all weights from the initial ones.
-
-    Args:
-        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
-    """
-    return (frobenius_distances**2).sum()
-
-
-@complexity("norms", "42", "parameter norm")
-def param_norm(frobenius_norms: Array) -> float:
-    """Squared Euclidean norm of all weights.
-
-    Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-    """
-    return (frobenius_norms**2).sum()
+complexity(
+    "norms",
+    "inverse_margin",
+    "22",
+    "inverse margin",
+    "Inverse of the squared margin.",
+    lambda margin: 1 / margin**2,
+)
+complexity(
+    "norms",
+    "l2",
+    "L2",
+    "L2 norm",
+    "Euclidean norm of all weights.",
+    lambda frobenius_norms: np.linalg.norm(frobenius_norms),
+)
+complexity(
+    "norms",
+    "l2_dist",
+    "L2_DIST",
+    "L2 distance from the start",
+    "Euclidean distance of all weights from the initial ones.",
+    lambda frobenius_distances: np.linalg.norm(frobenius_distances),
+)
+complexity(
+    "norms",
+    "log_prod_of_fro_over_margin",
+    "36",
+    "log product of Frobenius norms over margin",
+    "Product of squared Frobenius norms over the squared margin, its logarithm.",
+    lambda frobenius_norms, margin: log_product(frobenius_norms, margin),
+)
+complexity(
+    "norms",
+    "log_prod_of_fro",
+    "37",
+    "log product of Frobenius norms",
+    "Product of squared Frobenius norms, its logarithm.",
+    lambda frobenius_norms: log_product(frobenius_norms),
+)
+complexity(
+    "norms",
+    "log_sum_of_fro_over_margin",
+    "38",
+    "log sum of Frobenius norms over margin",
+    "Sum of squared Frobenius norms over the squared margin, its logarithm.",
+    lambda frobenius_norms, margin: log_sum(frobenius_norms, margin),
+)
+complexity(
+    "norms",
+    "log_sum_of_fro",
+    "39",
+    "log sum of Frobenius norms",
+    "Sum of squared Frobenius norms, its logarithm; see ``log_sum``.",
+    lambda frobenius_norms: log_sum(frobenius_norms),
+)
+complexity(
+    "norms",
+    "fro_dist",
+    "40",
+    "Frobenius distance from the start",
+    "Squared Euclidean distance of all weights from the initial ones.",
+    lambda frobenius_distances: (frobenius_distances**2).sum(),
+)
+complexity(
+    "norms",
+    "param_norm",
+    "42",
+    "parameter norm",
+    "Squared Euclidean norm of all weights.",
+    lambda frobenius_norms: (frobenius_norms**2).sum(),
+)
 
 
 @measure("norms", -1, "Jiang et al. 2020, equation 44", variants=("root", "log"))
@@ -616,97 +595,72 @@ def path_norm_over_margin(
     return path_norm(path_product / margin**2, training_images)
 
 
-@complexity("norms", "32", "log product of spectral norms", is_logarithm=True)
-def log_prod_of_spec(spectral_norms: Array) -> float:
-    """Product of squared spectral norms, its logarithm.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-    """
-    return log_product(spectral_norms)
-
-
-@complexity(
-    "norms", "31", "log product of spectral norms over margin", is_logarithm=True
+complexity(
+    "norms",
+    "log_prod_of_spec",
+    "32",
+    "log product of spectral norms",
+    "Product of squared spectral norms, its logarithm.",
+    lambda spectral_norms: log_product(spectral_norms),
 )
-def log_prod_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
-    """Product of squared spectral norms over the squared margin, its logarithm.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return log_product(spectral_norms, margin)
-
-
-@complexity("norms", "29", "log spectral bound from the start", is_logarithm=True)
-def log_spec_init_main(spectral_norms: Array, moved: Array, margin: float) -> float:
-    """Spectral bound of the change from the start, its logarithm; see ``log_bound``.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-        moved: (d,) Frobenius distances, not all 0.
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return log_bound(spectral_norms, moved, margin)
-
-
-@complexity("norms", "30", "log spectral bound", is_logarithm=True)
-def log_spec_orig_main(
-    spectral_norms: Array, frobenius_norms: Array, margin: float
-) -> float:
-    """Spectral bound of the weights, its logarithm; see ``log_bound``.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return log_bound(spectral_norms, frobenius_norms, margin)
-
-
-@complexity("norms", "33", "Frobenius over spectral norms")
-def fro_over_spec(spectral_norms: Array, frobenius_norms: Array) -> float:
-    """Sum of squared Frobenius over spectral norms.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-    """
-    return ratios(frobenius_norms, spectral_norms)
-
-
-@complexity("norms", "34", "log sum of spectral norms over margin", is_logarithm=True)
-def log_sum_of_spec_over_margin(spectral_norms: Array, margin: float) -> float:
-    """Sum of squared spectral norms over the squared margin, its logarithm.
-
-    See ``norms.log_sum``.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-        margin: of the training images, in logits, see ``prediction.margin``.
-    """
-    return log_sum(spectral_norms, margin)
-
-
-@complexity("norms", "35", "log sum of spectral norms", is_logarithm=True)
-def log_sum_of_spec(spectral_norms: Array) -> float:
-    """Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.
-
-    Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-    """
-    return log_sum(spectral_norms)
-
-
-@complexity("norms", "41", "spectral distance from the start")
-def dist_spec_init(spectral_distances: Array) -> float:
-    """Sum of squared spectral norms of the change from the start.
-
-    Args:
-        spectral_distances: (2, d) spectral norms of the weights' change, by variant.
-    """
-    return (spectral_distances**2).sum(-1)
+complexity(
+    "norms",
+    "log_prod_of_spec_over_margin",
+    "31",
+    "log product of spectral norms over margin",
+    "Product of squared spectral norms over the squared margin, its logarithm.",
+    lambda spectral_norms, margin: log_product(spectral_norms, margin),
+)
+complexity(
+    "norms",
+    "log_spec_init_main",
+    "29",
+    "log spectral bound from the start",
+    "Spectral bound of the change from the start, its logarithm; see ``log_bound``.",
+    lambda spectral_norms, moved, margin: log_bound(spectral_norms, moved, margin),
+)
+complexity(
+    "norms",
+    "log_spec_orig_main",
+    "30",
+    "log spectral bound",
+    "Spectral bound of the weights, its logarithm; see ``log_bound``.",
+    lambda spectral_norms, frobenius_norms, margin: log_bound(
+        spectral_norms, frobenius_norms, margin
+    ),
+)
+complexity(
+    "norms",
+    "fro_over_spec",
+    "33",
+    "Frobenius over spectral norms",
+    "Sum of squared Frobenius over spectral norms.",
+    lambda spectral_norms, frobenius_norms: ratios(frobenius_norms, spectral_norms),
+)
+complexity(
+    "norms",
+    "log_sum_of_spec_over_margin",
+    "34",
+    "log sum of spectral norms over margin",
+    "Sum of squared spectral norms over the squared margin, its logarithm.",
+    lambda spectral_norms, margin: log_sum(spectral_norms, margin),
+)
+complexity(
+    "norms",
+    "log_sum_of_spec",
+    "35",
+    "log sum of spectral norms",
+    "Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.",
+    lambda spectral_norms: log_sum(spectral_norms),
+)
+complexity(
+    "norms",
+    "dist_spec_init",
+    "41",
+    "spectral distance from the start",
+    "Sum of squared spectral norms of the change from the start.",
+    lambda spectral_distances: (spectral_distances**2).sum(-1),
+)
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))

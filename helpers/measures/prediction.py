@@ -139,15 +139,15 @@ def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         clean: (N, K) probabilities p.
-        turned: (N, K) probabilities p_t of the transformed images.
+        turned: (..., N, K) probabilities p_t of the transformed images.
 
     Returns:
-        ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``, (N,) in [0, 1], 0 where the
+        ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``, (..., N) in [0, 1], 0 where the
         predicted class changes; the first is never below the second.
     """
-    same_class = clean.argmax(1) == turned.argmax(1)
-    vector = (clean * turned).sum(1).sqrt()
-    top_confidence = (clean.amax(1) * turned.amax(1)).sqrt()
+    same_class = clean.argmax(-1) == turned.argmax(-1)
+    vector = (clean * turned).sum(-1).sqrt()
+    top_confidence = (clean.amax(-1) * turned.amax(-1)).sqrt()
     return vector * same_class, top_confidence * same_class
 
 
@@ -169,15 +169,10 @@ def effective_invariance(
         probabilities: (N, K) softmax of the logits.
         rotated_probabilities: (3, N, K) of images turned by 90, 180 and 270 degrees.
     """
-    vector = []
-    top_confidence = []
-    for turned in rotated_probabilities:
-        of_vector, of_top = invariance_of(probabilities, turned)
-        vector.append(of_vector)
-        top_confidence.append(of_top)
+    vector, top_confidence = invariance_of(probabilities, rotated_probabilities)
     return {
-        "vector": float(torch.stack(vector).mean()),
-        "top confidence": float(torch.stack(top_confidence).mean()),
+        "vector": float(vector.mean()),
+        "top confidence": float(top_confidence.mean()),
     }
 
 
@@ -273,16 +268,12 @@ def prediction_values(
     Returns:
         (N,) float16 by the name of the measure, and ``correct``, (N,) bool.
     """
-    invariance = [
-        invariance_of(probabilities, turned)[0] for turned in rotated_probabilities
-    ]
+    invariance, _ = invariance_of(probabilities, rotated_probabilities)
     losses = cross_entropy(label_logits, labels, reduction="none")
     entropies = torch.special.entr(probabilities).sum(1)
     return {
         "training_loss": losses.numpy().astype(np.float16),
-        "effective_invariance": (
-            torch.stack(invariance).mean(0).numpy().astype(np.float16)
-        ),
+        "effective_invariance": invariance.mean(0).numpy().astype(np.float16),
         "prediction_entropy": entropies.numpy().astype(np.float16),
         "correct": (label_logits.argmax(1) == labels).numpy(),
     }
