@@ -23,7 +23,6 @@ from helpers.statistics.correlate import Array
 # (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The
 # magnitude of a magnitude-aware change is in units of each weight.
 DropAt = Callable[[bool, float], float]
-Weights = dict[str, Tensor]  # by the names of a network's parameters
 
 TARGET_DROP = 0.1  # of accuracy: a search looks for the magnitude that causes it
 TOLERANCE = 0.01  # by which a drop may miss the target
@@ -194,8 +193,30 @@ def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> flo
     return clean
 
 
-def _weights_of(network: nn.Module) -> Weights:
-    return {name: value.detach() for name, value in network.named_parameters()}
+def _vector(network: nn.Module) -> Tensor:
+    """All parameters of a network one after the other, (omega,)."""
+    return torch.cat([value.detach().flatten() for value in network.parameters()])
+
+
+def _named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
+    """Parameters by their names, out of a vector (omega,) of all."""
+    parameters = dict(network.named_parameters())
+    parts = vector.split([value.numel() for value in parameters.values()])
+    return {
+        name: part.view_as(value)
+        for part, (name, value) in zip(parts, parameters.items(), strict=True)
+    }
+
+
+def _drawn(
+    network: nn.Module, draw: Callable[..., Tensor], generator: torch.Generator
+) -> Tensor:
+    """Random numbers of a CPU's generator for all parameters, (omega,)."""
+    numbers = [
+        draw(value.shape, generator=generator).flatten()
+        for value in network.parameters()
+    ]
+    return torch.cat(numbers).to(_vector(network))
 
 
 @provides
@@ -225,10 +246,10 @@ def noise_drop(
     Raises:
         Undefined: where the accuracy is too low to drop.
     """
-    weights = _weights_of(flat_network)
+    weights = _vector(flat_network)
     generator = torch.Generator().manual_seed(seed)
     noises = [
-        _noise_like(weights, torch.randn, generator) for _ in range(flatness_draws)
+        _drawn(flat_network, torch.randn, generator) for _ in range(flatness_draws)
     ]
     clean = accuracy_to_lose(flat_network, flatness_sample, batch_size)
     batches = list(_batches(flatness_sample, batch_size))
@@ -236,14 +257,13 @@ def noise_drop(
 
     @torch.inference_mode()
     def drop_at(magnitude_aware: bool, magnitude: float) -> float:
-        spreads = _spreads(weights, magnitude_aware, magnitude)
+        spread: float | Tensor = magnitude
+        if magnitude_aware:  # sqrt(sigma'^2 w_j^2 + eps^2), Jiang et al. 2020
+            spread = (magnitude**2 * weights.square() + EPSILON**2).sqrt()
         correct = 0
         seen = 0
         for noise in noises:
-            noisy = {
-                name: value + spreads[name] * noise[name]
-                for name, value in weights.items()
-            }
+            noisy = _named(flat_network, weights + spread * noise)
             for inputs, labels in batches:
                 logits = functional_call(flat_network, noisy, (inputs,))
                 correct += correct_count(logits, labels)
@@ -260,61 +280,33 @@ def noise_drop(
     return drop_at
 
 
-def _noise_like(
-    weights: Weights, draw: Callable[..., Tensor], generator: torch.Generator
-) -> Weights:
-    """Random numbers of a CPU's generator for every weight."""
-    return {
-        name: draw(value.shape, generator=generator).to(value)
-        for name, value in weights.items()
-    }
-
-
-def _spreads(
-    weights: Weights, magnitude_aware: bool, magnitude: float
-) -> dict[str, float | Tensor]:
-    """Standard deviation of the noise on each weight."""
-    if not magnitude_aware:
-        return dict.fromkeys(weights, magnitude)
-    # sqrt(sigma'^2 w_j^2 + eps^2), Jiang et al. 2020.
-    return {
-        name: (magnitude**2 * value.square() + EPSILON**2).sqrt()
-        for name, value in weights.items()
-    }
-
-
 def slope(
-    network: nn.Module, weights: Weights, sample: Sample, batch_size: int
-) -> tuple[Weights, float]:
+    network: nn.Module, weights: Tensor, sample: Sample, batch_size: int
+) -> tuple[Tensor, float]:
     """Gradient of a sample's mean cross-entropy by the weights, and the accuracy.
 
     Args:
         network: in evaluation mode.
-        weights: in place of the network's own, by the names of its parameters.
+        weights: (omega,) in place of all parameters of the network.
         sample: images with labels.
         batch_size: images at a time.
 
     Returns:
-        Gradient of each weight in nats, 0 for a weight that is not used; accuracy in
-        [0, 1].
+        Gradient (omega,) in nats, 0 for a weight that is not used; accuracy in [0, 1].
     """
-    leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
-    gradients = {name: torch.zeros_like(value) for name, value in leaves.items()}
+    leaf = weights.detach().requires_grad_()
+    gradient = torch.zeros_like(weights)
     correct = 0
     for inputs, labels in _batches(sample, batch_size):
         with torch.enable_grad():
-            logits = functional_call(network, leaves, (inputs,))
+            logits = functional_call(network, _named(network, leaf), (inputs,))
             # The gradient of an image rounds to 0 above a margin of 36 in logits; in
             # float32 it would above 17.
             total = cross_entropy(logits.double(), labels, reduction="sum")
             loss = total / len(sample.labels)
-        of_batch = torch.autograd.grad(
-            loss, list(leaves.values()), materialize_grads=True
-        )
-        for name, gradient in zip(leaves, of_batch, strict=True):
-            gradients[name] += gradient
+        gradient += torch.autograd.grad(loss, leaf)[0]
         correct += correct_count(logits, labels)
-    return gradients, correct / len(sample.labels)
+    return gradient, correct / len(sample.labels)
 
 
 @provides
@@ -345,42 +337,33 @@ def ascent_drop(
     Raises:
         Undefined: where the accuracy is too low to drop.
     """
-    weights = _weights_of(flat_network)
+    weights = _vector(flat_network)
     generator = torch.Generator().manual_seed(seed)
-    starts = _noise_like(weights, torch.rand, generator)
+    start = _drawn(flat_network, torch.rand, generator)
     clean = accuracy_to_lose(flat_network, sharpness_sample, batch_size)
 
     def drop_at(magnitude_aware: bool, radius: float) -> float:
-        widths = _half_widths(weights, magnitude_aware, radius)
-        shifted = {
-            name: value + widths[name] * (starts[name] - 0.5)
-            for name, value in weights.items()
-        }
+        width = torch.full_like(weights, radius)
+        if magnitude_aware:
+            width = radius * (weights.abs() + 1)
+        shifted = weights + width * (start - 0.5)
         lowest = math.inf
         for _ in range(sharpness_steps):
-            gradients, reached = slope(
+            gradient, reached = slope(
                 flat_network, shifted, sharpness_sample, batch_size
             )
             lowest = min(lowest, reached)
             if clean - lowest > TARGET_DROP + TOLERANCE:
                 return clean - lowest
-            for name, width in widths.items():
-                # A weight whose gradient is no number stays where it is.
-                direction = gradients[name].nan_to_num().sign()
-                moved = shifted[name] + _TRAVEL / sharpness_steps * width * direction
-                smallest = weights[name] - width
-                shifted[name] = moved.clamp(smallest, weights[name] + width)
-        reached = accuracy(flat_network, sharpness_sample, batch_size, shifted)
+            # A weight whose gradient is no number stays where it is.
+            direction = gradient.nan_to_num().sign()
+            moved = shifted + _TRAVEL / sharpness_steps * width * direction
+            shifted = moved.clamp(weights - width, weights + width)
+        named = _named(flat_network, shifted)
+        reached = accuracy(flat_network, sharpness_sample, batch_size, named)
         return clean - min(lowest, reached)
 
     return drop_at
-
-
-def _half_widths(weights: Weights, magnitude_aware: bool, radius: float) -> Weights:
-    """Half-width of the box along each weight."""
-    if magnitude_aware:
-        return {name: radius * (value.abs() + 1) for name, value in weights.items()}
-    return {name: radius * torch.ones_like(value) for name, value in weights.items()}
 
 
 @provides
