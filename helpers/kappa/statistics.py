@@ -73,18 +73,21 @@ def error_and_loss(
         chance. NaN for a class without images; a loss of 1 where Pe is 1, as in the
         authors' newer code.
     """
-    true = np.asarray(true)
+    true, predicted = np.asarray([true, predicted])
     images = np.arange(len(true))
     weights = np.ones((len(true), 1)) if weights is None else np.asarray(weights)
+
+    def counts(labels: Array, weights: Array) -> Array:
+        """Images of each class in each draw, (K, B)."""
+        ones = np.ones(len(labels), weights.dtype)
+        is_of_class = csr_array((ones, (labels, images)), (classes, len(labels)))
+        return (is_of_class @ weights).astype(float)
+
     # For all draws at once; for a single one, scikit-learn's
     # multilabel_confusion_matrix(true, predicted, sample_weight=weights[:, draw]).
-    # (K, N), 1 where an image is of a class
-    ones = np.ones(len(true), dtype=weights.dtype)
-    is_true = csr_array((ones, (true, images)), (classes, len(true)))
-    is_predicted = csr_array((ones, (predicted, images)), (classes, len(true)))
-    n = (is_true @ weights).astype(float)
-    n_predicted = (is_predicted @ weights).astype(float)
-    n_right = ((is_true * is_predicted) @ weights).astype(float)
+    n = counts(true, weights)
+    n_predicted = counts(predicted, weights)
+    n_right = counts(true, weights * (true == predicted)[:, None])
     total = n.sum(0)
     # The loss is (1 - Po) / (1 - Pe). Times N² both are whole numbers, so that only the
     # division rounds.

@@ -39,7 +39,7 @@ def table2(
         rows = pd.DataFrame({"family": family, "value": point})
         low, high = percentile_interval(draws[family][rows.index], classes)
         families.append(rows.assign(low=low, high=high))
-    joined = pd.concat(families).drop(["objective", "penalty"])
+    joined = pd.concat(families)
     joined.loc["weights", ["value", "low", "high"]] /= 1e6
     joined = joined.rename({"weights": "weights_millions"}).join(printed)
     return joined.rename_axis("quantity").reset_index()

@@ -71,8 +71,8 @@ def trade_off_point(
         strength: lambda.
 
     Returns:
-        The point by ``AXES``; ``F``, ``penalty`` and ``objective``; and each of
-        ``BOUNDS``, the mean of its readings ``<bound>_by_<axis>`` from the three axes.
+        The point by ``AXES``, ``F`` there, and each of ``BOUNDS``, the mean of its
+        readings ``<bound>_by_<axis>`` from the three axes.
 
     Raises:
         ValueError: where a cell is missing or undefined.
@@ -87,26 +87,17 @@ def trade_off_point(
     smallest = levels[_WEIGHTS][0]
     span = np.ptp(levels[_WEIGHTS]) or 1.0
 
-    def coordinates(points: Array) -> Array:
-        ssim, unseen, weights = np.moveaxis(points, -1, 0)
-        return np.stack([ssim, 1 - unseen, (weights - smallest) / span], axis=-1)
-
     def objective(points: Array) -> Array:
-        xyz = coordinates(points)
-        penalty = strength * (xyz**2).sum(-1)
+        ssim, unseen, weights = np.moveaxis(points, -1, 0)
+        xyz = np.stack([ssim, 1 - unseen, (weights - smallest) / span])
         # Of equal points that of most noise, most unseen classes and fewest weights.
-        return surface(points) + penalty + _TIE * xyz.sum(-1)
+        return surface(points) + strength * (xyz**2).sum(0) + _TIE * xyz.sum(0)
 
     point = _lowest(objective, levels)
-    place = dict(zip(AXES, point.tolist(), strict=True))
-    lowest = surface(point).item()
-    penalty = (coordinates(point) ** 2).sum().item()
     return {
         **bounds_at(levels, values, point),
-        **place,
-        "F": lowest,
-        "penalty": penalty,
-        "objective": lowest + strength * penalty,
+        **dict(zip(AXES, point.tolist(), strict=True)),
+        "F": surface(point).item(),
     }
 
 
