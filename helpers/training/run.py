@@ -348,8 +348,9 @@ def save(
         "history": history,
         "snapshots": snapshots,
     }
+    on_cpu = tree_map_only(Tensor, Tensor.cpu, content)
     with complete_or_absent(folder / CHECKPOINT) as temporary:
-        torch.save(content, temporary)
+        torch.save(on_cpu, temporary)
 
 
 def restore(
