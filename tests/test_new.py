@@ -34,7 +34,8 @@ def test_a_folder_of_classes_becomes_a_study(root, tmp_path):
     values = load("birds", root=root).executions[0].parameters
     assert values["class_ids"] == ["finch", "robin", "wren"]
     assert values["data_source"] == "class_folders"
-    assert (values["image_size"], values["images_per_class"]) == (48, 20)
+    # four fifths of the smallest class: the rest is for test
+    assert (values["image_size"], values["images_per_class"]) == (48, 16)
     with pytest.raises(StudyError, match="is there already"):
         new.write("birds", path, root)
 
@@ -42,6 +43,9 @@ def test_a_folder_of_classes_becomes_a_study(root, tmp_path):
 def test_one_class_makes_no_study(root, tmp_path):
     path = photographs(tmp_path / "one", {"wren": 30})
     with pytest.raises(ValueError, match="class"):
+        new.write("one", path, root)
+    path = photographs(tmp_path / "few", {"wren": 30, "robin": 17})
+    with pytest.raises(ValueError, match="1 of 2 classes with 18 images"):
         new.write("one", path, root)
     assert not (root / "params/one.yaml").exists()
 

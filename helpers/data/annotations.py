@@ -33,8 +33,10 @@ _COLUMNS = {
     "y1": r"ymax",
 }
 _COUNTED_FROM_ONE = {"x1": "x0", "y1": "y0", "x2": "x1", "y2": "y1"}
-# Columns that may be numbers of a box.
-_OF_BOX = re.compile(r"[xywh]|[xyc][\dxy_m].*|.*box.*|left|top|right|bottom")
+
+
+class OtherLayoutError(ValueError):
+    """An annotation shows that the whole source is to be read in another way."""
 
 
 class Annotation(NamedTuple):
@@ -71,8 +73,14 @@ def of_largest(annotation: Annotation) -> tuple[str, tuple[Box, ...]]:
 
     Args:
         annotation: with at least one object.
+
+    Raises:
+        ValueError: if objects of several classes have no box.
     """
-    label, _ = max(annotation.objects, key=lambda item: _area(item[1]))
+    label, largest = max(annotation.objects, key=lambda item: _area(item[1]))
+    labels = {name for name, _ in annotation.objects}
+    if len(labels) > 1 and not largest:
+        raise ValueError(f"it has the labels {', '.join(sorted(labels))} and no box")
     boxes = [box for name, box in annotation.objects if name == label and box]
     return label, tuple(boxes)
 
@@ -171,6 +179,7 @@ def parse_yolo(content: bytes, names: Mapping[str, str]) -> Annotation:
         names: of classes by number.
 
     Raises:
+        OtherLayoutError: for a class without a name; others may have wrong ones then.
         ValueError: for any other line.
 
     Example:
@@ -191,7 +200,9 @@ def parse_yolo(content: bytes, names: Mapping[str, str]) -> Annotation:
                 f"{line[:60]} are no shares of the image: are they pixels?"
             )
         if number not in names:
-            raise ValueError(f"the class {number} has no name in data.yaml")
+            raise OtherLayoutError(
+                f"the class {number} has no name: names are of {', '.join(names)}"
+            )
         box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         objects.append((_label(names[number]), box))
     return Annotation(objects, IN_SHARES)
@@ -245,11 +256,14 @@ def objects_of_coco(content: bytes) -> Iterator[tuple[str, list[Mapping[str, Any
     of_image = defaultdict(list)
     for item in table["annotations"]:
         key = str(item["image_id"])
-        if key not in names:
-            raise ValueError(f"an object is of the image {key}, which is not listed")
+        category = str(item["category_id"])
+        if key not in names or category not in labels:
+            raise ValueError(
+                f"an object is of the image {key} and the category {category}, which "
+                "are not both listed"
+            )
         if not item.get("iscrowd"):
-            label = labels.get(str(item["category_id"]), "")
-            of_image[key].append(item | {"label": label})
+            of_image[key].append(item | {"label": labels[category]})
     for image in table["images"]:
         yield image["file_name"], [image, *of_image[str(image["id"])]]
 
@@ -323,16 +337,14 @@ def rows_of_csv(content: bytes) -> Iterable[tuple[str, list[dict[str, str]]]]:
         Path of each image as the table has it, and its lines.
 
     Raises:
-        ValueError: if a column stands twice, or has numbers of a box other than
-            corners.
+        ValueError: if a column stands twice or is another one, or corners are missing.
     """
     delimiter, *columns = head_of_csv(content)
-    strange = [name for name in columns if columns.count(name) > 1]
-    strange += [name for name in {*columns} - {*_CORNERS} if _OF_BOX.fullmatch(name)]
-    if strange or len({*columns} & {*_CORNERS}) not in (0, 4):
+    known = {*columns} & {*_COLUMNS}
+    if len(known) < len(columns) or len(known & {*_CORNERS}) not in (0, 4):
         raise ValueError(
-            f"its columns {', '.join(columns)} are not path, label and the corners x0, "
-            "y0, x1, y1, each once"
+            f"its columns {', '.join(columns)} are not path and label, and perhaps "
+            "split, the corners x0, y0, x1, y1, width and height, each once"
         )
     table = pd.read_csv(
         io.BytesIO(content),

@@ -19,6 +19,7 @@ from defusedxml.ElementTree import ParseError
 
 from helpers.data.annotations import (
     Annotation,
+    OtherLayoutError,
     Record,
     head_of_csv,
     objects_of_coco,
@@ -47,12 +48,11 @@ _FAULTS = (
     ParseError,
     yaml.YAMLError,
 )
-# Folders between which images and their annotations are divided: never classes, and
-# equal where an annotation is looked up by the path of its image.
-_SIDES = re.compile(
-    r"(annotation|annot|gt|groundtruth|image|img|jpegimage|json|label|mask|xml|"
-    r"segmentation|segmentationclass|segmentationobject)(s|es)?",
-    re.IGNORECASE,
+# Folders between which images and their annotations are divided: equal where an
+# annotation is looked up by the path of its image. These and masks are never classes.
+_SIDES = re.compile(r"(annotation|annot|image|img|jpegimage|json|label|xml)s?", re.I)
+_NO_CLASS = re.compile(
+    rf"{_SIDES.pattern}|(gt|ground_?truth|mask|segmentation\w*)s?", re.I
 )
 _MASK = re.compile(r"(.+?)[ _-]*(mask|seg|segmentation|gt)s?[ _-]?\d*", re.IGNORECASE)
 # Documents, and tables that repeat the names of folders: not counted as unread.
@@ -127,7 +127,7 @@ def read_class_folders(source: Source, files: Sequence[str]) -> Items:
     for path, (first, *deeper) in below.items():
         classes = deeper if has_splits else [first, *deeper]
         mask = _MASK.fullmatch(posixpath.splitext(path)[0])
-        if len(classes) != 1 or _SIDES.fullmatch(*classes):
+        if len(classes) != 1 or _NO_CLASS.fullmatch(*classes):
             raise ValueError(
                 f"{path} is not in the folder of a class, CLASS or SPLIT/CLASS, where "
                 "all splits are called train, val or test; there are "
@@ -220,6 +220,8 @@ def _read_annotated(
             file_of[path] = file
             try:
                 yield images.record(path, parse(part), file)
+            except OtherLayoutError:
+                raise
             except _FAULTS as fault:
                 yield Fault(path, MALFORMED, f"{file}: {_in_words(fault)}")
         if missing:
@@ -228,13 +230,14 @@ def _read_annotated(
 
 
 def _in_words(fault: Exception) -> str:
-    return str(fault) if type(fault) is ValueError else repr(fault)
+    is_known = type(fault) in (ValueError, OtherLayoutError)
+    return str(fault) if is_known else f"{type(fault).__name__}: {fault}".strip()
 
 
 def _read_yolo(source: Source, files: Sequence[str]) -> Items:
     """Read images with YOLO's labels; classes are in data.yaml or classes.txt."""
-    tables = [name for name in source.names if name.endswith("data.yaml")]
-    tables = tables or [name for name in source.names if name.endswith("classes.txt")]
+    tables = _matching(source, r"(.*/)?data\.yaml")
+    tables = tables or _matching(source, r"(.*/)?classes\.txt")
     if len(tables) != 1:
         raise ValueError(
             f"names of classes are in {len(tables)} files data.yaml or classes.txt "
@@ -243,7 +246,8 @@ def _read_yolo(source: Source, files: Sequence[str]) -> Items:
     content = source.read(tables[0])
     names = content.decode().splitlines()
     if tables[0].endswith(".yaml"):
-        names = yaml.safe_load(content)["names"]
+        # BaseLoader reads texts alone: a class called "no" is not False.
+        names = yaml.load(content, yaml.BaseLoader)["names"]
     pairs = enumerate(names) if isinstance(names, list) else names.items()
     names = {str(number): name for number, name in pairs}
     yield from _read_annotated(source, files, partial(parse_yolo, names=names))
@@ -299,17 +303,20 @@ def _read_published(
     annotations = {}
     for file in files:
         content = source.read(file)
+        folder = posixpath.basename(posixpath.dirname(file))
         for name, part in parts(content) if parts else [(file, content)]:
-            annotations[posixpath.splitext(posixpath.basename(name))[0]] = part
+            stem = posixpath.splitext(posixpath.basename(name))[0]
+            annotations[folder, stem] = part
     for path in source.images:
         match = images.fullmatch(path)
         if not match:
             continue
         annotation = Annotation([])
         fault = ("missing_annotation", "no annotation for this image")
-        if match["stem"] in annotations:
+        key = (match["train"] or "val", match["stem"])
+        if key in annotations:
             try:
-                annotation = parse(annotations[match["stem"]])
+                annotation = parse(annotations[key])
                 fault = ("no_object_in_annotation", "")
             except _FAULTS as error:
                 fault = (MALFORMED, _in_words(error))
@@ -507,7 +514,8 @@ def _usable_records(items: Iterable[Record | Fault]) -> list[Record]:
             f"{len(malformed)} annotations cannot be read, first {malformed[0]}"
         )
     if not records:
-        raise ValueError("no image of a class is there")
+        words = [f"{item.name}: {item.detail}" for item in items][:3]
+        raise ValueError("; ".join(["no image of a class is there", *words]))
     if not any(record.split == "train" for record in records):
         # Images are for test because the source itself has the name of a test split.
         records = [record._replace(split="train") for record in records]

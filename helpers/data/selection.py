@@ -17,8 +17,8 @@ from helpers.data.sources import Fault
 SYNTHETIC = "synthetic"  # the data source that is rendered
 _AT_A_TIME = 1024  # training images that are compared
 _THUMBNAIL = 16  # side, pixels
-# Correlation of the thumbnails of two images from which on they are one photograph. Of
-# Tiny ImageNet's images no two distinct ones reach 0.97.
+# Correlation of the thumbnails of two images from which on they are one photograph; no
+# pair of 5,000 training and 5,999 test images of Tiny ImageNet reaches it.
 _SAME_PHOTOGRAPH = 0.98
 
 
@@ -176,9 +176,9 @@ def copies_of_test(
 ) -> dict[str, str]:
     """Find training images that show the photograph of a test image again.
 
-    They do if their thumbnails, mirrored or not, correlate by ``_SAME_PHOTOGRAPH``:
-    whatever was saved anew, made lighter or smaller. Roboflow names its copies, also
-    turned and cut ones, after the photograph: ``NAME.rf.HASH.jpg``.
+    They do if their thumbnails, mirrored, turned by right angles or not, correlate by
+    ``_SAME_PHOTOGRAPH``: whatever was saved anew, made lighter or smaller. Roboflow
+    names its copies, also cut ones, after the photograph: ``NAME.rf.HASH.jpg``.
 
     Args:
         training: images with pixels.
@@ -190,13 +190,15 @@ def copies_of_test(
     if not training or not test:
         return {}
     upright = _thumbnails(test)
-    both_ways = normalize(torch.cat([upright, upright.flip(-1)]).flatten(1))
+    both = torch.cat([upright, upright.flip(-1)])
+    ways = torch.cat([both.rot90(turns, (1, 2)) for turns in range(4)])
+    ways = normalize(ways.flatten(1))
     photographs = {_photograph(image): image.record.name for image in test}
     copies = {}
     for start in range(0, len(training), _AT_A_TIME):
         images = training[start : start + _AT_A_TIME]
         thumbnails = normalize(_thumbnails(images).flatten(1))
-        correlations, rows = (thumbnails @ both_ways.T).max(1)
+        correlations, rows = (thumbnails @ ways.T).max(1)
         for image, correlation, row in zip(images, correlations, rows, strict=True):
             name = photographs.get(_photograph(image))
             if correlation >= _SAME_PHOTOGRAPH:

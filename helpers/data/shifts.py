@@ -5,7 +5,6 @@ The strength of blur, noise and JPEG compression is given by the structural simi
 factor, and that of a rotation in degrees.
 """
 
-import io
 import math
 from collections.abc import Callable
 from hashlib import blake2b
@@ -14,7 +13,6 @@ from types import ModuleType
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from helpers.files import read_tensors, write_tensors
@@ -144,13 +142,7 @@ def turned(images: Tensor, degrees: float) -> Tensor:
 def _jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
     """Save images as JPEG files of quality 100 less the strength, and read them."""
     quality = max(1, round(100 - strength))
-    decoded = []
-    for pixels in images.permute(0, 2, 3, 1).cpu().numpy():  # (H, W, 3) each
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "JPEG", quality=quality)
-        decoded.append(np.asarray(Image.open(file, formats=("JPEG",))))
-    pixels = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
-    return pixels.contiguous().to(images.device)
+    return _torchvision().jpeg(images.cpu(), quality).to(images.device)
 
 
 def _blur(images: Tensor, deviation: float, seed: int) -> Tensor:

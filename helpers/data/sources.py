@@ -23,15 +23,16 @@ _IMAGE = re.compile(
     r".*\.(jpe?g|jpe|jfif|png|bmp|dib|gif|tiff?|webp|p[bgnp]m|jp2|j2k)",
     re.IGNORECASE | re.DOTALL,
 )
-# Words that make a folder a split; "seg_train" and "test2017" have one.
+# Words that make a folder a split; "seg_train", "test2017" and "trainA" have one.
 _SPLIT = re.compile(
-    r"(?<![a-z])(train|training|trainval|val|valid|validation|test|testing)(?![a-z])",
-    re.IGNORECASE,
+    r"(?<![A-Za-z])(?i:(train|training|trainval|val|valid|validation|test|testing))"
+    r"(?![a-z]|[A-Z]{2})"
 )
 _HIDDEN = re.compile(r"\..*")
 # How the names of folders of systems begin: recycle bins, thumbnails, caches.
 _OF_SYSTEM = re.compile(
-    r"[.@$_#~].*|system volume information|lost\+found|recycler", re.IGNORECASE
+    r"[.@$_#~].*|system volume information|lost\+found|recycler|thumbs|thumbnails",
+    re.IGNORECASE,
 )
 # Kinds of what is left out, and what to do.
 _LEFT_OUT = {

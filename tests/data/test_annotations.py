@@ -118,8 +118,8 @@ def test_coco_has_boxes_or_the_bounds_of_polygons_and_no_crowds():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image_id": 99}, "is of the image 99, which is not listed"),
-        ({"category_id": 99}, "'' cannot be the name of a class"),
+        ({"image_id": 99}, "of the image 99 and the category 3, which are not both"),
+        ({"category_id": 99}, "of the image 7 and the category 99, which are not both"),
         ({"bbox": [1, 2, 3, 4, 0.5]}, "is not a box of 4 finite numbers"),
         ({"bbox": [1, 2, 3, None]}, "is not a box of 4 finite numbers"),
         ({"bbox": None}, "no bbox and no polygon"),
@@ -161,8 +161,8 @@ def test_a_csv_has_the_corners_of_boxes_under_three_names(head):
 
 
 def test_columns_of_a_csv_may_state_split_and_size():
-    head = "width,height,path,label,x0,y0,x1,y1,split,area"
-    found = csv_images(f"{head}\n20,16,a.jpg,cat,1,2,3,4,valid,8\n,,b.jpg,dog,,,,,,")
+    head = "width,height,path,label,x0,y0,x1,y1,split"
+    found = csv_images(f"{head}\n20,16,a.jpg,cat,1,2,3,4,valid\n,,b.jpg,dog,,,,,")
     assert found["a.jpg"] == Annotation([("cat", (1, 2, 3, 4))], (20, 16), "valid")
     assert found["b.jpg"] == Annotation([("dog", None)])
 
@@ -175,6 +175,9 @@ def test_columns_of_a_csv_may_state_split_and_size():
         "path,label,bbox",
         "path,label,x1,y1",
         "path,label,x0,y0,x1,y1,x2,y2",
+        "path,label,xcenter,ycenter,width,height",
+        "path,label,xtl,ytl,xbr,ybr",
+        "path,label,x0,y0,x1,y1,angle",
         "path,label,xmin,ymin,xmax,y_max",
         "path,image,label",
         "path,label,class",
@@ -182,7 +185,7 @@ def test_columns_of_a_csv_may_state_split_and_size():
 )
 def test_a_csv_of_other_columns_is_refused(head):
     row = ",".join("1" for _ in head.split(","))
-    with pytest.raises(ValueError, match=r"its columns .* are not path, label and the"):
+    with pytest.raises(ValueError, match=r"its columns .* are not path"):
         csv_images(f"{head}\n{row}")
 
 
@@ -204,3 +207,6 @@ def test_an_image_is_of_its_largest_object():
     small, large, other = (0, 0, 2, 2), (0, 0, 5, 5), (1, 1, 3, 3)
     objects = [("cat", small), ("dog", large), ("dog", other)]
     assert of_largest(Annotation(objects)) == ("dog", (large, other))
+    assert of_largest(Annotation([("cat", None), ("cat", None)])) == ("cat", ())
+    with pytest.raises(ValueError, match="it has the labels cat, dog and no box"):
+        of_largest(Annotation([("cat", None), ("dog", None)]))

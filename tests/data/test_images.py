@@ -238,9 +238,9 @@ def saved(pixels, kind="JPEG", **options):
 
 
 def changed(pixels):
-    """Copies of a photograph: saved anew, mirrored, lighter, smaller."""
+    """Copies of a photograph: saved anew, mirrored, turned, lighter, smaller."""
     smaller = np.asarray(Image.fromarray(pixels).resize((24, 30)))
-    return pixels, pixels[:, ::-1], pixels + 40, smaller
+    return pixels, pixels[:, ::-1], np.rot90(pixels), pixels + 40, smaller
 
 
 def test_no_photograph_is_on_both_sides_of_a_split_that_is_drawn(load):
@@ -259,7 +259,7 @@ def test_no_photograph_is_on_both_sides_of_a_split_that_is_drawn(load):
     tested = shown(data.test.names)
     others = {name for name in files if not shown([name]) & tested}
     assert set(data.train.names) == others
-    assert kinds(data) == {"copy_of_test_image": 48 - len(others) - len(data.test)}
+    assert kinds(data) == {"copy_of_test_image": 60 - len(others) - len(data.test)}
 
 
 def test_copies_by_roboflows_names_are_found_by_the_name_alone(load):

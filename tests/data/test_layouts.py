@@ -81,7 +81,7 @@ def test_a_source_of_another_layout_is_refused_by_name_and_what_it_is(load, layo
 @pytest.mark.parametrize(
     ("path", "split"),
     [
-        *((path, "train") for path in ("Train", "seg_train", "training", "a/train.X1")),
+        *((path, "train") for path in ("Train", "seg_train", "trainA", "a/train.X1")),
         *((path, "test") for path in ("val2017", "valid", "test1", "train/validation")),
         *((path, "") for path in ("trainers", "valley", "testudo", "eval", "dev", "")),
     ],
@@ -105,6 +105,11 @@ def test_folders_of_classes_lie_in_splits(load, train, test):
 def test_folders_of_classes_may_be_called_train_and_hold_a_folder_images(load):
     data = load(class_folders(classes=("bus", "train", "tram")))
     assert counts(data) == [["bus", 4, 2], ["train", 4, 2], ["tram", 4, 2]]
+    classes = ("bus", "train")
+    files = class_folders("train/", classes=classes)
+    files |= class_folders("val/", classes=classes)
+    data = load(files, "class_folders", place="splits", class_ids=classes)
+    assert counts(data) == [["bus", 6, 2], ["train", 6, 2]]
     nested = {name.replace("/", "/images/"): png(n) for n, name in enumerate(FLAT)}
     assert counts(load(nested, place="n")) == [["cat", 4, 2], ["dog", 4, 2]]
 
@@ -125,6 +130,7 @@ def moved(before, after):
         (class_folders(classes=("train", "test1")), "test1/0.png is not in the folder"),
         (class_folders("train/") | class_folders("dev/"), "there are dev, train"),
         (class_folders("seg_train/a/") | class_folders("seg_test/a/"), "is not in the"),
+        (class_folders(classes=("trainA", "testA")), "there are testA, trainA"),
         (class_folders("amazon/") | class_folders("dslr/"), "there are amazon, dslr"),
         (
             class_folders("train/") | class_folders("test/") | {"pred/0.png": png(0)},
@@ -177,6 +183,13 @@ def test_voc_files_lie_beside_their_images_or_in_folders_of_annotations(
 ):
     data = load(voc_source(images, marks))
     assert data.layout == "voc"
+    assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
+
+
+def test_masks_and_lists_of_voc_are_counted_and_hide_no_image(load):
+    masks = {f"VOC2007/SegmentationClass/{n}.png": png(90 + n) for n in range(4)}
+    data = load(voc_source() | masks | {"VOC2007/ImageSets/Main/train.txt": b"0\n1"})
+    assert kinds(data) == {"not_read": 2}
     assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
 
 
@@ -322,6 +335,19 @@ def test_yolos_boxes_are_shares_of_the_image_and_their_names_are_safe(load):
             load(files | more, place=f"bad{number}")
 
 
+def test_a_class_of_yolo_without_a_name_is_refused_with_all_others(load):
+    """Numbers that begin at 1 would name most objects as another class."""
+    files = {
+        name: b"%d 0.5 0.5 0.5 0.5" % (1 + int(name[-5]) % 3) if "labels" in name else c
+        for name, c in yolo_source().items()
+    }
+    names = {"data.yaml": b"names: [cat, dog, owl]", "old_data.yaml": b"names: [a, b]"}
+    with pytest.raises(ValueError, match="class 3 has no name: names are of 0, 1, 2"):
+        load(files | names)
+    data = load(yolo_source() | {"data.yaml": b"names: [no, 1.0]"}, place="texts")
+    assert data.classes["class_id"].tolist() == ["1.0", "no"]
+
+
 def test_yolos_key_points_are_refused_and_not_read_as_outlines(load):
     line = b"0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6"
     files = {n: line if "labels" in n else c for n, c in yolo_source().items()}
@@ -350,6 +376,19 @@ def test_a_pickled_or_cut_file_of_cifar_is_refused(load):
     for place, files in (("cut", cut), ("pickle", {"train": b"\x80", "test": b"\x80"})):
         with pytest.raises(ValueError, match=r"is a pickle or cut, .* binary version"):
             load(files, place=place)
+
+
+def test_boxes_of_tiny_imagenet_are_those_of_the_class_and_not_of_a_name(load):
+    files = {
+        f"train/{name}/images/{number}.JPEG": jpeg(100 * label + number, (16, 16))
+        for label, name in enumerate(("n01", "n02"))
+        for number in range(4)
+    }
+    for label, name in enumerate(("n01", "n02")):
+        lines = [f"{number}.JPEG\t{label}\t1\t9\t9" for number in range(4)]
+        files[f"train/{name}/{name}_boxes.txt"] = "\n".join(lines).encode()
+    data = load(files)
+    assert data.train.boxes[:, 0, 0].tolist() == data.train.labels.tolist()
 
 
 @pytest.mark.parametrize("place", ["val/{}/images/", "val/{}/"])

@@ -16,7 +16,7 @@ def test_hidden_files_and_folders_of_systems_are_left_out_and_the_latter_counted
     tmp_path,
 ):
     names = ["a/b/x.JPEG", ".z.png", "a/._0.jpg", "b.txt", "a/0.Webp"]
-    systems = (".x", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "#recycle", "lost+found")
+    systems = (".x", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "#recycle", "thumbnails")
     files = [f"a/{system}/y.png" for system in systems]
     source = Source(written(tmp_path, dict.fromkeys(names + files, b"1")))
     assert source.names == ["a/0.Webp", "a/b/x.JPEG", "b.txt"]
