@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
-from scipy.stats import rankdata, zscore
+from scipy.stats import rankdata
 
 from helpers.statistics.correlate import (
     PERMUTATIONS,
@@ -20,8 +20,6 @@ from helpers.statistics.correlate import (
     adjusted_p_values,
     band,
     finite_mean,
-    of_table,
-    pearson,
     permuted_rows,
     same_models,
     slices,
@@ -163,11 +161,11 @@ def conditional_information(
     varied = [name for name in axes if models[name].nunique() > 1]
     codes = level_codes(models, varied)
     scores = np.full((len(gaps), len(measures)), np.nan)
-    for rows, columns in _usable(models[list(measures)].to_numpy(float), gaps):
+    values = models[list(measures)].to_numpy(float)
+    for rows, columns in _usable(values, gaps):
         levels = codes[rows]
         configurations = joint_codes(levels)
-        x = models[list(measures)].to_numpy(float)[np.ix_(rows, columns)]
-        x = configuration_means(x, configurations)
+        x = configuration_means(values[np.ix_(rows, columns)], configurations)
         y = configuration_means(gaps[:, rows].T, configurations)
         levels = levels[np.unique(configurations, return_index=True)[1]]
         of_axes = dict(zip(varied, levels.T, strict=True))
@@ -479,13 +477,12 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> Array:
         (n,) of z-scores, growing with Gi; NaN where either is undefined or the two do
         not correlate.
     """
-    x = np.asarray(gi, dtype=float)
-    y = np.asarray(mixup, dtype=float)
-    is_finite = np.isfinite(x) & np.isfinite(y)
-    component = np.full(x.shape, np.nan)
-    r = of_table(pearson, x[:, None], y)[0]
-    if abs(r) > 1e-12:
-        # Of two z-scores with correlation r it is (z_x + sign(r) z_y) / sqrt(2).
-        turned_y = np.sign(r) * zscore(y[is_finite])
-        component[is_finite] = (zscore(x[is_finite]) + turned_y) / 2**0.5
-    return component
+    pairs = pd.DataFrame({"gi": gi, "mixup": mixup}, dtype=float)
+    pairs = pairs.replace([np.inf, -np.inf], np.nan)
+    z = pairs.dropna()
+    z = (z - z.mean()) / z.std(ddof=0)
+    r = (z["gi"] * z["mixup"]).mean()
+    sign = np.sign(r) if abs(r) > 1e-12 else np.nan
+    # Of two z-scores with correlation r it is (z_x + sign(r) z_y) / sqrt(2).
+    component = (z["gi"] + sign * z["mixup"]) / 2**0.5
+    return component.reindex(pairs.index).to_numpy()

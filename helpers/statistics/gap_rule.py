@@ -4,7 +4,6 @@ A rule is fitted to networks whose gap is known, stated as numbers in a study fi
 before other networks are trained, and then predicts theirs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +112,6 @@ def fit_rule(
     predictors: ArrayLike,
     gaps: ArrayLike,
     kinds: ArrayLike,
-    penalties: Sequence[float] = PENALTIES,
 ) -> GapRule:
     """Fit the rule to calibrating networks.
 
@@ -124,7 +122,6 @@ def fit_rule(
         predictors: (n, 3), columns as in ``PREDICTORS``.
         gaps: (n,) fractions.
         kinds: (n,) kind of training of each network, at least three different ones.
-        penalties: to choose from, ascending; of equal ones the first.
 
     Raises:
         ValueError: for fewer than three kinds, or a value that is not finite.
@@ -143,10 +140,10 @@ def fit_rule(
             "a predictor or a gap of a calibrating network is not finite; leave the "
             "network out"
         )
-    errors = [_errors_of_kinds(predictors, gaps, kinds, each) for each in penalties]
+    errors = [_errors_of_kinds(predictors, gaps, kinds, each) for each in PENALTIES]
     best = int(np.argmin([np.mean(each**2) for each in errors]))
     half_width = np.quantile(np.abs(errors[best]), _SHARE)
-    return _fit(predictors, gaps, penalties[best], half_width)
+    return _fit(predictors, gaps, PENALTIES[best], half_width)
 
 
 def _errors_of_kinds(
