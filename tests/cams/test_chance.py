@@ -222,3 +222,10 @@ def test_a_rectangle_finds_a_box_that_is_just_half_of_it():
     scores = localize.chance_scores(torch.ones(3, 4, 4), half, 4)
     assert scores["box_iou"].tolist() == [0.5, 0.5, 0.25]
     assert scores["box_found"].tolist() == [1, 1, 0]
+
+
+def test_an_image_without_a_box_has_no_area_of_boxes():
+    boxes = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 0, 0]]])
+    table = localize.chance_scores(torch.ones(2, 4, 4), boxes, 4)
+    np.testing.assert_array_equal(table["box_area"], [0.5, np.nan])
+    assert table["box_pixels"].tolist() == [8, 0]

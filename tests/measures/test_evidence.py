@@ -120,6 +120,15 @@ def test_the_registry_refuses_a_name_twice(lists):
         enter(same)
 
 
+def test_a_measure_with_the_name_of_a_shared_value_is_refused():
+    def margins():
+        return 0.0
+
+    with pytest.raises(ValueError, match="'margins' already exists"):
+        registry.measure("norms", -1, "a paper")(margins)
+    assert "margins" not in MEASURES
+
+
 def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
     def training(network):
         return float(network.training)

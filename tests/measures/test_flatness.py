@@ -138,6 +138,13 @@ def test_the_same_noise_serves_every_magnitude_and_each_draw_is_another(
     assert len({round(lost * IMAGES) for lost in (one, two - one, three - two)}) == 3
 
 
+def test_a_weight_of_zero_has_a_thousandth_as_noise_in_units_of_each_weight():
+    network = linear(torch.zeros(2, IMAGES))
+    sample = Sample(None, torch.eye(IMAGES), torch.zeros(IMAGES, dtype=torch.int64))
+    of_a_thousandth = drop(network, sample, 1e-3)
+    assert drop(network, sample, 5.0, aware=True) == of_a_thousandth > 0.1
+
+
 def test_logits_that_are_no_numbers_are_wrong():
     logits = torch.tensor(
         [[torch.nan, torch.nan], [2.0, 1.0], [torch.inf, 0.0], [0.0, 1.0]]
