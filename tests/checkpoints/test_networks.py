@@ -101,7 +101,7 @@ CASES = {
     "no bias": (lambda state: changed(state, fc__bias=None), "Missing key.*fc.bias"),
     "not finite": (
         lambda state: changed(state, fc__bias=torch.full((5,), torch.nan)),
-        "not finite",
+        "fc.bias .* is not of finite real numbers",
     ),
     "teacher and student": (
         lambda state: {
