@@ -349,11 +349,12 @@ def _executions(
     paths: Mapping[str, Path],
 ) -> Iterator[Execution]:
     """Each notebook, with its shares before it, and the combinations of sweeps."""
-    for stem, whole in wholes.items():
-        yield from in_shares(whole, sweep.get(stem, {}).get("shard", 0))
-    for stem in (stem for stem in wholes if stem in sweep):
-        block = sweep[stem]
+    blocks = {stem: sweep[stem] for stem in wholes if stem in sweep}
+    for stem, block in blocks.items():
         _check_swept(stem, block, paths)
+    for stem, whole in wholes.items():
+        yield from in_shares(whole, blocks.get(stem, {}).get("shard", 0))
+    for stem, block in blocks.items():
         names = [name for name in declared(paths[stem]) if name in block]
         names = [name for name in names if name != "shard"]
         for row in itertools.product(*(block[name] for name in names)):

@@ -71,7 +71,7 @@ class Project:
     def run(self, changed=(), vary=(), study="demo"):
         """Exit code and output of the command."""
         process = sweep(study, self.root, changed, vary)
-        output = process.communicate(timeout=300)[0]
+        output = process.communicate(timeout=1200)[0]
         return process.returncode, output
 
 

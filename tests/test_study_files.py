@@ -135,6 +135,10 @@ def test_a_sweep_has_every_combination_in_order_and_shares_before_the_whole(proj
             {"notebooks": {"04_four": {}}, "sweep": {"04_four": {"shard": 2}}},
             "shard is 2",
         ),
+        (
+            {"notebooks": {"02_two": {}}, "sweep": {"02_two": {"shard": "x"}}},
+            "shard is 'x'",
+        ),
         ({"notebooks": {"04_four": {}}, "claims": [{"claim": "x"}]}, "claims: claim 1"),
         ({"extends": "mine", "notebooks": {}}, "is not a study|extends"),
     ],
