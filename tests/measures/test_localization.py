@@ -155,6 +155,28 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
         pd.testing.assert_frame_equal(scores, expected)
 
 
+@torch.no_grad()
+def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
+    names = ["predictions_of_images", "localization_values", "prediction_values"]
+    _, arrays = score([], tiny_given, MeasureSettings(), names)
+    predictions, of_maps, of_predictions = (arrays[name] for name in names)
+    network = tiny_given["network"].eval()
+    images = tiny_given["images"]
+    for number, label in enumerate(images.labels.tolist()):
+        pixels = images.images[number : number + 1]
+        logits = network(tiny_given["normalise"](pixels))[0].double().numpy()
+        probabilities = np.exp(logits) / np.exp(logits).sum()
+        entropy = -(probabilities * np.log(probabilities)).sum()
+        predicted = int(np.argmax(logits))
+        assert predictions["predicted"][number] == predicted
+        confidence = pytest.approx(probabilities.max(), rel=1e-4)
+        assert predictions["confidence"][number] == confidence
+        assert of_maps["correct"][number] == (predicted == label)
+        assert of_predictions["correct"][number] == (predicted == label)
+        entropies = of_predictions["prediction_entropy"]
+        assert entropies[number] == pytest.approx(entropy, rel=2e-3)
+
+
 def test_maps_that_were_kept_differ_little_from_those_of_the_pass(tiny_given):
     _, both = score([], tiny_given, MeasureSettings(), ["maps", "localization_values"])
     boxes = tiny_given["images"].boxes
