@@ -27,7 +27,7 @@ from helpers.kappa import networks, noise, probing
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.measures.single import score_network
-from helpers.scores import classification, measuring, models, scoring_set, store
+from helpers.scores import measuring, models, scoring_set, store
 from helpers.scores import targets as shifted
 from helpers.training import catalogue, pool, run
 from helpers.training.config import RunConfig
@@ -132,9 +132,8 @@ def every_family(study: Study) -> dict[str, Any]:
         study.store(), study.models, families, SMALL, study.scored_on
     )
     scores = kept.scores()
-    tested = classification.test_logits(study.store(), study.models, study.data)
     on_targets = shifted.on_targets(
-        study.store(), study.models, study.data, ["brightness_1.5"], SMALL, tested
+        study.store(), study.models, study.data, ["brightness_1.5"], SMALL
     )
     shift = list(on_targets.keys)[-1]
     on_shift = on_targets.scores(shift)

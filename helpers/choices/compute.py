@@ -4,7 +4,7 @@ Each choice is columns of the scores, see ``helpers.scores.store.CHOICE``.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -148,22 +148,32 @@ def masks_of_images(
         (N, S, S) bool by provider; a provider is absent where neither pixels nor
         records are here.
     """
-    images = scored_on.images_of(store.shared())
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
+    # Programs stand in place of networks.
+    makers = [Model(f"{MASKS}-{provider}", type(None)) for provider in providers]
+    compute = partial(_masks, scored_on=scored_on, path=path)
+    on_cpu = Store(store.folder, store.shared, jobs=1)
+    records = on_cpu.each(makers, {MASKS: settings}, compute, needed=False)
+    size = scored_on.images_of(store.shared()).images.shape[-1]
     masks = {}
-    for provider in providers:
-        model = Model(f"{MASKS}-{provider}", type(None))  # in place of a network
-        records = store.records([model], {MASKS: settings})
-        if images.has_pixels and not records.complete:
-            bits = np.packbits(make_masks(provider, images, path).numpy(), axis=-1)
-            store.write(model, MASKS, settings, {"bits": bits})
-            records = store.records([model], {MASKS: settings})
-        record = records.record(MASKS, model.model_id)
-        if record:
-            size = images.images.shape[-1]
-            bits = np.unpackbits(record["bits"], axis=-1, count=size)
-            masks[provider] = torch.from_numpy(bits > 0)
+    for name in records.complete:
+        bits = records.record(MASKS, name)["bits"]
+        is_object = np.unpackbits(bits, axis=-1, count=size) > 0
+        masks[name.removeprefix(f"{MASKS}-")] = torch.from_numpy(is_object)
     return masks
+
+
+def _masks(
+    model: Model,
+    data: StudyData,
+    parts: Sequence[str],
+    *,
+    scored_on: ScoringSet,
+    path: str,
+) -> dict[str, dict[str, Any]]:
+    provider = model.model_id.removeprefix(f"{MASKS}-")
+    masks = make_masks(provider, scored_on.images_of(data), path)
+    return {MASKS: {"bits": np.packbits(masks.numpy(), axis=-1)}}
 
 
 class Subject(NamedTuple):
@@ -231,14 +241,12 @@ def choices_of(
     images = annotated.scored_on.images_of(data)
     subject = Subject(model.load(device), images, model.normalise, device)
     sample = subject.first(settings.images)
-    records = {}
-    if CLOSED in parts:
-        records[CLOSED] = closed_form_scores(subject, annotated.masks, settings)
-    if SAMPLED in parts:
-        records[SAMPLED] = sampled_scores(sample, settings)
-    if ATTRIBUTED in parts:
-        records[ATTRIBUTED] = attribution_scores(sample, settings)
-    return records
+    compute = {
+        CLOSED: partial(closed_form_scores, subject, annotated.masks, settings),
+        SAMPLED: partial(sampled_scores, sample, settings),
+        ATTRIBUTED: partial(attribution_scores, sample, settings),
+    }
+    return {part: compute[part]() for part in parts}
 
 
 class ClosedForm(NamedTuple):
@@ -360,14 +368,14 @@ def closed_form_scores(
         Scores, and IoUs of single images for the predicted class.
     """
     closed = closed_form(subject)
-    record = _Scores(subject, closed, settings)
     of_paper = way_of_paper(closed.name, subject.size)
+    ways = []
     for (method, formula, class_used), maps in closed.maps.items():
         way = {"method": method, "formula": formula, "class_used": class_used}
-        record.add(maps, of_paper | way)
-    for name, annotated in masks.items():
-        record.add_iou(closed.of_paper, annotated, of_paper | {"annotation": name})
-    return record.record()
+        ways.append((of_paper | way, maps))
+    for name in masks:
+        ways.append((of_paper | {"annotation": name}, closed.of_paper))
+    return scores_of_ways(ways, subject, closed, settings, masks)
 
 
 @torch.no_grad()  # enabled again where a method needs gradients
@@ -382,56 +390,55 @@ def sampled_scores(subject: Subject, settings: Settings) -> dict[str, Any]:
         Scores, and IoUs of single images at the last stage.
     """
     closed = closed_form(subject)
-    record = _Scores(subject, closed, settings)
-    for way, layer in _other_ways(subject, closed, settings):
-        record.add(_maps_of(way, layer, subject, closed, settings), way)
-    return record.record()
+    ways = (
+        (way, _maps_of(way, layer, subject, closed, settings))
+        for way, layer in _other_ways(subject, closed, settings)
+    )
+    return scores_of_ways(ways, subject, closed, settings, {})
 
 
-class _Scores:
-    """Scores of the maps of a network, collected for one way after the other."""
+def scores_of_ways(
+    ways: Iterable[tuple[Way, Tensor]],
+    subject: Subject,
+    closed: ClosedForm,
+    settings: Settings,
+    masks: Mapping[str, Tensor],
+) -> dict[str, Any]:
+    """Score maps by IoU, and beside boxes by measures above chance.
 
-    def __init__(
-        self, subject: Subject, closed: ClosedForm, settings: Settings
-    ) -> None:
-        self._subject = subject
-        self._settings = settings
-        self._usual = (closed.name, subject.size)
-        self._is_right = closed.predicted.cpu() == subject.images.labels
-        self._in_boxes = box_masks(subject.images.boxes, subject.size)
-        self._rows: list[pd.DataFrame] = []
-        self._of_images: dict[str, Any] = {}
+    Args:
+        ways: how maps were made, with the maps (N, h, w).
+        subject: the N images.
+        closed: of the network.
+        settings: of the choices.
+        masks: (N, S, S) bool by annotation; boxes are those of the images.
 
-    def add(self, maps: Tensor, way: Way) -> None:
-        """Score maps (N, h, w) beside boxes, by IoU and by measures above chance.
-
-        IoUs of single images are kept at the last stage and the study's image size, of
-        all classes but the true one.
-        """
-        iou = self.add_iou(maps, self._in_boxes, way)  # (T, N)
-        threshold = self._settings.threshold
-        above = above_chance(maps, self._subject, threshold)
+    Returns:
+        Scores, and IoUs of single images by ``name_of_images``: at the last stage and
+        the study's image size, of all classes but the true one.
+    """
+    is_right = closed.predicted.cpu() == subject.images.labels
+    annotations = {BOXES: box_masks(subject.images.boxes, subject.size), **masks}
+    tables = []
+    of_images = {}
+    for way, maps in ways:
+        annotated = annotations[way["annotation"]]
+        iou = localize.iou_at(maps, annotated, settings.thresholds).cpu()  # (T, N)
+        tables.append(iou_rows(iou, is_right, settings.thresholds).assign(**way))
+        if way["annotation"] != BOXES:
+            continue
+        above = above_chance(maps, subject, settings.threshold)
         rows = above.mean().rename_axis("measure").rename("value").reset_index()
-        rows = rows.assign(n=len(above), subset=ALL_IMAGES)
+        rows = rows.assign(n=len(above), subset=ALL_IMAGES, **way)
         has_threshold = rows["measure"] == "iou_above_shuffled"
-        rows["threshold"] = np.where(has_threshold, threshold, np.nan)
-        self._rows.append(rows.assign(**way))
-        is_usual = (way["layer"], way["image_size"]) == self._usual
+        rows["threshold"] = np.where(has_threshold, settings.threshold, np.nan)
+        tables.append(rows)
+        is_usual = (way["layer"], way["image_size"]) == (closed.name, subject.size)
         if is_usual and way["class_used"] != TRUE:
-            of_images = iou[self._settings.thresholds.index(threshold)]
             name = name_of_images(way["method"], way["formula"])
-            self._of_images[name] = of_images.numpy().astype(np.float16)
-
-    def add_iou(self, maps: Tensor, annotated: Tensor, way: Way) -> Tensor:
-        """Score maps (N, h, w) beside masks (N, S, S); see ``image_overlaps``."""
-        thresholds = self._settings.thresholds
-        iou = image_overlaps(maps, annotated, thresholds)
-        self._rows.append(iou_rows(iou, self._is_right, thresholds).assign(**way))
-        return iou
-
-    def record(self) -> dict[str, Any]:
-        """Scores, and IoU of images by ``name_of_images``."""
-        return {"scores": pd.concat(self._rows, ignore_index=True)} | self._of_images
+            at_threshold = iou[settings.thresholds.index(settings.threshold)]
+            of_images[name] = at_threshold.numpy().astype(np.float16)
+    return {"scores": pd.concat(tables, ignore_index=True), **of_images}
 
 
 def name_of_images(method: str, formula: str) -> str:
@@ -444,29 +451,13 @@ def name_of_images(method: str, formula: str) -> str:
     return f"iou, {method}, {formula}"
 
 
-def image_overlaps(
-    maps: Tensor, annotated: Tensor, thresholds: Sequence[float]
-) -> Tensor:
-    """IoU of each map with the annotation of its image, at T thresholds.
-
-    Args:
-        maps: (N, h, w) in [0, 1].
-        annotated: (N, S, S) bool.
-        thresholds: of the map.
-
-    Returns:
-        (T, N) on the CPU; NaN where an image has no annotation, or a map is not finite.
-    """
-    return localize.iou_at(maps, annotated, thresholds).cpu()
-
-
 def iou_rows(
     iou: Tensor, is_right: Tensor, thresholds: Sequence[float]
 ) -> pd.DataFrame:
     """Mean IoU of some maps by threshold, for subsets of the images.
 
     Args:
-        iou: (T, N) of ``image_overlaps``; images where it is NaN are left out.
+        iou: (T, N) of ``localize.iou_at``; images where it is NaN are left out.
         is_right: (N,), whether an image is classified as labelled.
         thresholds: T of them, of the map.
 
@@ -479,19 +470,14 @@ def iou_rows(
         RIGHT: is_right,
         WRONG: ~is_right,
     }
-    tables = []
+    rows = []
     for subset, images in subsets.items():
         values = iou[:, images].double()  # (thresholds, images)
-        count = values.isfinite().sum(1)
-        columns = {
-            "measure": "iou",
-            "threshold": thresholds,
-            "subset": subset,
-            "n": count.numpy(),
-            "value": (values.nansum(1) / count).numpy(),
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
+        counts = values.isfinite().sum(1)
+        means = values.nansum(1) / counts
+        for row in zip(thresholds, counts.tolist(), means.tolist(), strict=True):
+            rows.append(("iou", subset, *row))
+    return pd.DataFrame(rows, columns=["measure", "subset", "threshold", "n", "value"])
 
 
 def above_chance(maps: Tensor, subject: Subject, threshold: float) -> pd.DataFrame:
@@ -692,17 +678,15 @@ def untrained_scores(
     test = data.test.subset(np.sort(order[: settings.images or None]))
     closed = closed_form(subject)
     in_boxes = box_masks(train.boxes, subject.size)
-    (iou,) = image_overlaps(closed.of_paper, in_boxes, [settings.threshold])
-    on_train = (closed.predicted.cpu() == train.labels).double().mean()
+    (iou,) = localize.iou_at(closed.of_paper, in_boxes, [settings.threshold])
     logits = logits_of(subject.network, test.images, device, subject.normalise)
-    on_test = (logits.argmax(1) == test.labels).double().mean()
     values = {
-        "train_accuracy": on_train,
+        "train_accuracy": (closed.predicted.cpu() == train.labels).double().mean(),
         "train_images": len(train),
         "iou": iou.double().nanmean(),
-        "test_accuracy": on_test,
+        "test_accuracy": (logits.argmax(1) == test.labels).double().mean(),
         "test_images": len(test),
-        "gap": on_train - on_test,
     }
+    values["gap"] = values["train_accuracy"] - values["test_accuracy"]
     scores = pd.DataFrame(values.items(), columns=["measure", "value"])
     return {part: {"scores": scores.astype({"value": float})} for part in parts}

@@ -38,7 +38,6 @@ from helpers.statistics.correlate import (
 )
 from helpers.statistics.gap_tables import (
     TOTAL,
-    beside_published,
     correlation_table,
     correlations,
 )
@@ -51,6 +50,7 @@ FEWEST_IMAGES = 5  # behind a mean
 KEYS = ["part", "measure", *CHOICE]  # what makes a choice
 # Values of single images, (models, images), by part, method and formula.
 ImageValues = Mapping[tuple[str, str, str], ArrayLike]
+_OF_BOXES = "annotated_boxes"  # in the paper's Table 7
 _NORMAL_95 = 1.96  # half-width of a 95 % interval in standard errors
 
 
@@ -106,25 +106,18 @@ def by_choice(
         ``correlations``; with ``accuracies`` also architecture, and the training
         accuracy above which models are taken.
     """
-    values = {
-        name: images
-        for name, images in bootstrap.images.items()
-        if name == "test_accuracy"
-    }
+    values = {"test_accuracy": bootstrap.images.get("test_accuracy")}
     columns = {}
     rows = []
-    for number, (key, choice) in enumerate(
-        scores.groupby(KEYS, sort=False, dropna=False)
-    ):
-        name = f"choice {number}"
+    for key, choice in scores.groupby(KEYS, sort=False, dropna=False):
+        name = f"choice {len(rows)}"
         of_models = choice.set_index("model_id").reindex(bootstrap.models["model_id"])
         enough = of_models["n"] >= FEWEST_IMAGES
         columns[name] = of_models["value"].where(enough).to_numpy(dtype=float)
         rows.append((name, *key, of_models["n"].median(), of_models["value"].mean()))
-        choice = dict(zip(KEYS, key, strict=True))
-        way = (choice["part"], choice["method"], choice["formula"])
-        if of_images and way in of_images:
-            values[name] = of_images[way]
+        way = choice[["part", "method", "formula"]].iloc[0]
+        values[name] = (of_images or {}).get(tuple(way))
+    values = {name: images for name, images in values.items() if images is not None}
     models = bootstrap.models.join(pd.DataFrame(columns, index=bootstrap.models.index))
     choices = pd.DataFrame(rows, columns=["column", *KEYS, "images", "mean"])
     of_choices = Bootstrap(models, values, bootstrap.draws, bootstrap.seed)
@@ -201,25 +194,24 @@ def annotations(
         See ``by_choice``, its method the maker of the annotation, with published_r of
         annotated boxes, or of the paper's saliency masks, and difference.
     """
-    names = scores["annotation"].replace(BOXES, "annotated_boxes")
+    names = scores["annotation"].replace(BOXES, _OF_BOXES)
     table = by_choice(bootstrap, scores.assign(method=names), None, accuracies)
     published = published_table("du2024_table7")
-    is_boxes = published["method"] == "annotated_boxes"
-    of_masks = [
-        published[~is_boxes].assign(method=name)
-        for name in names.unique()
-        if name != "annotated_boxes"
+    makers = dict.fromkeys(names, "saliency_masks") | {_OF_BOXES: _OF_BOXES}
+    of_makers = [
+        published[published["method"] == of_paper].assign(method=name)
+        for name, of_paper in makers.items()
     ]
-    return _beside(table, pd.concat([published[is_boxes], *of_masks]))
+    return _beside(table, pd.concat(of_makers))
 
 
 def _beside(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     """Rows beside the paper's r of their method."""
-    named = table.rename(columns={"measure": "score", "method": "measure"})
-    named = named.rename(columns={"threshold": "cut", "above": "threshold"})
-    beside = beside_published(named, published)
-    beside = beside.rename(columns={"threshold": "above", "cut": "threshold"})
-    return beside.rename(columns={"measure": "method", "score": "measure"})
+    names = {"threshold": "above", "pearson_r": "published_r"}
+    published = published.rename(columns=names)
+    keys = ["architecture", "above", "method"]
+    beside = table.merge(published[[*keys, "published_r"]], how="left", on=keys)
+    return beside.assign(difference=beside["pearson_r"] - beside["published_r"])
 
 
 def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFrame:
@@ -442,9 +434,7 @@ def changed(table: pd.DataFrame, paper: Mapping[str, Any]) -> pd.Series:
     }
     differs = pd.DataFrame(
         {
-            name: (table[keys] != pd.Series({key: paper[key] for key in keys})).any(
-                axis=1
-            )
+            name: table[keys].ne(pd.Series(paper)[keys]).any(axis=1)
             for name, keys in columns.items()
         }
     )
@@ -462,14 +452,15 @@ def paper_choice(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
         table: of ``by_choice``.
         threshold: of the map.
     """
-    is_paper = (
-        (table["part"] == CLOSED)
-        & (table["measure"] == "iou")
-        & (table["method"] == "grad_cam")
-        & (table["formula"] == CORRECT)
-        & (table["class_used"] == PREDICTED)
-        & (table["annotation"] == BOXES)
-        & (table["subset"] == ALL_IMAGES)
-        & (table["threshold"] == threshold)
-    )
+    way = {
+        "part": CLOSED,
+        "measure": "iou",
+        "method": "grad_cam",
+        "formula": CORRECT,
+        "class_used": PREDICTED,
+        "annotation": BOXES,
+        "subset": ALL_IMAGES,
+        "threshold": threshold,
+    }
+    is_paper = table[list(way)].eq(pd.Series(way)).all(axis=1)
     return table[is_paper]

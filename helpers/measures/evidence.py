@@ -1,12 +1,13 @@
 """Values that measures need of a network and its images, each computed once."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 import helpers.measures.registry as registry
 from helpers.measures.registry import Measure, Value
@@ -170,7 +171,9 @@ def score(
     evidence = Evidence(inputs, settings, sources)
     rows = []
     images = {}
-    with evaluation_mode(inputs["network"]):
+    network = inputs.get("network")
+    is_here = isinstance(network, nn.Module)
+    with evaluation_mode(network) if is_here else nullcontext():
         for item in measures:
             for variant, value in _values_by_variant(item, evidence).items():
                 reason = _reason(value)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
@@ -362,7 +362,6 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """
     maps = record[MAPS] if MAPS in record else record["maps"]
     inputs: dict[str, Any] = {
-        "network": nn.Identity(),  # stands for the network, which no measure calls
         "device": "cpu",
         "kept_maps": maps,
         "maps": from_integers(maps),

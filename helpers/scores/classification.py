@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 from torch import Tensor, nn
 
 from helpers.data.images import StudyData
@@ -25,6 +25,7 @@ _RANKED = (
     "average_precision_eleven_point",
     "average_precision_all_point",
 )
+_OF_CLASS = ("precision", "recall", "f1", *_RANKED, "auc")
 TEST_IMAGES = "test_logits"  # part of the store
 _BINS = 15  # of confidence, for calibration errors
 _COUNTS = ("n", "classes_absent", "classes_never_predicted")
@@ -46,14 +47,8 @@ def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> one_vs_rest_scores(np.array([[2.0, 0.5]]))
         array([[ 1.5, -1.5]])
     """
-    # Fast form of: logits[:, k] - logsumexp(np.delete(logits, k, axis=1), axis=1)
-    no_class = np.full((len(logits), 1), -np.inf)
-    shifted_right = np.hstack([no_class, logits[:, :-1]])
-    reversed_and_shifted = np.hstack([no_class, logits[:, :0:-1]])
-    # (N, K) logarithms of the sum over the classes before k, and over those after k
-    before = np.logaddexp.accumulate(shifted_right, axis=1)
-    after = np.logaddexp.accumulate(reversed_and_shifted, axis=1)[:, ::-1]
-    return logits - np.logaddexp(before, after)
+    without = [np.delete(logits, number, 1) for number in range(logits.shape[1])]
+    return logits - np.stack([logsumexp(others, axis=1) for others in without], axis=1)
 
 
 def decisions(
@@ -149,21 +144,16 @@ def per_class_metrics(
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(
         labels, predicted, labels=np.arange(len(names)), zero_division=np.nan
     )
-    ranked = []
-    areas = []
-    for positive, of_class in zip(is_of_class.T, scores.T, strict=True):
-        averages = (np.nan, np.nan, np.nan)
-        area = np.nan
-        if positive.any():
-            averages = average_precision(positive, of_class)
-            if not positive.all():
-                area = metrics.roc_auc_score(positive, of_class)
-        ranked.append(averages)
-        areas.append(area)
     table = pd.DataFrame({"class": names, "n": is_of_class.sum(0)})
     table = table.assign(precision=precision, recall=recall, f1=f1)
-    table[list(_RANKED)] = ranked
-    table["auc"] = areas
+    for number, positive in enumerate(is_of_class.T):
+        if positive.any():
+            ranked = average_precision(positive, scores[:, number])
+            table.loc[number, [*_RANKED]] = ranked
+        if positive.any() and not positive.all():
+            area = metrics.roc_auc_score(positive, scores[:, number])
+            table.loc[number, "auc"] = area
+    table = table.reindex(columns=["class", "n", *_OF_CLASS])
     table.loc[table["n"] == 0, "precision":] = np.nan
     return table
 
@@ -184,37 +174,32 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
         brier_score in [0, 2], ``mean over images of sum over k of (p_k - y_k)^2``
         (Brier 1950).
     """
-    from sklearn import metrics  # here: most notebooks do without it
-
     logits = np.asarray(logits, dtype=float)
     labels = np.asarray(labels)
     classes = np.arange(logits.shape[1])
     table = per_class_metrics(logits, labels, classes)
     summary = {"top1": float((logits.argmax(1) == labels).mean()), "top5": np.nan}
     if len(classes) > 5:
-        # Classes are reversed: of equal logits scikit-learn prefers the later class,
-        # argmax the earlier one.
-        top5 = metrics.top_k_accuracy_score(
-            classes[-1] - labels, logits[:, ::-1], k=5, labels=classes
-        )
-        summary["top5"] = float(top5)
+        highest = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+        summary["top5"] = float((highest == labels[:, None]).any(axis=1).mean())
     for name, value in table.drop(columns=["class", "n"]).mean().items():
         mean = "mean" if name in _RANKED else "macro"
         summary[f"{mean}_{name}"] = float(value)
     log_probabilities = log_softmax(logits, axis=1)  # (N, K)
-    of_label = log_probabilities[np.arange(len(labels)), labels]  # (N,)
-    summary["cross_entropy"] = float(-of_label.mean())
-    has_images = table["n"] > 0
-    never_predicted = has_images & table["precision"].isna()
-    summary["n"] = len(labels)
-    summary["classes_absent"] = int((~has_images).sum())
-    summary["classes_never_predicted"] = int(never_predicted.sum())
     probabilities = np.exp(log_probabilities)
     is_label = labels[:, None] == classes
+    has_images = table["n"] > 0
+    never_predicted = has_images & table["precision"].isna()
+    summary |= {
+        "cross_entropy": float(-log_probabilities[is_label].mean()),
+        "n": len(labels),
+        "classes_absent": int((~has_images).sum()),
+        "classes_never_predicted": int(never_predicted.sum()),
+    }
+    is_right = logits.argmax(axis=1) == labels
+    summary |= calibration_errors(probabilities.max(axis=1), is_right)
     squares = np.square(probabilities - is_label).sum(axis=1)
-    is_right = probabilities.argmax(axis=1) == labels
-    errors = calibration_errors(probabilities.max(axis=1), is_right)
-    return summary | errors | {"brier_score": float(squares.mean())}
+    return summary | {"brier_score": float(squares.mean())}
 
 
 def calibration_errors(confidences: ArrayLike, is_right: ArrayLike) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Measure every network on the scored images; values are computed once and stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -8,15 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.measures import evidence, localization, registry
 from helpers.networks.faults import Undefined
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import ScoringSet
-from helpers.scores.store import NOT_RECORDED, Records, Store
-from helpers.training.pool import side_by_side
+from helpers.scores.store import NotInRecords, Records, Store
 
 # Settings that decide the values of a family.
 DECISIVE: dict[str, tuple[str, ...]] = {
@@ -40,6 +39,9 @@ DECISIVE: dict[str, tuple[str, ...]] = {
     ),
     "unlabelled": ("transport_images", "seed"),
 }
+OF_CUT = ("cam_threshold", "cam_cut")  # what maps do not depend on
+# Reason of a score that records do not suffice for.
+NOT_RECORDED = "not recorded, and the network or its images are not here"
 # Providers of the values of single images of a family, see ``evidence.PROVIDERS``.
 IMAGE_VALUES = {
     "localization": ("localization_values", "predictions_of_images"),
@@ -91,8 +93,8 @@ def score(
 ) -> Records:
     """Compute every measure of some families for every model.
 
-    Values of networks that are not here are computed of their records, where these
-    suffice. Measures of a notebook cell are computed each time, and not stored.
+    Of networks that are not here measures are computed from records, where these
+    suffice. These values, and those of measures of a notebook cell, are not stored.
 
     Args:
         store: of the study.
@@ -103,24 +105,32 @@ def score(
 
     Returns:
         Records with a part per family: its scores, and arrays of single images.
+
+    Raises:
+        NotInRecords: where nothing of a family is stored or can be computed here.
     """
-    task = Task(families, settings, scored_on)
-    compute = partial(_measure_model, task=task, device=store.device)
-    _measure_records(store, models, task)
-    records = store.each(models, task.parts, compute, wanted=task.kept)
-    if task.from_outside:
-        results = side_by_side(
-            partial(_values_from_outside, task=task, store=store),
-            models,
-            shared=store.shared,
-            device=store.device,
-            jobs=store.jobs,
-        )
-        for model, rows in results:
-            records.further[model.model_id] = rows
+    parts = {family: settings_of(family, settings, scored_on) for family in families}
+    measures = registry.measures_of_families(families)
+    task = Task(measures, settings, evidence.sources_by_name(), scored_on)
+    compute = partial(_records_of_network, task=task, device=store.device)
+    records = store.each(models, parts, compute, needed=False)
+    scores = records.scores()
+    stored = {
+        model.model_id: scores[scores["model_id"] == model.model_id] for model in models
+    }
+    todo = [model for model in models if task.missing(stored[model.model_id])]
+    further = partial(_further_records, task=task, store=store, stored=stored)
+    results = store.side_by_side(further, todo)
+    for model, of_model in tqdm(results, total=len(todo), disable=not todo):
+        records.add(model.model_id, of_model)
+    scores = records.scores()
+    is_unknown = scores["reason"] == NOT_RECORDED
+    if is_unknown.groupby([scores["model_id"], scores["part"]]).all().any():
+        raise NotInRecords(records.left_out)
     return records
 
 
+@dataclass(frozen=True)
 class Task:
     """Measures to compute for each model.
 
@@ -128,45 +138,45 @@ class Task:
     those that are defined in a notebook.
     """
 
-    def __init__(
-        self,
-        families: Sequence[str],
-        settings: evidence.MeasureSettings,
-        scored_on: ScoringSet,
-    ) -> None:
-        """See ``score``."""
-        self.settings = settings
-        self.scored_on = scored_on
-        self.parts = {
-            family: settings_of(family, settings, scored_on) for family in families
-        }
-        measures = registry.measures_of_families(families)
-        self.measures = [
-            item for item in measures if not registry.is_from_outside(item.function)
-        ]
-        self.from_outside = [item for item in measures if item not in self.measures]
-        self.sources = evidence.sources_by_name()
+    measures: Sequence[registry.Measure]
+    settings: evidence.MeasureSettings
+    sources: Mapping[str, evidence.Source]  # see ``evidence.sources_by_name``
+    scored_on: ScoringSet | None = None  # training images; targets are others
 
-    @property
-    def kept(self) -> dict[str, list[str]]:
-        """Names of the measures that are stored, by family."""
-        return {
-            family: [item.name for item in self.measures if item.family == family]
-            for family in self.parts
-        }
-
-    def needs_network(self, item: registry.Measure, inputs: Mapping[str, Any]) -> bool:
-        """Whether a measure needs more than what is recorded of a network.
+    def missing(self, scores: pd.DataFrame) -> list[registry.Measure]:
+        """Measures that have no row.
 
         Args:
-            item: the measure.
-            inputs: what is known of the network, by name.
+            scores: of a network.
         """
-        needed = evidence.transitive_needs([item.name], self.sources, inputs)
-        return "network" in needed
+        return [item for item in self.measures if item.name not in {*scores["measure"]}]
+
+    def records(
+        self,
+        measures: Sequence[registry.Measure],
+        inputs: Mapping[str, Any],
+        providers: Iterable[str] = (),
+    ) -> dict[str, dict[str, Any]]:
+        """Scores of some measures by family, and values of single images.
+
+        Args:
+            measures: to be computed.
+            inputs: what is known of the network, see ``evidence.INPUTS``.
+            providers: of values of single images, of ``IMAGE_VALUES``.
+        """
+        scores, arrays = evidence.score(
+            measures, inputs, self.settings, providers, self.sources
+        )
+        records: dict[str, dict[str, Any]] = {}
+        for family in dict.fromkeys(item.family for item in measures):
+            names = [item.name for item in measures if item.family == family]
+            records[family] = {"scores": scores[scores["measure"].isin(names)]}
+            for name in IMAGE_VALUES.get(family, ()):
+                records[family] |= arrays.get(name, {})
+        return records
 
 
-def _measure_model(
+def _records_of_network(
     model: Model,
     shared: Any,
     families: Sequence[str],
@@ -174,24 +184,52 @@ def _measure_model(
     task: Task,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    """Records of the missing families of a model, computed from its network."""
-    inputs = _inputs(model, shared, task, device)
-    measures = [item for item in task.measures if item.family in families]
+    """Records of the missing families of a model, but of measures of a cell."""
+    measures = [
+        item
+        for item in task.measures
+        if item.family in families and not registry.is_from_outside(item.function)
+    ]
     providers = [IMAGE_VALUES.get(family, ()) for family in families]
-    scores, arrays = evidence.score(
-        measures,
-        inputs,
-        task.settings,
-        chain.from_iterable(providers),
-        task.sources,
-    )
-    records = {}
-    for family in families:
-        rows = scores[scores["measure"].isin(task.kept[family])]
-        record: dict[str, Any] = {"scores": rows}
-        for name in IMAGE_VALUES.get(family, ()):
-            record |= arrays.get(name, {})
-        records[family] = record
+    inputs = _inputs(model, shared, task, device)
+    return task.records(measures, inputs, chain.from_iterable(providers))
+
+
+def _further_records(
+    model: Model,
+    shared: Any,
+    *,
+    task: Task,
+    store: Store,
+    stored: Mapping[str, pd.DataFrame],
+) -> dict[str, dict[str, Any]]:
+    """Records of measures that are not stored, of the network or of its records."""
+    scores = stored[model.model_id]
+    measures = task.missing(scores)
+    if not store.not_computable([model]):
+        return task.records(measures, _inputs(model, shared, task, store.device))
+    inputs = {
+        "images": task.scored_on.images_of(shared),
+        "device": "cpu",
+        **_facts_of_run(model),
+        **_recorded_values(scores),
+    }
+    maps = {}
+    if "localization" in {item.family for item in measures}:
+        maps = _recorded_maps(store, model, task)
+    if maps:
+        # What no threshold decides is recorded more exactly than maps are.
+        is_free = maps["scores"]["measure"].isin(THRESHOLD_FREE)
+        inputs |= localization.inputs_from_record(maps)
+        inputs |= _recorded_values(maps["scores"][is_free])
+    for item in measures:
+        if "network" in evidence.transitive_needs([item.name], task.sources, inputs):
+            inputs[item.name] = Undefined(NOT_RECORDED)
+    providers = IMAGE_VALUES["localization"] if maps else ()
+    records = task.records(measures, inputs, providers)
+    for name in THRESHOLD_FREE:
+        if name in maps:
+            records["localization"][name] = maps[name]
     return records
 
 
@@ -215,63 +253,11 @@ def _facts_of_run(model: Model) -> dict[str, Any]:
     }
 
 
-def _measure_records(store: Store, models: Sequence[Model], task: Task) -> None:
-    """Compute what records of networks that are not here suffice for, and store it."""
-    lacking = store.records(models, task.parts, task.kept).missing
-    todo = [model for model in models if lacking[model.model_id]]
-    for model in tqdm(store.not_computable(todo), "from records", disable=not todo):
-        families = lacking[model.model_id]
-        of_families = [item for item in task.measures if item.family in families]
-        inputs, of_images = _recorded_inputs(store, model, task)
-        scores, arrays = _scores_of_records(of_families, inputs, task)
-        for family in families:
-            rows = scores[scores["measure"].isin(task.kept[family])]
-            if rows["reason"].ne(NOT_RECORDED).any():
-                record: dict[str, Any] = {"scores": rows}
-                if family == "localization":
-                    record |= arrays | of_images
-                store.write(model, family, task.parts[family], record)
-
-
-def _recorded_inputs(
-    store: Store, model: Model, task: Task
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is recorded of a network.
-
-    Returns:
-        Values of measures and maps, by name; and values of single images that no
-        threshold decides.
-    """
-    settings = {
-        family: settings_of(family, task.settings, task.scored_on)
-        for family in DECISIVE
-    }
-    maps = _recorded_maps(store, model, settings.pop("localization"))
-    scores = store.records([model], settings).scores()
-    inputs = {
-        "network": nn.Identity(),  # stands for the absent one, and is not called
-        "images": task.scored_on.images_of(store.shared()),
-        "device": "cpu",
-        **_facts_of_run(model),
-        **recorded_values(scores),
-    }
-    if not maps:
-        return inputs, {}
-    is_free = maps["scores"]["measure"].isin(THRESHOLD_FREE)
-    inputs |= localization.inputs_from_record(maps)
-    inputs |= recorded_values(maps["scores"][is_free])
-    return inputs, {name: maps[name] for name in THRESHOLD_FREE if name in maps}
-
-
-def _recorded_maps(
-    store: Store, model: Model, wanted: Mapping[str, Any]
-) -> dict[str, Any]:
+def _recorded_maps(store: Store, model: Model, task: Task) -> dict[str, Any]:
     """Record with maps of all scored images by a CAM method, cut by any threshold."""
+    wanted = settings_of("localization", task.settings, task.scored_on)
     for settings in store.settings_of("localization"):
-        if all(
-            settings.get(name) == wanted[name]
-            for name in ("cam_method", "images", "version")
-        ):
+        if wanted == settings | {name: wanted[name] for name in OF_CUT}:
             records = store.records([model], {"localization": settings})
             record = records.record("localization", model.model_id)
             if len(record.get("maps", ())) == len(record.get("correct", [None])):
@@ -279,58 +265,18 @@ def _recorded_maps(
     return {}
 
 
-def recorded_values(scores: pd.DataFrame) -> dict[str, Any]:
+def _recorded_values(scores: pd.DataFrame) -> dict[str, Any]:
     """Values of measures by name, as their functions return them.
 
-    Args:
-        scores: of one network. In place of a measure without any value stands an error
-            with the reason.
+    In place of a measure without any value stands an error with the reason.
     """
     values: dict[str, Any] = {}
     for name, rows in scores.groupby("measure", sort=False):
-        if rows["reason"].ne("").all():
-            values[name] = Undefined(rows["reason"].iloc[0])
-            continue
         of_variants = rows.set_index("variant")["value"].to_dict()
         values[name] = of_variants.get("", of_variants)
+        if rows["reason"].ne("").all():
+            values[name] = Undefined(rows["reason"].iloc[0])
     return values
-
-
-def _scores_of_records(
-    measures: Sequence[registry.Measure], inputs: Mapping[str, Any], task: Task
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Scores of measures of a network that is not here, and values of single images."""
-    possible = [item for item in measures if not task.needs_network(item, inputs)]
-    families = {item.family for item in possible} & {"localization"}
-    providers = chain.from_iterable(IMAGE_VALUES[family] for family in families)
-    scores, arrays = evidence.score(
-        possible, inputs, task.settings, providers, task.sources
-    )
-    tables = [scores]
-    for item in measures:
-        if item not in possible:
-            variants = pd.DataFrame({"variant": list(item.variants or ("",))})
-            tables.append(
-                variants.assign(measure=item.name, value=np.nan, reason=NOT_RECORDED)
-            )
-    of_images: dict[str, Any] = {}
-    for of_provider in arrays.values():
-        of_images |= of_provider
-    return pd.concat(tables, ignore_index=True), of_images
-
-
-def _values_from_outside(
-    model: Model, shared: Any, *, task: Task, store: Store
-) -> pd.DataFrame:
-    """Scores of measures of a notebook cell, of the network or of its records."""
-    if store.not_computable([model]):
-        inputs, _ = _recorded_inputs(store, model, task)
-        return _scores_of_records(task.from_outside, inputs, task)[0]
-    inputs = _inputs(model, shared, task, store.device)
-    scores, _ = evidence.score(
-        task.from_outside, inputs, task.settings, sources=task.sources
-    )
-    return scores
 
 
 def with_measures(

@@ -22,8 +22,6 @@ from helpers.scores.store import Records, read_values
 
 SCORED = "scored_images.npz"  # among the tables of a report
 _OF_RECORDS = ("maps", "right")  # arrays that the records hold, and not the report
-_BYTES = 60_000_000  # of the maps of all models, at most
-_FEWEST_IMAGES = 200  # images whose maps are published even if they take more bytes
 _THUMBNAILS = 48  # number of images shown as small pictures
 _SIDE = 96  # longer side of a small picture, pixels
 
@@ -36,9 +34,6 @@ def maps_of_models(
     before: Path | None = None,
 ) -> dict[str, Any] | None:
     """Maps of M models on n scored images, with the boxes and labels of the images.
-
-    If the maps of all images would take more than 60 MB, those of the first images are
-    taken, at least 200.
 
     Args:
         records: records of the part "localization".
@@ -58,15 +53,13 @@ def maps_of_models(
           pixels a side; labels (n,) and class_names;
         - thumbnails, JPEGs of the first images.
     """
-    ids = set(models["model_id"])
     maps: dict[str, NDArray[np.uint8]] = {}
     right: dict[str, NDArray[np.bool_]] = {}
-    for name, record in records.records("localization"):  # one in memory at a time
-        if name in ids and "maps" in record:
-            bytes_of_image = len(ids) * record["maps"][0].size
-            count = max(_FEWEST_IMAGES, _BYTES // bytes_of_image)
-            maps[name] = record["maps"][:count].copy()
-            right[name] = record["correct"][: len(maps[name])] > 0
+    for name in models["model_id"]:
+        record = records.record("localization", name)
+        if "maps" in record:
+            maps[name] = record["maps"]
+            right[name] = record["correct"] > 0
     if not maps:
         return None
     count = min(map(len, maps.values()))
@@ -166,10 +159,10 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
     right = []
     for model_id in shared["model_ids"]:
         values = read_values(records, model_id)
-        if f"{shared['part']}/maps" not in values.arrays:
+        if f"{shared['part']}/maps" not in values:
             return None
-        maps.append(values.arrays[f"{shared['part']}/maps"][:count])
-        right.append(values.arrays[f"{shared['part']}/correct"][:count] > 0)
+        maps.append(values[f"{shared['part']}/maps"][:count])
+        right.append(values[f"{shared['part']}/correct"][:count] > 0)
     return shared | {"maps": np.stack(maps), "right": np.stack(right)}
 
 

@@ -6,9 +6,7 @@
 networks at once: ``pandas.read_parquet("reports/kinds20/records/scores")``.
 """
 
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -65,8 +63,6 @@ _BATCH = 64  # images of the pass that is timed on a GPU
 _NUMBERS = ("image_size", "threshold", "n", "value")
 # A part of arrays alone has one row of this measure, which says that it is complete.
 COMPLETE = "complete"
-# Reason of a score that records do not suffice for.
-NOT_RECORDED = "not recorded, and the network or its images are not here"
 # Scores as rows under "scores", and arrays by name.
 Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
@@ -75,69 +71,6 @@ Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 
 class NotInRecords(LookupError):
     """Values are neither in a study's folders nor can they be computed here."""
-
-
-@dataclass
-class Values:
-    """Scores and arrays of one network, of all parts and settings.
-
-    Attributes:
-        scores: ``COLUMNS``.
-        arrays: by "<part>-<settings>/<name>".
-    """
-
-    scores: pd.DataFrame
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    @property
-    def key(self) -> pd.Series:
-        """Part and settings of each score, as "<part>-<settings>"."""
-        return self.scores["part"] + "-" + self.scores["settings"]
-
-    def of(self, keys: Collection[str]) -> "Values":
-        """The values of some parts.
-
-        Args:
-            keys: "<part>-<settings>" each.
-        """
-        scores = self.scores[self.key.isin(keys)].reset_index(drop=True)
-        arrays = {
-            name: array
-            for name, array in self.arrays.items()
-            if name.rpartition("/")[0] in keys
-        }
-        return Values(scores, arrays)
-
-    def updated(self, other: "Values") -> "Values":
-        """These values with those of other parts, which replace the same parts here.
-
-        Args:
-            other: values of the same network.
-        """
-        kept = self.of(set(self.key) - set(other.key))
-        scores = pd.concat([kept.scores, other.scores], ignore_index=True)
-        return Values(scores, kept.arrays | other.arrays)
-
-
-def values_of_record(key: str, weights: str, record: Record) -> Values:
-    """Scores and arrays of one part.
-
-    Args:
-        key: "<part>-<settings>".
-        weights: digest of the network's weights; "" where it is unknown.
-        record: scores and arrays by name; without scores it gets ``COMPLETE``.
-    """
-    part, _, settings = key.rpartition("-")
-    rows = record.get("scores")
-    if rows is None:
-        rows = pd.DataFrame({"measure": [COMPLETE], "value": [1.0]})
-    rows = rows.assign(part=part, settings=settings, weights=weights)
-    arrays = {
-        f"{key}/{name}": np.asarray(array)
-        for name, array in record.items()
-        if name != "scores"
-    }
-    return Values(in_columns(rows), arrays)
 
 
 def in_columns(rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,6 +86,15 @@ def in_columns(rows: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def keys_of(scores: pd.DataFrame) -> pd.Series:
+    """Part and settings of each score, as "<part>-<settings>".
+
+    Args:
+        scores: ``COLUMNS``.
+    """
+    return scores["part"] + "-" + scores["settings"]
+
+
 def read_scores(folder: Path, model_id: str) -> pd.DataFrame:
     """Scores of a network in a folder of work or of records; no row without a file.
 
@@ -163,52 +105,95 @@ def read_scores(folder: Path, model_id: str) -> pd.DataFrame:
     Raises:
         DamagedFileError: where the file is damaged.
     """
-    path, _ = _paths(folder, model_id)
+    path = _path(folder, SCORES, model_id)
     return in_columns(read_table(path) if path.is_file() else pd.DataFrame())
 
 
-def read_values(folder: Path, model_id: str) -> Values:
-    """Scores and arrays of a network in a folder of work or of records.
+def read_values(folder: Path, model_id: str) -> dict[str, NDArray[Any]]:
+    """Arrays of a network in a folder of work or of records; none without a file.
 
     Args:
-        folder: that has ``scores`` and ``arrays``.
+        folder: that has ``arrays``.
         model_id: of the network.
 
+    Returns:
+        By "<part>-<settings>/<name>".
+
     Raises:
-        DamagedFileError: where a file is damaged.
+        DamagedFileError: where the file is damaged.
     """
-    _, path = _paths(folder, model_id)
-    arrays = read_arrays(path) if path.is_file() else {}
-    return Values(read_scores(folder, model_id), arrays)
+    path = _path(folder, ARRAYS, model_id)
+    return read_arrays(path) if path.is_file() else {}
 
 
-def write_values(folder: Path, model_id: str, values: Values) -> None:
-    """Write scores and arrays of a network; scores last, since they say what is there.
+def add_values(
+    folder: Path,
+    model_id: str,
+    scores: pd.DataFrame,
+    arrays: Mapping[str, NDArray[Any]],
+) -> None:
+    """Add scores and arrays to those of a network, in place of those of the same parts.
+
+    Scores are written last, since they say what is there.
 
     Args:
         folder: of work or of records.
         model_id: of the network.
-        values: of all parts.
+        scores: ``COLUMNS``.
+        arrays: by "<part>-<settings>/<name>".
     """
-    table_path, arrays_path = _paths(folder, model_id)
-    if values.arrays:
-        with complete_or_absent(arrays_path) as path, path.open("wb") as file:
-            np.savez_compressed(file, **values.arrays)
-    write_table(table_path, values.scores.reset_index(drop=True))
+    table_path = _path(folder, SCORES, model_id)
+    table_path.parent.mkdir(parents=True, exist_ok=True)
+    lock = table_path.with_name(f".{table_path.stem}.lock")  # not read with the folder
+    with FileLock(lock):  # notebooks that run side by side score the same networks
+        before = read_scores(folder, model_id)
+        before = before[~keys_of(before).isin(keys_of(scores))]
+        values = {
+            name: array
+            for name, array in read_values(folder, model_id).items()
+            if name.rpartition("/")[0] in set(keys_of(before))
+        }
+        values |= arrays
+        if values:
+            arrays_path = _path(folder, ARRAYS, model_id)
+            with complete_or_absent(arrays_path) as path, path.open("wb") as file:
+                np.savez_compressed(file, **values)
+        write_table(table_path, pd.concat([before, scores], ignore_index=True))
 
 
-def _paths(folder: Path, model_id: str) -> tuple[Path, Path]:
-    return (
-        inside(folder / SCORES, f"{model_id}.parquet"),
-        inside(folder / ARRAYS, f"{model_id}.npz"),
-    )
+def add_record(
+    folder: Path, model_id: str, key: str, record: Record, weights: str = ""
+) -> None:
+    """Add the values of a part to those of a network.
+
+    Args:
+        folder: of work or of records.
+        model_id: of the network.
+        key: "<part>-<settings>".
+        record: scores and arrays by name; without scores it gets ``COMPLETE``.
+        weights: digest of the network's weights; "" where it is unknown.
+    """
+    part, _, settings = key.rpartition("-")
+    complete = pd.DataFrame({"measure": [COMPLETE], "value": [1.0]})
+    rows = record.get("scores", complete)
+    rows = rows.assign(part=part, settings=settings, weights=weights)
+    arrays = {
+        f"{key}/{name}": np.asarray(array)
+        for name, array in record.items()
+        if name != "scores"
+    }
+    add_values(folder, model_id, in_columns(rows), arrays)
+
+
+def _path(folder: Path, kind: str, model_id: str) -> Path:
+    suffix = {SCORES: "parquet", ARRAYS: "npz"}[kind]
+    return inside(folder / kind, f"{model_id}.{suffix}")
 
 
 class Store:
     """Values of a study's networks: read, and computed where they are missing.
 
-    They are read in the folder of work, and then in the study's records. A file of the
-    folder of work that is damaged, or of other weights, is computed again.
+    They are read in the folder of work, and then in the study's records.
     """
 
     def __init__(
@@ -234,19 +219,15 @@ class Store:
         self.jobs = jobs
 
     def records(
-        self,
-        models: Sequence[Model],
-        parts: Mapping[str, Mapping[str, Any]],
-        wanted: Mapping[str, Sequence[str]] | None = None,
+        self, models: Sequence[Model], parts: Mapping[str, Mapping[str, Any]]
     ) -> "Records":
         """What is stored of some models.
 
         Args:
             models: of a study, or checkpoints.
             parts: see ``each``.
-            wanted: see ``each``.
         """
-        return Records(self, models, _keys(parts), dict(wanted or {}))
+        return Records(self, models, _keys(parts))
 
     def each(
         self,
@@ -255,7 +236,6 @@ class Store:
         compute: Compute,
         *,
         needed: bool = True,
-        wanted: Mapping[str, Sequence[str]] | None = None,
     ) -> "Records":
         """Load the values of each model, after computing those that are missing.
 
@@ -266,40 +246,68 @@ class Store:
             compute: it is sent to other processes by value.
             needed: raise ``NotInRecords`` if a model cannot be computed here; otherwise
                 it is left out, and ``Records.left_out`` says so.
-            wanted: measures by part; a part that lacks one of them is computed again.
 
         Raises:
             NotInRecords: if ``needed`` values are neither stored nor computable here.
             RuntimeError: where computing fails.
         """
-        records = self.records(models, parts, wanted)
-        missing = records.missing
+        records = self.records(models, parts)
+        missing = {model_id: records.absent(model_id) for model_id in records.model_ids}
         todo = [model for model in models if missing[model.model_id]]
         not_here = self.not_computable(todo)
         todo = [model for model in todo if model not in not_here]
-        absent = [model for model in not_here if records.absent(model.model_id)]
-        sentence = ""
-        if absent:
-            lacking = set().union(*(records.absent(item.model_id) for item in absent))
-            names = [part for part in parts if part in lacking]
-            sentence = self._sentence(len(absent), len(models), names)
-        if todo:
-            task = partial(_compute_and_store, store=self.folder, parts=parts)
-            task = partial(task, missing=missing, compute=compute)
-            jobs = jobs_on(self.device, self.jobs, partial(self._example, todo[0]))
-            results = side_by_side(
-                task, todo, shared=self.shared, device=self.device, jobs=jobs
+        task = partial(self._compute, parts=parts, missing=missing, compute=compute)
+        results = self.side_by_side(task, todo)
+        progress = {"total": len(models), "initial": len(models) - len(todo)}
+        for _ in tqdm(results, ", ".join(parts), **progress, disable=not todo):
+            pass
+        records = self.records(models, parts)
+        if not_here:
+            lacking = {name for item in not_here for name in missing[item.model_id]}
+            study = self.folder.name
+            records.left_out = (
+                f"The records of {study} lack {', '.join(sorted(lacking))} of "
+                f"{len(not_here)} of {len(models)} models with these settings "
+                f"({self.published / SETTINGS} has those of the records). To compute "
+                "this, their weights and images are needed: run it where they are, or "
+                f"delete work/{study} and reports/{study}/records to train the "
+                f"networks again (make sweep STUDY={study})."
             )
-            done = len(models) - len(todo)
-            words = f"{', '.join(parts)}, {jobs} at a time on {self.device}"
-            for _ in tqdm(results, words, total=len(models), initial=done):
-                pass
-            records = self.records(models, parts, wanted)
-        records.left_out = sentence
         # Raised last, so that what can be computed here is stored.
-        if absent and needed:
-            raise NotInRecords(sentence)
+        if not_here and needed:
+            raise NotInRecords(records.left_out)
         return records
+
+    def _compute(
+        self,
+        model: Model,
+        shared: Any,
+        *,
+        parts: Mapping[str, Mapping[str, Any]],
+        missing: Mapping[str, Sequence[str]],
+        compute: Compute,
+    ) -> None:
+        """Compute the missing parts of a model, and write all of them, or none."""
+        names = missing[model.model_id]
+        records = compute(model, shared, names)
+        records = {name: records[name] for name in names}
+        for name, record in records.items():
+            self.write(model, name, parts[name], record)
+
+    def side_by_side(
+        self, task: Callable[[Model, Any], Any], models: Sequence[Model]
+    ) -> Any:
+        """Each model with what a task returns for it, see ``pool.side_by_side``.
+
+        Args:
+            task: is called with a model and what all models share.
+            models: to be processed.
+        """
+        jobs = self.jobs
+        if models and not self.not_computable(models):
+            jobs = jobs_on(self.device, jobs, partial(self._example, models[0]))
+        options = {"shared": self.shared, "device": self.device, "jobs": jobs}
+        return side_by_side(task, models, **options)
 
     def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...]]:
         """A network, and the shape of a small batch, see ``jobs_on``."""
@@ -321,7 +329,9 @@ class Store:
             settings: that its values depend on.
             record: its values.
         """
-        _write(self.folder, model, {part: settings}, {part: record})
+        key = _keys({part: settings})[part]
+        write_json(self.folder / SETTINGS / f"{key}.json", settings)
+        add_record(self.folder, model.model_id, key, record, model.weights)
 
     def settings_of(self, part: str) -> list[dict[str, Any]]:
         """Settings under which values of a part are stored, here or in the records.
@@ -330,91 +340,28 @@ class Store:
             part: its name.
         """
         folders = (self.folder / SETTINGS, self.published / SETTINGS)
-        paths = {
-            path.name: path
+        return [
+            read_json(path)
             for folder in folders
             for path in sorted(folder.glob(f"{part}-*.json"))
-        }
-        return [read_json(path) for path in paths.values()]
+        ]
 
     def not_computable(self, models: Sequence[Model]) -> list[Model]:
         """Models without weights or pixels here: their values come from records only.
 
         Args:
             models: to be computed.
-
-        Returns:
-            Those of them that cannot; none where the study has no records, so that
-            computing fails with the reason.
         """
-        if not models or not self.published.is_dir():
+        if not models:
             return []
-        if self._has_pixels() is False:
-            return list(models)
-        return [model for model in models if not model.at_hand]
-
-    def _has_pixels(self) -> bool | None:
-        """Whether pixels of the images are here; None where no images are shared."""
         train = getattr(self.shared(), "train", None)
-        return None if train is None else train.has_pixels
-
-    def _sentence(self, absent: int, models: int, parts: Sequence[str]) -> str:
-        study = self.folder.name
-        remedy = "their weights and images are needed: run it where they are"
-        if self._has_pixels():
-            remedy = (
-                "their weights are needed: to train the networks again, delete "
-                f"work/{study} and reports/{study}/records"
-            )
-        return (
-            f"The records of {study} lack {', '.join(parts)} of {absent} of {models} "
-            f"models with these settings ({self.published / SETTINGS} has those of the "
-            f"records). To compute this, {remedy} (make sweep STUDY={study})."
-        )
+        has_pixels = train is None or train.has_pixels
+        return [model for model in models if not (model.at_hand and has_pixels)]
 
 
 def _keys(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """ "<part>-<digest of its settings>" by part."""
     return {part: f"{part}-{json_digest(parts[part])}" for part in parts}
-
-
-def _compute_and_store(
-    model: Model,
-    shared: Any,
-    *,
-    store: Path,
-    parts: Mapping[str, Mapping[str, Any]],
-    missing: Mapping[str, Sequence[str]],
-    compute: Compute,
-) -> None:
-    """Compute the missing parts of a model and write all of them, or none."""
-    names = missing[model.model_id]
-    records = compute(model, shared, names)
-    lacking = [name for name in names if not records.get(name)]
-    if lacking:
-        raise RuntimeError(
-            f"nothing was computed of {', '.join(lacking)}; nothing is kept"
-        )
-    _write(store, model, parts, records)
-
-
-def _write(
-    store: Path,
-    model: Model,
-    parts: Mapping[str, Mapping[str, Any]],
-    records: Mapping[str, Record],
-) -> None:
-    """Add the values of some parts to those of a network, one process at a time."""
-    keys = _keys(parts)
-    path, _ = _paths(store, model.model_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.stem}.lock")  # hidden from readers of the folder
-    with FileLock(lock):  # notebooks that run side by side score the same networks
-        values = read_values(store, model.model_id)
-        for name, record in records.items():
-            write_json(store / SETTINGS / f"{keys[name]}.json", parts[name])
-            values = values.updated(values_of_record(keys[name], model.weights, record))
-        write_values(store, model.model_id, values)
 
 
 class Records:
@@ -425,15 +372,10 @@ class Records:
         keys: "<part>-<settings>" by part.
         model_ids: of the models, in their order.
         left_out: which models could not be computed here, in a sentence; "" for none.
-        further: scores that are not stored, by model.
     """
 
     def __init__(
-        self,
-        store: Store,
-        models: Sequence[Model],
-        keys: Mapping[str, str],
-        wanted: Mapping[str, Sequence[str]],
+        self, store: Store, models: Sequence[Model], keys: Mapping[str, str]
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -441,59 +383,55 @@ class Records:
             store: of the values.
             models: of which there may be values.
             keys: "<part>-<settings>" by part.
-            wanted: measures that a part must have.
         """
-        self._store = store
-        self._models = models
+        self._folders = (store.published, store.folder)  # the latter replaces
+        self._weights = {model.model_id: model.weights for model in models}
         self.study = store.folder.name
         self.keys = keys
-        self._wanted = wanted
         self.left_out = ""
-        self.further: dict[str, pd.DataFrame] = {}
-        self.model_ids = [model.model_id for model in models]
+        self.model_ids = list(self._weights)
 
     @cached_property
-    def _stored(self) -> dict[str, dict[str, tuple[Path, pd.DataFrame]]]:
-        """By model and part, the folder that has it, and its scores."""
-        return {model.model_id: self._stored_of(model) for model in self._models}
+    def _stored(self) -> dict[str, dict[str, tuple[Callable[[], Any], pd.DataFrame]]]:
+        """By model and part, what reads its arrays, and its scores."""
+        return {model_id: self._stored_of(model_id) for model_id in self.model_ids}
 
-    def _stored_of(self, model: Model) -> dict[str, tuple[Path, pd.DataFrame]]:
+    def _stored_of(
+        self, model_id: str
+    ) -> dict[str, tuple[Callable[[], Any], pd.DataFrame]]:
         stored = {}
-        # The folder of work comes last, in place of the records.
-        for folder in (self._store.published, self._store.folder):
-            values = Values(read_scores(folder, model.model_id))
-            is_of_model = values.scores["weights"].isin(["", model.weights])
-            if model.weights and not is_of_model.all():
-                warnings.warn(
-                    f"{folder} has values of other weights of {model}; they are left "
-                    "out",
-                    stacklevel=4,
-                )
-                values = Values(values.scores[is_of_model])
+        weights = self._weights[model_id]
+        for folder in self._folders:
+            scores = read_scores(folder, model_id)
+            if weights:  # values of other weights are of another network
+                scores = scores[scores["weights"].isin(["", weights])]
             for part, key in self.keys.items():
-                rows = values.of([key]).scores
+                rows = scores[keys_of(scores) == key]
                 if len(rows):
-                    stored[part] = (folder, rows)
+                    stored[part] = (partial(_arrays_of, folder, model_id, key), rows)
         return stored
 
+    def add(self, model_id: str, records: Mapping[str, Record]) -> None:
+        """Take further values of a model, which are not stored.
+
+        Args:
+            model_id: of the model.
+            records: by part; of a part that is stored, the scores alone.
+        """
+        stored = self._stored[model_id]
+        for part, record in records.items():
+            rows = in_columns(record["scores"].assign(part=part))
+            arrays = {name: record[name] for name in record if name != "scores"}
+            read, before = stored.get(part, (arrays.copy, rows[:0]))
+            stored[part] = (read, pd.concat([before, rows], ignore_index=True))
+
     def absent(self, model_id: str) -> list[str]:
-        """Parts of which nothing is stored of a model.
+        """Parts of which there is nothing of a model.
 
         Args:
             model_id: of the model.
         """
         return [part for part in self.keys if part not in self._stored[model_id]]
-
-    @cached_property
-    def missing(self) -> dict[str, list[str]]:
-        """Parts that a model lacks, or of which it lacks a measure, by model."""
-        missing = {model_id: self.absent(model_id) for model_id in self.model_ids}
-        for model_id, parts in self._stored.items():
-            for part, (_, rows) in parts.items():
-                stored = rows["measure"][rows["reason"] != NOT_RECORDED]
-                if not set(self._wanted.get(part, ())) <= set(stored):
-                    missing[model_id].append(part)
-        return missing
 
     @property
     def complete(self) -> list[str]:
@@ -509,21 +447,8 @@ class Records:
         """
         if part not in self._stored.get(model_id, {}):
             return {}
-        folder, rows = self._stored[model_id][part]
-        arrays = read_values(folder, model_id).of([self.keys[part]]).arrays
-        of_part = {name.rpartition("/")[2]: array for name, array in arrays.items()}
-        return of_part | {"scores": rows}
-
-    def records(self, part: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each model's id with its record; models without one are left out.
-
-        Args:
-            part: of the records.
-        """
-        for model_id in self.model_ids:
-            record = self.record(part, model_id)
-            if record:
-                yield model_id, record
+        read, rows = self._stored[model_id][part]
+        return {**read(), "scores": rows}
 
     def scores(self, part: str = "") -> pd.DataFrame:
         """Scores of all models, with the column model_id first.
@@ -531,32 +456,39 @@ class Records:
         Args:
             part: of the scores; "" takes all.
         """
-        tables = [rows.assign(model_id=name) for name, rows in self.further.items()]
-        for name in [part] if part else self.keys:
-            for model_id, parts in self._stored.items():
-                if name in parts:
-                    tables.append(parts[name][1].assign(model_id=model_id))
+        tables = [
+            stored[name][1].assign(model_id=model_id)
+            for name in ([part] if part else self.keys)
+            for model_id, stored in self._stored.items()
+            if name in stored
+        ]
         table = pd.concat([in_columns(pd.DataFrame()).assign(model_id=""), *tables])
         in_order = table[["model_id", *COLUMNS]].drop(columns=["settings", "weights"])
         return in_order.reset_index(drop=True)
 
-    def of_images(self, part: str, shape: int = 1) -> dict[str, NDArray[np.float32]]:
+    def of_images(self, part: str) -> dict[str, NDArray[np.float32]]:
         """Values of single images of all models by name, read model by model.
 
         Args:
             part: of the records.
-            shape: dimensions that an array of one model has.
 
         Returns:
-            (models, ...) float32 by name; NaN for a model without this array.
+            (models, images) float32 by name; NaN for a model without this array.
         """
         stacked: dict[str, NDArray[np.float32]] = {}
         for row, model_id in enumerate(self.model_ids):
             for name, values in self.record(part, model_id).items():
-                if name == "scores" or values.ndim != shape:
+                if name == "scores" or values.ndim != 1:
                     continue
                 if name not in stacked:
-                    size = (len(self.model_ids), *values.shape)
+                    size = (len(self.model_ids), len(values))
                     stacked[name] = np.full(size, np.nan, dtype=np.float32)
                 stacked[name][row] = values
         return stacked
+
+
+def _arrays_of(folder: Path, model_id: str, key: str) -> dict[str, NDArray[Any]]:
+    """Arrays of one part of a network, by name."""
+    values = read_values(folder, model_id)
+    of_key = [name for name in values if name.rpartition("/")[0] == key]
+    return {name.rpartition("/")[2]: values[name] for name in of_key}

@@ -4,24 +4,20 @@ Labels of a target are used only for the accuracy that is to be predicted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import at, read_or_shift
 from helpers.measures import evidence, registry, transforms
 from helpers.measures.passes import Classifier
-from helpers.networks import resnet
-from helpers.scores.classification import TEST_IMAGES, logits_of
-from helpers.scores.measuring import DECISIVE, with_measures
+from helpers.scores.classification import logits_of
+from helpers.scores.measuring import DECISIVE, Task, with_measures
 from helpers.scores.models import Model
 from helpers.scores.store import Records, Store
 from helpers.statistics.beyond import conditional_information
@@ -47,7 +43,6 @@ def on_targets(
     data: StudyData,
     shifts: Sequence[str],
     settings: evidence.MeasureSettings,
-    test: Records,
 ) -> Records:
     """Logits and measures of unlabelled images on test images and shifted copies.
 
@@ -57,7 +52,6 @@ def on_targets(
         data: its images.
         shifts: names, such as "blur-2".
         settings: of the measures.
-        test: of ``classification.test_logits``.
 
     Returns:
         A part per target, with a score for each measure, and for the accuracy there.
@@ -66,41 +60,16 @@ def on_targets(
         can be loaded here nor have records are left out.
     """
     measures = registry.measures_of_families(["unlabelled"])
-    targets = _Targets(
-        folder=store.folder / "targets",
-        settings=settings,
-        test=test,
-        measures=measures,
-        sources=evidence.sources_by_name(),
-    )
     decisive: dict[str, Any] = {"data": data.fingerprint, "version": 1}
     decisive |= {name: getattr(settings, name) for name in DECISIVE["unlabelled"]}
+    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
+    folder = store.folder / "targets"
     if data.test.has_pixels:
         for shift in shifts:  # made once, and read by all processes
-            targets.shifted(data, shift)
-    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    compute = partial(_on_targets, targets=targets, device=store.device)
+            read_or_shift(folder / shift, data.test.images, shift, settings.seed)
+    task = Task(measures, settings, evidence.sources_by_name())
+    compute = partial(_on_targets, task=task, folder=folder, device=store.device)
     return store.each(models, parts, compute, needed=False)
-
-
-@dataclass(frozen=True)
-class _Targets:
-    """Targets, and the measures to compute on them for each model.
-
-    It carries the measures themselves, since the registry of another process lacks
-    those that are defined in a notebook, that is, outside of the workbook.
-    """
-
-    folder: Path  # of the shifted images
-    settings: evidence.MeasureSettings
-    test: Records  # of ``classification.test_logits``
-    measures: Sequence[registry.Measure]
-    sources: Mapping[str, evidence.Source]  # see ``evidence.sources_by_name``
-
-    def shifted(self, data: StudyData, shift: str) -> Tensor:
-        """The test images under a shift, made at the first call and stored."""
-        seed = self.settings.seed
-        return read_or_shift(self.folder / shift, data.test.images, shift, seed)
 
 
 def _on_targets(
@@ -108,38 +77,27 @@ def _on_targets(
     data: StudyData,
     parts: Sequence[str],
     *,
-    targets: _Targets,
+    task: Task,
+    folder: Path,
     device: str,
 ) -> dict[str, dict[str, Any]]:
     """Records of the parts of targets that a model lacks."""
-    network = cache(partial(model.load, device))  # loads it at the first call
+    network = model.load(device)
     config = config_from(model.facts)
-    # Measures of unlabelled images take logits; the identity stands for the network.
-    inputs: dict[str, Any] = {"network": nn.Identity()}
+    inputs: dict[str, Any] = {}  # measures of unlabelled images take logits alone
     if config.rule3_split == "holdout":
         holdout = images_of_run(data, config)[1]
-        logits = logits_of(network(), holdout.images, device)
-        inputs["holdout_logits"] = logits.half()
+        inputs["holdout_logits"] = logits_of(network, holdout.images, device).half()
         inputs["holdout_labels"] = holdout.labels
     records = {}
     for part in parts:
-        record = {}
         images = data.test.images
-        if part == _part(""):
-            record = targets.test.record(TEST_IMAGES, model.model_id)
-        else:
-            images = targets.shifted(data, part.removeprefix("target-"))
-        if "logits" in record:  # a published record has predicted classes only
-            logits = torch.from_numpy(record["logits"])
-        else:
-            logits = logits_of(network(), images, device)
+        if part != _part(""):
+            shift = part.removeprefix("target-")
+            images = read_or_shift(folder / shift, images, shift, task.settings.seed)
+        logits = logits_of(network, images, device)
         inputs["target_logits"] = logits.half()
-        scores, _ = evidence.score(
-            targets.measures,
-            inputs,
-            targets.settings,
-            sources=targets.sources,
-        )
+        scores = task.records(task.measures, inputs)["unlabelled"]["scores"]
         is_right = logits.argmax(1) == data.test.labels
         accuracy = {"measure": [ACCURACY], "value": [float(is_right.double().mean())]}
         records[part] = {"scores": pd.concat([scores, pd.DataFrame(accuracy)])}
@@ -232,18 +190,15 @@ def _under_transforms(
     ranges: str,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    classifier = Classifier(
-        model.load(device), resnet.normalise_images, device, batch_size=64
-    )
     accuracies = transforms.accuracies_at_random_magnitudes(
-        classifier,
+        Classifier(model.load(device), model.normalise, device, batch_size=64),
         data.test.images.to(device),
         data.test.labels.to(device),
         transforms.transforms_of(ranges),
         seed,
     )
     scores = pd.DataFrame(accuracies.items(), columns=["measure", "value"])
-    return {"invariance": {"scores": scores}}
+    return {part: {"scores": scores} for part in parts}
 
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher
@@ -276,20 +231,15 @@ def invariance_table(
     for transform, predictor in product(transforms.TRANSFORMS, PREDICTORS):
         measure, direction = PREDICTORS[predictor]
         column = registry.MEASURES[measure].column(transform)
-        models = table.assign(
-            predictor=table[column].astype(float),
-            target=table[f"test accuracy under {transform}"].astype(float),
-        )
-        models = models[np.isfinite(models[["predictor", "target"]]).all(axis=1)]
+        target = f"test accuracy under {transform}"
+        models = table[np.isfinite(table[[column, target]].astype(float)).all(axis=1)]
         bootstrap = Bootstrap(models, draws=draws, seed=seed)
-        tau = correlate(bootstrap, ["predictor"], "target", statistic=kendall).iloc[0]
+        tau = correlate(bootstrap, [column], target, statistic=kendall).iloc[0]
         information = np.nan
         if axes and len(models):
             # Information is on the order of losses, so the accuracy is negated.
-            losses = -models[["target"]].to_numpy().T
-            information = conditional_information(
-                models, ["predictor"], axes, losses
-            ).item()
+            losses = -models[[target]].to_numpy(float).T
+            information = conditional_information(models, [column], axes, losses).item()
         row = {
             "perturbation": transform,
             "predictor": predictor,

@@ -205,7 +205,7 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
 def test_an_empty_subset_is_undefined():
     inside = torch.zeros(2, 4, 4, dtype=torch.bool)
     inside[0, :2] = True
-    iou = compute.image_overlaps(torch.ones(2, 2, 2), inside, (0.5,))
+    iou = localize.iou_at(torch.ones(2, 2, 2), inside, (0.5,))
     table = compute.iou_rows(iou, torch.ones(2, dtype=torch.bool), (0.5,))
     assert table["n"].tolist() == [1, 1, 0]
     assert table["value"].tolist()[:2] == [0.5, 0.5]
@@ -471,7 +471,7 @@ def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     in_boxes = box_masks(given.images.boxes, given.size)
     method, formula = CLOSED_FORMS[0]
     expected, of_true = (
-        compute.image_overlaps(
+        localize.iou_at(
             maps[method, formula, class_used], in_boxes, [SETTINGS.threshold]
         )[0]
         .numpy()

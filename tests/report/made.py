@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.files import write_table
 from helpers.scores.published_maps import publish
-from helpers.scores.store import values_of_record, write_values
+from helpers.scores.store import add_record
 from helpers.statistics import gap_tables
 from helpers.statistics.claims import check_claims
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
@@ -163,9 +163,7 @@ def _write_maps(folder: Path) -> None:
     rows = zip(content["model_ids"], content["maps"], content["right"], strict=True)
     for name, maps, right in rows:
         record = {"maps": maps, "correct": right}
-        write_values(
-            folder / "records", name, values_of_record("localization-0", "", record)
-        )
+        add_record(folder / "records", name, "localization-0", record)
 
 
 def write_report(folder: Path) -> Path:

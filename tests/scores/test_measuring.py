@@ -15,9 +15,10 @@ from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scores import measuring
+from helpers.scores.measuring import NOT_RECORDED
 from helpers.scores.models import models_of
 from helpers.scores.scoring_set import scoring_set
-from helpers.scores.store import NOT_RECORDED, Store
+from helpers.scores.store import NotInRecords, Store
 from helpers.study import Study
 
 SETTINGS = MeasureSettings()
@@ -141,16 +142,15 @@ def test_other_processes_get_a_cells_measure_and_it_is_not_stored(
     assert joined["squared_confidence"].notna().sum() == 2
 
 
-def test_a_model_that_fails_is_named_and_the_others_are_kept(study, tmp_path):
+def test_a_model_without_weights_is_told_and_the_others_are_kept(study, tmp_path):
     for name in ("cache", "data.json"):
         (tmp_path / name).symlink_to(study.work / name)
-    first, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
+    _, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
     shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
     models = models_of(tmp_path, study.table, study.data)
     store = Store(tmp_path, lambda: study.data, jobs=1)
     scored_on = scoring_set(study.table, study.data)
-    message = rf"1 of 2 failed; the others .* {first}@stop: FileNotFoundError"
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(NotInRecords, match="lack prediction of 1 of 2 models"):
         measuring.score(store, models, ["prediction"], SETTINGS, scored_on)
     assert [path.stem for path in tmp_path.glob("scores/*.parquet")] == [
         f"{second}@stop"

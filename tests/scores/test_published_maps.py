@@ -62,21 +62,6 @@ def test_pictures_are_the_images_with_their_boxes_at_their_size(tmp_path):
     np.testing.assert_array_equal(pictures.labels, images.labels)
 
 
-def test_of_more_models_than_fit_the_maps_of_the_first_images_are_published(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(published_maps, "_FEWEST_IMAGES", 1)
-    for bytes_at_most, count in ((2 * 2 * 16, 2), (5, 1), (10_000, 3)):
-        monkeypatch.setattr(published_maps, "_BYTES", bytes_at_most)
-        data, scored_on, maps, _ = published(tmp_path)
-        content = published_maps.read_maps(tmp_path / "report")
-        np.testing.assert_array_equal(content["maps"], [maps[:count], maps[:count] + 1])
-        assert content["right"].shape == (2, count)
-        assert len(content["thumbnails"]) == len(content["boxes"]) == count
-        boxes = scored_on.images_of(data).boxes[:count]
-        np.testing.assert_array_equal(content["boxes"], boxes)
-
-
 def test_small_pictures_are_those_of_the_report_where_pixels_are_not_here(tmp_path):
     data, scored_on, *_ = published(tmp_path)
     before = published_maps.read_maps(tmp_path / "report")["thumbnails"]

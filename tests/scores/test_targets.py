@@ -26,21 +26,16 @@ def found(study):
     """Models, their logits of the test images, and what is kept of them on targets."""
     store = Store(study.work, partial(images_of_study, study.work), jobs=1)
     every = models.models_of(study.work, study.table, study.data)
-    tested = classification.test_logits(store, every, study.data)
-    return (
-        store,
-        every,
-        tested,
-        targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested),
-    )
+    records = targets.on_targets(store, every, study.data, SHIFTS, SETTINGS)
+    return store, every, records
 
 
 def test_every_target_is_passed_once(study, found, monkeypatch):
-    store, every, tested, _ = found
+    store, every, _ = found
     monkeypatch.setattr(
         targets, "logits_of", lambda *given: pytest.fail("passed again")
     )
-    targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested)
+    targets.on_targets(store, every, study.data, SHIFTS, SETTINGS)
     assert (
         len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
     )
@@ -52,7 +47,7 @@ def logits_on(model, images):
 
 
 def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
-    _, every, _, records = found
+    _, every, records = found
     images = shifts.turned(study.data.test.images, 15)
     truth = targets.target_accuracies(records, study.table, SHIFTS)
     truth = truth.set_index("model_id")["test_accuracy@rotation_15"]
@@ -67,7 +62,7 @@ def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
 def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
     study, found, shift
 ):
-    _, every, _, records = found
+    _, every, records = found
     images = study.data.test.images
     if shift:
         images = shifts.turned(images, 15)
@@ -90,7 +85,7 @@ def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
 
 
 def test_every_target_has_the_models_and_the_measures(study, found):
-    kept = found[3]
+    kept = found[2]
     models_met = targets.target_accuracies(
         kept, study.table.query("snapshot != 'none'"), SHIFTS
     )
@@ -160,7 +155,7 @@ def test_intervals_of_predictions_follow_the_seed():
 
 
 def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
-    store, every, _, _ = found
+    store, every, _ = found
     table = targets.accuracies_under_transforms(store, every, study.data, seed=0)
     assert table["model_id"].tolist() == [model.model_id for model in every]
     values = table.drop(columns="model_id")
