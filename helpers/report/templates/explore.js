@@ -109,8 +109,8 @@ function explorer(place, content, Plotly) {
   const sweep = (quantities, threshold) => {
     const target = targets[against()], shown = kept();
     const r = row => { const [, xs, ys] = pairs(shown, i => row[i], target); return correlation(xs, ys); };
-    drawn(curve, quantities.map(({ title, thresholds, values }) => ({ type: "scatter", mode: "lines+markers", name: title, x: thresholds,
-      y: values.map(r), hovertemplate: "threshold %{x}: r = %{y:.2f}<extra></extra>" })), "threshold", `r with ${target.title.replace(/ \(.*/, "")}`, 320,
+    drawn(curve, quantities.map(({ title, thresholds, values }, at) => ({ type: "scatter", mode: "lines+markers", name: title, x: thresholds,
+      y: values.map(r), line: { color: GREY, dash: DASHES[at] }, hovertemplate: "threshold %{x}: r = %{y:.2f}<extra></extra>" })), "threshold", `r with ${target.title.replace(/ \(.*/, "")}`, 320,
       { yaxis: { range: [-1.05, 1.05] }, shapes: [{ type: "line", x0: threshold, x1: threshold, yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1 } }] });
   };
   const curves = (metric, title) => {
