@@ -331,13 +331,13 @@ class Bootstrap:
     level: float = LEVEL
     fewest: int = FEWEST  # units behind an interval
     no_interval: Collection[str] = ()  # they rest on single images that are unknown
-    # Change of each column in each draw of images, (draws, n), which images make.
-    changes: Mapping[str, Array] | None = field(default=None, repr=False)
+    # Mean of each column of ``images`` in each draw of images, (draws, n).
+    means: Mapping[str, Array] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Draw images."""
-        if self.changes is None:
-            self.changes = {name: self._changes(name) for name in self.images}
+        if self.means is None:
+            self.means = {name: self._means(name) for name in self.images}
 
     def subset(self, rows: ArrayLike) -> "Bootstrap":
         """The same of some of the models, with the same draws of images.
@@ -350,7 +350,7 @@ class Bootstrap:
             self,
             models=self.models.iloc[numbers].reset_index(drop=True),
             images={name: np.asarray(v)[numbers] for name, v in self.images.items()},
-            changes={name: change[:, numbers] for name, change in self.changes.items()},
+            means={name: means[:, numbers] for name, means in self.means.items()},
         )
 
     @cached_property
@@ -371,7 +371,7 @@ class Bootstrap:
             ValueError: if values of images are not those of their column.
         """
         of_images = "test_accuracy" if name == "gap" else name
-        if of_images not in self.changes:
+        if of_images not in self.means:
             return None
         mean = finite_mean(np.asarray(self.images[of_images], float).T)
         column = self.models[of_images].to_numpy(float)
@@ -381,26 +381,28 @@ class Bootstrap:
                 f"{of_images} per image does not have the means of its column; give "
                 f"both in the order of {len(column)} models and from the same images"
             )
-        sign = -1 if name == "gap" else 1
-        return self.models[name].to_numpy(float) + sign * self.changes[of_images]
+        # Values may be stored in half precision, the column is exact: only the shift
+        # of the mean is taken from them.
+        drawn = column + self.means[of_images] - mean
+        if name == "gap":
+            return (self.models["gap"].to_numpy(float) + column) - drawn
+        return drawn
 
-    def _changes(self, name: str) -> Array:
-        """Mean over drawn images, less that over all, of each model: (draws, n)."""
+    def _means(self, name: str) -> Array:
+        """Mean of each model's values over drawn images, (draws, n)."""
         # Test images are drawn apart from those that measures are computed from.
         stream = 2 if name.startswith("test_accuracy") else 1
         random = np.random.default_rng([self.seed, stream])
         # In double precision, sums of values in half precision are exact in any order.
         values = np.asarray(self.images[name], float).T  # (images, n)
-        mean = finite_mean(values)
         is_finite = np.isfinite(values).astype(float)
         values = np.where(is_finite > 0, values, 0)
-        changes = np.empty((self.draws, len(mean)))
+        means = np.empty((self.draws, values.shape[1]))
         for part in slices(self.draws, 20 * len(values)):
-            counts = _counts(random, len(changes[part]), len(values))
+            counts = _counts(random, len(means[part]), len(values))
             images = counts @ is_finite
-            means = counts @ values / np.where(images > 0, images, np.nan)
-            changes[part] = means - mean
-        return changes
+            means[part] = counts @ values / np.where(images > 0, images, np.nan)
+        return means
 
     def units(self, is_finite: NDArray[np.bool_], unit: str = "") -> NDArray[np.intp]:
         """Number of units among the models that have each measure.
