@@ -127,7 +127,8 @@ def _in_each_draw(x: Array, y: Array, weights: Array) -> tuple[int, Array, Array
         )
     x = x if x.ndim == 3 else x[None]
     y = np.atleast_2d(y)
-    return max(len(x), len(y), len(weights)), x, y
+    draws = max(len(x), len(y), len(weights)) if len(weights) else 0
+    return draws, x, y
 
 
 def pearson(x: Array, y: Array, weights: Array, given: Array | None = None) -> Array:
