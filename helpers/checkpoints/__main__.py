@@ -12,6 +12,7 @@ and no code from a checkpoint is run."""
 # Options in the order of --help, with the arguments of argparse's add_argument.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--labelled": {"type": Path, "help": "held-out images with labels, 50 or more"},
+    "--unlabelled": {"type": Path, "help": "images without labels, to order networks"},
     "--architecture": {
         "default": "auto",
         "help": "a name of torchvision or timm, or module:function; auto recognises "
@@ -94,6 +95,7 @@ def _judge(options: argparse.Namespace) -> int:
         checkpoints=options.checkpoints,
         images=options.images,
         labelled=options.labelled,
+        unlabelled=options.unlabelled,
         architecture=options.architecture,
         class_images=options.images_per_class,
         **given,

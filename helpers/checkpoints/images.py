@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data import layouts
+from helpers.data.annotations import Record
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.images import ImageSet, image_set
 from helpers.data.sources import open_source
@@ -133,6 +134,27 @@ def _on_squashing(images: Sequence[Decoded]) -> str:
         f"Pictures are squashed to squares (one side is {ratio:.2f} times the other); "
         "where training cut them, give copies that are cut alike."
     )
+
+
+def unlabelled_images(path: Path, unpacked: Path, side: int) -> Tensor:
+    """Images (N, 3, side, side) of a folder or .zip without classes, uint8.
+
+    Args:
+        path: of the images.
+        unpacked: folder in which a .zip is unpacked.
+        side: of the squares, pixels.
+
+    Raises:
+        ValueError: if no image can be decoded.
+    """
+    source = open_source(path, unpacked)
+    order = np.random.default_rng(0).permutation(len(source.images))[:MOST_IMAGES]
+    records = [Record(source.images[row], "", "test") for row in order]
+    decoded = decode_all(source, records, side)
+    pixels = [item.pixels for item in decoded if item.pixels is not None]
+    if not pixels:
+        raise ValueError(f"no image of {path} can be decoded")
+    return torch.from_numpy(np.stack(pixels))
 
 
 @torch.inference_mode()

@@ -22,8 +22,10 @@ from helpers.checkpoints.images import (
     best_order,
     choose_preparation,
     logits_of,
+    unlabelled_images,
 )
 from helpers.data.images import ImageSet
+from helpers.measures.agreement import agreement
 from helpers.measures.single import score_network
 from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
@@ -47,6 +49,7 @@ _COLUMNS = (
     "high",
     "training_accuracy",
     *PREDICTORS,
+    "agreement",  # with the other checkpoints on unlabelled images
     "prepared",  # size and normalisation
     "note",
 )
@@ -59,6 +62,7 @@ class Inputs:
     checkpoints: Path  # a folder, or one file
     images: Path  # a folder or .zip of training images
     labelled: Path | None = None  # the same of held-out images with labels
+    unlabelled: Path | None = None  # the same of images without labels
     architecture: str = networks.AUTO
     classes: Sequence[str] = ()  # in the order of the outputs; empty: sorted
     class_images: float = 0.0  # training images of a class; 0: those of ``images``
@@ -97,6 +101,7 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
     rule = calibration.rule(models)
     rows = []
     hits = {}  # on labelled images, by checkpoint
+    predicted = {}  # classes of unlabelled images, by checkpoint
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
         row: dict[str, Any] = {"checkpoint": name}
         try:
@@ -116,16 +121,27 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
                 check_labelled(of_size, images)
                 logits = logits_of(network, of_size.images, preparation, device)
                 hits[name] = (logits.argmax(1) == of_size.labels).numpy()
+            if inputs.unlabelled:
+                unlabelled = unlabelled_images(
+                    inputs.unlabelled, work / "unpacked", preparation.side
+                )
+                logits = logits_of(network, unlabelled, preparation, device)
+                predicted[name] = logits.argmax(1).numpy()
         rows.append(row)
     class_images = inputs.class_images or pictures.class_images
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
     table = verdicts(facts, rule, hits)
+    if predicted:
+        shares = agreement(np.array(list(predicted.values())))
+        by_name = dict(zip(predicted, shares, strict=True))
+        table["agreement"] = table["checkpoint"].map(by_name)
     errors = calibration.errors_across(models)
     margin = calibration.margin(models, errors)
     noted = table[table["note"].ne("")]
     sentences = [
         answer(table, hits, margin),
         *(f"{row.checkpoint}: {row.note}." for row in noted.itertuples()),
+        *_order_by_agreement(table),
         *filter(None, [pictures.remark]),
         calibration.in_words(models, errors, len(pictures.classes)),
     ]
@@ -293,13 +309,25 @@ def answer(
     return f"{best['checkpoint']} is expected to do best: {accuracy}."
 
 
+def _order_by_agreement(table: pd.DataFrame) -> list[str]:
+    """A sentence on the order of checkpoints on unlabelled images."""
+    ordered = table.dropna(subset="agreement").sort_values("agreement", ascending=False)
+    if ordered.empty:
+        return []
+    names = ", ".join(ordered["checkpoint"])
+    return [
+        f"By agreement with the others on unlabelled images: {names}. With fewer than "
+        "five networks, or with the same mistakes in all, this order says little."
+    ]
+
+
 def printed(table: pd.DataFrame) -> str:
     """The table of ``verdicts`` in percent, for a terminal.
 
     Args:
         table: of ``verdicts``.
     """
-    percent = ["accuracy", "low", "high", "training_accuracy"]
+    percent = ["accuracy", "low", "high", "training_accuracy", "agreement"]
     rows = table.assign(**(100 * table[percent].astype(float)).round(1))
     shown = rows[["checkpoint", "verdict", *percent, "prepared"]]
     return shown.dropna(axis=1, how="all").to_string(index=False, na_rep="")

@@ -239,7 +239,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
     torch.save(dark_or_light(order=(1, 0)), tmp_path / "checkpoints/b.pt")
     torch.save({"fc.weight": torch.ones(3, 1)}, tmp_path / "checkpoints/c.pt")
     options = ["--architecture", f"{users_module}:Brightness", "--image-size", 32]
-    options += ["--out", tmp_path / "own"]
+    options += ["--out", tmp_path / "own", "--unlabelled", folders("others", seed=3)]
     places = [tmp_path / "checkpoints", folders()]
     assert run(*places, *options) == 0
     verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
@@ -248,6 +248,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
         "b.pt": "not judged",
         "c.pt": "not read",
     }
+    assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
     assert "a.pt is expected to do best" in capsys.readouterr().out
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     options += ["--classes", tmp_path / "classes.txt"]
