@@ -10,7 +10,7 @@ import psutil
 
 sys.path.insert(0, workflow.basedir)
 from helpers.parameters import StudyError
-from helpers.studies import PROJECT_ROOT, depends, from_records, load, modules_behind
+from helpers.studies import PROJECT_ROOT, STUDY_FILE, depends, from_records, load, modules_behind, path_of
 
 
 def words(value):  # a list, or a text without blanks in its words
@@ -18,8 +18,10 @@ def words(value):  # a list, or a text without blanks in its words
 
 
 overrides, variations = words(config.get("set")), words(config.get("vary"))
+name = str(config.get("study", "demo"))
+os.environ[STUDY_FILE] = str(path_of(name))
 try:
-    study = load(str(config.get("study", "demo")), overrides, variations)
+    study = load(name, overrides, variations)
 except StudyError as faults:
     sys.exit(f"nothing was run:\n{faults}")
 study = from_records(study, only_combinations=bool(variations) and not overrides)

@@ -26,6 +26,8 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 STAGING = "WORKBOOK_STAGING"
 # Environment variable: the study's folder of work when a launcher runs the notebook.
 WORK = "WORKBOOK_WORK"
+# Variable with the path of the study file of which a notebook is an execution.
+STUDY_FILE = "WORKBOOK_STUDY_FILE"
 
 CHECKSUM = "checksum"  # key in a file: the checksum of all else that it holds
 RECORDS = "records"  # in the folder of a report: see ``helpers/scores/records.py``

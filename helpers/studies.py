@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from helpers.files import (
     MANIFEST,
     PROJECT_ROOT,
     RECORDS,
+    STUDY_FILE,
     change_stamp,
     from_root,
     inside,
@@ -199,9 +201,16 @@ class Study:
 
 
 def path_of(name: str, root: Path = PROJECT_ROOT) -> Path:
-    """Path of the file of a study, which may be named by its path."""
+    """Path of the file of a study, which may be named by its path.
+
+    The Snakefile says in the environment from which file a study is executed, so that
+    its notebooks know it by its name.
+    """
     if name.endswith(".yaml"):
         return Path(name).absolute()
+    executed = Path(os.environ.get(STUDY_FILE, ""))
+    if executed.stem == name:
+        return executed
     return inside(root / "params", f"{name}.yaml")
 
 

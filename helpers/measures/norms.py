@@ -278,7 +278,7 @@ def log_product(norms: Array, margin: float = 1.0) -> Array:
         (...,), NaN when a norm is 0.
 
     Example:
-        >>> log_product(np.array([1.0, np.e])).round(6)
+        >>> float(log_product(np.array([1.0, np.e])).round(6))
         2.0
     """
     return 2 * log(norms).sum(-1) - 2 * log(margin)
