@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from helpers.checkpoints import calibration, networks
@@ -101,7 +101,8 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
     rule = calibration.rule(models)
     rows = []
     hits = {}  # on labelled images, by checkpoint
-    predicted = {}  # classes of unlabelled images, by checkpoint
+    unlabelled: dict[int, Tensor] = {}  # images without labels, by side
+    predicted = {}  # their classes, by checkpoint
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
         row: dict[str, Any] = {"checkpoint": name}
         try:
@@ -122,10 +123,12 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
                 logits = logits_of(network, of_size.images, preparation, device)
                 hits[name] = (logits.argmax(1) == of_size.labels).numpy()
             if inputs.unlabelled:
-                unlabelled = unlabelled_images(
-                    inputs.unlabelled, work / "unpacked", preparation.side
-                )
-                logits = logits_of(network, unlabelled, preparation, device)
+                side = preparation.side
+                if side not in unlabelled:
+                    unlabelled[side] = unlabelled_images(
+                        inputs.unlabelled, work / "unpacked", side
+                    )
+                logits = logits_of(network, unlabelled[side], preparation, device)
                 predicted[name] = logits.argmax(1).numpy()
         rows.append(row)
     class_images = inputs.class_images or pictures.class_images
