@@ -5,7 +5,7 @@ ones.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -208,25 +208,54 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         FileNotFoundError: where the weights of a network are not there.
         ValueError: for an unknown name.
     """
-    models = []
+    return [_published(*file) for file in _files(names, weights)]
+
+
+def sides(names: Sequence[str], side: int) -> dict[str, int]:
+    """The side in pixels at which each network sees the images.
+
+    Args:
+        names: see ``published``; or other networks, which have the study's side.
+        side: of the study's images.
+
+    Raises:
+        FileNotFoundError: for a folder without checkpoints.
+        ValueError: for an unknown name.
+    """
+    of_networks = {}
+    for name in names:
+        if name == MODEL_SET or " w" in name:
+            of_networks[name] = side
+            continue
+        for network, _, _ in _files([name], ""):
+            of_networks[network] = architecture(_architecture_of(network)).side
+    return of_networks
+
+
+def _architecture_of(name: str) -> str:
+    """The architecture that the name of a file begins with."""
+    return re.split(r"[.-]", name)[0]
+
+
+def _files(names: Sequence[str], weights: str) -> Iterator[tuple[str, Path, str]]:
+    """Name, path and family of each checkpoint; "" for its architecture's family."""
     for name in names:
         folder = from_root(name)
-        if folder.is_dir():
-            files = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
-            if not files:
-                raise FileNotFoundError(
-                    f"{folder} has no checkpoints ({', '.join(_ENDINGS)}); put them "
-                    "there, or leave it out of kappa_families"
-                )
-            models += [_published(path.stem, path, folder.name) for path in files]
-        else:
-            path = from_root(weights.replace("{architecture}", name))
-            models.append(_published(name, path, ""))
-    return models
+        if not folder.is_dir():
+            yield name, from_root(weights.replace("{architecture}", name)), ""
+            continue
+        paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+        if not paths:
+            raise FileNotFoundError(
+                f"{folder} has no checkpoints ({', '.join(_ENDINGS)}); put them "
+                "there, or leave it out of kappa_families"
+            )
+        for path in paths:
+            yield path.stem, path, folder.name
 
 
 def _published(name: str, path: Path, family: str) -> Model:
-    of_file = re.split(r"[.-]", name)[0]
+    of_file = _architecture_of(name)
     form = architecture(of_file)
     if not path.is_file():
         raise FileNotFoundError(
