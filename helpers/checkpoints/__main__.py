@@ -9,8 +9,24 @@ from typing import Any
 _DESCRIPTION = """Predict the test accuracy of checkpoints from their training images,
 by the rule of this repository's studies. Nothing is trained, no test image is needed,
 and no code from a checkpoint is run."""
-# Options in the order of --help, with the arguments of argparse's add_argument.
-_OPTIONS: dict[str, dict[str, Any]] = {
+
+
+def _lines(path: str) -> list[str]:
+    """Lines of a text file, without empty ones."""
+    lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+# Arguments in the order of --help: fields of ``judging.Inputs``, and where and how.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "checkpoints": {
+        "type": Path,
+        "help": "folder of .safetensors, .pt or .pth; or a file",
+    },
+    "images": {
+        "type": Path,
+        "help": "folder or .zip of training images, a folder a class",
+    },
     "--labelled": {"type": Path, "help": "held-out images with labels, 50 or more"},
     "--unlabelled": {"type": Path, "help": "images without labels, to order networks"},
     "--architecture": {
@@ -19,17 +35,29 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "torchvision's ResNets",
     },
     "--classes": {
-        "type": Path,
+        "type": _lines,
+        "default": (),
         "help": "text file with a class a line, in the order of the outputs; "
         "sorted without it",
     },
     "--image-size": {
         "type": int,
+        "default": 0,
         "help": "side of the images in training, pixels; without it the usual size "
         "with the highest training accuracy",
     },
-    "--mean": {"type": float, "nargs": 3, "help": "of the normalisation, RGB, 0 to 1"},
-    "--std": {"type": float, "nargs": 3, "help": "of the normalisation, RGB, 0 to 1"},
+    "--mean": {
+        "type": float,
+        "nargs": 3,
+        "default": (),
+        "help": "of the normalisation, RGB, 0 to 1",
+    },
+    "--std": {
+        "type": float,
+        "nargs": 3,
+        "default": (),
+        "help": "of the normalisation, RGB, 0 to 1",
+    },
     "--images-per-class": {
         "type": float,
         "default": 0.0,
@@ -39,22 +67,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--device": {"default": "auto", "help": "cpu, cuda or auto"},
     "--out": {"type": Path, "default": Path("own"), "help": "folder for verdicts.csv"},
 }
-
-
-def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
-    command = argparse.ArgumentParser(
-        prog="python -m helpers.checkpoints", description=_DESCRIPTION
-    )
-    command.add_argument(
-        "checkpoints", type=Path, help="folder of .safetensors, .pt or .pth; or a file"
-    )
-    command.add_argument(
-        "images", type=Path, help="folder or .zip of training images, a folder a class"
-    )
-    for name, option in _OPTIONS.items():
-        command.add_argument(name, **option)
-    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,45 +79,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when a checkpoint was judged, 1 when none could be, 2 when an argument is
         wrong.
     """
-    options = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.checkpoints", description=_DESCRIPTION
+    )
+    for name, argument in _ARGUMENTS.items():
+        parser.add_argument(name, **argument)
     try:
-        return _judge(options)
+        return _judge(**vars(parser.parse_args(arguments)))
     except (ValueError, OSError) as fault:
-        print(f"{parser().prog}: {fault}", file=sys.stderr)
+        print(f"{parser.prog}: {fault}", file=sys.stderr)
         return 2
 
 
-def _judge(options: argparse.Namespace) -> int:
-    if (options.mean is None) != (options.std is None):
-        raise ValueError("--mean and --std belong together; give both or none")
+def _judge(reports: str, device: str, out: Path, **inputs: Any) -> int:
     # Imported here, since torch takes seconds to import and --help does not need it.
     from helpers.checkpoints import judging
     from helpers.files import complete_or_absent, from_root
     from helpers.training.pool import choose_device
 
-    given: dict[str, Any] = {}
-    if options.classes:
-        lines = options.classes.read_text(encoding="utf-8-sig").splitlines()
-        given["classes"] = [line.strip() for line in lines if line.strip()]
-    if options.image_size:
-        given["sides"] = [options.image_size]
-    if options.mean:
-        given["normalisations"] = [(tuple(options.mean), tuple(options.std))]
-    inputs = judging.Inputs(
-        checkpoints=options.checkpoints,
-        images=options.images,
-        labelled=options.labelled,
-        unlabelled=options.unlabelled,
-        architecture=options.architecture,
-        class_images=options.images_per_class,
-        **given,
+    judged = judging.judge(
+        judging.Inputs(**inputs), from_root(reports), out, choose_device(device)
     )
-    device = choose_device(options.device)
-    judged = judging.judge(inputs, from_root(options.reports), options.out, device)
-    with complete_or_absent(options.out / "verdicts.csv") as temporary:
+    with complete_or_absent(out / "verdicts.csv") as temporary:
         judged.verdicts.to_csv(temporary, index=False)
     print("\n".join(judged.sentences))
-    print(f"\n{judging.printed(judged.verdicts)}\n\nAll is in {options.out}.")
+    print(f"\n{judging.printed(judged.verdicts)}\n\nAll is in {out}.")
     return 0 if judged.verdicts["accuracy"].notna().any() else 1
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 from helpers.files import inside, read_table, table_of
 from helpers.scores.measuring import with_measures
@@ -39,23 +40,24 @@ def networks(
         catalogue = pd.read_csv(
             table_of(folder, "catalogue.csv"), dtype={"left_out": str}
         )
-        models = with_measures(
-            catalogue, read_table(table_of(folder, "scores.parquet"))
-        )
-        is_used = models["left_out"].isna()
+        scores = read_table(table_of(folder, "scores.parquet"))
+        models = with_measures(catalogue, scores)
+        is_used = models["left_out"].isna() & models["gap"].notna()
         if not wrong_labels:
             is_used &= models["label_noise"].eq(0)
-        models = models[is_used].dropna(subset="gap")
-        limited = models["images_per_class"].where(models["images_per_class"] > 0)
+        models = models[is_used]
         images = pd.read_csv(table_of(folder, "table1_categories.csv"))["train_images"]
+        limited = models["images_per_class"].replace(0, images.mean())
         is_split = models["rule3_split"].eq("holdout")
         fitted = 1 - models["holdout_fraction"].where(is_split, 0.0)
-        class_images = limited.fillna(images.mean()) * fitted
-        of_rule = predictors(models["train_accuracy"], models, class_images)
-        models[list(PREDICTORS)] = of_rule
-        log_loss = np.log(models["train_loss"].clip(lower=1e-12))
+        columns = predictors(models["train_accuracy"], models, limited * fitted)
+        models[list(PREDICTORS)] = columns
         tables.append(
-            models.assign(study=study, classes=len(images), log_train_loss=log_loss)
+            models.assign(
+                study=study,
+                classes=len(images),
+                log_train_loss=np.log(models["train_loss"].clip(lower=1e-12)),
+            )
         )
     return pd.concat(tables, ignore_index=True)
 
@@ -82,14 +84,12 @@ def errors_across(
     Returns:
         (n,) fractions.
     """
-    errors = np.empty(len(models))
+    predicted = np.empty(len(models))
     for study in models["study"].unique():
-        inside = models["study"].eq(study).to_numpy()
-        predicted = rule(models[~inside], columns).predict(
-            models.loc[inside, list(columns)]
-        )
-        errors[inside] = predicted - models.loc[inside, "gap"]
-    return errors
+        is_here = models["study"].eq(study).to_numpy()
+        rows = models.loc[is_here, list(columns)]
+        predicted[is_here] = rule(models[~is_here], columns).predict(rows)
+    return predicted - models["gap"].to_numpy()
 
 
 def margin(models: pd.DataFrame, errors: NDArray[np.float64]) -> float:
@@ -101,26 +101,6 @@ def margin(models: pd.DataFrame, errors: NDArray[np.float64]) -> float:
         models: of ``networks``, of two studies or more.
         errors: of ``errors_across``.
     """
-    pairs = []
-    for _, of_study in pd.Series(errors).groupby(models["study"].to_numpy()):
-        differences = np.abs(np.subtract.outer(*[of_study.to_numpy()] * 2))
-        pairs.append(differences[np.triu_indices_from(differences, 1)])
+    by_study = pd.Series(errors).groupby(models["study"].to_numpy())
+    pairs = [pdist(of_study.to_numpy()[:, None]) for _, of_study in by_study]
     return float(np.quantile(np.concatenate(pairs), 0.8))
-
-
-def in_words(models: pd.DataFrame, errors: NDArray[np.float64], classes: int) -> str:
-    """A sentence on what a prediction rests on.
-
-    Args:
-        models: of ``networks``.
-        errors: of ``errors_across``.
-        classes: of the user's networks.
-    """
-    studies = ", ".join(models["study"].unique())
-    numbers = " or ".join(map(str, sorted(models["classes"].unique())))
-    return (
-        "Predicted from the accuracy lost on shifted and mixed training images and the "
-        f"number of images of a class, by {len(models)} ResNets of {numbers} classes "
-        f"({studies}), which predict another study with a mean error of "
-        f"{100 * np.abs(errors).mean():.1f} points; yours have {classes} classes."
-    )

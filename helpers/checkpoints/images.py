@@ -1,7 +1,7 @@
 """Images of a folder as a network of any size takes them."""
 
+import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,18 +11,19 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torchvision.transforms.functional import normalize
 
 from helpers.data import layouts
 from helpers.data.annotations import Record
-from helpers.data.decode import Decoded, decode_all
+from helpers.data.decode import decode_all
 from helpers.data.images import ImageSet, image_set
-from helpers.data.sources import open_source
+from helpers.data.sources import Source
 from helpers.networks.hooks import prepared
 from helpers.scores.scoring_set import classes_in_turn
 
 MOST_IMAGES = 1000  # that are scored, as in the studies
 SIDES = (32, 64, 96, 128, 160, 224)  # usual sizes in training, pixels
-Channels = tuple[float, ...]  # red, green and blue in [0, 1]
+Channels = Sequence[float]  # red, green and blue in [0, 1]
 # Usual normalisations, the mean and standard deviation: ImageNet's, -1 to 1, 0 to 1.
 NORMALISATIONS: tuple[tuple[Channels, Channels], ...] = (
     ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -30,7 +31,6 @@ NORMALISATIONS: tuple[tuple[Channels, Channels], ...] = (
     ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 )
 _COMPARED_IMAGES = 100  # on which sizes and normalisations are compared
-_NEARLY_SQUARE = 1.05  # ratio of the sides up to which squashing changes little
 
 
 class Preparation(NamedTuple):
@@ -46,9 +46,7 @@ class Preparation(NamedTuple):
         Args:
             pixels: (B, 3, S, S) uint8.
         """
-        mean = pixels.new_tensor(self.mean, dtype=torch.float32).view(3, 1, 1)
-        std = pixels.new_tensor(self.std, dtype=torch.float32).view(3, 1, 1)
-        return (pixels.float() / 255 - mean) / std
+        return normalize(pixels.float() / 255, list(self.mean), list(self.std))
 
     def __str__(self) -> str:
         """Size and normalisation in words."""
@@ -61,48 +59,64 @@ class Pictures:
     Attributes:
         classes: ids in the order of the outputs.
         class_images: images of a class in the folder, on average.
-        remark: a sentence where most are far from squares; "" otherwise.
     """
 
     def __init__(
-        self,
-        path: Path,
-        unpacked: Path,
-        classes: Sequence[str] = (),
-        split: str = "train",
+        self, source: Source, records: Sequence[Record], classes: Sequence[str]
     ) -> None:
-        """List the images, and choose at random equally many of each class.
+        """Choose at random equally many images of each class.
 
         Args:
-            path: of the images, in a layout of docs/images.md.
-            unpacked: folder in which a .zip is unpacked.
+            source: of the images.
+            records: of images of these classes.
+            classes: ids in the order of the outputs.
+        """
+        self._source = source
+        self._sets: dict[int, ImageSet] = {}
+        self.classes = tuple(classes)
+        self.class_images = len(records) / len(classes)
+        labels = [self.classes.index(item.class_id) for item in records]
+        shuffled = np.random.default_rng(0).permutation(len(records))
+        in_turn = shuffled[classes_in_turn(np.array(labels)[shuffled])]
+        self._records = [records[row] for row in in_turn[:MOST_IMAGES]]
+
+    @classmethod
+    def of_classes(
+        cls, source: Source, classes: Sequence[str] = (), split: str = "train"
+    ) -> "Pictures":
+        """Images with classes, in a layout of docs/images.md.
+
+        Args:
+            source: of the images.
             classes: ids in the order of the outputs; empty for all, sorted.
             split: that is taken where there is one.
 
         Raises:
             ValueError: if there are fewer than two classes.
         """
-        self._source = open_source(path, unpacked)
-        listing = layouts.scan(self._source, layouts.RECOGNISED)
-        self.classes = tuple(classes) or tuple(listing.classes)
+        listing = layouts.scan(source, layouts.RECOGNISED)
+        classes = classes or listing.classes
         of_split = [item for item in listing.records if item.split == split]
         records = of_split or listing.records
-        usable = [item for item in records if item.class_id in self.classes]
+        usable = [item for item in records if item.class_id in classes]
         present = {item.class_id for item in usable}
-        missing = [name for name in self.classes if name not in present]
+        missing = [name for name in classes if name not in present]
         if missing or len(present) < 2:
             raise ValueError(
-                f"{path} has images of {len(present)} of {len(self.classes)} classes "
+                f"{source.root} has images of {len(present)} of {len(classes)} classes "
                 f"(missing: {', '.join(missing[:5]) or 'none'}); at least two are "
                 "needed, and all that --classes names"
             )
-        self.class_images = len(usable) / len(self.classes)
-        labels = [self.classes.index(item.class_id) for item in usable]
-        shuffled = np.random.default_rng(0).permutation(len(usable))
-        in_turn = shuffled[classes_in_turn(np.array(labels)[shuffled])]
-        self._records = [usable[row] for row in in_turn[:MOST_IMAGES]]
-        self._sets: dict[int, ImageSet] = {}
-        self.remark = ""
+        return cls(source, usable, classes)
+
+    @classmethod
+    def without_classes(cls, source: Source) -> "Pictures":
+        """All images of a folder, as of one class without a name.
+
+        Args:
+            source: of the images.
+        """
+        return cls(source, [Record(name, "", "test") for name in source.images], [""])
 
     def at(self, side: int) -> ImageSet:
         """The images as squares.
@@ -118,43 +132,9 @@ class Pictures:
             usable = [item for item in decoded if item.pixels is not None]
             if not usable:
                 raise ValueError(f"no image of {self._source.root} can be decoded")
-            self.remark = _on_squashing(usable)
             labels = [self.classes.index(item.record.class_id) for item in usable]
             self._sets[side] = image_set(usable, labels)
         return self._sets[side]
-
-
-def _on_squashing(images: Sequence[Decoded]) -> str:
-    """A sentence on pictures that are far from squares, if most are."""
-    ratios = np.array([image.width / image.height for image in images])
-    ratio = float(np.median(np.maximum(ratios, 1 / ratios)))
-    if ratio <= _NEARLY_SQUARE:
-        return ""
-    return (
-        f"Pictures are squashed to squares (one side is {ratio:.2f} times the other); "
-        "where training cut them, give copies that are cut alike."
-    )
-
-
-def unlabelled_images(path: Path, unpacked: Path, side: int) -> Tensor:
-    """Images (N, 3, side, side) of a folder or .zip without classes, uint8.
-
-    Args:
-        path: of the images.
-        unpacked: folder in which a .zip is unpacked.
-        side: of the squares, pixels.
-
-    Raises:
-        ValueError: if no image can be decoded.
-    """
-    source = open_source(path, unpacked)
-    order = np.random.default_rng(0).permutation(len(source.images))[:MOST_IMAGES]
-    records = [Record(source.images[row], "", "test") for row in order]
-    decoded = decode_all(source, records, side)
-    pixels = [item.pixels for item in decoded if item.pixels is not None]
-    if not pixels:
-        raise ValueError(f"no image of {path} can be decoded")
-    return torch.from_numpy(np.stack(pixels))
 
 
 @torch.inference_mode()
@@ -222,27 +202,28 @@ def choose_preparation(
     """
 
     def fit(preparation: Preparation) -> tuple[float, float]:
-        images = pictures.at(preparation.side).subset(compared)
+        images = pictures.at(preparation.side)
+        images = images.subset(range(min(_COMPARED_IMAGES, len(images))))
         logits = logits_of(network, images.images, preparation, device)
         predicted, labels = logits.argmax(1).numpy(), images.labels.numpy()
         accuracy = max((predicted == labels).mean(), best_order(predicted, labels)[0])
         return accuracy, -float(cross_entropy(logits, images.labels))
 
-    fits = {}
-    faults = []
-    for side in sides:
-        compared = range(min(_COMPARED_IMAGES, len(pictures.at(side))))
-        preparation = Preparation(side, *normalisations[0])
-        try:
-            fits[preparation] = fit(preparation)
-        except torch.OutOfMemoryError:
-            raise
-        except (AssertionError, RuntimeError, ValueError) as fault:
-            faults.append(f"{side} px: {fault}")
-    if not fits:
-        raise ValueError(f"the network takes none of these sizes ({faults[0]})")
-    best = max(fits, key=fits.__getitem__)
-    for normalisation in normalisations[1:]:
-        preparation = Preparation(best.side, *normalisation)
-        fits[preparation] = fit(preparation)
-    return max(fits, key=fits.__getitem__)
+    def best(
+        sides: Sequence[int], normalisations: Sequence[tuple[Channels, Channels]]
+    ) -> Preparation:
+        fits = {}
+        for side, normalisation in itertools.product(sides, normalisations):
+            preparation = Preparation(side, *normalisation)
+            try:
+                fits[preparation] = fit(preparation)
+            except torch.OutOfMemoryError:
+                raise
+            except (AssertionError, RuntimeError, ValueError) as error:
+                fault = f"{side} px: {error}"
+        if not fits:
+            raise ValueError(f"the network takes none of these sizes ({fault})")
+        return max(fits, key=fits.__getitem__)
+
+    side = best(sides, normalisations[:1]).side
+    return best([side], normalisations)

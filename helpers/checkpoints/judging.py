@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +23,9 @@ from helpers.checkpoints.images import (
     best_order,
     choose_preparation,
     logits_of,
-    unlabelled_images,
 )
 from helpers.data.images import ImageSet
+from helpers.data.sources import open_source
 from helpers.measures.agreement import agreement
 from helpers.measures.single import score_network
 from helpers.scores.measuring import with_measures
@@ -41,12 +42,11 @@ _CAUSES = (
     "(--image-size) or normalisation (--mean, --std), pictures that training cut, or "
     "another stem (--architecture)"
 )
+_ENDS = ["accuracy", "low", "high"]
 _COLUMNS = (
     "checkpoint",
     "verdict",  # predicted, counted, not judged, not read
-    "accuracy",  # on images like the training images; in [0, 1]
-    "low",
-    "high",
+    *_ENDS,  # on images like the training images; in [0, 1]
     "training_accuracy",
     *PREDICTORS,
     "agreement",  # with the other checkpoints on unlabelled images
@@ -65,9 +65,27 @@ class Inputs:
     unlabelled: Path | None = None  # the same of images without labels
     architecture: str = networks.AUTO
     classes: Sequence[str] = ()  # in the order of the outputs; empty: sorted
-    class_images: float = 0.0  # training images of a class; 0: those of ``images``
-    sides: Sequence[int] = SIDES  # image sizes to choose from, pixels
-    normalisations: Sequence[tuple[Channels, Channels]] = NORMALISATIONS
+    images_per_class: float = 0.0  # in training; 0: those of ``images``
+    image_size: int = 0  # in training, pixels; 0: the usual one that fits best
+    mean: Channels = ()  # of the normalisation; empty: the usual one that fits best
+    std: Channels = ()
+
+    def preparation(
+        self, network: nn.Module, pictures: Pictures, device: str
+    ) -> Preparation:
+        """The size and normalisation of a network's training.
+
+        Args:
+            network: on the device, in evaluation mode, with logits as output.
+            pictures: its training images.
+            device: of the network.
+
+        Raises:
+            ValueError: if the network takes none of the sizes.
+        """
+        sides = [self.image_size] if self.image_size else SIDES
+        named = [(tuple(self.mean), tuple(self.std))] if self.mean else NORMALISATIONS
+        return choose_preparation(network, pictures, sides, named, device)
 
 
 class Judged(NamedTuple):
@@ -90,65 +108,80 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
         OSError: if a folder or file does not exist.
         ValueError: if the images cannot be used.
     """
+    if bool(inputs.mean) != bool(inputs.std):
+        raise ValueError("mean and std belong together; give both or none")
     files = networks.find(inputs.checkpoints)
-    pictures = Pictures(inputs.images, work / "unpacked", inputs.classes)
-    labelled = None
+    opened = partial(open_source, unpacked=work / "unpacked")
+    pictures = Pictures.of_classes(opened(inputs.images), inputs.classes)
+    others = {}
     if inputs.labelled:
-        labelled = Pictures(
-            inputs.labelled, work / "unpacked", pictures.classes, split="test"
-        )
+        source = opened(inputs.labelled)
+        others["labelled"] = Pictures.of_classes(source, pictures.classes, "test")
+    if inputs.unlabelled:
+        others["unlabelled"] = Pictures.without_classes(opened(inputs.unlabelled))
     models = calibration.networks(reports)
-    rule = calibration.rule(models)
     rows = []
-    hits = {}  # on labelled images, by checkpoint
-    unlabelled: dict[int, Tensor] = {}  # images without labels, by side
-    predicted = {}  # their classes, by checkpoint
+    # By checkpoint: on labelled images what is right, and classes of unlabelled ones.
+    hits: dict[str, NDArray[np.bool_]] = {}
+    predicted: dict[str, NDArray[np.int64]] = {}
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
-        row: dict[str, Any] = {"checkpoint": name}
+        row = {"checkpoint": name}
+        rows.append(row)
         try:
             network = networks.load(path, inputs.architecture, len(pictures.classes))
             network = network.to(device)
-            preparation = choose_preparation(
-                network, pictures, inputs.sides, inputs.normalisations, device
-            )
+            preparation = inputs.preparation(network, pictures, device)
             images = pictures.at(preparation.side)
             row |= facts_of(network, images, preparation, device)
         except ValueError as fault:
             reason = str(fault).partition("\n")[0]
             row |= {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
-        else:
-            if labelled:
-                of_size = labelled.at(preparation.side)
+            continue
+        for kind, pictures_of_kind in others.items():
+            of_size = pictures_of_kind.at(preparation.side)
+            logits = logits_of(network, of_size.images, preparation, device)
+            if kind == "labelled":
                 check_labelled(of_size, images)
-                logits = logits_of(network, of_size.images, preparation, device)
                 hits[name] = (logits.argmax(1) == of_size.labels).numpy()
-            if inputs.unlabelled:
-                side = preparation.side
-                if side not in unlabelled:
-                    unlabelled[side] = unlabelled_images(
-                        inputs.unlabelled, work / "unpacked", side
-                    )
-                logits = logits_of(network, unlabelled[side], preparation, device)
+            else:
                 predicted[name] = logits.argmax(1).numpy()
-        rows.append(row)
-    class_images = inputs.class_images or pictures.class_images
+    class_images = inputs.images_per_class or pictures.class_images
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
-    table = verdicts(facts, rule, hits)
+    table = verdicts(facts, calibration.rule(models), hits)
     if predicted:
         shares = agreement(np.array(list(predicted.values())))
         by_name = dict(zip(predicted, shares, strict=True))
         table["agreement"] = table["checkpoint"].map(by_name)
+    return Judged(table, _sentences(table, hits, models, len(pictures.classes)))
+
+
+def _sentences(
+    table: pd.DataFrame,
+    hits: Mapping[str, NDArray[np.bool_]],
+    models: pd.DataFrame,
+    classes: int,
+) -> list[str]:
+    """The answer, a remark on each checkpoint that has one, and what they rest on."""
     errors = calibration.errors_across(models)
-    margin = calibration.margin(models, errors)
+    sentences = [answer(table, hits, calibration.margin(models, errors))]
     noted = table[table["note"].ne("")]
-    sentences = [
-        answer(table, hits, margin),
-        *(f"{row.checkpoint}: {row.note}." for row in noted.itertuples()),
-        *_order_by_agreement(table),
-        *filter(None, [pictures.remark]),
-        calibration.in_words(models, errors, len(pictures.classes)),
-    ]
-    return Judged(table, sentences)
+    sentences += [f"{row.checkpoint}: {row.note}." for row in noted.itertuples()]
+    ordered = table.dropna(subset="agreement").sort_values("agreement", ascending=False)
+    if len(ordered):
+        sentences.append(
+            "By agreement with the others on unlabelled images: "
+            f"{', '.join(ordered['checkpoint'])}. With fewer than five networks, or "
+            "with the same mistakes in all, this order says little."
+        )
+    numbers = " or ".join(map(str, sorted(models["classes"].unique())))
+    sentences.append(
+        "Predicted from the accuracy lost on shifted and mixed training images and the "
+        f"number of images of a class, by {len(models)} ResNets of {numbers} classes "
+        f"({', '.join(models['study'].unique())}), which predict another study with a "
+        f"mean error of {100 * np.abs(errors).mean():.1f} points; yours have {classes} "
+        "classes."
+    )
+    return sentences
 
 
 def facts_of(
@@ -163,8 +196,8 @@ def facts_of(
         device: of the network.
 
     Returns:
-        training_accuracy, drop, drop_mixup, prepared, verdict and note: why it is not
-        judged, or a remark.
+        training_accuracy, drop, drop_mixup, prepared, note (a remark), and where it
+        cannot be judged the verdict, with the reason in the note.
 
     Raises:
         ValueError: if the network has not one output a class.
@@ -186,35 +219,42 @@ def facts_of(
     )
     row = with_measures(pd.DataFrame({"model_id": [""]}), scores.assign(model_id=""))
     accuracy = float(row["training_accuracy"].iloc[0])
-    facts = dict(zip(PREDICTORS, predictors([accuracy], row, 1)[0], strict=True))
+    lost = predictors([accuracy], row, 1)[0]
+    facts = dict(zip(PREDICTORS, lost, strict=True))
     facts |= {"training_accuracy": accuracy, "prepared": str(preparation), "note": ""}
-    order = _better_order(logits.argmax(1).numpy(), images.labels.numpy())
-    if order:
-        facts |= {"verdict": NOT_JUDGED, "note": order}
-    elif accuracy < min(2 / classes, (1 + 1 / classes) / 2):
-        words = f"training accuracy {accuracy:.0%} is below twice chance; {_CAUSES}"
-        facts |= {"verdict": NOT_JUDGED, "note": words}
-    elif not np.isfinite([facts[name] for name in PREDICTORS]).all():
-        words = "what it loses is undefined; give two images or more of each class"
-        facts |= {"verdict": NOT_JUDGED, "note": words}
-    elif (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
+    against = _why_not_judged(logits, images.labels, accuracy)
+    if not against and not np.isfinite(lost).all():
+        against = "what it loses is undefined; give two images or more of each class"
+    if against:
+        return facts | {"verdict": NOT_JUDGED, "note": against}
+    if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
         facts["note"] = "it ends in a softmax, which changes no accuracy"
     return facts
 
 
-def _better_order(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
-    """Say that predictions fit the labels in another order of the classes; else ""."""
-    best, outputs = best_order(predicted, labels)
-    right = (predicted == labels)[len(labels) // 2 :]
-    accuracy = right.mean()
+def _why_not_judged(logits: Tensor, labels: Tensor, accuracy: float) -> str:
+    """Why the training accuracy does not allow a prediction; "" if it does.
+
+    Args:
+        logits: (N, K).
+        labels: (N,) class numbers in the order assumed.
+        accuracy: on the training images.
+    """
+    predicted = logits.argmax(1).numpy()
+    best, outputs = best_order(predicted, labels.numpy())
+    right = (predicted == labels.numpy())[len(labels) // 2 :]
     standard_error = right.std() / np.sqrt(len(right))
-    if best - accuracy <= max(0.02, 4 * standard_error):
-        return ""
-    return (
-        f"{best:.0%} of the training images are right in another order of the classes, "
-        f"{accuracy:.0%} in the order assumed; name it by --classes. Outputs in the "
-        f"order of the assumed classes: {', '.join(map(str, outputs[:10]))}"
-    )
+    if best - right.mean() > max(0.02, 4 * standard_error):
+        return (
+            f"{best:.0%} of the training images are right in another order of the "
+            f"classes, {right.mean():.0%} in the order assumed; name it by --classes. "
+            "Outputs in the order of the assumed classes: "
+            f"{', '.join(map(str, outputs[:10]))}"
+        )
+    classes = logits.shape[1]
+    if accuracy < min(2 / classes, (1 + 1 / classes) / 2):
+        return f"training accuracy {accuracy:.0%} is below twice chance; {_CAUSES}"
+    return ""
 
 
 def check_labelled(labelled: ImageSet, train: ImageSet) -> None:
@@ -260,25 +300,22 @@ def verdicts(
     Returns:
         The facts with verdict, accuracy, low and high, the best first.
     """
-    table = facts.reindex(columns=_COLUMNS)
+    table = facts.reindex(columns=_COLUMNS).astype({"verdict": object})
     x = table[list(PREDICTORS)].astype(float)
-    ends = table[["training_accuracy"]].to_numpy(dtype=float) - rule.interval(x)
-    table["accuracy"] = table["training_accuracy"] - rule.predict(x)
-    table[["high", "low"]] = ends
-    outside = (x < np.array(rule.lows)) | (x > np.array(rule.highs))
-    is_plain = table["note"].eq("")
-    table.loc[outside.any(axis=1) & is_plain, "note"] = "beyond what the studies have"
+    training = table["training_accuracy"].to_numpy(dtype=float)
+    table["accuracy"] = training - rule.predict(x)
+    table[["high", "low"]] = training[:, None] - rule.interval(x)
     for name, right in hits.items():
         test = binomtest(int(right.sum()), len(right))
-        low, high = test.proportion_ci(_LEVEL, "wilson")
-        values = [right.mean(), low, high]
-        table.loc[table["checkpoint"].eq(name), ["accuracy", "low", "high"]] = values
-    ends = ["accuracy", "low", "high"]
+        interval = test.proportion_ci(_LEVEL, "wilson")
+        is_named = table["checkpoint"].eq(name)
+        table.loc[is_named, _ENDS] = [right.mean(), interval.low, interval.high]
     is_judged = table["verdict"].isna()
-    table.loc[~is_judged, ends] = np.nan
-    table[ends] = table[ends].clip(0, 1)
-    table["verdict"] = table["verdict"].astype(object)
+    table[_ENDS] = table[_ENDS].clip(0, 1).where(is_judged)
     table.loc[is_judged, "verdict"] = "counted" if hits else "predicted"
+    is_outside = ((x < np.array(rule.lows)) | (x > np.array(rule.highs))).any(axis=1)
+    is_bare = table["note"].eq("")
+    table.loc[is_outside & is_bare, "note"] = "beyond what the studies have"
     return table.sort_values("accuracy", ascending=False, ignore_index=True)
 
 
@@ -312,25 +349,11 @@ def answer(
     return f"{best['checkpoint']} is expected to do best: {accuracy}."
 
 
-def _order_by_agreement(table: pd.DataFrame) -> list[str]:
-    """A sentence on the order of checkpoints on unlabelled images."""
-    ordered = table.dropna(subset="agreement").sort_values("agreement", ascending=False)
-    if ordered.empty:
-        return []
-    names = ", ".join(ordered["checkpoint"])
-    return [
-        f"By agreement with the others on unlabelled images: {names}. With fewer than "
-        "five networks, or with the same mistakes in all, this order says little."
-    ]
-
-
 def printed(table: pd.DataFrame) -> str:
     """The table of ``verdicts`` in percent, for a terminal.
 
     Args:
         table: of ``verdicts``.
     """
-    percent = ["accuracy", "low", "high", "training_accuracy", "agreement"]
-    rows = table.assign(**(100 * table[percent].astype(float)).round(1))
-    shown = rows[["checkpoint", "verdict", *percent, "prepared"]]
-    return shown.dropna(axis=1, how="all").to_string(index=False, na_rep="")
+    shown = table.drop(columns=[*PREDICTORS, "note"]).dropna(axis=1, how="all")
+    return shown.to_string(index=False, na_rep="", float_format="{:.1%}".format)

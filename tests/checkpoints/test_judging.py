@@ -15,6 +15,7 @@ from helpers.checkpoints.images import (
     choose_preparation,
 )
 from helpers.checkpoints.networks import load
+from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PREDICTORS, GapRule
 from tests.checkpoints.conftest import dark_or_light
@@ -31,6 +32,10 @@ RULE = GapRule(
 )
 
 
+def pictures(images):
+    return Pictures.of_classes(open_source(images, images.parent / "unpacked"))
+
+
 @pytest.fixture
 def made(users_module, tmp_path):
     """A file of weights loaded into a network of the user's module, and its images."""
@@ -38,15 +43,15 @@ def made(users_module, tmp_path):
     def make(images, name="Brightness", **weights):
         torch.save(dark_or_light(**weights), tmp_path / "a.pt")
         network = load(tmp_path / "a.pt", f"{users_module}:{name}", 2)
-        return network, Pictures(images, tmp_path / "unpacked")
+        return network, pictures(images)
 
     return make
 
 
 def test_the_size_with_the_highest_training_accuracy_is_chosen(made, folders):
-    network, pictures = made(folders(), "OfSide64")
+    network, images = made(folders(), "OfSide64")
     chosen = choose_preparation(
-        network, pictures, (32, 64, 96), NORMALISATIONS[:1], "cpu"
+        network, images, (32, 64, 96), NORMALISATIONS[:1], "cpu"
     )
     assert chosen.side == 64
 
@@ -58,20 +63,20 @@ def test_the_normalisation_with_the_highest_training_accuracy_is_chosen(
     """Each threshold is the middle of dark and light pixels as one of them has them."""
     mean, std = map(np.mean, NORMALISATIONS[right])
     threshold = (0.5 - mean) / std
-    network, pictures = made(folders(), threshold=float(threshold))
+    network, images = made(folders(), threshold=float(threshold))
     network.network.fc.weight.data *= 50
     network.network.fc.bias.data *= 50
-    chosen = choose_preparation(network, pictures, (32,), NORMALISATIONS, "cpu")
-    accuracy = judging.facts_of(network, pictures.at(32), chosen, "cpu")
+    chosen = choose_preparation(network, images, (32,), NORMALISATIONS, "cpu")
+    accuracy = judging.facts_of(network, images.at(32), chosen, "cpu")
     assert accuracy["training_accuracy"] == 1
     if right == 0:
         assert (chosen.mean, chosen.std) == NORMALISATIONS[0]
 
 
 def facts_of(made, images, name="Brightness", **weights):
-    network, pictures = made(images, name, **weights)
-    chosen = choose_preparation(network, pictures, (32,), NORMALISATIONS[1:2], "cpu")
-    return judging.facts_of(network, pictures.at(32), chosen, "cpu")
+    network, of_folder = made(images, name, **weights)
+    chosen = choose_preparation(network, of_folder, (32,), NORMALISATIONS[1:2], "cpu")
+    return judging.facts_of(network, of_folder.at(32), chosen, "cpu")
 
 
 def test_another_order_of_the_classes_is_named_and_not_judged(made, folders):
@@ -179,10 +184,10 @@ def test_the_same_labelled_images_are_compared_one_by_one():
         assert judging.answer(judged, hits, 0.0).startswith(expected)
 
 
-def test_labelled_images_are_held_out_and_enough(folders, tmp_path):
-    train = Pictures(folders(), tmp_path / "unpacked").at(16)
-    held_out = Pictures(folders("others", seed=1), tmp_path / "unpacked").at(16)
-    few = Pictures(folders("few", count=5, seed=2), tmp_path / "unpacked").at(16)
+def test_labelled_images_are_held_out_and_enough(folders):
+    train = pictures(folders()).at(16)
+    held_out = pictures(folders("others", seed=1)).at(16)
+    few = pictures(folders("few", count=5, seed=2)).at(16)
     judging.check_labelled(held_out, train)
     with pytest.raises(ValueError, match="60 of 60 labelled images are training imag"):
         judging.check_labelled(train, train)
@@ -260,7 +265,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
     ("arguments", "message"),
     [
         (["none", "."], "none has no file that ends in .safetensors"),
-        ([".", ".", "--mean", "0", "0", "0"], "--mean and --std belong together"),
+        ([".", ".", "--mean", "0", "0", "0"], "mean and std belong together"),
     ],
 )
 def test_a_wrong_argument_is_refused(arguments, message, capsys):
