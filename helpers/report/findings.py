@@ -122,17 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
     options = parser.parse_args(arguments)
     report = inside(options.reports, options.study)
+    path = report / PAGE
     if options.write:
-        for sweep in report.glob("sweeps/*/"):
-            (sweep / "figures").mkdir(exist_ok=True)
-            figure = small_multiples(results_of(sweep))
-            figure.savefig(sweep / "figures/results.png", dpi=90)
+        _draw_sweeps(report)
     try:
         text = page(report)
     except (StaleSentence, jinja2.UndefinedError) as fault:
         print(f"params/{options.study}.md.j2: {fault}", file=sys.stderr)
         return 2
-    path = report / PAGE
     if options.write:
         with complete_or_absent(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -140,6 +137,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = difflib.unified_diff(there.splitlines(), text.splitlines(), n=0)
     print("\n".join(lines) or f"every number of {path} is what the notebooks named")
     return int(there != text)
+
+
+def _draw_sweeps(report: Path) -> None:
+    """Draw each sweep into ``figures/results.png``, where findings show it."""
+    for sweep in report.glob("sweeps/*/"):
+        (sweep / "figures").mkdir(exist_ok=True)
+        figure = small_multiples(results_of(sweep))
+        figure.savefig(sweep / "figures/results.png", dpi=90)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ _WORDS = {
     "roc": "ROC",
     "ssim": "SSIM",
 }
+_KIND = re.compile(
+    r"(?P<architecture>\S+) (?P<start>pretrained|scratch) (?P<details>.+)"
+)
 # Titles of figures whose names say too little.
 _TITLES = {"primary": "The primary analysis"}
 
@@ -41,12 +44,20 @@ def inert(markdown: str) -> str:
 
 
 def in_words(name: str) -> str:
-    """Words of a name that is joined by "-" or "_".
+    """Words of a name that is joined by "-" or "_", or of a kind of training.
 
     Example:
         >>> in_words("mean_iou"), in_words("resnet18")
         ('mean IoU', 'ResNet18')
+        >>> in_words("resnet18 scratch plain 125 a class")
+        'ResNet18, from scratch, 125 a class'
     """
+    kind = _KIND.fullmatch(name)
+    if kind:
+        start = "from scratch" if kind["start"] == "scratch" else "pretrained"
+        details = kind["details"].removeprefix("plain").strip()
+        parts = [in_words(kind["architecture"]), start, details]
+        return ", ".join(filter(None, parts))
     words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name))
     words = words.replace("IoU b", "IoU-B").replace("resnet", "ResNet")
     return words.replace("efficientnet", "EfficientNet")
@@ -59,10 +70,7 @@ def kind_words(row: Mapping[str, Any]) -> str:
         >>> kind_words({"kind": "resnet18 pretrained plain 125 a class"})
         'pretrained, 125 a class'
     """
-    _, start, *rest = in_words(row["kind"]).split(" ")
-    start = "from scratch" if start == "scratch" else start
-    details = " ".join(word for word in rest if word != "plain")
-    return f"{start}, {details}" if details else start
+    return in_words(row["kind"]).partition(", ")[2]
 
 
 def figure_title(name: str) -> str:

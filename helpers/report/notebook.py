@@ -5,9 +5,8 @@ Each is shown in the notebook and goes to a file in the folder of this execution
 
 import math
 import os
-import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,11 +66,14 @@ class Report:
         check_clone(Path.cwd())
         values = in_force(notebook, namespace)
         study = values["study"]
-        of_sweep = os.environ.get(files.STAGING, "")
-        work = Path(os.environ.get(files.WORK, ""))
-        if not of_sweep:
+        of_sweep = files.STAGING in os.environ
+        if of_sweep:
+            folder, work = (
+                Path(os.environ[name]) for name in (files.STAGING, files.WORK)
+            )
+        else:
             work = inside(from_root(values["work_dir"]), work_study(study))
-        folder = Path(of_sweep) if of_sweep else inside(work / "scratch", notebook)
+            folder = inside(work / "scratch", notebook)
         (folder / "results.json").unlink(missing_ok=True)
         reports = inside(from_root(values["reports_dir"]), study)
         point_to_records(work, values["reports_dir"])
@@ -79,9 +81,7 @@ class Report:
         report = cls(notebook, folder, work, reports, SimpleNamespace(**values))
         names = declared(PROJECT_ROOT / f"notebooks/{notebook}.ipynb")
         rows = [(name, str(values[name]), item.comment) for name, item in names.items()]
-        shown = pd.DataFrame(rows, columns=["parameter", "value", "meaning"])
-        with pd.option_context("display.max_colwidth", None):
-            _show_folded("Parameters", shown.to_html(index=False, border=0))
+        _show_folded("Parameters", rows, ["parameter", "value", "meaning"])
         if not of_sweep:
             place = os.path.relpath(folder, PROJECT_ROOT)
             report.tell(
@@ -143,12 +143,10 @@ class Report:
         if not path.is_file():
             return False
         values = vars(self.parameters)
-        places = (*WITHOUT_EFFECT_ON_RESULTS, "shard")
         published = files.read_json(path)["metadata"]["papermill"]["parameters"]
+        decisive = published.keys() - {*WITHOUT_EFFECT_ON_RESULTS, "shard"}
         return all(
-            values[name] == value
-            for name, value in published.items()
-            if name in values and name not in places
+            values.get(name, published[name]) == published[name] for name in decisive
         )
 
     def table(
@@ -217,17 +215,18 @@ class Report:
             unit: of value and interval, such as ``"points"``.
 
         Raises:
-            ValueError: if the name has other signs, or a value is no number.
+            ValueError: if the name has other signs.
+            TypeError: if a value is no number.
 
         Example:
             >>> report.result("r_iou_gap", -0.21, -0.58, 0.21)  # doctest: +SKIP
         """
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", name):
+        if not name.isidentifier():
             raise ValueError(
                 f"the result {name!r} needs a name of letters, digits and underscores"
             )
         numbers = {"value": value, "low": low, "high": high}
-        content = {key: _plain_number(name, item) for key, item in numbers.items()}
+        content = {key: _plain_number(item) for key, item in numbers.items()}
         self.results[name] = {"name": name, **content, "unit": unit}
         write_json(self.folder / "results.json", list(self.results.values()))
 
@@ -238,8 +237,7 @@ class Report:
             device: that the notebook computed on.
         """
         if self.results:
-            results = pd.DataFrame(self.results.values())
-            _show_folded("Results by name", results.to_html(index=False, border=0))
+            _show_folded("Results by name", self.results.values())
         facts = {
             "commit": files.commit(),
             "device": files.device_name(device),
@@ -271,23 +269,21 @@ class Report:
         return tables.model_names(tables.read(self.published, "catalogue"))
 
 
-def _show_folded(title: str, table: str) -> None:
-    """Show a table, as HTML, that opens by a click on its title."""
+def _show_folded(
+    title: str, rows: Iterable, columns: Sequence[str] | None = None
+) -> None:
+    """Show a table that opens by a click on its title."""
+    with pd.option_context("display.max_colwidth", None):
+        table = pd.DataFrame(rows, columns=columns).to_html(index=False, border=0)
     display(HTML(f"<details><summary>{title}</summary>{table}</details>"))
 
 
-def _plain_number(name: str, value: Any) -> Any:
+def _plain_number(value: Any) -> Any:
     """A number or text as JSON has it; None for what is undefined."""
     if value is None or isinstance(value, str):
         return value
-    try:
-        number = value.item() if hasattr(value, "item") else value
-        defined = math.isfinite(number)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"the result {name} is {value!r:.100}, and must be a number or a text"
-        ) from None
-    return number if defined else None
+    number = value.item() if hasattr(value, "item") else value
+    return number if math.isfinite(number) else None
 
 
 def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:

@@ -14,16 +14,15 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from helpers.files import PROJECT_ROOT, from_root, inside
+from helpers.files import PROJECT_ROOT, from_root
 from helpers.report import explore, findings, sweeps
 from helpers.report.explore import content
 
 SITE = "_site"  # in the folder of all reports
 _TEMPLATES = Path(__file__).parent / "templates"
-# Outputs that are no part of a page: progress bars and menus.
-_HIDDEN = "application/vnd.jupyter.widget-view+json"
 _TABLE = re.compile(r"(?:`|<code>)(tables/[\w.-]+)(?:`|</code>)")
 _EXPLORER = "*Explore by hand*"  # how notebooks name the page with the explorers
+_NO_PAGES = shutil.ignore_patterns("records", "checkpoints", "tables", "*.md")
 
 
 def build(reports: Path, source: Path) -> Path:
@@ -54,7 +53,7 @@ def build(reports: Path, source: Path) -> Path:
     ]
     for folder in studies:
         write_study(folder, source / folder.name)
-    (source / "index.md").write_text(_first_page(studies), encoding="utf-8")
+    (source / "index.md").write_text(_first_page(studies, source), encoding="utf-8")
     # myst-nb writes beside the pages, too.
     made = source.with_name("made") / "html"
     sphinx = Sphinx(
@@ -92,17 +91,18 @@ def write_study(report: Path, target: Path) -> None:
         report: ``reports/<study>``.
         target: folder of what Sphinx reads.
     """
-    target.mkdir(parents=True)
+    shutil.copytree(report, target, ignore=_NO_PAGES)
+    for path in target.rglob("[0-9][0-9]_*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        place = path.parent.relative_to(target)
+        folder = os.path.relpath(
+            report / place, report.parent / SITE / report.name / place
+        )
+        clean(notebook, folder, os.path.relpath(target / "explore.md", path.parent))
+        nbformat.write(notebook, path)
+    pages = [_name(path, target) for path in executions(target)]
+    pages += [_write_sweep(sweep, report) for sweep in sorted(target.glob("sweeps/*/"))]
     text = _findings(report)
-    for place in re.findall(r"!\[[^\]]*\]\(([^):]+)\)", text):
-        source = inside(report, place)
-        if source.is_file():
-            picture = inside(target, place)
-            picture.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, picture)
-    pages = [_write_notebook(path, report, target) for path in executions(report)]
-    swept = sorted(report.glob("sweeps/*/"))
-    pages += [_write_sweep(sweep, report, target) for sweep in swept]
     contents = content.of_report(report)
     if contents:
         (target / "explore.md").write_text(_explorers(contents), encoding="utf-8")
@@ -117,39 +117,28 @@ def _findings(report: Path) -> str:
     return findings.text_of(report).replace(findings.PAGE, "index.md")
 
 
-def _write_notebook(path: Path, report: Path, target: Path) -> str:
-    """Write the page of an executed notebook; its name in the contents."""
-    place = target / path.relative_to(report)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    page = report.parent / SITE / report.name / path.relative_to(report)
-    notebook = nbformat.read(path, as_version=4)
-    explorer = os.path.relpath(target / "explore.md", place.parent)
-    clean(notebook, os.path.relpath(path.parent, page.parent), explorer)
-    nbformat.write(notebook, place)
-    return str(place.relative_to(target).with_suffix(""))
+def _name(path: Path, folder: Path) -> str:
+    """Name of a notebook's page in the contents of a page in a folder."""
+    return str(path.relative_to(folder).with_suffix(""))
 
 
 def clean(notebook: NotebookNode, folder: str, explorer: str) -> None:
     """Make an executed notebook a page.
 
-    Code is folded, widgets go, names of tables and of the explorers become links, and
-    an error stands first.
+    Code is folded, names of tables and of the explorers become links, and an error
+    stands first.
 
     Args:
         notebook: is changed.
         folder: with ``tables``, as a link from the page.
         explorer: link to the page with the explorers.
     """
-    notebook.metadata.pop("widgets", None)
     link = rf'<a href="{folder}/\1"><code>\1</code></a>'
     explorer = f"[{_EXPLORER}]({explorer})"
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
         cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
-        cell.outputs = [
-            output for output in cell.outputs if _HIDDEN not in output.get("data", {})
-        ]
         for output in cell.outputs:
             data = output.get("data", {})
             for kind in {"text/html", "text/markdown"} & {*data}:
@@ -170,28 +159,27 @@ def error_of(notebook: NotebookNode) -> str:
     return ""
 
 
-def _write_sweep(sweep: Path, report: Path, target: Path) -> str:
+def _write_sweep(folder: Path, report: Path) -> str:
     """Write the page of a sweep and its combinations; its name in the contents."""
     combinations = []
     failed = ""
-    for path in sorted(sweep.glob("*/*/*.ipynb")):
-        page = _write_notebook(path, report, target)
-        name = path.relative_to(sweep).parts[0]
-        combinations.append(f"{name} </{report.name}/{page}>")
+    for path in sorted(folder.glob("*/*/*.ipynb")):
+        name = path.relative_to(folder).parts[0]
+        combinations.append(f"{name} <{_name(path, folder)}>")
         error = error_of(nbformat.read(path, as_version=4))
         failed += f"- {name}: {error}\n" if error else ""
-    place = target / "sweeps" / sweep.name
-    frame = sweeps.results_of(sweep)
-    text = f"# Sweep of {sweep.name.replace('_', ' ')}\n\n"
+    place = f"sweeps/{folder.name}"
+    frame = sweeps.results_of(report / place)
+    text = f"# Sweep of {folder.name.replace('_', ' ')}\n\n"
     if len(frame):
-        sweeps.small_multiples(frame).savefig(place / "results.png", dpi=90)
+        sweeps.small_multiples(frame).savefig(folder / "results.png", dpi=90)
         text += "![Each result against the swept parameters](results.png)\n\n"
         text += sweeps.table(frame).to_markdown(index=False) + "\n\n"
     if failed:
         text += f"Failed:\n\n{failed}\n"
     text += "Each combination, executed:\n\n" + _contents(combinations)
-    (place / "index.md").write_text(text, encoding="utf-8")
-    return f"sweeps/{sweep.name}/index"
+    (folder / "index.md").write_text(text, encoding="utf-8")
+    return f"{place}/index"
 
 
 def _explorers(contents: Sequence[content.Content]) -> str:
@@ -211,7 +199,7 @@ def _contents(pages: Sequence[str]) -> str:
     return "\n".join(["```{toctree}", ":maxdepth: 1", "", *pages, "```", ""])
 
 
-def _first_page(studies: Sequence[Path]) -> str:
+def _first_page(studies: Sequence[Path], source: Path) -> str:
     """The page of all studies: each question, with a picture and its answer."""
     parts = ["# Which image classifiers will generalize?\n"]
     questions = set()
@@ -221,12 +209,13 @@ def _first_page(studies: Sequence[Path]) -> str:
         if question in questions:
             continue  # parts of one study have one question
         questions.add(question)
-        link = f"[{title.removeprefix('# ')}]({report.name}/index)"
+        parts.append(f"## [{title.removeprefix('# ')}]({report.name}/index)\n")
         answers = [text for text in rest if text.startswith("**")][:1]
         pictures = [text for text in rest if text.startswith("![")][:1]
         text = "\n\n".join([*pictures, *answers] or rest[:1])
-        text = re.sub(r"\]\((?!http)", f"]({report.name}/", text)
-        parts.append(f"## {link}\n\n{text}\n")
+        parts.append(re.sub(r"\]\((?!http)", f"]({report.name}/", text) + "\n")
+        if (source / report.name / "explore.md").is_file():
+            parts.append(f"[Explore its networks by hand]({report.name}/explore)\n")
     pages = [f"{report.name} <{report.name}/index>" for report in studies]
     return "\n".join([*parts, _contents([*pages, "glossary"])])
 

@@ -4,7 +4,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import seaborn
 
 from helpers.files import STAGING
 
-# Colours of all that is no start of training: blue is pretrained, orange from scratch.
+# Shades of kinds of training by their start; colours of all else.
+_STARTS = {"pretrained": "Blues", "from scratch": "Oranges", "scratch": "Oranges"}
 _OTHERS = ["#4d4d4d", "#029e73", "#cc78bc", "#ca9161", "#949494", "#ece133"]
 GAP = "generalization gap (percentage points)"
 
@@ -52,31 +53,24 @@ def colours(names: Sequence[str]) -> dict[str, Any]:
         >>> shades["pretrained"][2] > shades["pretrained"][0]  # more blue than red
         True
     """
-    by_start = {"pretrained": "Blues", "from scratch": "Oranges", "scratch": "Oranges"}
-    starts = {name: _start_of(name, by_start) for name in names}
-    if not all(starts.values()):
+    shades = {}
+    for start, palette in _STARTS.items():
+        of_start = [name for name in names if str(name).startswith(start)]
+        of_start.sort(key=_amount_of_training)
+        # The lightest shades of a palette cannot be told from the page.
+        colours_of_start = seaborn.color_palette(palette, len(of_start) + 2)[2:]
+        shades |= dict(zip(of_start, colours_of_start, strict=True))
+    if len(shades) < len(names):
         many = seaborn.color_palette("husl", len(names))
         palette = _OTHERS if len(names) <= len(_OTHERS) else many
         return dict(zip(names, palette, strict=False))
-    shades = {}
-    for start in dict.fromkeys(starts.values()):
-        of_start = [name for name in names if starts[name] == start]
-        of_start.sort(key=lambda name: (_images_of_a_class(name), len(name)))
-        # The lightest shades of a palette cannot be told from the page.
-        palette = seaborn.color_palette(by_start[start], len(of_start) + 2)[2:]
-        shades |= dict(zip(of_start, palette, strict=True))
     return {name: shades[name] for name in names}
 
 
-def _start_of(name: str, starts: Iterable[str]) -> str:
-    """The start that a kind of training in words begins with; "" for other names."""
-    return next((start for start in starts if str(name).startswith(start)), "")
-
-
-def _images_of_a_class(name: str) -> float:
-    """The number of images that a kind of training in words has; infinite for all."""
-    number = re.search(r"(\d+) a class", name)
-    return float(number[1]) if number else math.inf
+def _amount_of_training(kind: str) -> tuple[float, int]:
+    """Images of a class of a kind of training in words, and the length of its name."""
+    number = re.search(r"(\d+) a class", kind)
+    return float(number[1]) if number else math.inf, len(kind)
 
 
 def in_order(names: pd.Series) -> list:
@@ -89,9 +83,9 @@ def in_order(names: pd.Series) -> list:
     if pd.api.types.is_numeric_dtype(names):
         return sorted(names.unique())
 
-    def parts(name: object) -> list[tuple[bool, str]]:
-        texts = re.split(r"(\d+)", str(name))
-        return [(text.isdigit(), text.zfill(9)) for text in texts]
+    def parts(name: object) -> list[str | int]:
+        texts = re.split(r"(\d+)", str(name))  # texts and numbers in turn
+        return [int(text) if text.isdecimal() else text for text in texts]
 
     return sorted(names.unique(), key=parts)
 

@@ -135,7 +135,8 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
     long = frame.melt(parameters, names, "result", "value")
     long["result"] = long["result"].map(title)
     long[parameters] = long[parameters].astype(object)
-    first, second, third = [*parameters, None, None][:3]
+    long = long.rename(columns=tables.header)
+    first, second, third = [*map(tables.header, parameters), None, None][:3]
     grid = seaborn.relplot(
         long,
         x=first,
@@ -164,6 +165,4 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     names = drawn_results(frame)
     ends = [f"{name}{end}" for name in names for end in ("_low", "_high")]
     columns = [*frame.attrs["parameters"], *names, *ends]
-    shown = tables.with_intervals(frame[[name for name in columns if name in frame]])
-    shown = shown.rename(columns={name: title(name) for name in names})
-    return shown.map(tables.two_digits)
+    return tables.texts(frame[[name for name in columns if name in frame]], title=title)

@@ -1,10 +1,10 @@
 """Tables for readers, the same on a page and in JupyterLab.
 
-The model comes first with a readable name, and numbers have two digits.
+Names are readable, and numbers have two digits.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,11 @@ _ENDS = {
     "_over_ssim": ", over noise",
     "_over_unseen_fraction": ", over added classes",
 }
-# Ends of the names of columns that stand in files and are not shown.
+# Columns, and ends of names of columns, that stand in files and are not shown.
+_FOR_FILES = ("run_id", "cell", "data", "weights", "device")
 _NOT_SHOWN = ("_smallest", "_null", "_least_p")
-# Column of the value of an interval, where the ends have another name than the value.
-_OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}
+# Beginning of the names of an interval's ends, where it is not that of its value.
+_STARTS = {"pearson_r": "ci", "kendall_tau": "kendall"}
 # Fractions that are read in percent, or as points.
 PERCENT = {
     "train_accuracy": " (%)",
@@ -88,9 +89,6 @@ _NAMES = (
     "slice",
     "axis",
 )
-# Columns that are shown first and last.
-_FIRST = ("model_id", "model", "checkpoint", "claim", "verdict")
-_LAST = ("run_id", "cell", "file", "data", "weights", "device")
 
 
 def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
@@ -171,60 +169,54 @@ def two_digits(value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
 
 
-def in_shown_units(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with accuracies, gaps and shares in percent or points.
-
-    Columns that are not shown are left out.
-    """
-    frame = frame.drop(columns=[name for name in frame if name.endswith(_NOT_SHOWN)])
-    for name in PERCENT:
-        if name in frame and pd.api.types.is_numeric_dtype(frame[name]):
-            frame[name] = 100 * frame[name]
-    return frame
-
-
-def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with "0.50 (0.40 to 0.60)" in place of a value and its ends."""
-    for start in [name.removesuffix("_low") for name in frame if name.endswith("_low")]:
-        value = _OF_INTERVAL.get(start, start)
-        columns = [value, f"{start}_low", f"{start}_high"]
-        if {*columns} <= {*frame}:
-            texts = [_estimate(*row) for row in frame[columns].to_numpy(dtype=float)]
-            frame = frame.assign(**{value: texts}).drop(columns=columns[1:])
-    return frame
-
-
-def _estimate(value: float, low: float, high: float) -> str:
-    text = two_digits(value)
-    if math.isfinite(low):
-        text += f" ({two_digits(low)} to {two_digits(high)})"
-    return text
-
-
-def arrange(
-    frame: pd.DataFrame, names: Mapping[str, str] | None = None
+def texts(
+    frame: pd.DataFrame,
+    names: Mapping[str, str] | None = None,
+    title: Callable[[str], str] = header,
 ) -> pd.DataFrame:
-    """A table with its model first, and headers and names in words.
+    """A table in words: readable headers and names, two digits, values with intervals.
+
+    Accuracies, gaps and shares are in percent or points. A value and the ends of its
+    interval are one column, "0.50 (0.40 to 0.60)".
 
     Args:
-        frame: ``in_shown_units``.
+        frame: of numbers and names.
         names: of models, see ``model_names``.
+        title: gives the header of a column.
     """
-    names = names or {}
-    keys = [name for name in _FIRST if name in frame]
+    hidden = {name for name in frame if name.endswith(_NOT_SHOWN)} | {*_FOR_FILES}
     if {"measure", "title"} <= {*frame}:
-        frame = frame.drop(columns="measure")  # the title names it in words
-    columns = [*keys, *frame.columns.difference([*keys, *_LAST], sort=False)]
-    columns += [name for name in _LAST if name in frame]
-    frame = frame[columns].copy()
-    for name in _NAMES:
-        if name in frame and pd.api.types.is_string_dtype(frame[name]):
-            frame[name] = frame[name].map(
-                lambda value: names.get(value) or header(value), "ignore"
-            )
-    for name in keys:
-        frame[name] = [names.get(value, value) for value in frame[name]]
-    return frame.rename(columns=header)
+        hidden.add("measure")  # the title names it in words
+    columns = {}
+    for name in frame:
+        start = _STARTS.get(name, name)
+        ends = [f"{start}_low", f"{start}_high"]
+        columns[name] = [name]
+        if {*ends} <= {*frame}:
+            columns[name] += ends
+            hidden |= {*ends}
+    shown = []
+    for name in frame.columns.drop(hidden, errors="ignore"):
+        values = frame[columns[name]]
+        if name in PERCENT and pd.api.types.is_numeric_dtype(frame[name]):
+            values = 100 * values
+        write = header if name in _NAMES else two_digits
+        cells = [_cell(row, names or {}, write) for row in values.to_numpy(object)]
+        shown.append(pd.Series(cells, frame.index, dtype=object, name=title(name)))
+    return pd.concat(shown, axis=1) if shown else pd.DataFrame()
+
+
+def _cell(
+    row: Sequence[Any], names: Mapping[str, str], write: Callable[[str], str]
+) -> str:
+    """Text of a value, with the ends of its interval if they stand beside it."""
+    value, *ends = row
+    if isinstance(value, str):
+        return names.get(value) or write(value)
+    text = two_digits(value)
+    if ends and math.isfinite(ends[0]):
+        text += f" ({two_digits(ends[0])} to {two_digits(ends[1])})"
+    return text
 
 
 def html(
@@ -232,22 +224,22 @@ def html(
 ) -> str:
     """The table as HTML, with texts escaped.
 
-    Columns with the same value in all rows are listed below it.
+    Columns with the same text in all rows are listed below it.
 
     Args:
         frame: all rows.
         names: of models, see ``model_names``.
         rows: number of first rows that are shown, ``MOST_ROWS`` at most.
     """
-    frame = with_intervals(in_shown_units(frame))
-    is_constant = frame.nunique(dropna=False).eq(1) & (len(frame) > 2)
-    constant = [] if is_constant.all() else frame.columns[is_constant].tolist()
-    shown = frame.drop(columns=constant).head(min(rows, MOST_ROWS))
+    shown = texts(frame, names)
+    is_constant = shown.nunique().eq(1).to_numpy() & (len(shown) > 2)
+    if is_constant.all():
+        is_constant[:] = False
+    first = shown.loc[:, ~is_constant].head(min(rows, MOST_ROWS))
     with pd.option_context("display.max_colwidth", None):
-        table = arrange(shown, names).map(two_digits).to_html(index=False, border=0)
-    facts = ", ".join(
-        f"{header(name)} {two_digits(frame[name].iloc[0])}" for name in constant
-    )
+        table = first.to_html(index=False, border=0)
+    facts = [f"{name} {text}" for name, text in shown.iloc[0][is_constant].items()]
     if facts:
-        table += f'<p class="small">The same in all rows: {escape(facts)}.</p>'
+        same = escape(", ".join(facts))
+        table += f'<p class="small">The same in all rows: {same}.</p>'
     return table

@@ -33,7 +33,7 @@ def test_a_panel_has_the_values_of_its_result(frame):
 
 def test_the_table_has_values_with_intervals_in_words(frame):
     table = sweeps.table(frame)
-    assert list(table) == ["cam_threshold", "r of IoU with the gap"]
+    assert list(table) == ["CAM threshold", "r of IoU with the gap"]
     assert table.iloc[0, 1] == "-0.20 (-0.30 to -0.10)"
 
 

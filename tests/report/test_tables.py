@@ -1,4 +1,4 @@
-"""Tables for readers: the model first and short, two digits, exact numbers for sorting, names as text."""
+"""Tables for readers: short names of models, two digits, names as text."""
 
 import math
 import re
@@ -39,31 +39,41 @@ def test_two_digits(value, text):
     assert tables.two_digits(value) == text
 
 
-def test_the_model_stands_first_by_its_short_name_and_long_names_last():
+def test_models_have_their_short_names_and_what_is_for_files_is_not_shown():
     models = made.catalogue()
     names = tables.model_names(models)
-    shown = tables.arrange(models[["cell", "gap", "model_id"]], names)
-    assert list(shown) == ["model", "gap (points)", "cell"]
-    row = models.iloc[0]
-    assert shown["model"][0] == names[row["model_id"]]
+    shown = tables.texts(models[["model_id", "gap", "cell"]], names)
+    assert list(shown) == ["model", "gap (points)"]
+    assert shown["model"][0] == names[models["model_id"][0]]
     assert shown["model"][0].startswith("ResNet18, pretrained, augmented, adam 0.001")
     assert len(set(names.values())) == len(models)
-    assert (
-        tables.arrange(pd.DataFrame({"model_id": ["unknown"]}), names)["model"][0]
-        == "unknown"
+    assert tables.texts(pd.DataFrame({"model_id": ["unknown"]}), names).iat[0, 0] == (
+        "unknown"
     )
+
+
+def test_a_value_and_its_ends_are_one_text_in_shown_units():
     estimate = {
+        "measure": ["iou"],
+        "title": ["IoU"],
+        "kind": ["resnet18 scratch plain"],
         "r_gap": [-0.21],
         "r_gap_low": [-0.58],
         "r_gap_high": [0.2],
         "r_gap_null": [0.0],
+        "pearson_r": [0.5],
+        "ci_low": [math.nan],
+        "ci_high": [math.nan],
         "gap": [0.432],
     }
-    shown = tables.html(pd.DataFrame({"measure": ["iou"], "title": ["IoU"]} | estimate))
-    heads = re.findall("<th>(.*)</th>", shown)
-    assert heads == ["measure", "r with the gap", "gap (points)"]
-    assert ">-0.21 (-0.58 to 0.20)</td>" in shown
-    assert ">43.2</td>" in shown
+    shown = tables.texts(pd.DataFrame(estimate))
+    assert shown.iloc[0].to_dict() == {
+        "measure": "IoU",
+        "kind": "ResNet18, from scratch",
+        "r with the gap": "-0.21 (-0.58 to 0.20)",
+        "Pearson's r": "0.50",
+        "gap (points)": "43.2",
+    }
 
 
 def test_html_says_constants_once_and_takes_names_as_text():

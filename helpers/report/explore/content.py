@@ -276,8 +276,7 @@ def _shared(models: pd.DataFrame) -> Content:
             "start": _PRIMARY,  # the level that is chosen at first
         }
         axes.insert(0, networks)
-    cards = tables.in_shown_units(models[[name for name in _CARD if name in models]])
-    cards = cards.rename(columns=tables.header).map(tables.two_digits)
+    cards = tables.texts(models[[name for name in _CARD if name in models]])
     rows = models.to_dict("records")
     shown = [
         {
