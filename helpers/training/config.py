@@ -98,14 +98,23 @@ class RunConfig:
 
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
-# Hyperparameters that later versions added, with the values at which a run is the same
-# as in earlier versions. These values are left out of its digest, so its id stays.
-_LATER_DEFAULTS = {
-    "looking": PLAIN,
-    "matched_accuracy": 0.0,
-    "label_smoothing": 0.0,
-    "frozen_stages": 0,
-    "strong_augmentation": NONE,
+# Hyperparameters that later versions added. At their defaults a run is the same as in
+# earlier versions, so these are left out of its digest and its id stays.
+_LATER = (
+    "looking",
+    "matched_accuracy",
+    "label_smoothing",
+    "frozen_stages",
+    "strong_augmentation",
+)
+# Words of hyperparameters beyond the paper's, in the id of a run and in its kind.
+_WORDS = {
+    "images_per_class": ("n{0}", "{0} a class"),
+    "label_noise": ("noise{0:g}", "{1:g}% wrong labels"),
+    "looking": ("{0}", "{0}"),
+    "strong_augmentation": ("{0}", "{0}"),
+    "label_smoothing": ("smooth{0:g}", "labels smoothed by {0:g}"),
+    "frozen_stages": ("frozen{0}", "stem and {0} stages frozen"),
 }
 
 
@@ -128,32 +137,22 @@ def configuration_name(config: RunConfig) -> str:
         "aug" if config.augmentation else "plain",
         "pre" if config.pretrained else "scratch",
     ]
-    words += [short for short, _ in _further_words(config)]
+    words += [word.replace(" ", "-") for word in _further_words(config, 0)]
     return "-".join(words)
 
 
-def _further_words(config: RunConfig) -> list[tuple[str, str]]:
-    """What a run has beyond the paper's axes: in its id, and in words."""
-    words = []
-    if config.images_per_class:
-        count = config.images_per_class
-        words.append((f"n{count}", f"{count} a class"))
-    if config.label_noise:
-        noise = config.label_noise
-        words.append((f"noise{noise:g}", f"{100 * noise:g}% wrong labels"))
-    if config.looking != PLAIN:
-        level = config.looking
-        words.append((level.replace(" ", "-"), level.replace("_", " ")))
-    if config.strong_augmentation != NONE:
-        level = config.strong_augmentation
-        words.append((level, level.replace("+", " and ")))
-    if config.label_smoothing:
-        share = config.label_smoothing
-        words.append((f"smooth{share:g}", f"labels smoothed by {share:g}"))
-    if config.frozen_stages:
-        stages = config.frozen_stages
-        words.append((f"frozen{stages}", f"stem and {stages} stages frozen"))
-    return words
+def _further_words(config: RunConfig, place: int) -> list[str]:
+    """What a run has beyond the paper's axes, see ``_WORDS``."""
+    changed = [name for name in _WORDS if _is_changed(name, getattr(config, name))]
+    percent = 100 * config.label_noise
+    return [
+        _WORDS[name][place].format(getattr(config, name), percent) for name in changed
+    ]
+
+
+def _is_changed(name: str, value: Any) -> bool:
+    """Whether a hyperparameter has another value than its default."""
+    return value != getattr(RunConfig, name)
 
 
 def kind_name(config: RunConfig) -> str:
@@ -169,8 +168,8 @@ def kind_name(config: RunConfig) -> str:
         "pretrained" if config.pretrained else "scratch",
         "augmented" if config.augmentation else "plain",
     ]
-    words += [long for _, long in _further_words(config)]
-    return " ".join(words)
+    further = " ".join([*words, *_further_words(config, 1)])
+    return further.replace("_", " ").replace("+", " and ")
 
 
 def run_id(config: RunConfig) -> str:
@@ -182,7 +181,7 @@ def run_id(config: RunConfig) -> str:
     decisive = {
         name: value
         for name, value in asdict(config).items()
-        if name not in _LATER_DEFAULTS or value != _LATER_DEFAULTS[name]
+        if name not in _LATER or _is_changed(name, value)
     }
     digest = json_digest(decisive)
     return f"{configuration_name(config)}-r{config.repeat}-{digest}"
@@ -243,23 +242,21 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
         runs: to be ordered.
         seed: breaks ties.
     """
-    table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
-    axes = [name for name in table if table[name].nunique() > 1]
-    # A factor is an axis or a pair of axes.
-    factors = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
-    # Number of the level, or pair of levels, that each run has: (factors, runs).
-    levels = np.zeros((len(factors), len(runs)), dtype=int)
-    for number, names in enumerate(factors):
-        levels[number] = table.groupby(list(names)).ngroup()
-    weights = [len(factors) if len(names) == 1 else 1 for names in factors]
-    # How often the levels of each run were used so far, weighted.
+    table = pd.DataFrame(map(asdict, runs))
+    # (runs, axes): the number of each level, without axes of a single level
+    levels = table.apply(lambda column: pd.factorize(column)[0]).to_numpy()
+    levels = levels[:, levels.any(0)]
+    axes = levels.shape[1]
+    level_weight = axes * (axes + 1) / 2
+    # How often the levels of each run, and their pairs, were used so far, weighted.
     uses = np.zeros(len(runs))
     remaining = list(np.random.default_rng(seed).permutation(len(runs)))
     ordered = []
     while remaining:
         run = min(remaining, key=uses.__getitem__)
         remaining.remove(run)
-        uses += weights @ (levels == levels[:, [run]])
+        shared = (levels == levels[run]).sum(1)  # levels that each run has in common
+        uses += shared * (level_weight + (shared - 1) / 2)
         ordered.append(runs[run])
     return ordered
 

@@ -3,7 +3,9 @@
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +44,7 @@ from helpers.training.strong_augmentation import (
 )
 
 CHECKPOINT = "checkpoint.pt"  # of a run that trains
+RESULT = "result.json"  # of a complete one
 _PAUSE = 30.0  # seconds from a checkpoint to the next
 
 
@@ -137,16 +140,17 @@ def make_optimizer(
         config: the run, with optimizer, learning rate, weight decay and momentum.
         device: device of the network.
     """
-    options = {
-        "lr": config.learning_rate,
-        "weight_decay": config.weight_decay,
-        "fused": device.type == "cuda",
+    optimizers = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=config.momentum),
     }
-    if config.optimizer == "adam":
-        return torch.optim.Adam(network.parameters(), **options)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(network.parameters(), **options)
-    return torch.optim.SGD(network.parameters(), momentum=config.momentum, **options)
+    return optimizers[config.optimizer](
+        network.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
+    )
 
 
 class Batch(NamedTuple):
@@ -181,35 +185,31 @@ def train_step(
         With mixup both are those of mixed images and the label of the larger share;
         with cutmix, of the image around the patch.
     """
-    size = images.shape[-1]
     labels = batch.labels
+    strong = batch.strong_draws
+    size = images.shape[-1]
     if batch.draws is not None:
         images = augment(images, batch.draws)
-    if batch.strong_draws is not None:
-        images = change_images(images, batch.strong_draws)
-    images = resnet.normalise_images(images)
-    autocast = torch.autocast(
-        labels.device.type,
-        dtype=torch.bfloat16,
-        enabled=config.precision == "bfloat16",
+    if strong is not None:
+        images = change_images(images, strong)
+    precision = torch.autocast(
+        labels.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
     )
-    if batch.guide is None:
-        with autocast:
-            logits = network(images).float()
-        penalty = 0.0
-    else:
-        with autocast, captured_output(network.layer4) as features:
-            logits = network(images).float()
+    is_guided = batch.guide is not None
+    hook = captured_output(network.layer4) if is_guided else nullcontext()
+    with precision, hook as features:
+        logits = network(resnet.normalise_images(images)).float()
+    objective = loss = cross_entropy(logits, labels)
+    if strong is not None or config.label_smoothing:
+        smoothing = config.label_smoothing
+        objective = mixed_cross_entropy(logits, labels, strong, smoothing)
+    if is_guided:
         maps = looking.class_maps(features[0], network.fc.weight, labels)
-        penalty = looking.map_penalty(maps, batch.guide, size, batch.draws)
-    loss = cross_entropy(logits, labels)
-    objective = loss
-    if batch.strong_draws is not None or config.label_smoothing:
-        objective = mixed_cross_entropy(
-            logits, labels, batch.strong_draws, config.label_smoothing
+        objective = objective + looking.map_penalty(
+            maps, batch.guide, size, batch.draws
         )
     optimizer.zero_grad()
-    (objective + penalty).backward()
+    objective.backward()
     optimizer.step()
     correct = (logits.detach().argmax(1) == labels).sum()
     return torch.stack([loss.detach().double() * len(labels), correct.double()])
@@ -324,55 +324,91 @@ def evaluate(
     return loss, accuracy
 
 
-def save(
-    folder: Path,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    history: list[Epoch],
-    snapshots: list[dict],
-) -> None:
-    """Write a checkpoint from which training goes on with the next epoch.
+@dataclass
+class Training:
+    """A run between two epochs, from which training goes on, also after a kill.
 
     It needs no state of random numbers, since each epoch has its own seed.
-
-    Args:
-        folder: folder of the run.
-        network: after an epoch.
-        optimizer: of the network's weights.
-        history: the epochs so far.
-        snapshots: facts of the snapshots so far.
     """
-    content = {
-        "network": network.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "history": history,
-        "snapshots": snapshots,
-    }
-    on_cpu = tree_map_only(Tensor, Tensor.cpu, content)
-    with complete_or_absent(folder / CHECKPOINT) as temporary:
-        torch.save(on_cpu, temporary)
 
+    config: RunConfig
+    folder: Path  # of this run alone
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    history: list[Epoch] = field(default_factory=list)
+    snapshots: list[dict[str, Any]] = field(default_factory=list)  # facts of each
 
-def restore(
-    folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[list[Epoch], list[dict[str, Any]]]:
-    """Load a checkpoint into network and optimizer.
+    def save(self) -> None:
+        """Write a checkpoint."""
+        content = {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "history": self.history,
+            "snapshots": self.snapshots,
+        }
+        on_cpu = tree_map_only(Tensor, Tensor.cpu, content)
+        with complete_or_absent(self.folder / CHECKPOINT) as temporary:
+            torch.save(on_cpu, temporary)
 
-    Args:
-        folder: folder of the run.
-        network: of the run's form.
-        optimizer: of the network's weights.
+    def restore(self) -> None:
+        """Load the checkpoint, if there is one."""
+        path = self.folder / CHECKPOINT
+        if path.is_file():
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            self.network.load_state_dict(content["network"])
+            self.optimizer.load_state_dict(content["optimizer"])
+            self.history = content["history"]
+            self.snapshots = content["snapshots"]
 
-    Returns:
-        History and facts of the snapshots; empty without a checkpoint.
-    """
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        return [], []
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    network.load_state_dict(content["network"])
-    optimizer.load_state_dict(content["optimizer"])
-    return content["history"], content["snapshots"]
+    def take_snapshots(self, names: Sequence[str], train: Split, test: Split) -> None:
+        """Write snapshots, and note their losses, accuracies and gap.
+
+        Args:
+            names: of the snapshots that are due.
+            train: the images that the run is fitted to.
+            test: the test images.
+        """
+        if not names:
+            return
+        facts: dict[str, Any] = {"epoch": len(self.history)}
+        for split, images in (("train", train), ("test", test)):
+            loss, accuracy = evaluate(self.network, images)
+            facts[f"{split}_loss"] = loss if math.isfinite(loss) else None
+            facts[f"{split}_accuracy"] = accuracy
+        facts["gap"] = facts["train_accuracy"] - facts["test_accuracy"]
+        for name in names:
+            path = snapshot_path(self.folder, name)
+            write_tensors(path, self.network.state_dict())
+            digest = file_digest(path)
+            self.snapshots.append({"snapshot": name, "digest": digest, **facts})
+
+    def write_result(self, reason: str, device: torch.device) -> dict[str, Any]:
+        """Write history and result, the result last.
+
+        Args:
+            reason: why the run stopped.
+            device: on which it was trained.
+
+        Returns:
+            The result as it is read again.
+        """
+        table = pd.DataFrame(self.history, columns=list(Epoch.__annotations__))
+        write_table(self.folder / "history.parquet", table)
+        is_finite = any(taken["snapshot"] == "stop" for taken in self.snapshots)
+        result = {
+            "run_id": run_id(self.config),
+            "status": "complete" if is_finite else "diverged",
+            "stop_reason": reason,
+            "epochs": len(table),
+            "seconds": table["seconds"].sum(),
+            "snapshots": self.snapshots,
+            "device": device_name(device),
+            "versions": versions(),
+        }
+        # Sealed by a checksum, so that a damaged result is not read.
+        write_json(self.folder / RESULT, result, sealed=True)
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        return read_json(self.folder / RESULT)
 
 
 def train_run(
@@ -409,8 +445,8 @@ def train_run(
             that the images do not have.
         FileNotFoundError: if the images have no pixels.
     """
-    if (folder / "result.json").is_file():
-        return read_json(folder / "result.json")
+    if (folder / RESULT).is_file():
+        return read_json(folder / RESULT)
     _check_images(config, data)
     device = torch.device(device)
     fitted, watched = images_of_run(data, config)
@@ -420,15 +456,29 @@ def train_run(
     network = network.to(device, memory_format=torch.channels_last)
     for module in frozen_modules(network, config.frozen_stages):
         module.requires_grad_(False)
-    optimizer = make_optimizer(network, config, device)
+    training = Training(
+        config, folder, network, make_optimizer(network, config, device)
+    )
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-    history, snapshots = restore(folder, network, optimizer)
-    train = resident(fitted, device)
-    monitor = resident(watched, device)  # images of stopping rule 3
-    test = resident(data.test, device)
+    training.restore()
     # A penalty on maps reads features, which a compiled network does not give.
-    compiled = compiled and (guide is None or guide.arm in looking.SWAPS)
-    steps = torch.compile(network, mode="reduce-overhead") if compiled else network
+    if compiled and (guide is None or guide.arm in looking.SWAPS):
+        network = torch.compile(network, mode="reduce-overhead")
+    splits = [resident(images, device) for images in (fitted, watched, data.test)]
+    reason = _train(training, network, splits, guide)
+    return training.write_result(reason, device)
+
+
+def _train(
+    training: Training,
+    network: nn.Module,
+    splits: Sequence[Split],
+    guide: looking.Guide | None,
+) -> str:
+    """Train until the run stops, and say why: a rule, or a loss that is not finite."""
+    config = training.config
+    history = training.history
+    train, monitor, test = splits
     next_save = 0.0
     # If the process was killed between the last checkpoint and the result, the reason
     # to stop is known already.
@@ -436,11 +486,12 @@ def train_run(
     while not reason:
         started = time.perf_counter()
         epoch = len(history) + 1
-        loss, accuracy = train_epoch(steps, optimizer, train, config, epoch, guide)
+        loss, accuracy = train_epoch(
+            network, training.optimizer, train, config, epoch, guide
+        )
         if not math.isfinite(loss):
-            reason = f"loss is {loss} in epoch {epoch}"
-            break
-        _, monitored = evaluate(network, monitor)
+            return f"loss is {loss} in epoch {epoch}"
+        _, monitored = evaluate(training.network, monitor)
         row = Epoch(
             epoch=epoch,
             train_loss=loss,
@@ -450,15 +501,14 @@ def train_run(
         )
         history.append(row)
         reason = stop_reason(history, config)
-        taken = [snapshot["snapshot"] for snapshot in snapshots]
+        taken = [snapshot["snapshot"] for snapshot in training.snapshots]
         due = snapshots_due(history, config, reason, taken)
-        snapshots += _take_snapshots(folder, network, due, train, test, epoch)
+        training.take_snapshots(due, train, test)
         row["seconds"] = time.perf_counter() - started
         if time.perf_counter() > next_save:
-            save(folder, network, optimizer, history, snapshots)
+            training.save()
             next_save = time.perf_counter() + _PAUSE
-    _write_result(folder, config, reason, history, snapshots, device)
-    return read_json(folder / "result.json")
+    return reason
 
 
 def _check_images(config: RunConfig, data: StudyData) -> None:
@@ -482,7 +532,7 @@ def _check_images(config: RunConfig, data: StudyData) -> None:
 
 
 def snapshots_due(
-    history: list[Epoch], config: RunConfig, reason: str, taken: Collection[str]
+    history: Sequence[Epoch], config: RunConfig, reason: str, taken: Collection[str]
 ) -> list[str]:
     """Names of the snapshots that are taken after the last epoch of the history.
 
@@ -497,71 +547,10 @@ def snapshots_due(
         and the training accuracy exceeds it for the first time; "stop" if the run
         stops, or else "first" if one of the rules 1 to 3 holds for the first time.
     """
-    due = []
     accuracy = history[-1]["train_accuracy"]
-    if 0 < config.matched_accuracy < accuracy and "matched" not in taken:
-        due.append("matched")
-    if reason:
-        due.append("stop")
-    elif conditions_met(history, config) and "first" not in taken:
-        due.append("first")
-    return due
-
-
-def _take_snapshots(
-    folder: Path,
-    network: nn.Module,
-    names: Sequence[str],
-    train: Split,
-    test: Split,
-    epoch: int,
-) -> list[dict[str, Any]]:
-    """Write snapshots, and return their losses, accuracies and gap.
-
-    A loss that is not finite is None.
-    """
-    if not names:
-        return []
-    train_loss, train_accuracy = evaluate(network, train)
-    test_loss, test_accuracy = evaluate(network, test)
-    facts = {
-        "epoch": epoch,
-        "train_loss": train_loss if math.isfinite(train_loss) else None,
-        "test_loss": test_loss if math.isfinite(test_loss) else None,
-        "train_accuracy": train_accuracy,
-        "test_accuracy": test_accuracy,
-        "gap": train_accuracy - test_accuracy,
+    due = {
+        "matched": 0 < config.matched_accuracy < accuracy,
+        "first": not reason and conditions_met(history, config),
+        "stop": reason,
     }
-    rows = []
-    for name in names:
-        path = snapshot_path(folder, name)
-        write_tensors(path, network.state_dict())
-        rows.append({"snapshot": name, "digest": file_digest(path), **facts})
-    return rows
-
-
-def _write_result(
-    folder: Path,
-    config: RunConfig,
-    reason: str,
-    history: list[Epoch],
-    snapshots: list[dict[str, Any]],
-    device: torch.device,
-) -> None:
-    """Write history and result, the result last."""
-    table = pd.DataFrame(history, columns=list(Epoch.__annotations__))
-    write_table(folder / "history.parquet", table)
-    is_finite = any(snapshot["snapshot"] == "stop" for snapshot in snapshots)
-    result = {
-        "run_id": run_id(config),
-        "status": "complete" if is_finite else "diverged",
-        "stop_reason": reason,
-        "epochs": len(history),
-        "seconds": table["seconds"].sum(),
-        "snapshots": snapshots,
-        "device": device_name(device),
-        "versions": versions(),
-    }
-    # Sealed by a checksum, so that a damaged result is not read.
-    write_json(folder / "result.json", result, sealed=True)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return [name for name, is_due in due.items() if is_due and name not in taken]

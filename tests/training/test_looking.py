@@ -194,16 +194,16 @@ def test_a_guided_run_goes_on_after_a_kill_with_the_same_bits(
     chosen = replace(config, looking=level)
     run.train_run(chosen, data, tmp_path / "whole")
     monkeypatch.setattr(run, "_PAUSE", 0)
-    save = run.save
+    save = run.Training.save
 
-    def save_and_fail(*values):
-        save(*values)
+    def save_and_fail(training):
+        save(training)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "save", save_and_fail)
+    monkeypatch.setattr(run.Training, "save", save_and_fail)
     with pytest.raises(KeyboardInterrupt):
         run.train_run(chosen, data, tmp_path / "parts")
-    monkeypatch.setattr(run, "save", save)
+    monkeypatch.setattr(run.Training, "save", save)
     run.train_run(chosen, data, tmp_path / "parts")
     first, second = (
         safetensors.torch.load_file(tmp_path / name / "snapshot-stop.safetensors")

@@ -97,8 +97,8 @@ def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupte
     config = replace(config, optimizer=optimizer)
     train_run(config, data, tmp_path / "whole")
     monkeypatch.setattr(run, "_PAUSE", 0)
-    save = run.save
-    monkeypatch.setattr(run, "save", lambda *given: save(*given) or kill())
+    save = run.Training.save
+    monkeypatch.setattr(run.Training, "save", lambda training: save(training) or kill())
     for epoch in range(1, config.max_epochs + 1):  # each attempt gets one epoch further
         with pytest.raises(Killed):
             train_run(config, data, tmp_path / "parts")
@@ -114,17 +114,18 @@ def test_restored_states_of_the_optimizer_lie_in_memory_as_before(
     """A fused optimizer on a GPU refuses other strides, so a run could never go on."""
     config = replace(config, optimizer=optimizer)
 
-    def network_and_optimizer():
+    def begin():
         network = run.initial_network(config, len(data.classes))
         network = network.to(memory_format=torch.channels_last)
-        return network, run.make_optimizer(network, config, torch.device("cpu"))
+        optimizer = run.make_optimizer(network, config, torch.device("cpu"))
+        return run.Training(config, tmp_path, network, optimizer)
 
-    network, stepped = network_and_optimizer()
+    training, again = begin(), begin()
+    stepped, restored = training.optimizer, again.optimizer
     train = run.resident(images_of_run(data, config)[0], "cpu")
-    run.train_epoch(network, stepped, train, config, 1)
-    run.save(tmp_path, network, stepped, [], [])
-    network, restored = network_and_optimizer()
-    run.restore(tmp_path, network, restored)
+    run.train_epoch(training.network, stepped, train, config, 1)
+    training.save()
+    again.restore()
 
     convolutions = 0
     for weight, before in zip(
