@@ -3,15 +3,14 @@
 Each reads one documented form (docs/images.md) and raises ValueError for any other.
 """
 
-import io
+import csv
 import json
-import re
+import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from defusedxml import ElementTree
 
 from helpers.data.sources import UNUSABLE, Fault, to_nfc
@@ -20,17 +19,17 @@ Box = tuple[float, float, float, float]
 IN_SHARES = (1, 1)  # the stated size where boxes are shares of the image
 _MOST_ROUNDING = 0.01  # by which a share may lie outside of [0, 1]
 _CORNERS = ("x0", "y0", "x1", "y1")
-# Names of the columns of a table of objects.
+# Further names of the columns of a table of objects.
 _COLUMNS = {
-    "path": r"image(_name|_path)?|file_?name",
-    "label": r"class(_name)?|category",
-    "split": r"subset",
-    "width": r"image_width",
-    "height": r"image_height",
-    "x0": r"xmin",
-    "y0": r"ymin",
-    "x1": r"xmax",
-    "y1": r"ymax",
+    "path": "image image_name image_path filename file_name",
+    "label": "class class_name category",
+    "split": "subset",
+    "width": "image_width",
+    "height": "image_height",
+    "x0": "xmin",
+    "y0": "ymin",
+    "x1": "xmax",
+    "y1": "ymax",
 }
 _COUNTED_FROM_ONE = {"x1": "x0", "y1": "y0", "x2": "x1", "y2": "y1"}
 
@@ -139,12 +138,9 @@ def parse_voc(content: bytes) -> Annotation:
     root = ElementTree.fromstring(content)
     objects = []
     for item in root.iterfind("object"):
-        box = item.find("bndbox")
-        if box is None:
-            tags = ", ".join(child.tag for child in item)
-            raise ValueError(f"an object has {tags} and no bndbox")
-        numbers = [box.findtext(side) for side in ("xmin", "ymin", "xmax", "ymax")]
-        objects.append((_label(item.findtext("name", "")), _box(numbers)))
+        sides = ("xmin", "ymin", "xmax", "ymax")
+        box = _box([item.findtext(f"bndbox/{side}") for side in sides])
+        objects.append((_label(item.findtext("name", "")), box))
     size = _size(root.findtext("size/width"), root.findtext("size/height"))
     return Annotation(objects, size)
 
@@ -189,16 +185,9 @@ def parse_yolo(content: bytes, names: Mapping[str, str]) -> Annotation:
     objects = []
     for line in filter(str.strip, content.decode().splitlines()):
         number, *numbers = line.split()
-        if len(numbers) != 4:
-            raise ValueError(
-                f"a line has {len(numbers) + 1} numbers ({line[:60]}), not the 5 of "
-                "class x y width height"
-            )
         x, y, width, height = shares = _box(numbers)
         if min(shares) < -_MOST_ROUNDING or max(shares) > 1 + _MOST_ROUNDING:
-            raise ValueError(
-                f"{line[:60]} are no shares of the image: are they pixels?"
-            )
+            raise ValueError(f"{line:.60} are no shares of the image: are they pixels?")
         if number not in names:
             raise OtherLayoutError(
                 f"the class {number} has no name: names are of {', '.join(names)}"
@@ -211,38 +200,55 @@ def parse_yolo(content: bytes, names: Mapping[str, str]) -> Annotation:
 # --- a file of many images: the parts of each, which are then parsed ---
 
 
-def rows_of_tiny(content: bytes) -> Iterator[tuple[str, list[str]]]:
+def parts_by_name(file: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    """An annotation of the photograph (.JPEG) that its file is named after.
+
+    Args:
+        file: path of the file.
+        content: its bytes.
+    """
+    stem, _ = posixpath.splitext(posixpath.basename(file))
+    yield f"{stem}.JPEG", content
+
+
+def parts_of_tiny(file: str, content: bytes) -> Iterator[tuple[str, list[str]]]:
     """Split Tiny ImageNet's table of boxes, or of validation images, by tabs.
 
     Args:
-        content: bytes of the table.
+        file: path of the table, whose folder is the class where no cell is.
+        content: its bytes.
 
     Returns:
-        Name of each image, and [class,] xmin, ymin, xmax, ymax.
+        Name of each image, and class, xmin, ymin, xmax, ymax.
     """
+    folder = posixpath.basename(posixpath.dirname(file))
     for line in content.decode().splitlines():
         name, *cells = line.split("\t")
-        yield name, cells
+        yield name, cells if len(cells) == 5 else [folder, *cells]
 
 
 def parse_tiny(cells: Sequence[str]) -> Annotation:
     """Read the class and box of an image of Tiny ImageNet.
 
     Args:
-        cells: see ``rows_of_tiny``; without a class the label is "".
+        cells: see ``parts_of_tiny``.
 
     Example:
         >>> parse_tiny(["n01", "0", "1", "2", "3"]).objects
         [('n01', (0.0, 1.0, 2.0, 3.0))]
     """
-    return Annotation([("".join(cells[:-4]), _box(cells[-4:]))])
+    label, *numbers = cells
+    return Annotation([(_label(label), _box(numbers))])
 
 
-def objects_of_coco(content: bytes) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+def parts_of_coco(
+    file: str, content: bytes
+) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """Split COCO's JSON by images; groups of objects (iscrowd) are left out.
 
     Args:
-        content: bytes of the file.
+        file: path of the file.
+        content: its bytes.
 
     Returns:
         ``file_name`` of each image; the image and its annotations, with labels.
@@ -282,7 +288,7 @@ def parse_coco(items: Sequence[Mapping[str, Any]]) -> Annotation:
     The box of an object that states none is the one around its polygons.
 
     Args:
-        items: the image and its annotations, see ``objects_of_coco``.
+        items: the image and its annotations, see ``parts_of_coco``.
 
     Raises:
         ValueError: if an object has neither.
@@ -303,35 +309,36 @@ def parse_coco(items: Sequence[Mapping[str, Any]]) -> Annotation:
     return Annotation(objects, _size(image.get("width"), image.get("height")))
 
 
-def head_of_csv(content: bytes) -> list[str]:
-    """Delimiter of a table, the most frequent in its first line, and its columns.
+def columns_of_csv(content: bytes) -> list[str]:
+    """Columns of a table: path, label, split, width, height and x0, y0, x1, y1.
 
     Args:
-        content: bytes of the file, UTF-8.
+        content: bytes of the file, UTF-8 with commas.
 
     Returns:
-        The delimiter, then path, label, split, width, height and x0, y0, x1, y1 under
-        these names, whatever the table calls them.
+        The columns under these names, whatever the table calls them; others as they
+        are.
 
     Example:
-        >>> head_of_csv(b"filename;class;x1;y1;x2;y2")
-        [';', 'path', 'label', 'x0', 'y0', 'x1', 'y1']
+        >>> columns_of_csv(b"filename,class,x1,y1,x2,y2")
+        ['path', 'label', 'x0', 'y0', 'x1', 'y1']
     """
     head = content.partition(b"\n")[0].decode("utf-8-sig")
-    delimiter = max(",;\t", key=head.count)
-    columns = [name.strip(' "\r').lower() for name in head.split(delimiter)]
+    columns = [name.strip(' "\r').lower() for name in head.split(",")]
     if "x2" in columns:
         columns = [_COUNTED_FROM_ONE.get(name, name) for name in columns]
-    for column, other_names in _COLUMNS.items():
-        columns = [re.sub(rf"^({other_names})$", column, name) for name in columns]
-    return [delimiter, *columns]
+    names = {name: column for column, text in _COLUMNS.items() for name in text.split()}
+    return [names.get(name, name) for name in columns]
 
 
-def rows_of_csv(content: bytes) -> Iterable[tuple[str, list[dict[str, str]]]]:
+def parts_of_csv(
+    file: str, content: bytes
+) -> Iterable[tuple[str, list[dict[str, str]]]]:
     """Split a table of objects, a line each, by images.
 
     Args:
-        content: bytes of the file, UTF-8, by commas, semicolons or tabs.
+        file: path of the table.
+        content: its bytes.
 
     Returns:
         Path of each image as the table has it, and its lines.
@@ -339,25 +346,16 @@ def rows_of_csv(content: bytes) -> Iterable[tuple[str, list[dict[str, str]]]]:
     Raises:
         ValueError: if a column stands twice or is another one, or corners are missing.
     """
-    delimiter, *columns = head_of_csv(content)
+    columns = columns_of_csv(content)
     known = {*columns} & {*_COLUMNS}
     if len(known) < len(columns) or len(known & {*_CORNERS}) not in (0, 4):
         raise ValueError(
             f"its columns {', '.join(columns)} are not path and label, and perhaps "
             "split, the corners x0, y0, x1, y1, width and height, each once"
         )
-    table = pd.read_csv(
-        io.BytesIO(content),
-        sep=delimiter,
-        names=columns,
-        header=0,
-        index_col=False,
-        dtype=str,
-        keep_default_na=False,
-        encoding="utf-8-sig",
-    )
+    _, *lines = content.decode("utf-8-sig").splitlines(keepends=True)
     rows = defaultdict(list)
-    for row in table.fillna("").to_dict("records"):
+    for row in csv.DictReader(lines, columns, restkey="", restval=""):
         rows[row["path"].strip()].append(row)
     return rows.items()
 
@@ -366,10 +364,15 @@ def parse_csv(rows: Sequence[Mapping[str, str]]) -> Annotation:
     """Read the lines of an image of a table of objects.
 
     Args:
-        rows: see ``rows_of_csv``.
+        rows: see ``parts_of_csv``.
+
+    Raises:
+        ValueError: if a line has more cells than there are columns.
     """
     objects = []
     for row in rows:
+        if "" in row:
+            raise ValueError(f"a line has the cells {row['']} beyond the columns")
         numbers = [row[side] for side in _CORNERS if row.get(side, "").strip()]
         box = _box(numbers) if numbers else None
         objects.append((_label(row["label"]), box))

@@ -21,8 +21,7 @@ from helpers.data.annotations import (
     Annotation,
     OtherLayoutError,
     Record,
-    head_of_csv,
-    objects_of_coco,
+    columns_of_csv,
     of_largest,
     parse_coco,
     parse_csv,
@@ -30,14 +29,17 @@ from helpers.data.annotations import (
     parse_tiny,
     parse_voc,
     parse_yolo,
-    rows_of_csv,
-    rows_of_tiny,
+    parts_by_name,
+    parts_of_coco,
+    parts_of_csv,
+    parts_of_tiny,
 )
 from helpers.data.sources import Fault, Source, split_of, to_nfc
 
 RECOGNISED = "auto"  # in place of a layout: the one that the files have
 MALFORMED = "malformed_annotation"
 _COCO = {"images", "annotations", "categories"}
+_CSV = {"path", "label"}
 # What damaged and other files raise.
 _FAULTS = (
     ValueError,
@@ -64,17 +66,6 @@ _HARMLESS = re.compile(
 )
 _MOST_MALFORMED = 0.5  # share of annotations; a source with more is refused
 _FEWEST_ANNOTATED = 0.5  # share of images; with fewer, folders may be the classes
-# train/<class>/images/<file> and val/images/<file>. Some copies have validation images
-# sorted into classes: val/<class>/images/<file>, or val/<class>/<file>.
-_TINY = re.compile(
-    r"(?:.*/)?(?:train/(?P<train>[^/]+)/images|val/images"
-    r"|val/(?P<val>[^/]+)(?:/images)?)/(?P<stem>[^/]+)\.[^/.]+"
-)
-# Data/CLS-LOC/train/<class>/<file> and val/<file>, or sorted: val/<class>/<file>.
-_ILSVRC = re.compile(
-    r"(?:.*/)?ILSVRC/Data/CLS-LOC/"
-    r"(?:train/(?P<train>[^/]+)|val(?:/(?P<val>[^/]+))?)/(?P<stem>[^/]+)\.[^/.]+"
-)
 # CIFAR-10: data_batch_1, test_batch; CIFAR-100: train, test; as rows or as pickles.
 _CIFAR = (
     r"(?P<top>(?:.*/)?)"
@@ -136,7 +127,8 @@ def read_class_folders(source: Source, files: Sequence[str]) -> Items:
         if mask and mask[1] in stems:
             yield Fault(path, "mask_not_read", "a mask of another image", *classes)
         elif first:
-            yield Record(path, *classes, split_of(first) if has_splits else "train")
+            label = to_nfc(*classes)
+            yield Record(path, label, split_of(first) if has_splits else "train")
 
 
 # --- annotations that name the classes ---
@@ -146,13 +138,12 @@ class _Images:
     """Images of a source, by the names that annotations use."""
 
     def __init__(self, source: Source) -> None:
-        folders = {posixpath.dirname(name) for name in source.names}
-        self.top = posixpath.commonpath(folders) if folders else ""
-        self.names: dict[str, list[str]] = defaultdict(list)
-        self.places: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        self.top = posixpath.commonpath([*map(posixpath.dirname, source.names)] or [""])
+        # By the ends of their names, and by their places.
+        self.paths: dict[Any, list[str]] = defaultdict(list)
         for path in source.images:
-            self.names[posixpath.basename(to_nfc(path))].append(path)
-            self.places[_place(path)].append(path)
+            self.paths[posixpath.basename(to_nfc(path))].append(path)
+            self.paths[_place(path)].append(path)
 
     def split(self, path: str) -> str:
         """The split that a path names below the folders that all files share."""
@@ -160,20 +151,23 @@ class _Images:
 
     def beside(self, file: str) -> str:
         """The one image of an annotation's name, beside it or in ``images``; or ""."""
-        paths = self.places.get(_place(file), [])
-        return paths[0] if len(paths) == 1 else ""
+        return _only(self.paths.get(_place(file), []))
 
     def named(self, table: str, name: str) -> str:
-        """The one image, of the split of a table, whose path ends as it says; or ""."""
+        """The one image, of the split of a table, whose path ends as it says; or "".
+
+        Of several it is the one below the folder of the table.
+        """
         name = to_nfc(name).removeprefix("./")
         split = self.split(table)
-        ends = [
+        paths = [
             path
-            for path in self.names.get(posixpath.basename(name), [])
+            for path in self.paths.get(posixpath.basename(name), [])
             if f"/{to_nfc(path)}".endswith(f"/{name}")
             and (not split or self.split(posixpath.dirname(path)) in ("", split))
         ]
-        return ends[0] if len(ends) == 1 else ""
+        folder = posixpath.join(posixpath.dirname(table), "")
+        return _only([path for path in paths if path.startswith(folder)] or paths)
 
     def record(self, path: str, annotation: Annotation, file: str) -> Record | Fault:
         """The image at a path, with the class of its largest box."""
@@ -189,6 +183,10 @@ class _Images:
         return Record(path, label, split or "train", boxes, annotation.size)
 
 
+def _only(paths: Sequence[str]) -> str:
+    return paths[0] if len(paths) == 1 else ""
+
+
 def _place(path: str) -> tuple[str, ...]:
     """Folders and stem of a file without folders that divide images and annotations."""
     *folders, name = to_nfc(path).split("/")
@@ -200,7 +198,7 @@ def _read_annotated(
     source: Source,
     files: Sequence[str],
     parse: Callable[[Any], Annotation],
-    parts: Callable[[bytes], Iterable[tuple[str, Any]]] | None = None,
+    parts: Callable[[str, bytes], Iterable[tuple[str, Any]]] | None = None,
 ) -> Items:
     """Read files of annotations, of one image each or in parts by images."""
     images = _Images(source)
@@ -208,7 +206,7 @@ def _read_annotated(
     for file in files:
         content = source.read(file)
         missing = []
-        for name, part in parts(content) if parts else [("", content)]:
+        for name, part in parts(file, content) if parts else [("", content)]:
             path = images.named(file, name) if parts else images.beside(file)
             if not path:
                 missing.append(name)
@@ -267,73 +265,18 @@ def _beside_images(source: Source, ending: str) -> list[str]:
 
 def _tables(
     source: Source,
-    pattern: str,
+    ending: str,
     columns: Callable[[bytes], Iterable[str]],
     needed: set[str],
 ) -> list[str]:
     """Files that have the columns, or keys, of a table of objects."""
     files = []
-    for file in _matching(source, pattern):
+    for file in _matching(source, rf".*(?<!submission)\.{ending}"):  # empty answers
         with suppress(*_FAULTS):
             if needed <= {*columns(source.read(file))}:
                 files.append(file)
     source.opened.clear()
     return files
-
-
-# --- published data sets ---
-
-
-def _read_published(
-    source: Source,
-    files: Sequence[str],
-    images: re.Pattern[str],
-    parse: Callable[[Any], Annotation],
-    parts: Callable[[bytes], Iterable[tuple[str, Any]]] | None = None,
-) -> Items:
-    """Read images whose folder is their class, or else their annotation names it.
-
-    Args:
-        source: the files.
-        files: of annotations.
-        images: pattern of the paths of images; its groups are class and stem.
-        parse: reads an annotation.
-        parts: splits a file of annotations by names of images; None for one an image.
-    """
-    annotations = {}
-    for file in files:
-        content = source.read(file)
-        folder = posixpath.basename(posixpath.dirname(file))
-        for name, part in parts(content) if parts else [(file, content)]:
-            stem = posixpath.splitext(posixpath.basename(name))[0]
-            annotations[folder, stem] = part
-    for path in source.images:
-        match = images.fullmatch(path)
-        if not match:
-            continue
-        annotation = Annotation([])
-        fault = ("missing_annotation", "no annotation for this image")
-        key = (match["train"] or "val", match["stem"])
-        if key in annotations:
-            try:
-                annotation = parse(annotations[key])
-                fault = ("no_object_in_annotation", "")
-            except _FAULTS as error:
-                fault = (MALFORMED, _in_words(error))
-        labels = [
-            match["train"] or match["val"],
-            *(label for label, _ in annotation.objects),
-        ]
-        record = Record(
-            path,
-            next(filter(None, labels), ""),
-            "train" if match["train"] else "test",
-            tuple(box for _, box in annotation.objects),
-            annotation.size,
-        )
-        yield record
-        if not record.boxes:
-            yield record.fault(*fault)
 
 
 def read_cifar(source: Source, files: Sequence[str]) -> Items:
@@ -377,61 +320,56 @@ def read_cifar(source: Source, files: Sequence[str]) -> Items:
 class Layout(NamedTuple):
     """A layout of files, and its reader."""
 
+    looks_like: str  # its paths, for messages
     files: Callable[[Source], Sequence[str]]  # that tell that it is this layout
     read: Callable[[Source, Sequence[str]], Items]
-    looks_like: str  # its paths, for messages
 
 
 LAYOUTS: dict[str, Layout] = {
     "ilsvrc": Layout(
+        "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG with ILSVRC/Annotations/CLS-LOC/*",
         partial(_matching, pattern=r"(.*/)?ILSVRC/Annotations/CLS-LOC/.*\.xml"),
-        partial(_read_published, images=_ILSVRC, parse=parse_voc),
-        "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG",
+        partial(_read_annotated, parse=parse_voc, parts=parts_by_name),
     ),
     "tiny_imagenet": Layout(
-        partial(_matching, pattern=r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt"),
-        partial(_read_published, images=_TINY, parse=parse_tiny, parts=rows_of_tiny),
         "train/WNID/images/*.JPEG with train/WNID/WNID_boxes.txt",
+        partial(_matching, pattern=r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt"),
+        partial(_read_annotated, parse=parse_tiny, parts=parts_of_tiny),
     ),
     "cifar": Layout(
+        "data_batch_1.bin or train.bin of CIFAR",
         partial(_matching, pattern=_CIFAR),
         read_cifar,
-        "data_batch_1.bin or train.bin of CIFAR",
     ),
     "coco": Layout(
-        partial(_tables, pattern=r".*\.json", columns=json.loads, needed=_COCO),
-        partial(_read_annotated, parse=parse_coco, parts=objects_of_coco),
         "a .json with images, annotations and categories",
+        partial(_tables, ending="json", columns=json.loads, needed=_COCO),
+        partial(_read_annotated, parse=parse_coco, parts=parts_of_coco),
     ),
     "csv": Layout(
-        partial(
-            _tables,
-            pattern=r".*(?<!submission)\.csv",  # a competition's empty answers
-            columns=head_of_csv,
-            needed={"path", "label"},
-        ),
-        partial(_read_annotated, parse=parse_csv, parts=rows_of_csv),
         "a .csv with the columns path,label,x0,y0,x1,y1",
+        partial(_tables, ending="csv", columns=columns_of_csv, needed=_CSV),
+        partial(_read_annotated, parse=parse_csv, parts=parts_of_csv),
     ),
     "labelme": Layout(
+        "images with a .json of labelme beside each",
         partial(_beside_images, ending="json"),
         partial(_read_annotated, parse=parse_labelme),
-        "images with a .json of labelme beside each",
     ),
     "yolo": Layout(
+        "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
         partial(_beside_images, ending="txt"),
         _read_yolo,
-        "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
     ),
     "voc": Layout(
+        "JPEGImages/*.jpg with Annotations/*.xml, or beside",
         partial(_beside_images, ending="xml"),
         partial(_read_annotated, parse=parse_voc),
-        "JPEGImages/*.jpg with Annotations/*.xml, or beside",
     ),
     "class_folders": Layout(
+        "CLASS/*.jpg, or train/CLASS and val/CLASS",
         attrgetter("images"),
         read_class_folders,
-        "CLASS/*.jpg, or train/CLASS and val/CLASS",
     ),
 }
 # Those of which only the folders of the classes asked for are entered.
@@ -449,15 +387,13 @@ def recognise(source: Source) -> str:
         ValueError: if annotations of several layouts are there.
     """
     present = [name for name, layout in LAYOUTS.items() if layout.files(source)]
-    if present and present[0] in _PUBLISHED:
-        return present[0]
     annotated = [name for name in present if name != "class_folders"]
-    if len(annotated) > 1:
+    if len(annotated) > 1 and annotated[0] not in _PUBLISHED:
         raise ValueError(
-            f"annotations of {' and '.join(annotated)} are there; name one as "
+            f"{source.root} has annotations of {' and '.join(annotated)}; name one as "
             "data_source, or move the others away"
         )
-    return annotated[0] if annotated else "class_folders"
+    return [*annotated, "class_folders"][0]
 
 
 def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
@@ -477,11 +413,9 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     """
     if layout not in (RECOGNISED, *LAYOUTS):
         raise ValueError(f"data_source {layout!r} is none of {', '.join(LAYOUTS)}")
-    name = "class_folders" if layout == RECOGNISED else layout
+    name = recognise(source) if layout == RECOGNISED else layout
+    reader = LAYOUTS[name]
     try:
-        if layout == RECOGNISED:
-            name = recognise(source)
-        reader = LAYOUTS[name]
         items = list(reader.read(source, reader.files(source)))
         records = _usable_records(items)
         if layout == RECOGNISED and name not in (*_PUBLISHED, "class_folders"):
@@ -493,7 +427,7 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
         words += [f"{item.name}: {item.detail}" for item in unread[:5]]
         raise ValueError(
             f"{source.root} is not read as {name}: {'; '.join(words)}; {name} is "
-            f"{LAYOUTS[name].looks_like}, see docs/images.md"
+            f"{reader.looks_like}, see docs/images.md"
         ) from fault
 
 
@@ -503,18 +437,15 @@ def _usable_records(items: Iterable[Record | Fault]) -> list[Record]:
     Raises:
         ValueError: if there is none, or most annotations are malformed.
     """
-    records = [
-        item._replace(class_id=to_nfc(item.class_id))
-        for item in items
-        if isinstance(item, Record)
-    ]
-    malformed = [item.detail for item in items if MALFORMED in item[:2]]
+    records = [item for item in items if isinstance(item, Record)]
+    faults = [item for item in items if isinstance(item, Fault)]
+    malformed = [fault.detail for fault in faults if fault.fault == MALFORMED]
     if malformed and len(malformed) >= _MOST_MALFORMED * len(records):
         raise ValueError(
             f"{len(malformed)} annotations cannot be read, first {malformed[0]}"
         )
     if not records:
-        words = [f"{item.name}: {item.detail}" for item in items][:3]
+        words = [f"{fault.name}: {fault.detail}" for fault in faults[:3]]
         raise ValueError("; ".join(["no image of a class is there", *words]))
     if not any(record.split == "train" for record in records):
         # Images are for test because the source itself has the name of a test split.
@@ -530,19 +461,14 @@ def _check_folders(source: Source, records: Sequence[Record]) -> None:
             whose objects are of other classes than the folders.
     """
     try:
-        folders = {
-            item.name: item.class_id
-            for item in read_class_folders(source, source.images)
-        }
+        items = list(read_class_folders(source, source.images))
     except ValueError:
         return
-    pairs = {
-        (folders[record.name], record.class_id)
-        for record in records
-        if record.name in folders
-    }
-    names = sorted({folder for folder, _ in pairs})
-    labels = sorted({label for _, label in pairs})
+    folders = {item.name: item.class_id for item in items}
+    both = [item for item in records if item.name in folders]
+    names = sorted({folders[item.name] for item in both})
+    labels = sorted({item.class_id for item in both})
+    pairs = {(folders[item.name], item.class_id) for item in both}
     is_same = len(names) == len(labels) == len(pairs)
     few = len(records) < _FEWEST_ANNOTATED * len(source.images)
     if len(names) > 1 and (few or not is_same):

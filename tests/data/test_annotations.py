@@ -6,7 +6,6 @@ import pytest
 
 from helpers.data.annotations import (
     Annotation,
-    objects_of_coco,
     of_largest,
     parse_coco,
     parse_csv,
@@ -14,8 +13,9 @@ from helpers.data.annotations import (
     parse_tiny,
     parse_voc,
     parse_yolo,
-    rows_of_csv,
-    rows_of_tiny,
+    parts_of_coco,
+    parts_of_csv,
+    parts_of_tiny,
 )
 from tests.conftest import voc
 from tests.data.conftest import coco
@@ -45,7 +45,7 @@ def test_a_voc_file_has_labels_boxes_and_the_size():
         (
             b"<annotation><object><name>a</name><robndbox><cx>1</cx></robndbox>"
             b"</object></annotation>",
-            "an object has name, robndbox and no bndbox",
+            "is not a box of 4 finite numbers",
         ),
         (
             b'<!DOCTYPE a [<!ENTITY e SYSTEM "file:///etc/hostname">]><annotation>'
@@ -79,11 +79,20 @@ def test_a_line_of_yolo_is_a_centre_and_a_size():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0 0.5 0.5 0.5", "a line has 4 numbers"),
-        ("0 0.5 0.5 0.5 0.5 0.9", "a line has 6 numbers"),  # a confidence, or a track
-        ("0 0.5 0.5 0.5 0.5 0.9 3", "a line has 7 numbers"),  # both, or an outline
-        ("0 0.1 0.1 0.9 0.1 0.9 0.9", "a line has 7 numbers"),
-        ("0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6", "a line has 9 numbers"),  # key points
+        ("0 0.5 0.5 0.5", "is not a box of 4 finite numbers"),
+        (
+            "0 0.5 0.5 0.5 0.5 0.9",
+            "is not a box of 4 finite numbers",
+        ),  # a confidence, or a track
+        (
+            "0 0.5 0.5 0.5 0.5 0.9 3",
+            "is not a box of 4 finite numbers",
+        ),  # both, or an outline
+        ("0 0.1 0.1 0.9 0.1 0.9 0.9", "is not a box of 4 finite numbers"),
+        (
+            "0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6",
+            "is not a box of 4 finite numbers",
+        ),  # key points
         ("0 24 24 10 10", "are no shares of the image"),
         ("0 0.5 0.5 -0.5 0.5", "are no shares of the image"),
         ("0 0.5 0.5 0.5 nan", "is not a box of 4 finite numbers"),
@@ -98,7 +107,7 @@ def test_any_other_line_of_yolo_is_refused(line, message):
 
 def coco_image(table):
     """The annotation of the one image of a table of COCO."""
-    ((name, items),) = objects_of_coco(json.dumps(table).encode())
+    ((name, items),) = parts_of_coco("a.json", json.dumps(table).encode())
     assert name == "a.jpg"
     return parse_coco(items)
 
@@ -141,7 +150,9 @@ def test_an_id_of_coco_stands_for_one_item():
 
 
 def csv_images(text):
-    return {name: parse_csv(rows) for name, rows in rows_of_csv(text.encode())}
+    return {
+        name: parse_csv(rows) for name, rows in parts_of_csv("a.csv", text.encode())
+    }
 
 
 @pytest.mark.parametrize(
@@ -149,13 +160,12 @@ def csv_images(text):
     [
         "path,label,x0,y0,x1,y1",
         "image,class,x1,y1,x2,y2",
-        "filename;class;xmin;ymin;xmax;ymax",
-        '"file_name"\t"category"\t"x1"\t"y1"\t"x2"\t"y2"',
+        "filename,class,xmin,ymin,xmax,ymax",
+        '"file_name","category","x1","y1","x2","y2"',
     ],
 )
 def test_a_csv_has_the_corners_of_boxes_under_three_names(head):
-    delimiter = max(",;\t", key=head.count)
-    row = delimiter.join(["a.jpg", "NA", "1", "2", "3", "4"])
+    row = "a.jpg,NA,1,2,3,4"
     found = csv_images(f"\ufeff{head}\n{row}\n{row}")
     assert found == {"a.jpg": Annotation([("NA", (1, 2, 3, 4))] * 2)}
 
@@ -191,12 +201,19 @@ def test_a_csv_of_other_columns_is_refused(head):
 
 def test_a_malformed_line_is_a_fault_of_its_image_alone():
     lines = "path,label,x0,y0,x1,y1\na.jpg,cat,1,2,3,x\nb.jpg,cat\nc.jpg,cat,1,,3,4"
-    rows = dict(rows_of_csv(lines.encode()))
+    lines += "\nd.jpg,cat,1,2,3,4,5"
+    rows = dict(parts_of_csv("a.csv", lines.encode()))
     assert parse_csv(rows["b.jpg"]).objects == [("cat", None)]
     for name in ("a.jpg", "c.jpg"):
         with pytest.raises(ValueError, match=r"could not convert|is not a box of 4"):
             parse_csv(rows[name])
-    cells = dict(rows_of_tiny(b"a.JPEG\t1\t1\tx\t9\nb.JPEG\tn01\t0\t1\t2\t3\nc.JPEG"))
+    with pytest.raises(ValueError, match=r"has the cells \['5'\] beyond the columns"):
+        parse_csv(rows["d.jpg"])
+    cells = dict(
+        parts_of_tiny(
+            "n02/t.txt", b"a.JPEG\t1\t1\tx\t9\nb.JPEG\tn01\t0\t1\t2\t3\nc.JPEG"
+        )
+    )
     assert parse_tiny(cells["b.JPEG"]).objects == [("n01", (0, 1, 2, 3))]
     for name in ("a.JPEG", "c.JPEG"):
         with pytest.raises(ValueError, match=r"could not convert|is not a box of 4"):

@@ -221,7 +221,9 @@ def test_two_kinds_of_annotations_are_refused_and_read_by_name(load):
         name.removeprefix("photos/"): content
         for name, content in labelme_source().items()
     }
-    with pytest.raises(ValueError, match="annotations of labelme and voc are there"):
+    with pytest.raises(
+        ValueError, match="has annotations of labelme and voc; name one"
+    ):
         load(files)
     assert load(files, "voc").layout == "voc"
     assert load(files, "labelme").layout == "labelme"
@@ -352,7 +354,7 @@ def test_yolos_key_points_are_refused_and_not_read_as_outlines(load):
     line = b"0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6"
     files = {n: line if "labels" in n else c for n, c in yolo_source().items()}
     with pytest.raises(
-        ValueError, match=r"yolo: 12 annotations .* a line has 9 numbers"
+        ValueError, match=r"yolo: 12 annotations .* is not a box of 4 finite"
     ):
         load(files)
 
@@ -418,7 +420,7 @@ def test_images_without_a_box_are_counted_where_others_have_one(load):
     files[marks[1]] = b"<annotation/>"
     files[marks[2]] = b"<"
     assert kinds(load(files)) == {
-        "missing_annotation": 1,
+        "not_read": 1,
         "no_object_in_annotation": 1,
         "malformed_annotation": 1,
     }
