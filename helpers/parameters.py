@@ -22,9 +22,11 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     create_model,
+    with_config,
 )
+from typing_extensions import TypedDict  # that of typing, before Python 3.12
 
-from helpers.files import json_digest
+from helpers.files import json_digest, read_json
 
 # Parameters that say where and how to compute, and do not change results.
 WITHOUT_EFFECT_ON_RESULTS = ("study", "work_dir", "reports_dir", "device", "jobs")
@@ -175,14 +177,35 @@ TYPES: dict[str, Any] = {
     "width": Factor,
     "work_dir": Folder,
 }
-_WITHOUT_LIMIT = {"int": Whole, "float": Number, "str": Text}
-_BUILT_IN = {"bool": bool, "dict": dict}
+_WITHOUT_LIMIT = {"int": Whole, "float": Number, "str": Text, "bool": bool}
 _MAY_BE_EMPTY = (
     *("class_ids", "pretrain_class_ids", "unseen_class_ids"),
     *("targets", "sampled_methods", "image_scales"),
 )
 _MAY_REPEAT = ("pixel_mean", "pixel_std")
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+# Types of the levels of axes that no parameter narrows, or narrows for another use.
+_LEVELS = {
+    "augmentation": bool,
+    "pretrained": bool,
+    "images_per_class": Whole,
+    "repeat": Whole,
+    "weight_decay": Number,
+}
+_AXES = _LEVELS | {
+    axis: TYPES[name] for axis, name in AXIS_PARAMETERS.items() if axis not in _LEVELS
+}
+
+
+def _list_of(kind: Any) -> Any:
+    """A list with an item or more."""
+    return Annotated[list[kind], Field(min_length=1)]
+
+
+# The levels of some axes, whose combinations are runs.
+TYPES["blocks"] = with_config(_STRICT)(
+    TypedDict("Block", {axis: _list_of(_AXES[axis]) for axis in _AXES}, total=False)
+)
 
 
 class Parameter(NamedTuple):
@@ -207,7 +230,7 @@ def declared(notebook: Path) -> dict[str, Parameter]:
     Raises:
         StudyError: if it has no such cell, or several, or one with other lines.
     """
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    cells = read_json(notebook)["cells"]
     tagged = [
         cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])
     ]
@@ -241,15 +264,14 @@ def model_of(notebook: Path) -> type[BaseModel]:
 def _type(name: str, item: Parameter) -> Any:
     """The type of a parameter: as its cell annotates it, narrowed by ``TYPES``."""
     kind = item.annotation.removeprefix("list[").removesuffix("]")
-    of_item = TYPES.get(name) or _WITHOUT_LIMIT.get(kind) or _BUILT_IN[kind]
+    of_item = TYPES.get(name) or _WITHOUT_LIMIT[kind]
     if kind == item.annotation:
         return of_item
+    has_items = bool(item.default) and name not in _MAY_BE_EMPTY
+    of_list = _list_of(of_item) if has_items else list[of_item]
     if name in _MAY_REPEAT:
-        return list[of_item]
-    least = int(bool(item.default) and name not in _MAY_BE_EMPTY)
-    return Annotated[
-        list[of_item], Field(min_length=least), AfterValidator(_without_duplicates)
-    ]
+        return of_list
+    return Annotated[of_list, AfterValidator(_without_duplicates)]
 
 
 def _without_duplicates(items: list) -> list:
@@ -270,41 +292,49 @@ def checked(notebook: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         StudyError: with a sentence for each name or value that is wrong.
     """
-    model = model_of(notebook)
     try:
-        return model(**values).model_dump()
+        return model_of(notebook)(**values).model_dump()
     except ValidationError as faults:
-        raise StudyError(*_sentences(notebook, faults)) from None
+        meanings = {name: item.comment for name, item in declared(notebook).items()}
+        raise StudyError(*sentences(faults, notebook.stem, meanings)) from None
 
 
 def fault_of(name: str, item: Any) -> str:
     """What is wrong with a value, or an item of a list, of a parameter; else "".
 
     Args:
-        name: of the parameter.
+        name: of the parameter, one of ``TYPES``.
         item: a single value.
     """
-    kind = TYPES.get(name) or _WITHOUT_LIMIT.get(type(item).__name__, type(item))
     try:
-        TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(item)
+        TypeAdapter(TYPES[name]).validate_python(item, strict=True)
     except ValidationError as faults:
         return f"{name} is {item!r:.100}: {faults.errors()[0]['msg']}"
     return ""
 
 
-def _sentences(notebook: Path, faults: ValidationError) -> Iterator[str]:
-    names = declared(notebook)
+def sentences(
+    faults: ValidationError, place: str, meanings: Mapping[str, str]
+) -> Iterator[str]:
+    """A sentence for each fault, with the nearest right name or value.
+
+    Args:
+        faults: of pydantic.
+        place: the notebook or file that has them.
+        meanings: of the names that may stand there.
+    """
     for fault in faults.errors():
-        name, *place = fault["loc"]
-        if name not in names:
-            yield f"{notebook.stem}: no parameter {name!r}{near_names(name, names)}"
+        name, *parts = fault["loc"]
+        where = "".join(f"[{part}]" for part in parts)
+        if fault["type"] == "extra_forbidden":
+            near = near_names(parts[-1], _AXES) if parts else near_names(name, meanings)
+            yield f"{place}: no {name}{where}{near}"
             continue
-        where = "".join(f"[{part}]" for part in place)
         options = re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))
-        similar = near_names(fault["input"], options) if options else ""
+        near = near_names(fault["input"], options)
         yield (
-            f"{name}{where} is {fault['input']!r:.100}: {fault['msg']}{similar} "
-            f"({names[name].comment})"
+            f"{name}{where} is {fault['input']!r:.100}: {fault['msg']}{near} "
+            f"({meanings[name]})"
         )
 
 
@@ -335,7 +365,6 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             f"scored_images is {of['scored_images']}, fewer than the classes; take at "
             "least one image of each, or 0 for all"
         )
-    yield from _faults_of_blocks(of)
 
 
 def _shared_classes(
@@ -354,24 +383,6 @@ def _shared_classes(
         )
 
 
-def _faults_of_blocks(values: Mapping[str, Any]) -> Iterator[str]:
-    """Faults of blocks: unknown axes, and levels of another type than the study's."""
-    axes = AXIS_PARAMETERS | {"repeat": "repeat"}
-    for number, block in enumerate(values["blocks"], start=1):
-        for axis, levels in block.items():
-            where = f"blocks: block {number}, {axis}"
-            if axis not in axes:
-                yield f"{where}: no such axis{near_names(axis, axes)}"
-            elif not isinstance(levels, list) or not levels:
-                yield f"{where} is {levels!r:.100}, and must be a list of levels"
-            else:
-                example = (values[axes[axis]] or [0])[0]
-                for level in levels:
-                    fault = fault_of(axes[axis], level)
-                    if fault or isinstance(level, bool) != isinstance(example, bool):
-                        yield f"{where}: {fault or repr(level)}"
-
-
 def name_of_values(values: Mapping[str, Any]) -> str:
     """Name of the folder for some values of parameters, in their order.
 
@@ -382,19 +393,12 @@ def name_of_values(values: Mapping[str, Any]) -> str:
         >>> name_of_values({"cam_threshold": 0.05, "cam_method": "layer_cam"})
         'cam_threshold=0.05,cam_method=layer_cam'
     """
-    name = ",".join(f"{key}={_plain_word(value)}" for key, value in values.items())
+    parts = []
+    for name, value in values.items():
+        word = value if isinstance(value, str) else json.dumps(value)
+        is_plain = re.fullmatch(r"[\w.+-]{1,40}", word, re.A)
+        parts.append(f"{name}={word if is_plain else '~' + json_digest(value)}")
+    name = ",".join(parts)
     if len(name) <= 120:
         return name
     return f"{len(values)}-values-{json_digest(dict(values))}"
-
-
-def _plain_word(value: Any) -> str:
-    """A value as a part of a file's name, equal for equal values alone."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    plain = isinstance(value, str) and re.fullmatch(
-        r"[A-Za-z0-9_][\w.-]{0,39}", value, re.A
-    )
-    return value if plain else f"~{json_digest(value)}"

@@ -33,6 +33,7 @@ from helpers.parameters import (
     declared,
     name_of_values,
     near_names,
+    sentences,
 )
 from helpers.statistics.claims import check_claims
 
@@ -56,12 +57,6 @@ TRAINING = ("01", "02")  # notebooks that decide what is trained
 NEED_IMAGES = ("01", "02", "06")  # which records do not hold
 NEED_SCORES = {"05": "closed", "11": "test_logits"}  # which some records hold
 FIRST_TO_READ_CLAIMS = "04"
-# Parameters of 01 and 02 that change neither images nor trained networks.
-WITHOUT_EFFECT_ON_TRAINING = (
-    *WITHOUT_EFFECT_ON_RESULTS,
-    *("pictured_images", "minimum_train_accuracy", "published_checkpoints", "shard"),
-)
-
 _Block = Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})]
 
 
@@ -100,6 +95,13 @@ class StudyFile(BaseModel):
                 f"{path}: it extends {study.extends}, whose claims it has, and which "
                 "must extend no other"
             )
+        stems = (*study.run, *study.notebooks)
+        training = [stem for stem in stems if stem[:2] in TRAINING]
+        if training:
+            raise StudyError(
+                f"{path}: it extends {study.extends}, whose images and runs it has; "
+                f"leave out {', '.join(training)}"
+            )
         return base.with_changes(study)
 
     @classmethod
@@ -114,20 +116,21 @@ class StudyFile(BaseModel):
         try:
             content = YAML(typ="safe", pure=True).load(path)
             return cls(**({"notebooks": {}} | content))
+        except ValidationError as faults:
+            meanings = dict.fromkeys(cls.model_fields, "see docs/studies.md")
+            raise StudyError(*sentences(faults, str(path), meanings)) from None
         except (YAMLError, TypeError, ValueError, RecursionError) as fault:
-            raise StudyError(f"{path} is not a study: {_in_words(fault)}") from None
+            words = " ".join(str(fault).split())[:500]
+            raise StudyError(f"{path} is not a study: {words}") from None
 
     def with_changes(self, other: "StudyFile") -> "StudyFile":
         """This study with the values of one that extends it."""
         notebooks = {
-            stem: {
-                name: value
-                for name, value in self.notebooks.get(stem, {}).items()
-                if name not in other.common
-            }
-            | other.notebooks.get(stem, {})
-            for stem in (self.notebooks | other.notebooks)
+            stem: {name: block[name] for name in block if name not in other.common}
+            for stem, block in self.notebooks.items()
         }
+        for stem, block in other.notebooks.items():
+            notebooks[stem] = notebooks.get(stem, {}) | block
         merged = {
             "claims": self.claims,
             "common": self.common | other.common,
@@ -141,18 +144,6 @@ class StudyFile(BaseModel):
         names = declared(notebook)
         common = {name: self.common[name] for name in self.common if name in names}
         return common | self.notebooks.get(notebook.stem, {})
-
-
-def _in_words(fault: Exception) -> str:
-    """What is wrong with a study's file, in one line."""
-    if not isinstance(fault, ValidationError):
-        return " ".join(str(fault).split())[:500]
-    words = []
-    for item in fault.errors():
-        place = ".".join(map(str, item["loc"]))
-        similar = near_names(place, StudyFile.model_fields)
-        words.append(f"{place}: {item['msg']}{similar}")
-    return "; ".join(words)
 
 
 @dataclass(frozen=True)
@@ -247,59 +238,51 @@ def load(
     paths = _notebooks_of(file, root)
     values = {stem: file.values_of(path) for stem, path in paths.items()}
     sweep = {stem: dict(block) for stem, block in file.sweep.items()}
-    faults = list(_unknown_names(file, root))
-    faults += _put(overrides, paths, values)
-    faults += _put(map(_as_list, variations), paths, sweep)
+    lists = [re.sub(r"=(?!\[)(.*)", r"=[\1]", text, flags=re.S) for text in variations]
+    faults = [*_unknown_names(file, root)]
+    faults += [*_put(overrides, paths, values), *_put(lists, paths, sweep)]
     try:
         check_claims(file.claims)
     except ValueError as fault:
         faults.append(f"claims: {fault}")
-    wholes = {}
+    executions = []
     for stem, path in paths.items():
         try:
             parameters = checked(path, values[stem] | {"study": name})
-            wholes[stem] = Execution(stem, parameters, _before(stem, paths))
+            whole = Execution(stem, parameters, _before(stem, paths))
+            executions += _with_sweep(whole, path, sweep.get(stem, {}))
         except StudyError as wrong:
             faults += wrong.faults
     if faults:
         raise StudyError(*faults)
-    places = next(iter(wholes.values())).parameters
-    work = root / Path(places["work_dir"]).expanduser()
-    reports = root / Path(places["reports_dir"]).expanduser()
-    study = Study(
-        name,
-        inside(work, file.extends or name),
-        inside(reports, name),
-        file.claims,
-        list(_executions(wholes, sweep, paths)),
+    work, reports = (
+        root / Path(executions[0].parameters[f"{place}_dir"]).expanduser()
+        for place in ("work", "reports")
     )
+    work = inside(work, file.extends or name)
+    study = Study(name, work, inside(reports, name), file.claims, executions)
     everything = study.values()
-    for item in study.executions:
+    for item in executions:
         changed = item.parameters if item.combination else {}
         faults += contradictions(everything | changed)
-    if file.extends:
-        base = path_of(name, root).with_name(f"{file.extends}.yaml")
-        faults += _changed_training(load(str(base), root=root), study)
     if faults:
         raise StudyError(*faults)
     return study
 
 
 def _notebooks_of(file: StudyFile, root: Path) -> dict[str, Path]:
-    """Paths of the notebooks that a study executes, in the order in which they run."""
+    """Paths of the notebooks that a study executes, by their names."""
     paths = {path.stem: path for path in (root / "notebooks").glob("[0-9]*.ipynb")}
     for stem in (*file.notebooks, *file.run, *file.sweep):
         if stem not in paths:
             near = near_names(stem, paths)
             raise StudyError(f"there is no notebook {stem!r}{near}")
-    ranks = {number: rank for rank, number in enumerate(READS)}
-    stems = sorted(
-        file.run or file.notebooks,
-        key=lambda stem: (ranks.get(stem[:2], len(ranks)), stem),
-    )
+    stems = file.run or file.notebooks
+    if file.extends:
+        stems = [stem for stem in stems if stem[:2] not in TRAINING]
     if not stems:
         raise StudyError("the block notebooks names no notebook to run")
-    return {stem: paths[stem] for stem in stems}
+    return {stem: paths[stem] for stem in sorted(stems)}
 
 
 def _unknown_names(file: StudyFile, root: Path) -> Iterator[str]:
@@ -327,12 +310,6 @@ def _put(
                 values.setdefault(key, {})[name] = _plain(value)
 
 
-def _as_list(text: str) -> str:
-    """A variation, "name=value,value", as "name=[value,value]"."""
-    target, _, value = text.partition("=")
-    return text if value.startswith("[") else f"{target}=[{value}]"
-
-
 def _plain(text: str) -> Any:
     """A value as YAML has it; the text itself where it is none."""
     try:
@@ -343,83 +320,54 @@ def _plain(text: str) -> Any:
 
 def _before(stem: str, paths: Mapping[str, Path]) -> tuple[str, ...]:
     """The notebook of the study whose results this one reads."""
+    by_number = {other[:2]: other for other in paths}
     number = READS.get(stem[:2], "")
-    while number:
-        for other in paths:
-            if other.startswith(number):
-                return (other,)
+    while number and number not in by_number:
         number = READS[number]
-    return ()
+    return (by_number[number],) if number else ()
 
 
-def _executions(
-    wholes: Mapping[str, Execution],
-    sweep: Mapping[str, Mapping[str, Any]],
-    paths: Mapping[str, Path],
+def _with_sweep(
+    whole: Execution, path: Path, block: Mapping[str, Any]
 ) -> Iterator[Execution]:
-    """Each notebook, with its shares before it, and the combinations of sweeps."""
-    blocks = {stem: sweep[stem] for stem in wholes if stem in sweep}
-    for stem, block in blocks.items():
-        _check_swept(stem, block, paths)
-    for stem, whole in wholes.items():
-        yield from in_shares(whole, blocks.get(stem, {}).get("shard", 0))
-    for stem, block in blocks.items():
-        names = [name for name in declared(paths[stem]) if name in block]
-        names = [name for name in names if name != "shard"]
-        for row in itertools.product(*(block[name] for name in names)):
-            swept = dict(zip(names, row, strict=True))
-            if swept:
-                links = [wholes[link] for link in (stem, *block.get("through", []))]
-                typed = checked(paths[stem], wholes[stem].parameters | swept)
-                values = {name: typed[name] for name in swept}
-                yield from _combination(links, values, block.get("shard", 0))
-
-
-def _combination(
-    links: Sequence[Execution], values: Mapping[str, Any], shares: int
-) -> Iterator[Execution]:
-    """The swept notebook with some values, and the notebooks through which it goes.
+    """A notebook, and the combinations of its sweep, each with its shares before it.
 
     Args:
-        links: their executions with the study's own values, the swept one first.
-        values: of the swept parameters.
-        shares: of the work of the swept one; 0 does not split.
+        whole: with the study's own values.
+        path: of the notebook.
+        block: values of each swept parameter, and possibly the number of shares.
     """
-    chain: list[str] = []
-    for whole in links:
-        changed = {name: values[name] for name in values if name in whole.parameters}
-        if whole.parameters.get("jobs") == 0:
-            changed["jobs"] = 1  # combinations run side by side
-        execution = replace(
-            whole,
-            parameters=whole.parameters | changed,
-            after=(*(name for name in whole.after if name not in chain), *chain),
-            combination=f"{links[0].notebook}/{name_of_values(values)}",
-        )
-        yield from in_shares(execution, 0 if chain else shares)
-        chain.append(execution.name)
+    _check_swept(whole.notebook, path, block)
+    shares = block.get("shard", 0)
+    yield from in_shares(whole, shares)
+    names = [name for name in declared(path) if name in block and name != "shard"]
+    for row in itertools.product(*(block[name] for name in names)):
+        if not names:
+            return
+        swept = dict(zip(names, row, strict=True))
+        parameters = checked(path, whole.parameters | swept)
+        values = name_of_values({name: parameters[name] for name in names})
+        if parameters.get("jobs") == 0:
+            parameters["jobs"] = 1  # combinations run side by side
+        combination = f"{whole.notebook}/{values}"
+        changed = replace(whole, parameters=parameters, combination=combination)
+        yield from in_shares(changed, shares)
 
 
-def _check_swept(
-    stem: str, block: Mapping[str, Any], paths: Mapping[str, Path]
-) -> None:
+def _check_swept(stem: str, path: Path, block: Mapping[str, Any]) -> None:
     """Refuse a sweep over what is trained or changes no result, and what is no list."""
-    names = declared(paths[stem]).keys() - {*WITHOUT_EFFECT_ON_RESULTS}
+    names = declared(path).keys() - {*WITHOUT_EFFECT_ON_RESULTS}
     faults = []
     for name, values in block.items():
-        if name == "shard":
-            if type(values) is not int or name not in names:
+        is_list = isinstance(values, list) and values
+        if name not in names:
+            faults.append(f"{name} cannot be swept{near_names(name, names)}")
+        elif name == "shard":
+            if type(values) is not int:
                 faults.append(f"shard is {values!r}, and must be a number of shares")
-        elif name == "through":
-            unknown = [other for other in values if other not in paths]
-            faults += [f"through: no {other!r} in this study" for other in unknown]
         elif stem[:2] in TRAINING:
             faults.append(f"{name} decides what is trained: list levels in the study")
-        elif name not in names:
-            faults.append(f"{name} cannot be swept{near_names(name, names)}")
-        elif not isinstance(values, list) or len({*map(repr, values)}) < max(
-            1, len(values)
-        ):
+        elif not is_list or len({*map(repr, values)}) < len(values):
             faults.append(f"{name} is {values!r:.100}, and must be a list of values")
     if faults:
         raise StudyError(*(f"sweep: {stem}: {fault}" for fault in faults))
@@ -440,25 +388,6 @@ def in_shares(whole: Execution, count: int) -> Iterator[Execution]:
     yield replace(whole, after=(*whole.after, *(share.name for share in shares)))
 
 
-def _changed_training(base: Study, study: Study) -> Iterator[str]:
-    """A sentence for each value of 01 and 02 that differs from the extended study's."""
-    values_of_base = {
-        item.notebook: item.parameters
-        for item in base.executions
-        if item.notebook[:2] in TRAINING
-    }
-    for item in study.executions:
-        for name, value in values_of_base.get(item.notebook, {}).items():
-            if (
-                name not in WITHOUT_EFFECT_ON_TRAINING
-                and item.parameters[name] != value
-            ):
-                yield (
-                    f"{name} is {item.parameters[name]!r}, and {base.name}, whose "
-                    f"images and runs it shares, has {value!r}"
-                )
-
-
 def from_records(study: Study, only_combinations: bool = False) -> Study:
     """The part of a study that its records allow where its images are not here.
 
@@ -477,15 +406,16 @@ def from_records(study: Study, only_combinations: bool = False) -> Study:
     for notebook, part in NEED_SCORES.items():
         if not any((records / "settings").glob(f"{part}-*.json")):
             left_out.append(notebook)
-    kept = {
-        item.name: item
+    kept = [
+        item
         for item in study.executions
         if item.notebook[:2] not in left_out
         and (item.combination or not only_combinations)
-    }
+    ]
+    names = [item.name for item in kept]
     executions = [
-        replace(item, after=tuple(name for name in item.after if name in kept))
-        for item in kept.values()
+        replace(item, after=tuple(name for name in item.after if name in names))
+        for item in kept
     ]
     return replace(study, executions=executions)
 
@@ -521,12 +451,12 @@ def _imported(source: str, root: Path) -> frozenset[Path]:
             names += [item.name for item in node.names]
         elif isinstance(node, ast.ImportFrom):
             names += [f"{node.module}.{item.name}" for item in node.names]
-    files = []
+    files = set()
     for name in names:
-        parts = name.split(".") if name.startswith("helpers.") else []
-        for end in range(1, len(parts) + 1):
-            place = root.joinpath(*parts[:end])
-            files += [place.with_suffix(".py"), place / "__init__.py"]
+        folder = root
+        for part in name.split(".") if name.startswith("helpers.") else []:
+            folder /= part
+            files |= {folder.with_suffix(".py"), folder / "__init__.py"}
     return frozenset(path for path in files if path.is_file())
 
 
@@ -572,21 +502,20 @@ def in_force(
     path = root / f"notebooks/{notebook}.ipynb"
     names = declared(path)
     injected = _injected(namespace.get("In", []))
-    asked = {name: namespace[name] for name in injected}
     if injected >= names.keys():  # a sweep, which has read the study's file
-        return checked(path, asked)
-    study = namespace["study"]
-    checked(path, {"study": study})  # it becomes the name of a file
+        return checked(path, {name: namespace[name] for name in injected})
+    study = {"study": namespace["study"]}
+    checked(path, study)  # it becomes the name of a file
     committed = {name: item.default for name, item in names.items()}
     committed |= StudyFile.read("demo", root).values_of(path)
     changed = {
         name: namespace[name]
-        for name in names
+        for name in {*names, *injected}
         # Compared as texts, so that 1, 1.0 and True differ.
-        if name != "study" and repr(namespace[name]) != repr(committed[name])
+        if name in injected or repr(namespace[name]) != repr(committed[name])
     }
-    of_file = StudyFile.read(study, root).values_of(path)
-    values = checked(path, committed | of_file | changed | asked | {"study": study})
+    of_file = StudyFile.read(namespace["study"], root).values_of(path)
+    values = checked(path, committed | of_file | changed | study)
     faults = list(contradictions(values))
     if faults:
         raise StudyError(*faults)
@@ -605,12 +534,7 @@ def _injected(cells: Sequence[str]) -> set[str]:
     """
     for source in reversed(cells):
         if source.lstrip().startswith("# Parameters"):
-            nodes = ast.walk(ast.parse(source))
-            return {
-                node.id
-                for node in nodes
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            }
+            return {*re.findall(r"^(\w+) = ", source, re.M)}
         if _FIRST_CELL.search(source):
             return set()
     return set()
