@@ -1,132 +1,67 @@
-"""Whether a GPU server does what a study of days needs, and what that costs: one command, some minutes, a line for every target.
+"""What a GPU gives to a study: scoring, runs side by side, training, equal losses.
 
-Needs torch, torchvision, numpy, pandas, scipy, pyarrow, safetensors, tqdm, pillow, pyyaml and pydantic, and neither Jupyter nor papermill.
-With ``--tiny`` everything runs through on a CPU in two minutes, which says that it works and nothing of a GPU.
+Each case prints a line as it ends and is kept in ``gpu.json``, so that a check that is
+cut off leaves its numbers. It needs neither Jupyter nor papermill. With ``--tiny`` it
+runs on a CPU in two minutes, which says that it works and nothing of a GPU.
 """
 
 import argparse
-import io
 import itertools
-import json
 import multiprocessing
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from benchmarks import interleaved, scoring, training
 from helpers.files import device_name, versions, write_json
 from helpers.networks import resnet
-from helpers.training import run
+from helpers.training import pool, run
 from helpers.training.config import OPTIMIZERS, PRECISIONS, RunConfig
 
-EPOCHS_OF_A_RUN, IMAGES_OF_A_RUN = (
-    25,
-    4500,
-)  # what a run of 64 px counts as, where runs an hour are told
+Row = dict[str, Any]
+# What a run of 64 px counts as, where runs an hour are told.
+EPOCHS_OF_A_RUN = 25
+IMAGES_OF_A_RUN = 4500
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything is tried."""
+    """How much of everything is tried; numbers of images, and pixels of their side."""
 
-    architectures: Sequence[str] = resnet.ARCHITECTURES
     width: float = 1.0
-    small: int = 64  # px
-    large: int = 224  # px
+    small: int = 64
+    large: int = 224
     batch: int = 64
-    epoch: tuple[int, int] = (6000, 2004)  # images of a timed epoch, small and large
-    steps: int = 20  # whose losses are held against those of the plain step
-    processes: Sequence[int] = (1, 2, 4, 8)
-    seconds: float = 20.0  # that runs side by side are timed
+    epoch: tuple[int, int] = (6000, 2004)
+    steps: int = 20  # whose losses are compared
+    processes: Sequence[int] = (1, 4, 14)
+    seconds: float = 8.0  # for which runs side by side are timed
     scored: int = 2048
     workers: int = 8
     rounds: int = 3
 
 
-TINY = Sizes(
-    ("resnet18", "resnet50"), 0.125, 32, 48, 12, (24, 12), 3, (1, 2), 0.5, 16, 0, 1
-)
-
-
-@dataclass(frozen=True)
-class Target:
-    """What was hoped for."""
-
-    name: str
-    least: float = float("-inf")
-    most: float = float("inf")
-
-    def row(self, value: float) -> dict[str, Any]:
-        """What came of it: the value, the target, and met, missed by how much, or not measured."""
-        limit, sign = (
-            (self.least, "at least")
-            if self.least > float("-inf")
-            else (self.most, "at most")
-        )
-        met = self.least <= value <= self.most
-        said = (
-            "not measured"
-            if value != value
-            else "met"
-            if met
-            else f"missed by {abs(value / limit - 1):.0%}"
-        )
-        return {
-            "target": self.name,
-            "value": value,
-            "wanted": f"{sign} {limit:g}",
-            "outcome": said,
-        }
-
-
-TARGETS = {
-    "usual_64": Target("64 px ResNet18, images/s against the usual script", least=8),
-    "usual_224": Target(
-        "224 px ResNet50, images/s against the usual script", least=1.5
-    ),
-    "rate_224": Target("224 px ResNet50, images/s", least=2500),
-    "one_pass": Target("everything of one pass, time against the bare pass", most=1.10),
-    "equal_losses": Target(
-        "compiled steps whose losses differ from the plain ones by no more than rounding, share",
-        least=1,
-    ),
-}
-
-
-class Clock:
-    """The time that is left, and what was left out for want of it."""
-
-    def __init__(self, minutes: float) -> None:
-        """Begin now."""
-        self._end, self.left_out = time.monotonic() + 60 * minutes, []
-
-    def allows(self, case: str) -> bool:
-        """Whether there is time for a case; one that is left out is noted."""
-        if time.monotonic() < self._end:
-            return True
-        self.left_out.append(case)
-        return False
+TINY = Sizes(0.125, 32, 48, 12, (24, 12), 3, (1, 2), 0.5, 16, 0, 1)
+# Network, and whether its images are large.
+NETWORKS = (("resnet18", False), ("resnet50", True))
 
 
 def config_of(architecture: str, sizes: Sizes, **changes: Any) -> RunConfig:
-    """A run of the check: Adam, augmented, from scratch, 8x8 maps at 64 px."""
+    """A run of the check: Adam, augmented, from scratch, bfloat16, 8x8 maps at 64 px."""
     options = {
         "batch_size": sizes.batch,
         "learning_rate": 1e-3,
         "optimizer": "adam",
         "weight_decay": 5e-4,
         "augmentation": True,
-    }
-    options |= {
         "pretrained": False,
         "data": "benchmark",
         "stem": "strided",
@@ -134,300 +69,221 @@ def config_of(architecture: str, sizes: Sizes, **changes: Any) -> RunConfig:
         "width": sizes.width,
         "precision": "bfloat16",
     }
-    return RunConfig(**{"architecture": architecture} | options | changes)
+    return RunConfig(architecture, **(options | changes))
 
 
-def losses_of(
-    config: RunConfig,
-    size: int,
-    steps: int,
-    device: str,
-    compiled: bool,
-    off: float = 0.0,
-) -> Tensor:
-    """Losses of the first steps on one batch, (steps,), plain or compiled; ``off`` is the share of itself by which each weight is moved."""
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(
-        0,
-        256,
-        (config.batch_size, 3, size, size),
-        generator=generator,
-        dtype=torch.uint8,
-    ).to(device)
-    labels = torch.randint(
-        0, training.CLASSES, (config.batch_size,), generator=generator
-    ).to(device)
-    network = (
-        run.initial_network(config, training.CLASSES)
-        .to(device, memory_format=torch.channels_last)
-        .train()
-    )
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(1 + off)
-    optimizer = run.make_optimizer(network, config, torch.device(device))
-    stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
-    batch = run.Batch(torch.arange(len(labels), device=device), labels)
-    steps_taken = [
-        run.train_step(stepping, optimizer, pixels, batch, config)[0].clone()
-        for _ in range(steps)
-    ]
-    return torch.stack(steps_taken).cpu() / len(labels)
-
-
-def agreement(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
-    """Losses of the compiled step beside those of the plain one, and beside what weights moved in their last digit do.
-
-    Returns:
-        One row per architecture, optimizer and precision: compiled_apart and rounding_apart, the largest difference of a loss from the
-        plain one; equal: the first is no more than ten times the second, as another order of sums may make it.
-    """
-    rows = []
-    for name, optimizer, kind in itertools.product(
-        sizes.architectures, OPTIMIZERS, PRECISIONS
-    ):
-        if clock.allows(f"agreement of {name}, {optimizer}, {kind}"):
-            config = config_of(name, sizes, optimizer=optimizer, precision=kind)
-            way = partial(losses_of, config, sizes.small, sizes.steps, device)
-            plain, found, moved = (
-                way(compiled=False),
-                way(compiled=device == "cuda"),
-                way(compiled=False, off=1e-7),
-            )
-            apart = [float((other - plain).abs().max()) for other in (found, moved)]
-            row = {
-                "architecture": name,
-                "optimizer": optimizer,
-                "precision": kind,
-                "last_loss": float(plain[-1]),
-            }
-            rows.append(
-                row
-                | dict(zip(("compiled_apart", "rounding_apart"), apart, strict=True))
-                | {"equal": apart[0] <= 10 * apart[1]}
-            )
-            free(device)
-    return pd.DataFrame(rows)
-
-
-def speeds(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
-    """Training images/s of the bare step, ours plain and compiled, and the usual script, with the memory they took."""
-    tables = []
-    for name, (size, count) in itertools.product(
-        sizes.architectures, zip((sizes.small, sizes.large), sizes.epoch, strict=True)
-    ):
-        if not clock.allows(f"training speed of {name} at {size} px"):
-            continue
-        config = config_of(
-            name,
-            sizes,
-            **{"stem": "imagenet", "last_stride": 2} if size == sizes.large else {},
-        )
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        with training.training_ways(
-            config, size, count, sizes.workers, device, ["bfloat16"]
-        ) as (ways, images):
-            table = interleaved.compared(
-                interleaved.rounds(ways, sizes.rounds),
-                next(iter(ways)),
-                images,
-                "images",
-            )
-        table.insert(0, "network", f"{name}, {size} px")
-        tables.append(
-            table.assign(
-                peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2)
-                if device == "cuda"
-                else float("nan")
-            )
-        )
-        free(device)
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+def scoring_speed(
+    name: str, is_large: bool, batch: int, sizes: Sizes, device: str
+) -> list[Row]:
+    """Images/s of everything of one pass beside the bare forward pass."""
+    size = sizes.large if is_large else sizes.small
+    images = scoring.images_of(sizes.scored, size)
+    network = resnet.build(name, scoring.CLASSES, width=sizes.width, seed=0).eval()
+    network = network.to(device, memory_format=torch.channels_last)
+    batches = scoring.in_batches(images, batch, device)
+    folded = scoring.fused_network(network)
+    given = (network, images, batch, device, "float32", folded)
+    ways = {
+        "bare pass": partial(scoring.bare, network, batches),
+        "everything of one pass": partial(scoring.everything, *given),
+    }
+    timings = interleaved.rounds(ways, sizes.rounds)
+    table = interleaved.compared(timings, "bare pass", len(images), "images")
+    return table.to_dict("records")
 
 
 def trained_images(
     config: RunConfig, size: int, seconds: float, device: str, number: int
 ) -> int:
-    """Images that a process trains on within some seconds, after a first epoch that is not counted."""
+    """Images that a process trains on within some seconds, after an untimed epoch."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(number)
-    pixels = torch.randint(
-        0,
-        256,
-        (8 * config.batch_size, size, size, 3),
-        generator=generator,
-        dtype=torch.uint8,
-    )
-    split = run.Split(
-        pixels.to(device),
-        torch.randint(0, training.CLASSES, (len(pixels),), generator=generator).to(
-            device
-        ),
-    )
+    count = 8 * config.batch_size
+    shape = (count, size, size, 3)
+    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, training.CLASSES, (count,), generator=generator)
+    split = run.Split(pixels.to(device), labels.to(device))
     network = training.network_of(config, device)
-    stepping = (
-        torch.compile(network, mode="reduce-overhead") if device == "cuda" else network
-    )
+    stepping = network
+    if device == "cuda":
+        stepping = torch.compile(network, mode="reduce-overhead")
     optimizer = run.make_optimizer(network, config, torch.device(device))
     run.train_epoch(stepping, optimizer, split, config, 1)
-    done, end = 0, time.monotonic() + seconds
+    done = 0
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         run.train_epoch(stepping, optimizer, split, config, 2)
-        done += len(pixels)
+        done += count
     return done
 
 
-def side_by_side(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
-    """Runs an hour of ResNet18 at the small size with several processes on one device."""
-    rows, config = [], config_of("resnet18", sizes, batch_size=min(32, sizes.batch))
-    for count in sizes.processes:
-        if clock.allows(f"{count} runs side by side"):
-            with ProcessPoolExecutor(
-                count, mp_context=multiprocessing.get_context("spawn")
-            ) as executor:
-                work = partial(
-                    trained_images, config, sizes.small, sizes.seconds, device
-                )
-                rate = sum(executor.map(work, range(count))) / sizes.seconds
-            rows.append(
-                {
-                    "processes": count,
-                    "images/s": rate,
-                    "runs/hour": 3600 * rate / (EPOCHS_OF_A_RUN * IMAGES_OF_A_RUN),
-                }
-            )
-    return pd.DataFrame(rows)
+def side_by_side(processes: int, sizes: Sizes, device: str) -> list[Row]:
+    """Runs an hour of ResNet18 of quarter width with several processes on one device."""
+    changes = {"batch_size": min(32, sizes.batch), "width": sizes.width / 4}
+    config = config_of("resnet18", sizes, **changes)
+    work = partial(trained_images, config, sizes.small, sizes.seconds, device)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as executor:
+        rate = sum(executor.map(work, range(processes))) / sizes.seconds
+    runs = 3600 * rate / (EPOCHS_OF_A_RUN * IMAGES_OF_A_RUN)
+    return [{"processes": processes, "images/s": round(rate), "runs/hour": round(runs)}]
 
 
-def scoring_speeds(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
-    """Images/s of everything of one pass beside the bare forward pass."""
-    tables = []
-    for name, size in (("resnet18", sizes.small), ("resnet50", sizes.large)):
-        if not clock.allows(f"scoring of {name} at {size} px"):
-            continue
-        images = scoring.images_of(sizes.scored, size)
-        network = (
-            resnet.build(name, scoring.CLASSES, width=sizes.width, seed=0)
-            .eval()
-            .to(device, memory_format=torch.channels_last)
+def chosen_jobs(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Row]:
+    """Networks that ``jobs: 0`` trains side by side."""
+    config = config_of(name, sizes, width=sizes.width / (1 if is_large else 4))
+    size = sizes.large if is_large else sizes.small
+    place = torch.device(device)
+    timed = [pool._timed_step(config, size, factor, place) for factor in (1, 4)]
+    seconds, memory = zip(*timed, strict=True)
+    free = torch.cuda.mem_get_info(place)[0]
+    cores = len(os.sched_getaffinity(0))
+    jobs = pool.jobs_on_gpu(seconds, memory[0], free, cores)
+    return [{"jobs": jobs, "seconds": seconds[0], "of four batches": seconds[1]}]
+
+
+def training_speed(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Row]:
+    """Images/s of the bare step, ours plain and compiled, and the usual script."""
+    size = sizes.large if is_large else sizes.small
+    layout = {"stem": "imagenet", "last_stride": 2} if is_large else {}
+    config = config_of(name, sizes, **layout)
+    given = (config, size, sizes.epoch[is_large], sizes.workers, device, ["bfloat16"])
+    with training.training_ways(*given) as (ways, images):
+        timings = interleaved.rounds(ways, sizes.rounds)
+    limit = next(iter(ways))
+    return interleaved.compared(timings, limit, images, "images").to_dict("records")
+
+
+def losses_of(
+    config: RunConfig, size: int, steps: int, device: str, way: str
+) -> Tensor:
+    """Losses of the first steps on one batch: (steps,).
+
+    Args:
+        config: of the network and its optimizer.
+        size: side of the images.
+        steps: number of steps.
+        device: "cpu" or "cuda".
+        way: "plain"; "compiled"; or "moved", where each weight is larger by 1e-7 of
+            itself, which shows what rounding does.
+    """
+    generator = torch.Generator().manual_seed(0)
+    count = config.batch_size
+    shape = (count, 3, size, size)
+    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, training.CLASSES, (count,), generator=generator)
+    network = run.initial_network(config, training.CLASSES)
+    network = network.to(device, memory_format=torch.channels_last).train()
+    if way == "moved":
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(1 + 1e-7)
+    optimizer = run.make_optimizer(network, config, torch.device(device))
+    stepping = network
+    if way == "compiled" and device == "cuda":
+        stepping = torch.compile(network, mode="reduce-overhead")
+    batch = run.Batch(torch.arange(count, device=device), labels.to(device))
+    pixels = pixels.to(device)
+    losses = [
+        run.train_step(stepping, optimizer, pixels, batch, config)[0].clone()
+        for _ in range(steps)
+    ]
+    return torch.stack(losses).cpu() / count
+
+
+def agreement(
+    name: str, optimizer: str, precision: str, sizes: Sizes, device: str
+) -> list[Row]:
+    """How far losses of compiled steps are from plain ones, and what rounding does.
+
+    They are equal where the first is at most ten times the second, as another order of
+    sums may make it.
+    """
+    config = config_of(name, sizes, optimizer=optimizer, precision=precision)
+    losses = partial(losses_of, config, sizes.small, sizes.steps, device)
+    plain = losses("plain")
+    compiled = float((losses("compiled") - plain).abs().max())
+    moved = float((losses("moved") - plain).abs().max())
+    row = {"compiled": compiled, "rounding": moved, "equal": compiled <= 10 * moved}
+    return [row]
+
+
+def cases(sizes: Sizes, device: str) -> Iterator[tuple[str, Callable[[], list[Row]]]]:
+    """Name and work of each case, in the order of what a study needs first."""
+    for name, is_large in NETWORKS:
+        # A batch of 1,000 images is what notebooks score of a network at 64 px.
+        batch = 256 if is_large else 1024
+        size = sizes.large if is_large else sizes.small
+        work = partial(scoring_speed, name, is_large, batch, sizes, device)
+        yield f"scoring {name} {size} px", work
+    for number in sizes.processes:
+        yield (
+            f"{number} runs side by side",
+            partial(side_by_side, number, sizes, device),
         )
-        batches = scoring.in_batches(images, 256, device)
-        ways = {"bare pass": partial(scoring.bare, network, batches)}
-        ways["everything of one pass"] = partial(
-            scoring.everything, network, images, 256, device
+    for name, is_large in NETWORKS:
+        if device == "cuda":
+            work = partial(chosen_jobs, name, is_large, sizes, device)
+            yield f"jobs of {name}", work
+        size = sizes.large if is_large else sizes.small
+        work = partial(training_speed, name, is_large, sizes, device)
+        yield f"training {name} {size} px", work
+    for choice in itertools.product(["resnet18"], OPTIMIZERS, PRECISIONS):
+        yield (
+            f"losses of {' '.join(choice)}",
+            partial(agreement, *choice, sizes, device),
         )
-        table = interleaved.compared(
-            interleaved.rounds(ways, sizes.rounds), "bare pass", len(images), "images"
-        )
-        table.insert(0, "network", f"{name}, {size} px")
-        tables.append(table)
-        free(device)
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def free(device: str) -> None:
-    """Give back what the last case held."""
-    if device == "cuda":
-        torch.cuda.empty_cache()
+def check(sizes: Sizes, device: str, minutes: float, out: Path) -> dict[str, Any]:
+    """Run the cases that there is time for; print and keep each as it ends.
 
-
-def outcomes(tables: dict[str, pd.DataFrame], sizes: Sizes) -> pd.DataFrame:
-    """Every target with what was measured, and by how much it was missed."""
-    speed, pass_, equal = tables["training"], tables["scoring"], tables["agreement"]
-    found = dict.fromkeys(TARGETS, float("nan"))
-    for name, size, target in (
-        ("resnet18", sizes.small, "usual_64"),
-        ("resnet50", sizes.large, "usual_224"),
-    ):
-        rates = _rates(speed, f"{name}, {size} px")
-        usual = [rate for way, rate in rates.items() if way.startswith("usual")]
-        ours = [rate for way, rate in rates.items() if way.startswith("ours")]
-        if usual and ours:
-            found[target] = max(ours) / usual[0]
-            found["rate_224"] = max(ours) if size == sizes.large else found["rate_224"]
-    if len(pass_):
-        found["one_pass"] = float(
-            pass_.loc[pass_["way"] == "everything of one pass", "time / limit"]
-            .astype(float)
-            .max()
-        )
-    if len(equal):
-        found["equal_losses"] = float(equal["equal"].mean())
-    return pd.DataFrame([target.row(found[name]) for name, target in TARGETS.items()])
-
-
-def _rates(table: pd.DataFrame, network: str) -> dict[str, float]:
-    chosen = table[table["network"] == network] if len(table) else table
-    return (
-        dict(zip(chosen["way"], chosen["images/s"], strict=True)) if len(chosen) else {}
-    )
-
-
-def check(
-    sizes: Sizes, device: str, minutes: float
-) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Everything in the order of what a study needs first; tables by name, and what there was no time for."""
-    clock = Clock(minutes)
-    sections = {
-        "training": speeds,
-        "agreement": agreement,
-        "side_by_side": side_by_side,
-        "scoring": scoring_speeds,
-    }
-    tables = {name: section(sizes, device, clock) for name, section in sections.items()}
-    return {"targets": outcomes(tables, sizes)} | tables, clock.left_out
+    Args:
+        sizes: how much is tried.
+        device: "cpu" or "cuda".
+        minutes: after which no case begins.
+        out: folder of ``gpu.json``.
+    """
+    end = time.monotonic() + 60 * minutes
+    about = {"device": device_name(torch.device(device)), "versions": versions()}
+    found: dict[str, Any] = about | {"tiny": sizes is TINY, "cases": {}, "left_out": []}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, work in cases(sizes, device):
+        if time.monotonic() > end:
+            found["left_out"].append(name)
+        else:
+            found["cases"][name] = work()
+            for row in found["cases"][name]:
+                print(f"{name}:", *(f"{key} {row[key]}," for key in row), flush=True)
+            if device == "cuda":
+                torch.cuda.empty_cache()
+        write_json(out / "gpu.json", found)
+    if found["left_out"]:
+        print("left out for want of time:", "; ".join(found["left_out"]))
+    return found
 
 
 def main() -> None:
-    """Check the machine, print what was found, and keep it as ``gpu.json`` and ``gpu.md``."""
+    """Check the machine, print what is found, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--minutes", type=float, default=10, help="after which no further case is begun"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for gpu.json and gpu.md"
-    )
-    parser.add_argument(
-        "--tiny",
-        action="store_true",
-        help="the smallest of everything, on a CPU if need be",
-    )
+    options = {"type": float, "default": 10, "help": "after which no case begins"}
+    parser.add_argument("--minutes", **options)
+    parser.add_argument("--out", type=Path, default=Path(), help="folder of gpu.json")
+    parser.add_argument("--tiny", action="store_true", help="small, on any machine")
     given = parser.parse_args()
-    if not torch.cuda.is_available() and not given.tiny:
+    is_gpu = torch.cuda.is_available()
+    if not is_gpu and not given.tiny:
         parser.error(
-            f"torch {torch.__version__} sees no GPU here; --tiny runs the whole of it on a CPU"
+            f"torch {torch.__version__} sees no GPU here; "
+            "--tiny runs the whole of it on a CPU"
         )
-    sizes, device = (
-        TINY if given.tiny else Sizes(),
-        "cuda" if torch.cuda.is_available() else "cpu",
-    )
-    sizes = replace(
-        sizes, workers=min(sizes.workers, torch.multiprocessing.cpu_count())
-    )
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        interleaved.print_machine("torchvision", "pillow")
-    tables, left_out = check(sizes, device, given.minutes)
-    with redirect_stdout(printed):
-        for name, table in tables.items():
-            if len(table):
-                interleaved.show(name.replace("_", " "), table)
-        print(
-            "\nLeft out for want of time: " + ("; ".join(left_out) or "nothing") + "."
-        )
-    print(printed.getvalue())
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "gpu.md").write_text(printed.getvalue())
-    kept = {
-        name: json.loads(table.to_json(orient="records", double_precision=15))
-        for name, table in tables.items()
-    }
-    about = {"device": device_name(torch.device(device)), "versions": versions()}
-    write_json(
-        given.out / "gpu.json",
-        about | {"tiny": given.tiny, "left_out": left_out} | kept,
-    )
+    pool.compute_float32_exactly()
+    interleaved.print_machine("torchvision", "pillow")
+    sizes = TINY if given.tiny else Sizes()
+    cores = len(os.sched_getaffinity(0))
+    if not given.tiny:
+        sizes = replace(sizes, workers=min(sizes.workers, cores))
+    check(sizes, "cuda" if is_gpu else "cpu", given.minutes, given.out)
 
 
 if __name__ == "__main__":
