@@ -25,6 +25,8 @@ try:
 except StudyError as faults:
     sys.exit(f"nothing was run:\n{faults}")
 study = from_records(study, only_combinations=bool(variations) and not overrides)
+options = [f"--set={text}" for text in overrides] + [f"--vary={text}" for text in variations]
+command = shlex.join([sys.executable, "-m", "helpers.execute", *options, name])
 cards = len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
@@ -37,11 +39,6 @@ def quarters(item):  # of a GPU: one for small networks, all of it for others
     if not cards or device == "cpu" or ":" in device:
         return 0
     return 1 if study.values().get("image_size", 64) <= 64 else 4
-
-
-def job(item):
-    names = dict(study=study.name, notebook=f"notebooks/{item.notebook}.ipynb", share=item.share)
-    return names | dict(parameters=item.parameters, work=study.work, target=study.reports / item.place, quarters=quarters(item))
 
 
 workdir: str(PROJECT_ROOT)
@@ -74,8 +71,8 @@ for item in study.executions:
         name: item.name
         input: [done(name) for name in item.after], modules_behind(PROJECT_ROOT / f"notebooks/{item.notebook}.ipynb")
         output: touch(done(item.name))
-        params: job=lambda wildcards, job=job(item): job, depends=depends(study, item)
+        params: values=lambda wildcards, values=item.parameters: values, depends=depends(study, item)
         priority: 0 if item.combination else 1
         threads: 1 if item.combination or item.share else max(1, workflow.cores // (4 if quarters(item) == 1 else 1))
         resources: gpu=int(item.parameters.get("device", "cpu") != "cpu"), gpu_quarters=quarters(item)
-        script: "helpers/execute.py"
+        shell: "{command} {rule:q} {threads} {resources.gpu_quarters}"

@@ -1,8 +1,9 @@
 """One execution of a notebook by papermill, published as a whole or not at all.
 
-The Snakefile runs this file as the script of its rules.
+The rules of the Snakefile run it: ``python -m helpers.execute demo 03_cam_scoring``.
 """
 
+import argparse
 import itertools
 import os
 import re
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import papermill
 import psutil
 from filelock import FileLock, Timeout
 from papermill.exceptions import PapermillExecutionError
+
+from helpers.studies import STUDY_FILE, load, path_of
 
 # Tag of the cell with which a notebook begins to sum up. Where several processes each
 # execute a share of its work, such as 2/4 of the networks, they end before that cell.
@@ -168,30 +171,49 @@ def log(path: Path, line: str) -> None:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
 
-def main(job: dict[str, Any], name: str, threads: int) -> int:
-    """Execute a job of the Snakefile, and publish records of what it computed.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Execute a notebook of a study, and publish records of what it computed.
 
     Args:
-        job: arguments of ``execute``, with the ``study`` and the ``quarters`` of a GPU.
-        name: of the rule.
-        threads: cores that it may use.
+        arguments: of the command line.
 
     Returns:
         0, or 1 where it failed.
     """
-    path = job["work"] / "log" / f"{job.pop('study')}.log"
-    if threads < len(os.sched_getaffinity(0)):
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    given = _parser().parse_args(arguments)
+    study = load(given.study, given.set, given.vary)
+    item = next(item for item in study.executions if item.name == given.name)
+    path = study.work / "log" / f"{study.name}.log"
+    if given.threads:
+        os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
+    os.environ[STUDY_FILE] = str(path_of(given.study))
     os.environ |= _KERNEL
     began = time.monotonic()
-    with own_gpu(job.pop("quarters")):
-        log(path, f"{name} starts")
-        fault = execute(**job)
+    with own_gpu(given.quarters):
+        log(path, f"{item.name} starts")
+        fault = execute(
+            f"notebooks/{item.notebook}.ipynb",
+            item.parameters,
+            study.work,
+            study.reports / item.place,
+            item.share,
+        )
     ended = f"failed: {fault}" if fault else f"done in {time.monotonic() - began:.0f} s"
-    log(path, f"{name} {ended}")
-    for line in publish_records(job["work"]):  # after a failure, too
+    log(path, f"{item.name} {ended}")
+    for line in publish_records(study.work):  # after a failure, too
         log(path, f"records: {line}")
     return int(bool(fault))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=main.__doc__.partition("\n")[0])
+    parser.add_argument("study", help="name of its file in params, or a path")
+    parser.add_argument("name", help="of the execution, such as 03_cam_scoring")
+    parser.add_argument("threads", type=int, nargs="?", help="all cores without it")
+    parser.add_argument("quarters", type=int, nargs="?", default=0, help="of a GPU")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUES")
+    return parser
 
 
 def publish_records(work: Path) -> list[str]:
@@ -208,8 +230,7 @@ def publish_records(work: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    script = snakemake  # noqa: F821
-    sys.path.insert(0, str(Path.cwd()))
-    sweep_pid = (int(os.environ["WORKBOOK_SWEEP"]),)
-    threading.Thread(target=end_with, args=sweep_pid, daemon=True).start()
-    sys.exit(main(script.params.job, script.rule, script.threads))
+    if "WORKBOOK_SWEEP" in os.environ:
+        sweep_pid = (int(os.environ["WORKBOOK_SWEEP"]),)
+        threading.Thread(target=end_with, args=sweep_pid, daemon=True).start()
+    sys.exit(main())
