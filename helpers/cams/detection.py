@@ -1,7 +1,6 @@
 """Metrics of detection and segmentation: average precision and mask metrics."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,46 +37,28 @@ def average_precisions(
     Raises:
         ValueError: if a score is not finite.
     """
+    # Imported here, since this import takes a second, and most functions do without.
+    from sklearn.metrics import precision_recall_curve
+
     if not scores.isfinite().all():
-        raise Undefined(
-            f"{(~scores.isfinite()).sum()} of {len(scores)} scores are not finite"
-        )
+        raise Undefined("confidences are not finite")
     box_counts = is_box(boxes).sum(1)
     is_detection = (box_counts > 0) & is_box(rectangles)
     is_hit = (best_box_iou(rectangles, boxes) >= FOUND) & (predicted == labels)
     precisions = np.full(classes, np.nan)
     for label in range(classes):
         box_count = int(box_counts[labels == label].sum())
-        if box_count:
-            of_class = is_detection & (predicted == label)
-            precisions[label] = _average_precision(
-                is_hit[of_class].cpu().numpy(),
-                scores[of_class].cpu().numpy(),
-                box_count,
-            )
+        if not box_count:
+            continue
+        of_class = is_detection & (predicted == label)
+        hits = is_hit[of_class].cpu().numpy()
+        precisions[label] = 0.0
+        if hits.any():
+            curve = precision_recall_curve(hits, scores[of_class].cpu().numpy())
+            # The precision at a recall is the highest at this recall or a larger one.
+            precision = np.maximum.accumulate(curve[0][:-1])
+            precisions[label] = -np.diff(curve[1]) @ precision * hits.sum() / box_count
     return precisions
-
-
-def _average_precision(
-    hits: NDArray[np.bool_], scores: NDArray[np.floating], box_count: int
-) -> float:
-    """Area under the precision-recall curve of detections.
-
-    The precision at a recall is the highest at this recall or a larger one.
-
-    Args:
-        hits: (n,) whether each detection is correct.
-        scores: (n,) confidences.
-        box_count: number of boxes to detect.
-    """
-    # Imported here, since this import takes a second, and most functions do without.
-    from sklearn.metrics import precision_recall_curve
-
-    if not hits.any():
-        return 0.0
-    precision, share_of_hits, _ = precision_recall_curve(hits, scores)
-    recall = share_of_hits * hits.sum() / box_count
-    return float(-np.diff(recall) @ np.maximum.accumulate(precision[:-1]))
 
 
 def mask_metrics(
@@ -96,26 +77,20 @@ def mask_metrics(
         NaN, and so is a mean with it; of background and object, one without pixels is
         left out of frequency_weighted_iou.
     """
-    in_neither = total - marked - annotated + common
-    # Confusion matrix. Rows: annotated as background, as object; columns: marked as
-    # background, as object.
-    counts = torch.tensor(
-        [[in_neither, marked - common], [annotated - common, common]],
-        dtype=torch.float64,
-    )
-    # (2,) each: for background and object.
-    correct = counts.diag()
-    actual = counts.sum(1)
-    iou = correct / (actual + counts.sum(0) - correct)
-    weighted_iou = torch.where(actual > 0, actual * iou, 0)
-    metrics = {
-        "pixel_accuracy": correct.sum() / total,
-        "mean_pixel_accuracy": (correct / actual).mean(),
-        "iou_background": iou[0],
-        "iou_object": iou[1],
-        "mean_iou": iou.mean(),
-        "frequency_weighted_iou": weighted_iou.sum() / total,
-        "object_fraction": actual[1] / total,
-    }
-    values = {name: float(value) for name, value in metrics.items()}
-    return values | {"pixels": total}
+    # Background, and object, (2,) each.
+    correct = np.array([total - marked - annotated + common, common], dtype=float)
+    actual = np.array([total - annotated, annotated])
+    called = np.array([total - marked, marked])
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0
+        iou = correct / (actual + called - correct)
+        return {
+            "pixel_accuracy": correct.sum() / np.float64(total),
+            "mean_pixel_accuracy": (correct / actual).mean(),
+            "iou_background": iou[0],
+            "iou_object": iou[1],
+            "mean_iou": iou.mean(),
+            "frequency_weighted_iou": np.where(actual > 0, actual * iou, 0).sum()
+            / np.float64(total),
+            "object_fraction": annotated / np.float64(total),
+            "pixels": total,
+        }

@@ -21,8 +21,9 @@ An image without an object is undefined in all of them, and so is a map that is 
 finite. Tensors stay on their device.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,7 @@ SHUFFLES = 8  # other images whose objects each map is compared with
 LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 (code)
 FOUND = 0.5  # least IoU of a correct detection; Everingham et al. 2015
 PAPER_THRESHOLD = 0.1  # of Du et al. 2024
-THRESHOLDS = (0.05, PAPER_THRESHOLD, *(round(0.05 * step, 2) for step in range(3, 20)))
+THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 CUTS = ("maximum", "quantile")  # rules by which a threshold cuts a map
 # Ending of the column of a score with the objects of other images, its chance level.
 SHUFFLED = "_shuffled"
@@ -98,7 +99,7 @@ def is_box(boxes: Tensor) -> Tensor:
     Returns:
         (...,) bool.
     """
-    return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
+    return (boxes[..., 2:] > boxes[..., :2]).all(-1)
 
 
 def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
     Args:
         rectangles: (..., 4) x0, y0, x1, y1 in pixels, half-open, zeros for an empty
             map.
-        boxes: (..., M, 4), zeros for padding.
+        boxes: (..., M, 4), zeros for padding; M is at least 1.
 
     Returns:
         (...,) float64 in [0, 1], 0 for an empty rectangle; NaN for an image without any
@@ -124,10 +125,8 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
     lower_right = torch.minimum(one[..., 2:], other[..., 2:])
     common = (lower_right - upper_left).clamp(min=0).prod(-1)
     areas = [(each[..., 2:] - each[..., :2]).prod(-1) for each in (one, other)]
-    has_area = is_box(boxes).expand(common.shape)
-    iou = iou_of_counts(common, *areas).masked_fill(~has_area, 0)
-    best = F.pad(iou, (0, 1)).amax(-1)  # padded, so that it is defined for M = 0
-    return best.masked_fill(~has_area.any(-1), torch.nan)
+    best = iou_of_counts(common, *areas).nan_to_num(0).amax(-1)
+    return best.masked_fill(~is_box(boxes).any(-1), torch.nan)
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
@@ -176,9 +175,7 @@ def upsample(maps: Tensor, size: int) -> Tensor:
     Returns:
         (B, S, S).
     """
-    return F.interpolate(
-        maps.unsqueeze(1), size=(size, size), mode="bilinear", align_corners=False
-    ).squeeze(1)
+    return F.interpolate(maps.unsqueeze(1), (size, size), mode="bilinear").squeeze(1)
 
 
 def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
@@ -205,17 +202,32 @@ def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
         >>> cut(maps, 0.5).sum().item(), cut(maps, 0.5, "quantile").sum().item()
         (1, 2)
     """
+    return _missed(maps.nan_to_num(0), [threshold], rule) == 0
+
+
+def _missed(maps: Tensor, thresholds: Sequence[float], rule: str) -> Tensor:
+    """Number of thresholds that each pixel does not reach, (B, S, S) int16.
+
+    Args:
+        maps: (B, S, S) in [0, 1].
+        thresholds: T of them.
+        rule: one of ``CUTS``.
+    """
     if rule not in CUTS:
         raise ValueError(f"the rule of cutting is {rule!r}, and must be one of {CUTS}")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
-    if rule == "maximum":
-        return maps >= threshold
-    pixels = maps.flatten(1)
-    count = pixels.shape[1]
-    count_below = min(round(threshold * count), count - 1)
-    level = pixels.kthvalue(count_below + 1, dim=1).values.view(-1, 1, 1)
-    return (maps >= level) & (maps > 0)
+    for threshold in thresholds:
+        if not 0 < threshold <= 1:
+            raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
+    levels: Iterable[Any] = thresholds
+    if rule == "quantile":
+        pixels = maps[0].numel()
+        below = [min(round(share * pixels), pixels - 1) for share in thresholds]
+        levels = maps.flatten(1).sort(1).values.T[below, :, None, None]
+        levels = levels.clamp(min=torch.finfo(maps.dtype).tiny)  # no pixel of 0
+    missed = torch.zeros(maps.shape, dtype=torch.int16, device=maps.device)
+    for level in levels:
+        missed += maps < level
+    return missed
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
@@ -231,24 +243,24 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
         >>> bounding_rectangles(torch.tensor([[[False, True], [False, True]]]))
         tensor([[1, 0, 2, 2]])
     """
-    return _rectangles(masks.view(torch.uint8), 1).squeeze(1)
+    return _rectangles(~masks, 1).squeeze(1)
 
 
-def _rectangles(reached: Tensor, thresholds: int) -> Tensor:
+def _rectangles(missed: Tensor, thresholds: int) -> Tensor:
     """Rectangles around the masks of all thresholds, (B, T, 4), half-open.
 
     Args:
-        reached: (B, H, W) integers, number of thresholds that a pixel reaches.
-        thresholds: their number T.
+        missed: (B, H, W), number of thresholds that a pixel does not reach.
+        thresholds: their number T, the highest first.
     """
-    number = 1 + torch.arange(thresholds, device=reached.device).view(-1, 1)
+    number = torch.arange(thresholds, device=missed.device).view(-1, 1)
     ends = []
     for axis in (1, 2):
-        # (B, T, L), 1 where a place of the side is in the rectangle. amax() is several
+        # (B, T, L), 1 where a place of the side is in the rectangle. amin() is several
         # times faster than any().
-        occupied = (reached.amax(axis).unsqueeze(1) >= number).view(torch.uint8)
+        occupied = (missed.amin(axis).unsqueeze(1) <= number).view(torch.uint8)
         last = occupied.shape[2] - occupied.flip(2).argmax(2)
-        ends.append((occupied.argmax(2), torch.where(occupied.amax(2) > 0, last, 0)))
+        ends.append((occupied.argmax(2), last * occupied.amax(2)))
     (x0, x1), (y0, y1) = ends
     return torch.stack([x0, y0, x1, y1], 2)
 
@@ -262,31 +274,29 @@ class _Batch(NamedTuple):
     areas: Tensor  # (B, 1 + K) pixels of each object, NaN where scores are undefined
 
 
-def _batches(maps: Tensor, masks: Tensor, shuffles: int) -> Iterator[_Batch]:
-    """Maps (N, h, w), masks (N, S, S), and K other masks for each, in batches."""
+def _over_batches(
+    scores_of: Callable[[_Batch], dict[str, Tensor]],
+    maps: Tensor,
+    masks: Tensor,
+    shuffles: int,
+) -> dict[str, Tensor]:
+    """Scores of maps (N, h, w) with masks (N, S, S), and with K others for each."""
     size = masks.shape[-1]
-    pixels = masks.flatten(1)
+    pixels = masks.to(maps.device).flatten(1)
     counts = pixels.sum(1).float()
     images = torch.arange(len(maps)).unsqueeze(1)
     rows = torch.cat([images, derangements(len(maps), shuffles)], 1).to(maps.device)
     # On a CPU a batch should fit into the cache.
     most_pixels = 2**17 if maps.device.type == "cpu" else 2**23
+    batches = []
     for batch in rows.split(max(4, most_pixels // size**2)):
         small = maps[batch[:, 0]].float()
         areas = counts[batch]
-        is_empty = (areas == 0) | (areas[:, :1] == 0)
-        is_finite = small.isfinite().flatten(1).all(1, keepdim=True)
-        yield _Batch(
-            small,
-            upsample(small.nan_to_num(0, 0, 0), size),
-            pixels[batch].float(),
-            areas.masked_fill(is_empty | ~is_finite, torch.nan),
-        )
-
-
-def _joined(scores: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Scores of all batches."""
-    batches = list(scores)
+        undefined = ~small.isfinite().flatten(1).all(1) | (areas[:, 0] == 0)
+        undefined = undefined.unsqueeze(1) | (areas == 0)
+        enlarged = upsample(small.nan_to_num(0, 0, 0), size)
+        areas = areas.masked_fill(undefined, torch.nan)
+        batches.append(scores_of(_Batch(small, enlarged, pixels[batch].float(), areas)))
     return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
@@ -300,8 +310,8 @@ def overlaps(
     """Overlap of maps with objects at any thresholds; Du et al. 2024, (2) to (6).
 
     Args:
-        maps: (N, h, w) normalised, in [0, 1].
-        masks: (N, S, S) bool, of the objects, on the device of the maps.
+        maps: (N, h, w) normalised, in [0, 1]; all is computed on their device.
+        masks: (N, S, S) bool, of the objects.
         thresholds: T of them, in (0, 1].
         rule: by which they cut a map, see ``cut``.
         shuffles: number of other images that give chance.
@@ -313,29 +323,24 @@ def overlaps(
     Raises:
         ValueError: if a threshold is outside of (0, 1].
     """
-    ascending = sorted(thresholds)
-    scores = _joined(
-        _overlaps(batch, ascending, rule) for batch in _batches(maps, masks, shuffles)
-    )
-    place = [ascending.index(threshold) for threshold in thresholds]
+    descending = sorted(thresholds, reverse=True)
+    scores_of = partial(_overlaps, thresholds=descending, rule=rule)
+    scores = _over_batches(scores_of, maps, masks, shuffles)
+    place = [descending.index(threshold) for threshold in thresholds]
     return {name: values[:, place] for name, values in scores.items()}
 
 
 def _overlaps(
     batch: _Batch, thresholds: Sequence[float], rule: str
 ) -> dict[str, Tensor]:
-    """Scores of ``overlaps`` of some images, at ascending thresholds."""
-    count = len(thresholds)
-    maps = batch.enlarged
-    reached = torch.zeros(maps.shape, dtype=torch.int16, device=maps.device)
-    for threshold in thresholds:
-        reached += cut(maps, threshold, rule)
-    common, map_pixels = _counts(reached.flatten(1).long(), batch.objects, count)
+    """Scores of ``overlaps`` of some images, at descending thresholds."""
+    missed = _missed(batch.enlarged, thresholds, rule)
+    common, marked = _counts(missed.flatten(1).long(), batch.objects, len(thresholds))
     areas = batch.areas.unsqueeze(2)
-    iou = iou_of_counts(common, map_pixels.unsqueeze(1), areas)
-    rectangles = _rectangles(reached, count)
-    size = maps.shape[2]
-    place = torch.arange(size, device=maps.device)
+    iou = iou_of_counts(common, marked.unsqueeze(1), areas)
+    rectangles = _rectangles(missed, len(thresholds))
+    size = missed.shape[2]
+    place = torch.arange(size, device=missed.device)
     x0, y0, x1, y1 = rectangles.unsqueeze(-1).unbind(2)  # (B, T, 1) each
     rows = ((place >= y0) & (place < y1)).float()
     columns = ((place >= x0) & (place < x1)).float()
@@ -345,42 +350,74 @@ def _overlaps(
         "iou": iou[:, 0],
         "iou" + SHUFFLED: iou[:, 1:].nanmean(1),
         "iou_b": iou_of_counts(in_both, rows.sum(2) * columns.sum(2), areas[:, 0]),
-        "map_pixels": map_pixels,
+        "map_pixels": marked,
         "common_pixels": common[:, 0],
         "rectangles": rectangles,
     }
 
 
-def _counts(reached: Tensor, objects: Tensor, thresholds: int) -> tuple[Tensor, Tensor]:
+def _counts(missed: Tensor, objects: Tensor, thresholds: int) -> tuple[Tensor, Tensor]:
     """Pixels that reach each threshold, in each object and in the image.
 
     Args:
-        reached: (B, S * S) int64, number of thresholds that a pixel reaches.
+        missed: (B, S * S) int64, number of thresholds that a pixel does not reach.
         objects: (B, 1 + K, S * S), 1 inside.
-        thresholds: their number T.
+        thresholds: their number T, the highest first.
 
     Returns:
         (B, 1 + K, T) and (B, T) float32. It replaces, with an object as a mask,
-        ``[(reached[object] >= number).sum() for number in range(1, 1 + T)]``.
+        ``[(missed[object] <= number).sum() for number in range(T)]``.
     """
-    # A pixel's code has a bit for each object in which it lies: pixels are counted by
-    # code and number of thresholds, once for all objects.
-    bit = torch.arange(objects.shape[1], device=objects.device)
-    codes = torch.arange(2 ** len(bit), device=objects.device)
-    is_inside = (codes >> bit.unsqueeze(1) & 1).float()  # (1 + K, codes)
-    code = (2.0**bit @ objects).long()
-    place = code * (thresholds + 1) + reached
-    counted = objects.new_zeros(len(objects), len(codes) * (thresholds + 1))
-    counted.scatter_add_(1, place, counted.new_ones(1).expand_as(place))
-    counted = counted.view(len(objects), len(codes), thresholds + 1)
-    at_least = counted.flip(2).cumsum(2).flip(2)[..., 1:]
-    return is_inside @ at_least, at_least.sum(1)
+    if thresholds == 1:  # pixels of one level are counted slowly
+        mask = (missed == 0).float()
+        return objects @ mask.unsqueeze(2), mask.sum(1, keepdim=True)
+    inside, anywhere = _histograms(missed, objects, thresholds + 1)
+    return inside.cumsum(2)[..., :-1], anywhere.cumsum(1)[:, :-1]
+
+
+def _histograms(level: Tensor, objects: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Pixels of each level, in each object and in the image.
+
+    Args:
+        level: (B, P) int64 in [0, levels).
+        objects: (B, 1 + K, P) float32, 1 inside.
+        levels: their number L.
+
+    Returns:
+        (B, 1 + K, L) and (B, L). It replaces, of an object,
+        ``[object[level == number].sum() for number in range(L)]``.
+    """
+    inside = objects.new_zeros(*objects.shape[:2], levels)
+    inside.scatter_add_(2, level.unsqueeze(1).expand_as(objects), objects)
+    anywhere = objects.new_zeros(len(level), levels)
+    anywhere.scatter_add_(1, level, objects.new_ones(1).expand_as(level))
+    return inside, anywhere
 
 
 def _ranked(batch: _Batch) -> dict[str, Tensor]:
     """Scores that need no threshold, ``LESS_CHANCE``, and their chance levels, (B,)."""
-    scores = _by_levels(batch)
-    scores["pointing_game"] = _points_into(batch)
+    values = batch.enlarged.flatten(1)
+    # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
+    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
+    inside, anywhere = _histograms(level, batch.objects, LEVELS + 1)
+    # Pixels with the value of a level or a larger one: the mask cut at this level.
+    common = inside.cumsum(2)
+    marked = anywhere.cumsum(1)
+    # Sum over levels of the gain in recall times the precision common / marked. A mask
+    # without pixels, whose precision is 0 / 0, gains nothing.
+    gain = inside.mul_(common).div_(marked.unsqueeze(1).clamp(min=1))
+    # The first level, of the highest threshold, at which the mask is at least as large
+    # as the target.
+    matched = torch.searchsorted(marked, batch.areas.nan_to_num(0))  # (B, 1 + K)
+    in_matched = common.gather(2, matched.unsqueeze(2)).squeeze(2)
+    area = marked.gather(1, matched)
+    energy = (values.unsqueeze(1) @ batch.objects.mT).squeeze(1)
+    scores = {
+        "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
+        "pointing_game": _points_into(batch),
+        "area_matched_iou": iou_of_counts(in_matched, area, batch.areas),
+        "pixel_average_precision": gain.sum(2) / batch.areas,
+    }
     columns = {}
     for name, score in scores.items():  # (B, 1 + K)
         score = score.masked_fill(batch.areas.isnan(), torch.nan)
@@ -389,63 +426,20 @@ def _ranked(batch: _Batch) -> dict[str, Tensor]:
     return columns
 
 
-def _by_levels(batch: _Batch) -> dict[str, Tensor]:
-    """Energy, area-matched IoU and average precision, (B, 1 + K) each."""
-    values = batch.enlarged.flatten(1)
-    energy = (values.unsqueeze(1) @ batch.objects.mT).squeeze(1)
-    # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
-    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
-    # (B, 1 + K, LEVELS + 1): pixels of the object at each level; it replaces
-    #     [objects[:, :, level == number].sum(2) for number in range(LEVELS + 1)]
-    at_level = values.new_zeros(*batch.areas.shape, LEVELS + 1)
-    at_level.scatter_add_(2, level.unsqueeze(1).expand_as(batch.objects), batch.objects)
-    in_image = values.new_zeros(len(values), LEVELS + 1)
-    in_image.scatter_add_(1, level, torch.ones_like(values))
-    # Pixels with the value of a level or a larger one: the mask cut at this level.
-    common = at_level.cumsum(2)
-    marked = in_image.cumsum(1)
-    # Sum over levels of the gain in recall times the precision common / marked. A mask
-    # without pixels, whose precision is 0 / 0, gains nothing.
-    gain = at_level.mul_(common).div_(marked.unsqueeze(1).clamp(min=1))
-    # The first level, of the highest threshold, at which the mask is at least as large
-    # as the target.
-    matched = torch.searchsorted(marked, batch.areas.nan_to_num(0))  # (B, 1 + K)
-    in_matched = common.gather(2, matched.unsqueeze(2)).squeeze(2)
-    area = marked.gather(1, matched)
-    return {
-        "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
-        "area_matched_iou": iou_of_counts(in_matched, area, batch.areas),
-        "pixel_average_precision": gain.sum(2) / batch.areas,
-    }
-
-
 def _points_into(batch: _Batch) -> Tensor:
     """Whether the mean position of a map's maxima is in each object, (B, 1 + K)."""
     # A map that is enlarged bilinearly is largest at the centres of its largest cells,
     # so that it need not be enlarged.
     is_largest = batch.maps == batch.maps.amax((1, 2), keepdim=True)
     size = batch.enlarged.shape[-1]
-    row = _mean_pixel(is_largest.sum(2).double(), size)
-    column = _mean_pixel(is_largest.sum(1).double(), size)
-    pixel = (row * size + column).view(-1, 1, 1)
-    return batch.objects.take_along_dim(pixel, 2).squeeze(2)
-
-
-def _mean_pixel(weights: Tensor, size: int) -> Tensor:
-    """Mean position of a map's maxima along one side, in pixels of the image.
-
-    Args:
-        weights: (B, L) number of maxima in each of the L rows or columns of cells.
-        size: side of the image in pixels.
-
-    Returns:
-        (B,) int64.
-    """
-    cells = weights.shape[1]
-    cell = torch.arange(cells, device=weights.device, dtype=torch.float64)
-    centres = (cell + 0.5) * size / cells  # in pixels
-    mean = (weights * centres).sum(1) / weights.sum(1)
-    return mean.nan_to_num(0).long()
+    pixel = torch.zeros(len(is_largest), dtype=torch.long, device=is_largest.device)
+    for axis in (2, 1):  # cells by row, then by column
+        weights = is_largest.sum(axis).double()
+        cell = torch.arange(weights.shape[1], device=pixel.device).double()
+        centres = (cell + 0.5) * size / weights.shape[1]  # in pixels
+        mean = weights @ centres / weights.sum(1)
+        pixel = pixel * size + mean.nan_to_num(0).long()
+    return batch.objects.take_along_dim(pixel.view(-1, 1, 1), 2).squeeze(2)
 
 
 def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
@@ -459,7 +453,6 @@ def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
     Returns:
         (T, N) in [0, 1]; NaN where a mask of an object is empty or a map not finite.
     """
-    masks = masks.to(maps.device)
     return overlaps(maps, masks, thresholds, shuffles=0)["iou"].T
 
 
@@ -485,36 +478,36 @@ def chance_scores(
 
     Returns:
         A row per image with the columns: each of ``SCORES``; its chance level, under
-        its name and ``SHUFFLED``; iou_b, box_iou and box_found; empty_map; map_pixels,
-        box_pixels, common_pixels and image_pixels; mask_area and box_area, as shares of
-        the image; the rectangle around the mask as x0, y0, x1, y1, half-open, zeros for
-        an empty mask. Scores are NaN where undefined.
+        its name and ``SHUFFLED``; iou_b, box_iou and box_found; map_pixels, box_pixels,
+        common_pixels and image_pixels; mask_area and box_area, as shares of the image;
+        the rectangle around the mask as x0, y0, x1, y1, half-open, zeros for an empty
+        mask. Scores are NaN where undefined.
 
     Raises:
         ValueError: if no image has a box.
     """
-    masks = _masks_of_boxes(boxes, size).to(maps.device)
-    columns = _joined(
-        _overlaps(batch, [threshold], rule) | _ranked(batch)
-        for batch in _batches(maps, masks, SHUFFLES)
+    boxes = boxes.to(maps.device)
+    masks = _masks_of_boxes(boxes, size)
+    columns = _over_batches(
+        lambda batch: _overlaps(batch, [threshold], rule) | _ranked(batch),
+        maps,
+        masks,
+        SHUFFLES,
     )
     corners = columns.pop("rectangles").squeeze(1)
     columns = {name: values.flatten() for name, values in columns.items()}
-    box_iou = best_box_iou(corners, boxes.to(maps.device))
-    columns["box_iou"] = box_iou.masked_fill(columns["iou"].isnan(), torch.nan)
+    box_iou = best_box_iou(corners, boxes).where(columns["iou"].isfinite(), torch.nan)
     columns |= dict(zip(("x0", "y0", "x1", "y1"), corners.unbind(1), strict=True))
-    columns["box_pixels"] = masks.flatten(1).sum(1)
+    columns |= {"box_iou": box_iou, "box_pixels": masks.flatten(1).sum(1)}
     # One transfer from the device.
     values = torch.stack([column.double() for column in columns.values()], 1)
     table = pd.DataFrame(values.cpu().numpy(), columns=list(columns))
     found = (table["box_iou"] >= FOUND).astype(float)
-    areas = table["box_pixels"] / size**2
     return table.assign(
         box_found=found.where(table["box_iou"].notna()),
-        empty_map=table["map_pixels"] == 0,
         image_pixels=size**2,
         mask_area=table["map_pixels"] / size**2,
-        box_area=areas.where(areas > 0),
+        box_area=table["box_pixels"].where(table["box_pixels"] > 0) / size**2,
     )
 
 
@@ -573,7 +566,6 @@ def at_thresholds(
         scores = overlaps(from_integers(of_model), masks, thresholds)
         scores["iou" + ABOVE] = scores["iou"] - scores["iou" + SHUFFLED]
         names = ["iou", "iou_b", "iou" + ABOVE]
-        means = {name: scores[name].double().nanmean(0).numpy() for name in names}
-        place = {"model": model, "threshold": list(thresholds)}
-        tables.append(pd.DataFrame(place | means))
+        means = {name: scores[name].double().nanmean(0) for name in names}
+        tables.append(pd.DataFrame({"model": model, "threshold": thresholds} | means))
     return pd.concat(tables, ignore_index=True)

@@ -18,15 +18,11 @@ from torch import Tensor
 
 from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures.evidence import provides
+from helpers.measures.evidence import INPUTS, MeasureSettings, provides, score
 from helpers.measures.registry import measure, measures_of_families
 from helpers.networks.faults import Undefined
 
-# Names of arrays in a record of a model.
-MAPS = "maps_16"
-PREDICTED = "predicted"
-CONFIDENCE = "confidence"
-
+MAPS = "maps_16"  # name of the maps in a record of a model
 # Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
 _MASK_METRICS = {
     "mean_iou": "mean IoU",
@@ -105,13 +101,18 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 # ``localize.CORRECTED``. Images whose score is undefined are left out of the mean.
 
 
+def _of_images(image_overlaps: pd.DataFrame, name: str) -> pd.Series:
+    """Values of single images, of which a measure is the mean, (N,)."""
+    if name in localize.CORRECTED:
+        return localize.above_shuffled(image_overlaps, name)
+    return image_overlaps[name]
+
+
 def _enter_mean(name: str, source: str, title: str, summary: str) -> None:
     """Enter the mean over images of a column of ``image_overlaps`` as a measure."""
 
     def mean(image_overlaps: pd.DataFrame) -> float:
-        if name in localize.CORRECTED:
-            return localize.above_shuffled(image_overlaps, name).mean()
-        return image_overlaps[name].mean()
+        return _of_images(image_overlaps, name).mean()
 
     mean.__name__ = name
     mean.__doc__ = summary
@@ -202,12 +203,10 @@ def box_found(
         rightly_classified: (N,) whether each image is classified as labelled.
     """
     is_found = image_overlaps["box_found"]  # 1 or 0, NaN where undefined
-    # 0 for a wrong class, but NaN stays NaN.
-    with_right_class = is_found.where(rightly_classified, 0).where(is_found.notna())
     return {
-        "GT-known": float(is_found.mean()),
-        "top-1": float(with_right_class.mean()),
-        "box IoU": float(image_overlaps["box_iou"].mean()),
+        "GT-known": is_found.mean(),
+        "top-1": (is_found * rightly_classified).mean(),
+        "box IoU": image_overlaps["box_iou"].mean(),
     }
 
 
@@ -268,36 +267,6 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     return {variant: metrics[name] for name, variant in _MASK_METRICS.items()}
 
 
-@measure("localization", 0, "count")
-def images_scored(image_overlaps: pd.DataFrame) -> int:
-    """Number of images of the pass.
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return len(image_overlaps)
-
-
-@measure("localization", 0, "count")
-def images_without_overlap(image_overlaps: pd.DataFrame) -> int:
-    """Number of images with neither map nor box, or a map that is not finite.
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return image_overlaps["iou"].isna().sum()
-
-
-@measure("localization", 0, "count")
-def images_with_empty_map(image_overlaps: pd.DataFrame) -> int:
-    """Number of images whose mask is empty; their IoU is 0.
-
-    Args:
-        image_overlaps: a row per image, see ``image_overlaps``.
-    """
-    return image_overlaps["empty_map"].sum()
-
-
 @provides
 def localization_values(
     image_overlaps: pd.DataFrame,
@@ -315,12 +284,10 @@ def localization_values(
         (N,) float16 each, of which the measures are means; correct, bool; maps (N, h,
         w) uint8, which are published, and maps_16, where they are known to 16 bits.
     """
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in ("iou", "iou_b", "mask_area", "box_found"):
-        arrays[name] = image_overlaps[name].to_numpy(np.float16)
-    for name in localize.CORRECTED:
-        above = localize.above_shuffled(image_overlaps, name)
-        arrays[name] = above.to_numpy(np.float16)
+    names = ("iou", "iou_b", "box_found", *localize.CORRECTED)
+    arrays: dict[str, NDArray[Any]] = {
+        name: _of_images(image_overlaps, name).to_numpy(np.float16) for name in names
+    }
     arrays["correct"] = rightly_classified
     arrays["maps"] = to_integers(from_integers(kept_maps))
     if kept_maps.dtype == np.uint16:
@@ -342,8 +309,8 @@ def predictions_of_images(
         predicted (N,) uint16, and confidence (N,) float64.
     """
     return {
-        PREDICTED: predicted_classes.numpy().astype(np.uint16),
-        CONFIDENCE: confidence.numpy(),
+        "predicted": predicted_classes.numpy().astype(np.uint16),
+        "confidence": confidence.numpy(),
     }
 
 
@@ -361,25 +328,22 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         the reason why measures that need the value are undefined.
     """
     maps = record[MAPS] if MAPS in record else record["maps"]
+    unknown = Undefined("the predictions of single images were not kept")
     inputs: dict[str, Any] = {
         "device": "cpu",
         "kept_maps": maps,
         "maps": from_integers(maps),
-        "predicted_classes": _not_kept("predicted classes"),
-        "confidence": _not_kept("confidence"),
+        "predicted_classes": unknown,
+        "confidence": unknown,
     }
-    if CONFIDENCE in record:
-        inputs["confidence"] = torch.from_numpy(np.asarray(record[CONFIDENCE]))
-    if PREDICTED in record:
-        predicted = torch.from_numpy(np.asarray(record[PREDICTED]))
-        inputs["predicted_classes"] = predicted.long()
+    if "confidence" in record:
+        inputs["confidence"] = torch.from_numpy(np.asarray(record["confidence"]))
+    if "predicted" in record:
+        predicted = np.asarray(record["predicted"], dtype=np.int64)
+        inputs["predicted_classes"] = torch.from_numpy(predicted)
     elif "correct" in record:
         inputs["rightly_classified"] = np.asarray(record["correct"]) > 0
     return inputs
-
-
-def _not_kept(words: str) -> Undefined:
-    return Undefined(f"the {words} of single images were not kept")
 
 
 def scores_of_fixed_map(
@@ -396,19 +360,17 @@ def scores_of_fixed_map(
         rule: by which the threshold cuts, see ``localize.cut``.
 
     Returns:
-        The first variant of each measure with a direction that needs boxes and
-        rightness alone; 0 for ``localize.CORRECTED``.
+        The first variant of each measure that needs boxes and rightness alone; 0 for
+        ``localize.CORRECTED``.
     """
     maps = localize.central_map().expand(len(boxes), -1, -1)
-    inputs = {
+    absent = Undefined("a fixed map belongs to no network")
+    inputs: dict[str, Any] = dict.fromkeys(INPUTS, absent)
+    inputs |= {
         "image_overlaps": localize.chance_scores(maps, boxes, size, threshold, rule),
         "rightly_classified": np.ones(len(boxes), dtype=bool),
     }
-    scores = {}
-    for item in measures_of_families(["localization"]):
-        if item.direction and set(item.needs) <= set(inputs):
-            value = item.function(**{need: inputs[need] for need in item.needs})
-            if isinstance(value, Mapping):
-                value = value[item.variants[0]]
-            scores[item.name] = float(value)
-    return scores
+    measures = measures_of_families(["localization"])
+    scores, _ = score(measures, inputs, MeasureSettings())
+    firsts = scores.drop_duplicates("measure").dropna(subset="value")
+    return firsts.set_index("measure")["value"].to_dict()

@@ -56,8 +56,6 @@ THRESHOLD_FREE = (
     "area_matched_iou",
     "pixel_average_precision",
     "whole_image_floor",
-    "images_scored",
-    "images_with_empty_map",
 )
 # Measures that depend much on which images are drawn: an image has the value -1, 0 or
 # 1, and most have 0. Drawing images makes the interval of their r over 40 networks 0.27

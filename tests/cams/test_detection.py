@@ -92,7 +92,6 @@ def test_best_iou_is_that_of_sets_of_pixels():
         [np.nan if iou is None else iou for iou in expected],
         rtol=1e-12,
     )
-    assert best_box_iou(rectangles, boxes[:, :0]).isnan().all()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -112,7 +111,7 @@ def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_coun
     np.testing.assert_allclose(
         average_precisions(*shuffled, 3), [*found, np.nan], rtol=1e-12
     )  # of the third there is no box
-    with pytest.raises(ValueError, match=r"^1 of 60 scores are not finite$"):
+    with pytest.raises(ValueError, match="not finite"):
         average_precisions(*scene[:4], scene[4].where(scene[4] > 0, torch.nan), 2)
 
 

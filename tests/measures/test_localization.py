@@ -28,16 +28,11 @@ def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
         {
             "iou": [0.5, np.nan, 0.1],
             "iou_b": [0.2, np.nan, 0.4],
-            "empty_map": [False, True, True],
         }
     )
     assert (value_of("iou", table), value_of("iou_b", table)) == pytest.approx(
         (0.3, 0.3)
     )
-    assert [
-        value_of(f"images_{count}", table)
-        for count in ("scored", "without_overlap", "with_empty_map")
-    ] == [3, 1, 2]
     assert np.isnan(value_of("iou", table.iloc[[1]]))
 
 
