@@ -36,7 +36,6 @@ _CARD = (
     *("epoch", "stop_reason", "model_id"),
 )
 _PRIMARY = "of the primary analysis"
-_SHIFTED = "test_accuracy@"  # beginning of the columns of accuracies under a shift
 # Measures of a map that is cut at a threshold; and measures without a threshold, with
 # the rule by which they cut it.
 _AT_THRESHOLDS = ("iou_above_shuffled", "iou")
@@ -52,13 +51,18 @@ def of_report(folder: Path) -> list[Content]:
     catalogue = tables.read(folder, "catalogue")
     if catalogue is None:
         return []
-    models = with_shifts(catalogue[catalogue["left_out"].isna()], folder)
+    models = catalogue[catalogue["left_out"].isna()]
     contents = []
     scores = tables.read(folder, "scores", ".parquet")
     listing = tables.read(folder, "measures")
     if scores is not None and listing is not None:
+        listing = listing[listing["direction"] != 0]
+        models = with_measures(models, scores, listing)
+        titles = listing.set_index("column")["title"].to_dict()
         primary = tables.read(folder, "primary")
-        models, titles = with_scores(models, scores, listing, primary)
+        first = [] if primary is None else primary["measure"]
+        order = dict.fromkeys([*first, *titles])
+        titles = {name: titles[name] for name in order if name in titles}
         contents.append(measures(models, titles))
     published = read_maps(folder)
     if published is not None:
@@ -67,50 +71,6 @@ def of_report(folder: Path) -> list[Content]:
     if histories is not None:
         contents.append(curves(catalogue, histories))
     return contents
-
-
-def with_shifts(models: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """Add accuracies under shift, where notebook 08 has published them.
-
-    Args:
-        models: with a column model_id.
-        folder: of the report.
-
-    Returns:
-        The models with columns test_accuracy@<shift>, fractions; NaN where a model has
-        none.
-    """
-    targets = tables.read(folder, "targets")
-    if targets is None:
-        return models
-    columns = [name for name in targets if name.startswith(_SHIFTED)]
-    new = [name for name in columns if name not in models]
-    return models.merge(targets[["model_id", *new]], how="left", on="model_id")
-
-
-def with_scores(
-    models: pd.DataFrame,
-    scores: pd.DataFrame,
-    listing: pd.DataFrame,
-    primary: pd.DataFrame | None = None,
-) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Add a column per measure that has a direction.
-
-    Args:
-        models: rows of the catalogue.
-        scores: model_id, measure, variant, value.
-        listing: of ``registry.columns``.
-        primary: of the primary analysis, whose measures come first.
-
-    Returns:
-        The models, and the title of each measure by its column.
-    """
-    listing = listing[listing["direction"] != 0]
-    models = with_measures(models, scores, listing)
-    titles = listing.set_index("column")["title"].to_dict()
-    first = primary["measure"] if primary is not None else []
-    order = dict.fromkeys([*(name for name in first if name in titles), *titles])
-    return models, {name: titles[name] for name in order}
 
 
 def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
@@ -191,24 +151,21 @@ def _quantities(
     """Measures of maps for each rule of cutting, by threshold and model."""
     thresholds = list(localize.THRESHOLDS)
     table = localize.at_thresholds(maps_of_models, boxes, size, thresholds)
-    listed = []
+    values = {}
     for name in _AT_THRESHOLDS:
         by_threshold = table.pivot(index="threshold", columns="model", values=name)
-        chance = "" if name in localize.CORRECTED else _WITH_CHANCE
-        listed.append(
-            {
-                "title": MEASURES[name].title + chance,
-                "rule": "threshold",
-                "thresholds": thresholds,
-                "values": [_numbers(row) for row in by_threshold.to_numpy()],
-            }
-        )
-    for name, rule in _BY_RULES.items():
-        if name in models:
-            values = [_numbers(models[name])]
-            title = MEASURES[name].title
-            listed.append({"title": title, "rule": rule, "values": values})
-    return listed
+        values[name] = [_numbers(row) for row in by_threshold.to_numpy()]
+    values |= {name: [_numbers(models[name])] for name in _BY_RULES if name in models}
+    corrected = (*localize.CORRECTED, *_BY_RULES)
+    return [
+        {
+            "title": MEASURES[name].title + ("" if name in corrected else _WITH_CHANCE),
+            "rule": _BY_RULES.get(name, "threshold"),
+            "thresholds": thresholds,
+            "values": rows,
+        }
+        for name, rows in values.items()
+    ]
 
 
 def _targets(models: pd.DataFrame) -> list[Content]:
@@ -217,17 +174,11 @@ def _targets(models: pd.DataFrame) -> list[Content]:
     training = _numbers(100 * models["train_accuracy"])
     test = _numbers(100 * models["test_accuracy"])
     equal_training = "gap at equal training accuracy (points)"
-    targets = [
+    return [
         {"title": "generalization gap (points)", "values": gap},
         {"title": equal_training, "values": gap, "given": training},
         {"title": "test accuracy (%)", "values": test},
     ]
-    for name in models:
-        if name.startswith(_SHIFTED):
-            shift = name.removeprefix(_SHIFTED).replace("_", " ")
-            title = f"accuracy under {shift} (%)"
-            targets.append({"title": title, "values": _numbers(100 * models[name])})
-    return targets
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
