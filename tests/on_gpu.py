@@ -149,33 +149,20 @@ def every_family(study: Study) -> dict[str, Any]:
 def ablations(study: Study) -> dict[str, Any]:
     """Other maps, layers, sizes and attributions, and a network that learnt nothing."""
     settings = compute.Settings(
-        thresholds=(0.2,),
-        images=2,
+        study.scored_on,
+        {},
+        thresholds=(0.1, 0.2),
+        images=6,
         methods=("smooth_grad_cam_plus_plus", "eigen_cam", "score_cam"),
         noise={"noise_samples": 1, "noise_std": 0.3, "channels": 2},
         scales=(0.5,),
         attributions=("saliency",),
     )
-    annotated = compute.Annotations(study.scored_on, {})
-    work = partial(
-        compute.choices_of,
-        settings=settings,
-        annotated=annotated,
-        device=DEVICE,
-    )
-    kept = study.store().each(study.models, settings.parts(annotated), work)
-    untrained = compute.untrained_models(study.table, len(study.data.classes), 1, 0)
-    scored = partial(
-        compute.untrained_scores,
-        settings=replace(settings, images=6),
-        scored_on=study.scored_on,
-        device=DEVICE,
-    )
-    part = {compute.UNTRAINED: {"images": 6}}
-    random = study.store().each(untrained, part, scored)
+    kept = compute.score_choices(study.store(), study.models, settings)
+    random = compute.untrained_networks(study.store(), study.table, 1, settings)
     return {
         "parts": sorted(kept.scores()["part"].unique()),
-        "untrained": random.scores()["model_id"].nunique(),
+        "untrained": len(random),
     }
 
 

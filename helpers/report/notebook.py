@@ -158,7 +158,7 @@ class Report:
             frame: all rows are written; without rows only the caption is shown.
             name: of the file.
             caption: in Markdown; "" for none.
-            rows: number of rows that are shown.
+            rows: number of rows that are shown; 0 where a figure shows them.
 
         Raises:
             ValueError: if the name would leave the folder.
@@ -167,10 +167,10 @@ class Report:
         with files.complete_or_absent(path) as temporary:
             frame.to_csv(temporary, index=False, float_format=_DIGITS)
         place = f"<code>tables/{path.name}</code>"
-        if rows < len(frame):
+        if 0 < rows < len(frame):
             place = f"{rows} of {len(frame):,} rows; all of them: {place}"
         if len(frame):
-            shown = tables.html(frame, self.names, rows)
+            shown = tables.html(frame, self.names, rows) if rows else ""
             display(HTML(f"{shown}<p>{place}</p>"))
         if caption:
             self.tell(caption)

@@ -85,7 +85,22 @@ def scores(models):
         {"image_size": 16, **few},
     ]
     rows = [rows_of(models, seed, **keys) for seed, keys in enumerate(choices)]
-    return pd.concat(rows, ignore_index=True)[["model_id", *tables.KEYS, "n", "value"]]
+    columns = ["model_id", *tables.KEYS, "n", "value"]
+    table = pd.concat(rows, ignore_index=True)[columns]
+    return tables.scores_of(Records(table), 0.1)
+
+
+class Records:
+    """Scores, and IoU of single images by part."""
+
+    def __init__(self, table, of_images=None):
+        self.scores = lambda: table
+        self.of_images = (of_images or {}).get
+
+
+def paper_choice(table, threshold=0.1):
+    is_paper = table[list(PAPER)].eq(pd.Series(PAPER)).all(axis=1)
+    return table[is_paper & (table["threshold"] == threshold)].iloc[0]
 
 
 def values_of(models, scores, **keys):
@@ -100,7 +115,7 @@ def test_each_choice_has_its_own_correlation_and_a_missing_model_is_dropped(
     is_lost = (scores["model_id"] == "m03") & (scores["method"] == "grad_cam")
     table = tables.by_choice(bootstrap, scores[~is_lost])
     assert len(table) == len(scores) / len(models)
-    paper = tables.paper_choice(table, 0.1).iloc[0]
+    paper = paper_choice(table)
     kept = models["model_id"] != "m03"
     x = values_of(models, scores)
     r = pearsonr(x[kept], models["gap"][kept]).statistic
@@ -108,7 +123,7 @@ def test_each_choice_has_its_own_correlation_and_a_missing_model_is_dropped(
     assert (paper["n"], paper["cells"], paper["images"]) == (29, 15, 100)
     assert paper["mean"] == pytest.approx(x[kept].mean())
     assert paper["ci_low"] <= paper["pearson_r"] <= paper["ci_high"] < 0
-    other = tables.paper_choice(table, 0.5).iloc[0]
+    other = paper_choice(table, 0.5)
     assert other["pearson_r"] > 0
 
 
@@ -126,22 +141,17 @@ def test_intervals_draw_scored_images_only_where_they_are_given(
     iou = values_of(models, scores)
     noise = np.random.default_rng(1).normal(0, 0.3, (len(models), 40))
     of_images = iou[:, None] + noise - noise.mean(1, keepdims=True)
-    overlaps = scores[scores["threshold"] == 0.1]
-    given = {("closed", "grad_cam_plus_plus", "torchcam"): of_images}
-    with_images = tables.by_choice(bootstrap, overlaps[:30], {(*_WAY,): of_images})
-    without = tables.by_choice(bootstrap, overlaps[:30], given)
-    widths = [
-        (table["ci_high"] - table["ci_low"]).iloc[0] for table in (with_images, without)
+    overlaps = scores[(scores["threshold"] == 0.1)][:30]
+    records = Records(scores, {"closed": {"iou, grad_cam, correct": of_images}})
+    tables_of = [
+        tables.by_choice(bootstrap, overlaps, (), of) for of in (records, None)
     ]
+    widths = [(table["ci_high"] - table["ci_low"]).iloc[0] for table in tables_of]
     assert widths[0] > 1.2 * widths[1]
 
 
-_WAY = ("closed", "grad_cam", "correct")
-
-
 def test_table6_compares_on_the_same_images_beside_the_paper(models, bootstrap, scores):
-    overlaps = tables.iou_of_boxes(scores, 0.1)
-    table = tables.cam_methods(bootstrap, overlaps, [0.95, 0.8], {})
+    table = tables.cam_methods(bootstrap, scores, [0.95, 0.8], None)
     ways = table.drop_duplicates(["method", "formula", "images"])
     # Closed forms on all images, then the others, beside Grad-CAM on the same few.
     assert ways[["method", "images"]].apply(tuple, axis=1).tolist() == [
@@ -168,14 +178,7 @@ def test_table6_compares_on_the_same_images_beside_the_paper(models, bootstrap, 
 
 
 def test_table7_stands_beside_the_paper(models, bootstrap, scores):
-    grad_cam = scores[
-        (scores["part"] == "closed")
-        & (scores["method"] == "grad_cam")
-        & (scores["class_used"] == "predicted")
-        & (scores["subset"] == "all")
-        & (scores["threshold"] == 0.1)
-    ]
-    table = tables.annotations(bootstrap, grad_cam, [0.8])
+    table = tables.annotations(bootstrap, scores, [0.8])
     ours = table[table["architecture"] == "resnet18"].set_index("method")
     theirs = published_table("du2024_table7").query("threshold == 0.8")
     theirs = theirs.set_index("method")["pearson_r"]
@@ -191,22 +194,20 @@ def test_table7_stands_beside_the_paper(models, bootstrap, scores):
 
 def test_a_choice_that_differs_in_one_thing_is_named_by_it(bootstrap, scores):
     table = tables.by_choice(bootstrap, scores)
-    paper = tables.paper_choice(table, 0.1).iloc[0]
-    changed = tables.changed(table, paper)
-    at_paper = table["threshold"] == 0.1
-    named = changed[at_paper].groupby(changed[at_paper]).size().to_dict()
-    assert named == {
-        # The paper's choice, Grad-CAM on the sample (its part is no choice), and
-        # Layer-CAM at layer1, which differs in two things.
-        "": 3,
-        "CAM method": 6,
-        "annotation": 1,
-        "class, or images": 2,
-        "layer": 1,
-        "size of the images": 1,
+    at_paper = table[table["threshold"] == 0.1]
+    assert at_paper.groupby("changed").size().to_dict() == {
+        # Layer-CAM at layer1 differs in two things; the part is no choice.
+        "": 1,
+        tables.NOTHING: 2,
+        tables.METHOD: 6,
+        tables.ANNOTATION: 1,
+        tables.CLASS: 2,
+        tables.LAYER: 1,
+        tables.SIZE: 1,
     }
     is_same_way = (table[list(PAPER)] == pd.Series(PAPER)).all(axis=1)
-    assert changed[is_same_way].tolist() == ["", "threshold of the map"]
+    changed = table.loc[is_same_way, "changed"].tolist()
+    assert changed == [tables.NOTHING, tables.THRESHOLD]
 
 
 def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, scores):
@@ -238,16 +239,19 @@ def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, score
 def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_path):
     random = np.random.default_rng(0)
     slopes = {"grad_cam": 1, "saliency": 0.02, "occlusion": -1}
-    costs = pd.DataFrame({"method": list(slopes), "measure": "seconds", "value": 0.5})
     networks = [Model(name, load=None) for name in models["model_id"]]
     gaps = models.set_index("model_id")["gap"]
     store = Store(tmp_path, lambda: None, jobs=1)
     for network in networks:
-        record = {"scores": costs}
+        record = {}
+        means = []
         for method, slope in slopes.items():
             values = -slope * gaps[network.model_id] + 0.01 * random.normal(size=40)
             for measure in localize.LESS_CHANCE:
-                record[f"{measure}, {method}"] = values.astype(np.float32)
+                record[f"{measure}, {method}"] = values
+                means.append((method, measure, values.mean(), 40))
+        columns = ["method", "measure", "value", "n"]
+        record["scores"] = pd.DataFrame(means, columns=columns)
         store.write(network, ATTRIBUTED, {}, record)
     records = store.records(networks, {ATTRIBUTED: {}})
     table = tables.attributions_compared(Bootstrap(models, draws=100), records)
@@ -296,5 +300,4 @@ def test_shifts_of_pairs_that_differ_in_labels_alone():
     r = pearsonr(right["follows"], right["gap"]).statistic
     promised = r / right["gap"].std()
     assert table.loc["follows", "promised"] == pytest.approx(promised)
-    assert table["kept"].fillna(-1).tolist() == [1, 1, 0, -1]
     assert tables.shifts(Bootstrap(right), ["gap"], "label_noise", ["rate"]).empty
