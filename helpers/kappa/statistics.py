@@ -16,11 +16,10 @@ from scipy.sparse import csr_array
 
 from helpers.statistics.correlate import (
     Array,
-    adjusted_p_values,
-    p_values,
+    against_chance,
+    in_draws,
     pair_counts,
     permuted_rows,
-    same_models,
 )
 
 AXES = ("ssim", "unseen_fraction", "weights")
@@ -269,6 +268,11 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, axis=1)
 
 
+def _tau_a(x: Array, y: Array, weights: Array, given: Array) -> Array:
+    """Concordant less discordant share of all pairs, (B, M)."""
+    return pair_counts(x, y, weights)[0] / math.comb(x.shape[1], 2)
+
+
 def sign_errors(
     complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0
 ) -> pd.DataFrame:
@@ -300,17 +304,15 @@ def sign_errors(
     for name, errors in slices.items():
         targets = errors.to_numpy()[pairings]
         # Concordant less discordant share of pairs, (1 + D, M).
-        concordance = np.full((len(pairings), values.shape[1]), np.nan)
-        for rows, columns in same_models(values):
-            signed = pair_counts(values[np.ix_(rows, columns)], targets[:, rows])[0]
-            concordance[:, columns] = signed / math.comb(len(rows), 2)
+        concordance = in_draws(_tau_a, values, targets, np.ones((1, len(slices))))
+        chance = against_chance(concordance)
         of_slice = {
             "measure": complexities.columns,
             "slice": name,
             "n": np.isfinite(values).sum(0),
             "sign_error": (1 - concordance[0]) / 2,
-            "p_value": p_values(concordance[0], concordance[1:]),
-            "p_adjusted": adjusted_p_values(concordance[0], concordance[1:]),
+            "p_value": chance["p"],
+            "p_adjusted": chance["p_adjusted"],
         }
         tables.append(pd.DataFrame(of_slice))
     table = pd.concat(tables, ignore_index=True)

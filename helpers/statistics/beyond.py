@@ -17,8 +17,7 @@ from helpers.statistics.correlate import (
     PERMUTATIONS,
     Array,
     Bootstrap,
-    adjusted_p_values,
-    band,
+    against_chance,
     finite_mean,
     permuted_rows,
     same_models,
@@ -176,8 +175,7 @@ def conditional_information(
 
 def _usable(x: Array, gaps: Array) -> Iterator[tuple[Codes, Codes]]:
     """``same_models`` without the models whose gap is not finite in a permutation."""
-    has_gap = np.isfinite(gaps).all(0)[:, None]
-    return same_models(np.where(has_gap, x, np.nan))
+    return same_models(np.isfinite(x) & np.isfinite(gaps).all(0)[:, None])
 
 
 def information_by_set(
@@ -420,8 +418,8 @@ def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
     """Observed scores and those of permutations, (1 + D, M), larger is more extreme."""
     return {
         name: scores[0],
-        f"{name}_p_adjusted": adjusted_p_values(scores[0], scores[1:]),
-        f"{name}_band": band(scores[1:]),
+        f"{name}_p_adjusted": against_chance(scores)["p_adjusted"],
+        f"{name}_band": against_chance(scores)["band"],
     }
 
 

@@ -22,6 +22,7 @@ Statistic = Callable[..., Array]  # (x, y, weights, given) -> (B, M), see ``pear
 
 LEVEL = 0.95
 FEWEST = 8  # configurations behind a correlation and an interval
+FEWEST_KINDS = 5  # behind an interval, where kinds are drawn
 CONFIGURATION = "cell"  # column that names the configuration of a model
 DRAWS = 2_000
 PERMUTATIONS = 4_999
@@ -37,22 +38,24 @@ _ENTRIES = 2_000_000  # numbers in a temporary array
 _TOLERANCE = 2e-3  # of the mean of values that are stored in half precision
 
 
-def finite_mean(values: Array) -> Array:
+def finite_mean(values: Array, weights: Array | None = None) -> Array:
     """Mean of the finite values over the first axis.
 
     Args:
         values: (n, ...).
+        weights: (n,) or (B, n); by default each counts once.
 
     Returns:
-        (...), NaN where nothing is finite.
+        (...) or (B, ...), NaN where nothing is finite.
 
     Example:
         >>> finite_mean(np.array([[1.0, np.nan], [3.0, np.nan]]))
         array([ 2., nan])
     """
+    weights = np.ones(len(values)) if weights is None else weights
     is_finite = np.isfinite(values)
-    counts = is_finite.sum(0)
-    sums = np.where(is_finite, values, 0).sum(0)
+    counts = np.tensordot(weights, is_finite.astype(float), 1)
+    sums = np.tensordot(weights, np.where(is_finite, values, 0), 1)
     return sums / np.where(counts > 0, counts, np.nan)
 
 
@@ -87,16 +90,16 @@ def design(
     return np.hstack(columns)
 
 
-def same_models(x: Array) -> Iterator[tuple[Rows, Rows]]:
+def same_models(is_finite: NDArray[np.bool_]) -> Iterator[tuple[Rows, Rows]]:
     """Groups of measures that are finite for the same models.
 
     Args:
-        x: (n, M).
+        is_finite: (n, M).
 
     Yields:
         Numbers of at least three models, and of the columns.
     """
-    masks, groups = np.unique(np.isfinite(x), axis=1, return_inverse=True)
+    masks, groups = np.unique(is_finite, axis=1, return_inverse=True)
     for number, mask in enumerate(masks.T):
         if mask.sum() > 2:
             yield np.flatnonzero(mask), np.flatnonzero(groups == number)
@@ -113,65 +116,40 @@ def slices(count: int, size: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, count, step))
 
 
-def _of_draws(values: Array, draws: slice) -> Array:
-    """Values of some draws, or of all where they are the same in each."""
-    return values[draws] if len(values) > 1 else values
-
-
-def _in_each_draw(x: Array, y: Array, weights: Array) -> tuple[int, Array, Array]:
-    """The number of draws, and (B or 1, n, M) and (B or 1, n) of them."""
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError(
-            "a weight of a draw is negative or not finite; weights count how often a "
-            "model is drawn, 0 where it is not"
-        )
-    x = x if x.ndim == 3 else x[None]
-    y = np.atleast_2d(y)
-    draws = max(len(x), len(y), len(weights)) if len(weights) else 0
-    return draws, x, y
-
-
-def pearson(x: Array, y: Array, weights: Array, given: Array | None = None) -> Array:
+def pearson(x: Array, y: Array, weights: Array, given: Array) -> Array:
     """Partial correlation of measures with a target in each draw.
 
     Correlates what least squares on ``given`` and an intercept leave of both. Without
     ``given`` it is equation (7) of Du, Zhou and Dai 2024.
 
     Args:
-        x: (n, M) measures, or (B, n, M) where they differ between draws; all finite.
-        y: (n,) target, or (B, n).
-        weights: (B, n) count of each model in each draw, or (1, n).
+        x: (B, n, M) measures, all finite; B may be 1, here and below.
+        y: (B, n) target.
+        weights: (B, n) count of each model in each draw.
         given: (n, k) columns to hold fixed.
 
     Returns:
         (B, M) in [-1, 1]; NaN where nothing is left of a measure or of the target.
-
-    Raises:
-        ValueError: if a weight is negative or not finite.
     """
-    draws, x, y = _in_each_draw(x, y, weights)
-    n = y.shape[1]
-    held = np.ones((n, 1)) if given is None else np.insert(given, 0, 1, axis=1)
-    # Orthonormal, so that Gram matrices of draws are well conditioned.
-    basis, scales, _ = np.linalg.svd(held, full_matrices=False)
-    basis = basis[:, scales > 1e-9 * scales[:1]]
-    results = np.full((draws, x.shape[-1]), np.nan)
-    if n < basis.shape[1] + 2:  # no degree of freedom
-        return results
-    x = _left(_scaled(x), basis, basis.T)
-    y = _left(_scaled(y[..., None]), basis, basis.T)
-    for part in slices(draws, n * max(basis.shape[1], x.shape[-1])):
-        weight = _of_draws(weights, part)
-        root = np.sqrt(weight)[..., None]
-        columns = root * basis
-        # A level without a model in the draw has size 0.
-        inverse = np.linalg.pinv(columns.mT @ columns, rtol=1e-9, hermitian=True)
-        solve = inverse @ columns.mT
-        least = 1e-5 * np.sqrt(weight.sum(1) / n)[:, None, None]
-        x_left = _left(root * _of_draws(x, part), columns, solve, least)
-        y_left = _left(root * _of_draws(y, part), columns, solve, least)
-        results[part] = (x_left.mT @ y_left)[..., 0]
-    return results.clip(-1, 1)
+    columns = np.insert(given, 0, 1, axis=1)
+    if len(columns) < np.linalg.matrix_rank(columns) + 2:  # no degree of freedom
+        columns = np.eye(len(columns))
+    root = np.sqrt(weights)[..., None]
+    in_table = _basis(columns)
+    in_draw = _basis(root * columns)
+    # Nothing is left of a measure that but for models outside the draw is constant.
+    least = 1e-5 * np.sqrt(weights.mean(1))[:, None, None]
+    x_left, y_left = (
+        _left(root * _left(_scaled(values), in_table), in_draw, least)
+        for values in (x, y[..., None])
+    )
+    return (x_left.mT @ y_left)[..., 0].clip(-1, 1)
+
+
+def _basis(columns: Array) -> Array:
+    """Orthonormal basis of columns; of levels without a model it is 0."""
+    basis, scales, _ = np.linalg.svd(columns, full_matrices=False)
+    return basis * (scales > 1e-9 * scales[..., :1])[..., None, :]
 
 
 def _scaled(values: Array) -> Array:
@@ -180,53 +158,47 @@ def _scaled(values: Array) -> Array:
     return values / np.where(largest > 0, largest, 1)
 
 
-def _left(values: Array, columns: Array, solve: Array, least: ArrayLike = 0) -> Array:
-    """What least squares leave of values, of length 1; NaN where it is nothing."""
-    left = values - columns @ (solve @ values)
+def _left(values: Array, basis: Array, least: ArrayLike = 0) -> Array:
+    """What a projection on a basis leaves, of length 1; NaN where it is nothing."""
+    left = values - basis @ (basis.mT @ values)
     length = np.linalg.norm(left, axis=-2, keepdims=True)
     rounding = 1e-9 * np.linalg.norm(values, axis=-2, keepdims=True)
     return left / np.where(length > np.maximum(least, rounding), length, np.nan)
 
 
-def pair_counts(x: Array, y: Array, weights: Array | None = None) -> Array:
+def pair_counts(x: Array, y: Array, weights: Array) -> tuple[Array, ...]:
     """Weighted counts of pairs of models.
 
     Args:
         x: as for ``pearson``.
         y: as for ``pearson``.
-        weights: as for ``pearson``; by default each model counts once.
+        weights: as for ``pearson``.
 
     Returns:
-        (4, B, M): concordant less discordant pairs, pairs that differ in x, in y, and
-        in both; NaN in a draw of fewer than three models.
+        Concordant less discordant pairs, pairs that differ in x, in y, and in both;
+        (B, M) each, or (B, 1) of y. NaN in a draw of fewer than three models.
     """
-    weights = np.ones((1, x.shape[-2])) if weights is None else weights
-    draws, x, y = _in_each_draw(x, y, weights)
     weights = np.where((weights > 0).sum(1, keepdims=True) > 2, weights, np.nan)
-    counts = np.empty((4, draws, x.shape[-1]))
-    first, second = np.triu_indices(y.shape[1], 1)
-    for part in slices(draws, len(first) * (x.shape[-1] if len(x) > 1 else 1)):
-        weight = _of_draws(weights, part)
-        target = _of_draws(y, part)
-        measure = _of_draws(x, part)
-        pairs = weight[:, first] * weight[:, second]  # (b, pairs)
-        order_x = np.sign(measure[:, first] - measure[:, second])
-        order_y = pairs * np.sign(target[:, first] - target[:, second])
-        differ_y = np.abs(order_y)
-        differ_x = np.abs(order_x)
-        counts[0, part] = _sums(order_y, order_x)
-        counts[1, part] = _sums(pairs, differ_x)
-        counts[2, part] = differ_y.sum(1, keepdims=True)
-        counts[3, part] = _sums(differ_y, differ_x)
-    return counts
+    first, second = np.triu_indices(x.shape[1], 1)
+    pairs = weights[:, first] * weights[:, second]  # (B, pairs)
+    order_x = np.sign(x[:, first] - x[:, second])  # (B, pairs, M)
+    order_y = pairs * np.sign(y[:, first] - y[:, second])
+    differ_x = np.abs(order_x)
+    differ_y = np.abs(order_y)
+    return (
+        _sums(order_y, order_x),
+        _sums(pairs, differ_x),
+        differ_y.sum(1, keepdims=True),
+        _sums(differ_y, differ_x),
+    )
 
 
 def _sums(pairs: Array, order: Array) -> Array:
-    """Sums over pairs: (b, pairs) and (b or 1, pairs, M) -> (b, M)."""
+    """Sums over pairs: (B, pairs) and (B or 1, pairs, M) -> (B, M)."""
     return pairs @ order[0] if len(order) == 1 else (pairs[:, None] @ order)[:, 0]
 
 
-def kendall(x: Array, y: Array, weights: Array, given: None = None) -> Array:
+def kendall(x: Array, y: Array, weights: Array, given: Array) -> Array:
     """Rank correlation tau-b (Kendall 1945) in each draw; copies of a model are tied.
 
     Args:
@@ -243,7 +215,7 @@ def kendall(x: Array, y: Array, weights: Array, given: None = None) -> Array:
     return signed / np.sqrt(np.where(product > 0, product, np.nan))
 
 
-def gamma(x: Array, y: Array, weights: Array, given: None = None) -> Array:
+def gamma(x: Array, y: Array, weights: Array, given: Array) -> Array:
     """Rank correlation over the pairs that tie in neither; Goodman and Kruskal 1954.
 
     Args:
@@ -277,18 +249,28 @@ def in_draws(
 
     Returns:
         (B, M); NaN below three models.
+
+    Raises:
+        ValueError: if a weight is negative or not finite.
     """
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError(
+            "a weight of a draw is negative or not finite; weights count how often a "
+            "model is drawn, 0 where it is not"
+        )
     x = np.asarray(x, float)
-    y = np.asarray(y, float)
-    draws, *of_draws = _in_each_draw(x, y, weights)
-    has_x, has_y = (np.isfinite(values).any(0) for values in of_draws)
-    has_both = np.where(has_x & has_y[:, None], 1, np.nan)
-    values = np.full((draws, x.shape[-1]), np.nan)
+    x = x if x.ndim == 3 else x[None]
+    y = np.atleast_2d(np.asarray(y, float))
+    given = np.empty((len(y.T), 0)) if given is None else given
+    counts = [len(x), len(y), len(weights)]
+    values = np.full((max(counts) if all(counts) else 0, x.shape[-1]), np.nan)
+    has_both = np.isfinite(x).any(0) & np.isfinite(y).any(0)[:, None]
     for rows, columns in same_models(has_both):
-        held = None if given is None else given[rows]
-        chosen = x[..., rows, :][..., columns]
-        of_models = y[..., rows], weights[:, rows]
-        values[:, columns] = statistic(chosen, *of_models, held)
+        of_models = x[:, rows][..., columns], y[:, rows], weights[:, rows]
+        of_pairs = len(columns) if len(x) > 1 else 1
+        for part in slices(len(values), len(rows) ** 2 * of_pairs):
+            drawn = [of[part] if len(of) > 1 else of for of in of_models]
+            values[part, columns] = statistic(*drawn, given[rows])
     return values
 
 
@@ -330,7 +312,6 @@ class Bootstrap:
     seed: int = 0
     unit: str = CONFIGURATION  # models with the same value are drawn together
     level: float = LEVEL
-    fewest: int = FEWEST  # units behind an interval
     no_interval: Collection[str] = ()  # they rest on single images that are unknown
     # Mean of each column of ``images`` in each draw of images, (draws, n).
     means: Mapping[str, Array] | None = field(default=None, repr=False)
@@ -339,6 +320,19 @@ class Bootstrap:
         """Draw images."""
         if self.means is None:
             self.means = {name: self._means(name) for name in self.images}
+
+    def _means(self, name: str) -> Array:
+        """Mean of each model's values over drawn images, (draws, n)."""
+        # Test images are drawn apart from those that measures are computed from.
+        stream = 2 if name.startswith("test_accuracy") else 1
+        random = np.random.default_rng([self.seed, stream])
+        # In double precision, sums of values in half precision are exact in any order.
+        values = np.asarray(self.images[name], float).T  # (images, n)
+        means = np.empty((self.draws, values.shape[1]))
+        for part in slices(self.draws, 20 * len(values)):
+            counts = _counts(random, len(means[part]), len(values))
+            means[part] = finite_mean(values, counts)
+        return means
 
     def subset(self, rows: ArrayLike) -> "Bootstrap":
         """The same of some of the models, with the same draws of images.
@@ -359,23 +353,24 @@ class Bootstrap:
         """Count of each model in each draw of whole units, (draws, n)."""
         return unit_weights(self.models[self.unit], self.draws, self.seed)
 
-    def resampled(self, name: str) -> Array | None:
+    def resampled(self, name: str) -> Array:
         """A column in each draw of images, (draws, n); the gap by test accuracy.
 
         Args:
             name: of the column.
 
         Returns:
-            None without values of single images.
+            The column itself, (1, n), without values of single images.
 
         Raises:
             ValueError: if values of images are not those of their column.
         """
+        values = self.models[name].to_numpy(float)
         of_images = "test_accuracy" if name == "gap" else name
         if of_images not in self.means:
-            return None
-        mean = finite_mean(np.asarray(self.images[of_images], float).T)
+            return values[None]
         column = self.models[of_images].to_numpy(float)
+        mean = finite_mean(np.asarray(self.images[of_images], float).T)
         is_close = np.isclose(mean, column, rtol=_TOLERANCE, atol=_TOLERANCE)
         if not (is_close | ~np.isfinite(column)).all():
             raise ValueError(
@@ -385,27 +380,9 @@ class Bootstrap:
         # Values may be stored in half precision, the column is exact: only the shift
         # of the mean is taken from them.
         drawn = column + self.means[of_images] - mean
-        if name == "gap":
-            return (self.models["gap"].to_numpy(float) + column) - drawn
-        return drawn
+        return values + column - drawn if name == "gap" else drawn
 
-    def _means(self, name: str) -> Array:
-        """Mean of each model's values over drawn images, (draws, n)."""
-        # Test images are drawn apart from those that measures are computed from.
-        stream = 2 if name.startswith("test_accuracy") else 1
-        random = np.random.default_rng([self.seed, stream])
-        # In double precision, sums of values in half precision are exact in any order.
-        values = np.asarray(self.images[name], float).T  # (images, n)
-        is_finite = np.isfinite(values).astype(float)
-        values = np.where(is_finite > 0, values, 0)
-        means = np.empty((self.draws, values.shape[1]))
-        for part in slices(self.draws, 20 * len(values)):
-            counts = _counts(random, len(means[part]), len(values))
-            images = counts @ is_finite
-            means[part] = counts @ values / np.where(images > 0, images, np.nan)
-        return means
-
-    def units(self, is_finite: NDArray[np.bool_], unit: str = "") -> NDArray[np.intp]:
+    def units(self, is_finite: NDArray[np.bool_], unit: str = "") -> Rows:
         """Number of units among the models that have each measure.
 
         Args:
@@ -415,8 +392,18 @@ class Bootstrap:
         Returns:
             (M,).
         """
-        names = self.models[unit or self.unit].to_numpy()
-        return np.array([len(pd.unique(names[of])) for of in is_finite.T], dtype=int)
+        codes = pd.factorize(self.models[unit or self.unit])[0]
+        return pd.DataFrame(np.where(is_finite.T, codes, np.nan)).nunique(1).to_numpy()
+
+    def interval(self, in_draws: Array, units: ArrayLike) -> tuple[Array, Array]:
+        """Percentile interval of statistics in the draws, see ``percentile_interval``.
+
+        Args:
+            in_draws: (draws, M).
+            units: (M,) number of them behind each statistic.
+        """
+        fewest = FEWEST_KINDS if self.unit == "kind" else FEWEST
+        return percentile_interval(in_draws, units, self.level, fewest)
 
     def mean(self, values: Array) -> pd.DataFrame:
         """Mean over the models, its interval, and the smallest detectable mean.
@@ -428,12 +415,8 @@ class Bootstrap:
             A row per column of values: "" (the mean), _low, _high, and _smallest, the
             smallest mean that is told from 0 with 80 % power.
         """
-        is_finite = np.isfinite(values)
-        models = self.weights @ is_finite.astype(float)
-        means = self.weights @ np.where(is_finite, values, 0)
-        means /= np.where(models > 0, models, np.nan)
-        units = self.units(is_finite)
-        low, high = percentile_interval(means, units, self.level, self.fewest)
+        means = finite_mean(values, self.weights)
+        low, high = self.interval(means, self.units(np.isfinite(values)))
         table = pd.DataFrame({"": finite_mean(values), "_low": low, "_high": high})
         smallest = DETECTABLE * pd.DataFrame(means).std()
         return table.assign(_smallest=smallest.where(np.isfinite(low)))
@@ -470,22 +453,22 @@ def percentile_interval(
     """Percentile interval (Efron and Tibshirani 1993, chapter 13).
 
     Args:
-        in_draws: (B, ...) statistics in the draws.
-        units: (...) number of them behind each statistic.
+        in_draws: (B, M) statistics in the draws.
+        units: (M,) number of them behind each statistic, or one of all.
         level: of the interval.
         fewest: units behind an interval.
 
     Returns:
-        Low and high, (...) each; NaN below ``fewest``, and where at least half of the
+        Low and high, (M,) each; NaN below ``fewest``, and where at least half of the
         draws are undefined.
     """
-    in_draws = np.asarray(in_draws, float)
-    enough = np.broadcast_to(units, in_draws.shape[1:]) >= fewest
-    is_usable = (2 * np.isfinite(in_draws).sum(0) > len(in_draws)) & enough
-    ends = np.full((2, *in_draws.shape[1:]), np.nan)
+    values = np.asarray(in_draws, float)
+    enough = np.asarray(units) >= fewest
+    is_usable = (2 * np.isfinite(values).sum(0) > len(values)) & enough
+    ends = np.full((2, values.shape[1]), np.nan)
     if is_usable.any():
         quantiles = [(1 - level) / 2, (1 + level) / 2]
-        ends[:, is_usable] = np.nanquantile(in_draws[:, is_usable], quantiles, axis=0)
+        ends[:, is_usable] = np.nanquantile(values[:, is_usable], quantiles, axis=0)
     return ends[0], ends[1]
 
 
@@ -515,88 +498,62 @@ def permuted_rows(
         >>> permuted_rows(["a", "b", "c"], 4999).tolist()
         [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
     """
-    codes, names = pd.factorize(np.asarray(units))
-    groups = np.zeros(len(codes), dtype=int)
+    units = np.asarray(units)
+    groups = np.zeros(len(units))
     if within is not None:
         groups = pd.factorize(np.asarray(within))[0]
     blocks: dict[tuple[int, int], list[Rows]] = {}
-    for code in range(len(names)):
-        members = np.flatnonzero(codes == code)
-        key = (int(groups[members[0]]), len(members))
-        blocks.setdefault(key, []).append(members)
+    for unit in pd.unique(units):
+        members = np.flatnonzero(units == unit)
+        blocks.setdefault((groups[members[0]], len(members)), []).append(members)
     # One (units, models of each) array for each group and number of models.
     places = [np.stack(blocks[key]) for key in sorted(blocks)]
-    rows = np.arange(len(codes))[None]
-    arrangements = math.prod(math.factorial(len(place)) for place in places)
-    if arrangements <= exact_up_to:
-        for place in places:
-            orders = np.array([*itertools.permutations(range(len(place)))])
-            combined = np.repeat(rows[:, None], len(orders), axis=1)
-            combined[:, :, place.ravel()] = place[orders].reshape(len(orders), -1)
-            rows = combined.reshape(-1, len(codes))
-        return rows[1:]
-    random = np.random.default_rng(seed)
-    rows = np.tile(rows, (count, 1))
-    for place in places:
-        numbers = np.tile(np.arange(len(place)), (count, 1))
-        order = random.permuted(numbers, axis=1)
-        rows[:, place.ravel()] = place[order].reshape(count, place.size)
+    numbers = [np.arange(len(place)) for place in places]
+    if math.prod(math.factorial(len(place)) for place in places) <= exact_up_to:
+        arrangements = itertools.product(*map(itertools.permutations, numbers))
+        orders = [*zip(*itertools.islice(arrangements, 1, None), strict=True)]
+    else:
+        random = np.random.default_rng(seed)
+        orders = [random.permuted(np.tile(one, (count, 1)), axis=1) for one in numbers]
+    rows = np.tile(np.arange(len(units)), (len(orders[0]) if orders else 0, 1))
+    for place, order in zip(places, orders, strict=False):
+        rows[:, place.ravel()] = place[np.array(order)].reshape(len(rows), -1)
     return rows
 
 
-def p_values(observed: ArrayLike, null: Array) -> Array:
-    """Share of all arrangements whose statistic is at least the observed one.
+def against_chance(scores: Array) -> dict[str, Any]:
+    """Compare scores with those under the null, where larger ones are more extreme.
 
-    ``(1 + count) / (1 + D)``: the 1 is the observed arrangement. Absolute statistics
-    give a two-sided p.
+    p is the share of all arrangements whose score is at least the observed one,
+    ``(1 + count) / (1 + D)``: the 1 is the observed arrangement.
 
     Args:
-        observed: (M,) statistics.
-        null: (D, M) the same under the null; NaN is left out.
+        scores: (1 + D, M), observed ones first; a NaN below is left out.
 
     Returns:
-        (M,) in (0, 1]; NaN where a statistic is undefined.
+        p and p_adjusted, (M,) in (0, 1], NaN where a score is undefined: adjusted for
+        all measures by the single-step maxT of Westfall and Young 1993. And band, the
+        least score whose p_adjusted is below 0.05, NaN of too few permutations.
 
     Example:
-        >>> p_values([0.9], np.array([[0.1], [0.2], [0.95]])).tolist()
+        >>> against_chance(np.array([[0.9], [0.1], [0.2], [0.95]]))["p"].tolist()
         [0.5]
     """
-    observed = np.asarray(observed, float)
+    observed, null = scores[0], scores[1:]
+    is_defined = np.isfinite(observed)
     # A drawn copy of the observed arrangement counts, though its sums round otherwise.
-    count = (null >= observed - 1e-9 * np.abs(observed)).sum(0)
-    draws = np.isfinite(null).sum(0)
-    return np.where(np.isfinite(observed), (1 + count) / (1 + draws), np.nan)
-
-
-def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
-    """P-values adjusted for all statistics: single-step maxT; Westfall and Young 1993.
-
-    Args:
-        observed: (M,) statistics, larger is more extreme.
-        null: (D, M) the same under the null.
-
-    Returns:
-        (M,) in (0, 1]; NaN where a statistic is undefined, which is not in the family.
-    """
-    family = null[:, np.isfinite(np.asarray(observed, float))]
-    largest = np.fmax.reduce(family, axis=1, initial=np.nan)
-    return p_values(observed, np.broadcast_to(largest[:, None], null.shape))
-
-
-def band(null: Array) -> float:
-    """Critical value of the largest statistic: beyond it the adjusted p is below 0.05.
-
-    Args:
-        null: (D, M) statistics under the null, larger is more extreme.
-
-    Returns:
-        NaN where there are too few permutations.
-    """
-    largest = np.sort(np.fmax.reduce(null, axis=1, initial=np.nan))
-    largest = largest[np.isfinite(largest)]
+    least = observed - 1e-9 * np.abs(observed)
+    largest = np.fmax.reduce(null[:, is_defined], axis=1, initial=np.nan)
+    largest = np.sort(largest[np.isfinite(largest)])
     # Smallest rank with (1 + draws above it) / (1 + draws) < 0.05.
-    rank = int(0.95 * (len(largest) + 1) + 1e-9) + 1
-    return float(largest[rank - 1]) if 0 < rank <= len(largest) else np.nan
+    rank = int(LEVEL * (len(largest) + 1) + 1e-9)
+    p = (1 + (null >= least).sum(0)) / (1 + np.isfinite(null).sum(0))
+    adjusted = (1 + (largest[:, None] >= least).sum(0)) / (1 + len(largest))
+    return {
+        "p": np.where(is_defined, p, np.nan),
+        "p_adjusted": np.where(is_defined, adjusted, np.nan),
+        "band": largest[rank] if rank < len(largest) else np.nan,
+    }
 
 
 def holm(p: ArrayLike) -> Array:
@@ -612,12 +569,9 @@ def holm(p: ArrayLike) -> Array:
         >>> holm([0.01, 0.04, np.nan]).tolist()
         [0.02, 0.04, nan]
     """
-    p = np.asarray(p, float)
-    order = np.argsort(p, kind="stable")[: int(np.isfinite(p).sum())]
-    factors = np.arange(len(order), 0, -1)
-    adjusted = np.full(p.shape, np.nan)
-    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1)
-    return adjusted
+    values = pd.Series(p, dtype=float).reset_index(drop=True).sort_values().dropna()
+    steps = values * np.arange(len(values), 0, -1)
+    return steps.cummax().clip(upper=1).reindex(range(len(p))).to_numpy()
 
 
 def correlate(
@@ -642,8 +596,7 @@ def correlate(
     Returns:
         A row per measure: measure, n models, units, r, its interval (low, high), and
         smallest, the smallest |r| that is told from 0 with 80 % power. r is NaN below
-        ``FEWEST`` configurations. With permutations also null, the mean under the null,
-        p, p_adjusted (maxT), and band, see ``band``, of the distance from null.
+        ``FEWEST`` configurations. With permutations also what ``tested`` has.
     """
     names = list(measures)
     models = bootstrap.models
@@ -652,16 +605,16 @@ def correlate(
     is_finite = np.isfinite(x)
     units = bootstrap.units(is_finite)
     x[:, bootstrap.units(is_finite, CONFIGURATION) < FEWEST] = np.nan
+    table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
+    table["r"] = of_table(statistic, x, y, given)
     drawn = correlations_in_draws(
         bootstrap, names, target, given=given, statistic=statistic
     )
-    low, high = percentile_interval(drawn, units, bootstrap.level, bootstrap.fewest)
+    low, high = bootstrap.interval(drawn, units)
     smallest = np.tanh(DETECTABLE * pd.DataFrame(_fisher(drawn)).std())
-    table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
-    table["r"] = of_table(statistic, x, y, given)
-    ends = pd.DataFrame({"low": low, "high": high})
-    ends["smallest"] = smallest.where(units >= bootstrap.fewest)
-    table = table.join(ends[table["r"].notna()])
+    ends = pd.DataFrame({"low": low, "high": high, "smallest": smallest})
+    has_interval = table["r"].notna() & np.isfinite(low)
+    table = table.join(ends[has_interval])
     if permutations is None:
         return table
     return table.assign(**tested(x, y, permutations, given=given, statistic=statistic))
@@ -690,23 +643,16 @@ def tested(
         statistic: ``pearson``, ``kendall`` or ``gamma``.
 
     Returns:
-        null, p, p_adjusted (maxT), (M,) each, and band.
+        null, (M,), the mean under the null, and of the distance from it what
+        ``against_chance`` has.
     """
-    left = y
     if given is not None:
         full = np.insert(given, 0, 1, axis=1)
-        left = y - full @ np.linalg.lstsq(full, y, rcond=None)[0]
+        y = y - full @ np.linalg.lstsq(full, y, rcond=None)[0]
     arrangements = np.vstack([np.arange(len(y)), permutations])
-    ones = np.ones((1, len(y)))
-    values = in_draws(statistic, x, left[arrangements], ones, given)
-    centre = finite_mean(values)
-    away = np.abs(values - centre)
-    return {
-        "null": centre,
-        "p": p_values(away[0], away[1:]),
-        "p_adjusted": adjusted_p_values(away[0], away[1:]),
-        "band": band(away[1:]),
-    }
+    values = in_draws(statistic, x, y[arrangements], np.ones((1, len(y))), given)
+    null = finite_mean(values)
+    return {"null": null} | against_chance(np.abs(values - null))
 
 
 def correlations_in_draws(
@@ -735,35 +681,29 @@ def correlations_in_draws(
     Returns:
         (draws, M).
     """
-    models = bootstrap.models
+    x = bootstrap.models[list(measures)].to_numpy(float)
+    y = bootstrap.models[target].to_numpy(float)
     weights = bootstrap.weights
-    x = models[list(measures)].to_numpy(float)
-    y = models[target].to_numpy(float)
     values = in_draws(statistic, x, y, weights, given)
-    target_drawn = bootstrap.resampled(target)
-    columns_drawn = [bootstrap.resampled(name) for name in measures]
-    is_drawn = np.array([column is not None for column in columns_drawn], dtype=bool)
+    of_target = bootstrap.resampled(target)
+    columns = [bootstrap.resampled(name) for name in measures]
+    counts = np.array([len(column) for column in columns], int)
     # Measures without values of single images are the same in all draws.
-    drawn = {}
-    if is_drawn.any():
-        of_images = [column for column in columns_drawn if column is not None]
-        drawn["images"] = is_drawn, np.stack(of_images, axis=-1)
-    if target_drawn is not None and not is_drawn.all():
-        drawn["units"] = ~is_drawn, x[:, ~is_drawn]
-    y = y if target_drawn is None else target_drawn
-    for chosen, measured in drawn.values():
-        both = in_draws(statistic, measured, y, weights, given)
-        values[:, chosen] = _without_shift(both, values[:, chosen])
-    is_unknown = [name in bootstrap.no_interval for name in measures]
-    values[:, is_unknown] = np.nan
+    for count in np.unique(counts):
+        if max(count, len(of_target)) > 1:
+            chosen = counts == count
+            of_images = np.stack([columns[i] for i in np.flatnonzero(chosen)], -1)
+            both = in_draws(statistic, of_images, of_target, weights, given)
+            values[:, chosen] = _without_shift(both, values[:, chosen])
+    values[:, [name in bootstrap.no_interval for name in measures]] = np.nan
     return values
 
 
 def _without_shift(both: Array, of_units: Array) -> Array:
     """Correlations in draws of units and images, centred as those of units alone."""
     is_inside = (np.abs(both) < _LARGEST_R) & (np.abs(of_units) < _LARGEST_R)
-    shift = np.where(is_inside, _fisher(both) - _fisher(of_units), 0).sum(0)
-    return np.tanh(_fisher(both) - shift / np.maximum(is_inside.sum(0), 1))
+    shift = np.where(is_inside, _fisher(both) - _fisher(of_units), np.nan)
+    return np.tanh(_fisher(both) - np.nan_to_num(finite_mean(shift)))
 
 
 def _fisher(r: Array) -> Array:
@@ -773,7 +713,7 @@ def _fisher(r: Array) -> Array:
 
 def random_folds(
     groups: ArrayLike, folds: int = 10, deals: int = 30, seed: int = 0
-) -> NDArray[np.intp]:
+) -> Rows:
     """Deal whole groups at random into folds.
 
     Args:
@@ -786,43 +726,45 @@ def random_folds(
         (deals, n) fold of each model.
     """
     codes, names = pd.factorize(np.asarray(groups))
-    numbers = np.arange(len(names)) % min(folds, max(1, len(names)))
+    numbers = np.arange(len(names)) % max(1, min(folds, len(names)))
     random = np.random.default_rng(seed)
     return np.stack([random.permutation(numbers)[codes] for _ in range(deals)])
 
 
-def predict_gaps(predictors: Array, gap: Array, new: Array) -> Array:
+def predict_gaps(predictors: Array, gap: Array, is_new: NDArray[np.bool_]) -> Array:
     """Gaps of new networks by ridge regressions (Hoerl and Kennard 1970).
 
     Columns are standardised; the penalty is that with the least leave-one-out error.
     Equal to ``RidgeCV`` of scikit-learn, for many regressions at once.
 
     Args:
-        predictors: (..., n, k) columns of the networks that are fitted to.
-        gap: (n,) their gaps, fractions.
-        new: (..., m, k) the same columns of the new networks.
+        predictors: (..., n, k) columns of all networks.
+        gap: (n,) their gaps, fractions; those of new networks are not read.
+        is_new: (n,) the networks whose gaps are predicted from the others.
 
     Returns:
-        (..., m) in [-1, 1].
+        (..., m) in [-1, 1], of the m new networks.
     """
-    n = len(gap)
-    columns = _scaled(np.concatenate([predictors, new], axis=-2))
-    columns -= columns[..., :n, :].mean(-2, keepdims=True)
-    spread = columns[..., :n, :].std(-2, keepdims=True)
-    columns /= np.where(spread > 1e-12, spread, 1)
-    x, new = columns[..., :n, :], columns[..., n:, :]
-    centred = gap - gap.mean()
-    sizes, vectors = np.linalg.eigh(x.mT @ x)
-    scores = x @ vectors  # (..., n, k), principal components
+    columns = _scaled(predictors)
+    x = columns[..., ~is_new, :]
+    centre = x.mean(-2, keepdims=True)
+    spread = x.std(-2, keepdims=True)
+    columns = (columns - centre) / np.where(spread > 1e-12, spread, 1)
+    x = columns[..., ~is_new, :]
+    mean = gap[~is_new].mean()
+    centred = gap[~is_new] - mean
+    left, sizes, right = np.linalg.svd(x, full_matrices=False)
     # One decomposition serves all penalties: (..., k, penalties)
-    shrinkage = 1 / (np.maximum(sizes, 0)[..., None] + PENALTIES)
-    slopes = (scores.mT @ centred)[..., None] * shrinkage
+    sizes = sizes[..., None]
+    shrinkage = sizes / (sizes**2 + PENALTIES)
+    slopes = (left.mT @ centred)[..., None] * shrinkage
     # A leave-one-out residual is that of the fit over 1 - leverage.
-    leverage = 1 / n + scores**2 @ shrinkage
-    residuals = (centred[:, None] - scores @ slopes) / (1 - leverage)
+    leverage = 1 / len(centred) + left**2 @ (sizes * shrinkage)
+    residuals = (centred[:, None] - left @ (sizes * slopes)) / (1 - leverage)
     best = (residuals**2).mean(-2).argmin(-1)[..., None, None]
-    coefficients = vectors @ np.take_along_axis(slopes, best, -1)
-    return (gap.mean() + (new @ coefficients)[..., 0]).clip(-1, 1)
+    coefficients = right.mT @ np.take_along_axis(slopes, best, -1)
+    new = columns[..., is_new, :] @ coefficients
+    return (mean + new[..., 0]).clip(-1, 1)
 
 
 def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
@@ -845,35 +787,28 @@ def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
             return np.full(errors.shape, np.nan)
         for number in numbers:
             out = deal == number
-            known = predictors[..., ~out, :]
-            new = predict_gaps(known, gap[~out], predictors[..., out, :])
-            errors[..., out] += 100 * np.abs(gap[out] - new) / len(deals)
+            predicted = predict_gaps(predictors, gap, out)
+            errors[..., out] += 100 * np.abs(gap[out] - predicted) / len(deals)
     return errors
 
 
-def sign_flip_p(
-    values: Array, groups: ArrayLike, flips: int = PERMUTATIONS, seed: int = 0
-) -> Array:
+def sign_flip_p(values: Array, groups: ArrayLike, seed: int = 0) -> Array:
     """One-sided p of each column's sum when whole groups change sign; Fisher 1935.
 
     Args:
         values: (n, M), NaN is left out.
         groups: (n,) names; the values of a group change sign together.
-        flips: number of random choices of signs, where there are too many to try all.
-        seed: of the random choices.
+        seed: of the random choices of signs, where there are too many to try all.
 
     Returns:
         (M,) in (0, 1]; NaN where no value is finite.
     """
     sums = pd.DataFrame(values).groupby(np.asarray(groups)).sum().to_numpy()
-    count = len(sums)
-    if 2**count <= flips + 1:
-        choices = itertools.product([1, -1], repeat=count)
-        signs = np.array([*choices])[1:]
+    if 2 ** len(sums) <= PERMUTATIONS + 1:
+        signs = np.array([*itertools.product([1, -1], repeat=len(sums))])
     else:
-        signs = np.random.default_rng(seed).choice([-1, 1], size=(flips, count))
-    least = sums.sum(0) - 1e-9 * np.abs(sums).sum(0)
-    as_large = (signs @ sums >= least).sum(0)
-    return np.where(
-        np.isfinite(values).any(0), (1 + as_large) / (1 + len(signs)), np.nan
-    )
+        random = np.random.default_rng(seed)
+        signs = random.choice([-1, 1], size=(PERMUTATIONS, len(sums)))
+        signs = np.vstack([np.ones(len(sums)), signs])
+    p = against_chance(signs @ sums)["p"]
+    return np.where(np.isfinite(values).any(0), p, np.nan)

@@ -14,7 +14,6 @@ from helpers.statistics import beyond
 from helpers.statistics.claims import ADDED
 from helpers.statistics.correlate import (
     CONFIGURATION,
-    FEWEST,
     FIT,
     PERMUTATIONS,
     Array,
@@ -66,7 +65,6 @@ TITLES = {
 }
 ONE_COLUMN = tuple(TITLES)[:4]  # baselines that are a column of the models
 MOST_MEASURES = 8  # of a primary analysis
-FEWEST_KINDS = 5  # behind an interval, where kinds are drawn
 # Kinds of rows of ``confounders``.
 POOLED = "pooled"
 WITHIN = "within a level"
@@ -85,7 +83,7 @@ def by_kinds(bootstrap: Bootstrap) -> Bootstrap:
     """
     if not bootstrap.models["kind"].duplicated().any():
         return bootstrap
-    return replace(bootstrap, unit="kind", fewest=FEWEST_KINDS)
+    return replace(bootstrap, unit="kind")
 
 
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -285,7 +283,7 @@ def _within_kinds(
     """r within kinds given training accuracy and loss, and the smallest possible p."""
     question = "r_gap_within_kinds"
     models = bootstrap.models
-    by_setting = replace(bootstrap, unit="setting", fewest=FEWEST)
+    by_setting = replace(bootstrap, unit="setting")
     settings, kinds = models["setting"], models["kinds"]
     rows = permuted_rows(settings, permutations, bootstrap.seed, kinds)
     given = design(models, ["kind"], FIT)
@@ -351,7 +349,7 @@ def errors_with(
         (n, M) in points.
     """
     errors = np.full(x.shape, np.nan)
-    for rows, columns in same_models(x):
+    for rows, columns in same_models(np.isfinite(x)):
         known = predictors[rows][None]
         if not alone:
             known = np.stack([np.column_stack([*known, x[rows, at]]) for at in columns])
@@ -501,10 +499,9 @@ def across_studies(
         for name, columns in predictors.items():
             errors = np.full(len(new), np.nan)
             if np.isfinite(columns).all() and len(old) and len(new):
-                known = slice(len(old))
-                later = slice(len(old), None)
-                predicted = predict_gaps(columns[known], gap[known], columns[later])
-                errors = 100 * np.abs(gap[later] - predicted)
+                is_new = np.arange(len(gap)) >= len(old)
+                predicted = predict_gaps(columns, gap, is_new)
+                errors = 100 * np.abs(gap[is_new] - predicted)
             error = bootstrap.mean(errors[:, None]).add_prefix("error_points")
             row = {
                 "measure": name,
@@ -744,11 +741,12 @@ def _selection(bootstrap: Bootstrap, directions: Mapping[str, int]) -> pd.DataFr
     shares = (1 - table[["r", "low", "high"]].mul(direction, axis=0)) / 2
     x = models[names].to_numpy(float) * direction
     signed, differ = np.zeros((2, len(names)))  # differ: pairs that tie in neither
-    for rows, columns in same_models(x):
+    for rows, columns in same_models(np.isfinite(x)):
         gap = models["gap"].to_numpy(float)[rows]
-        counts = pair_counts(x[np.ix_(rows, columns)], gap)[:, 0]
-        signed[columns] = counts[0]
-        differ[columns] = counts[3]
+        ones = np.ones((1, len(rows)))
+        counts = pair_counts(x[np.ix_(rows, columns)][None], gap[None], ones)
+        signed[columns] = counts[0][0]
+        differ[columns] = counts[3][0]
     selected = {
         "measure": names,
         "n": table["n"],

@@ -8,7 +8,7 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from helpers.statistics.correlate import in_draws, pearson
+from helpers.statistics.correlate import finite_mean, in_draws, pearson
 
 SPLITS = 20
 
@@ -30,17 +30,11 @@ def reliability(values: ArrayLike, seed: int = 0) -> float:
     images = table.shape[1]
     numbers = np.tile(np.arange(images), (SPLITS, 1))
     order = np.random.default_rng(seed).permuted(numbers, axis=1)
-    first = (order < images // 2).T.astype(float)  # (images, splits)
-    is_finite = np.isfinite(table)
-    filled = np.where(is_finite, table, 0)
-    means = []  # of both halves, (n, splits)
-    for half in (first, 1 - first):
-        counts = is_finite @ half
-        means.append(filled @ half / np.where(counts > 0, counts, np.nan))
-    in_all_halves = np.isfinite(means).all((0, 2))
-    first_means, second_means = (half[in_all_halves] for half in means)
-    ones = np.ones((1, len(first_means)))
-    r = in_draws(pearson, first_means.T[..., None], second_means.T, ones)[:, 0]
+    first = (order < images // 2).astype(float)  # (splits, images)
+    means = np.stack([finite_mean(table.T, half) for half in (first, 1 - first)])
+    means = means[..., np.isfinite(means).all((0, 1))]  # (2, splits, n)
+    ones = np.ones((1, means.shape[-1]))
+    r = in_draws(pearson, means[0][..., None], means[1], ones)[:, 0]
     if not np.isfinite(r).any():
         return np.nan
     of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
