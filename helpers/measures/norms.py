@@ -7,8 +7,9 @@ al.; a logarithm ``ln v`` as ``ln sqrt(v / m)``.
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,6 @@ from helpers.statistics.correlate import Array
 # Which linear map a spectral norm is of: the layer at the size of its own input, or its
 # weight reshaped to a (c_out, rest) matrix (Yoshida and Miyato 2017).
 NORM_VARIANTS = ("operator", "reshaped")
-# Arguments with the norms of all layers for each of NORM_VARIANTS.
-_BY_VARIANT = {"spectral_norms", "spectral_distances"}
-_FREQUENCIES = 256  # matrices whose eigenvalues are computed at a time
 
 
 @dataclass(frozen=True)
@@ -115,35 +113,24 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
     layers: dict[nn.Module, Layer] = {}
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module in layers:
-            return
-        if isinstance(module, nn.Conv2d):
-            layers[module] = Layer(
-                module.weight.detach(),
-                module.stride,
-                module.dilation,
-                module.groups,
-                tuple(inputs[0].shape[-2:]),
-            )
-        elif isinstance(module, nn.Linear):
-            layers[module] = Layer(module.weight.detach()[:, :, None, None])
+        if isinstance(module, nn.Linear):
+            layers.setdefault(module, Layer(module.weight.detach()[:, :, None, None]))
+        elif isinstance(module, nn.Conv2d):
+            settings = module.stride, module.dilation, module.groups
+            size = tuple(inputs[0].shape[-2:])
+            layers.setdefault(module, Layer(module.weight.detach(), *settings, size))
 
     observe(folded, example.cpu().double(), note)
-    if not layers:
-        raise Undefined(
-            "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose "
-            "norms could be taken"
-        )
-    seen = {id(value) for module in layers for value in module.parameters()}
+    of_layers = {id(module.weight) for module in layers}
     others = [
         name
         for name, value in folded.named_parameters()
-        if value.ndim in (2, 4) and id(value) not in seen
+        if value.ndim in (2, 4) and id(value) not in of_layers
     ]
-    if others:
+    if others or not layers:
         raise Undefined(
             "norms are of networks whose only matrices are weights of nn.Conv2d and "
-            f"nn.Linear; this one also has {', '.join(others[:3])}"
+            f"nn.Linear; this one has {', '.join(others[:3]) or 'none'}"
         )
     return list(layers.values())
 
@@ -170,59 +157,74 @@ def operator_norm(layer: Layer) -> float:
     kernels = layer.weight.unflatten(0, (layer.groups, -1))
     if not kernels.isfinite().all():
         return math.nan
-    if kernels.shape[3:] == (1, 1):  # the same at all frequencies
-        return float(torch.linalg.matrix_norm(kernels[..., 0, 0], 2).max())
+    height, width = kernels.shape[3:]
+    size = layer.input_size
+    if height == width == 1:  # the same at all frequencies
+        size = layer.stride
     sides = []
-    for axis in (0, 1):
-        dilated = (kernels.shape[3 + axis] - 1) * layer.dilation[axis] + 1
+    for axis, length in enumerate((height, width)):
+        dilated = (length - 1) * layer.dilation[axis] + 1
         step = layer.stride[axis]
-        sides.append(math.ceil(max(layer.input_size[axis], dilated) / step) * step)
+        sides.append(math.ceil(max(size[axis], dilated) / step) * step)
     padded = kernels.new_zeros(*kernels.shape[:3], *sides)
     spread = padded[..., :: layer.dilation[0], :: layer.dilation[1]]
-    spread[..., : kernels.shape[3], : kernels.shape[4]] = kernels
+    spread[..., :height, :width] = kernels
     # (groups, out, in, rows, s, columns, s) -> as many more inputs as pixels a stride
     parts = padded.unflatten(4, (-1, layer.stride[1]))
     parts = parts.unflatten(3, (-1, layer.stride[0]))
     parts = parts.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
     transforms = torch.fft.rfft2(parts).flatten(3)  # (groups, out, in, frequencies)
-    matrices = transforms.permute(0, 3, 1, 2).flatten(0, 1)
-    if matrices.shape[1] > matrices.shape[2]:
+    matrices = transforms.permute(0, 3, 1, 2)
+    if matrices.shape[2] > matrices.shape[3]:
         matrices = matrices.mT
-    squares = [
-        torch.linalg.eigvalsh(block @ block.mH)[:, -1].max()
-        for block in matrices.split(_FREQUENCIES)
-    ]
-    return math.sqrt(max(0.0, float(torch.stack(squares).max())))
+    squares = torch.linalg.eigvalsh(matrices @ matrices.mH)
+    return math.sqrt(max(0.0, float(squares.max())))
 
 
-def _spectral(layers: Sequence[Layer]) -> Array:
-    """Spectral norms of layers for each of ``NORM_VARIANTS``, (2, d)."""
-    operators = [operator_norm(layer) for layer in layers]
-    reshaped = [
-        float(torch.linalg.matrix_norm(layer.weight.flatten(1), 2)) for layer in layers
-    ]
-    return np.array([operators, reshaped])
+@dataclass(frozen=True)
+class Weights:
+    """Layers with their folded weights, or with the change of these from the start."""
+
+    layers: list[Layer]
+
+    @cached_property
+    def flat(self) -> Array:
+        """All weights one after the other, (omega,)."""
+        return torch.cat([layer.weight.flatten() for layer in self.layers]).numpy()
+
+    @cached_property
+    def frobenius(self) -> Array:
+        """Frobenius norm of each layer, (d,)."""
+        return np.array([float(layer.weight.norm()) for layer in self.layers])
+
+    @cached_property
+    def spectral(self) -> Array:
+        """Spectral norm of each layer for each of ``NORM_VARIANTS``, (2, d)."""
+        operators = [operator_norm(layer) for layer in self.layers]
+        matrices = [layer.weight.flatten(1) for layer in self.layers]
+        reshaped = [float(torch.linalg.matrix_norm(one, 2)) for one in matrices]
+        return np.array([operators, reshaped])
 
 
 @provides
-def layers(network: nn.Module, example: Tensor) -> list[Layer]:
-    """Layers of the network, see ``layers_of``.
+def weights(network: nn.Module, example: Tensor) -> Weights:
+    """Folded weights of the network by layer.
 
     Args:
         network: in evaluation mode.
         example: (1, 3, S, S) one image as input of the network.
     """
-    return layers_of(network, example)
+    return Weights(layers_of(network, example))
 
 
 @provides
-def distances(
-    layers: Sequence[Layer], initial_network: nn.Module | None, example: Tensor
-) -> list[Layer]:
-    """The layers with their weights' change from those before the first step.
+def changes(
+    weights: Weights, initial_network: nn.Module | None, example: Tensor
+) -> Weights:
+    """Change of the weights from those before the first step.
 
     Args:
-        layers: with their folded weights.
+        weights: of the network.
         initial_network: the network before its first step; None where not known.
         example: (1, 3, S, S) one image as input of the network.
     """
@@ -231,30 +233,8 @@ def distances(
             "no initial weights were given, so there is no distance from them"
         )
     start = layers_of(initial_network, example)
-    return [
-        replace(layer, weight=layer.weight - before.weight)
-        for layer, before in zip(layers, start, strict=True)
-    ]
-
-
-@provides
-def spectral_norms(layers: Sequence[Layer]) -> Array:
-    """Spectral norms of the folded weights for each of ``NORM_VARIANTS``, (2, d).
-
-    Args:
-        layers: with their folded weights.
-    """
-    return _spectral(layers)
-
-
-@provides
-def spectral_distances(distances: Sequence[Layer]) -> Array:
-    """Spectral norms of the weights' change for each of ``NORM_VARIANTS``, (2, d).
-
-    Args:
-        distances: layers whose weights are changes from the start.
-    """
-    return _spectral(distances)
+    pairs = zip(weights.layers, start, strict=True)
+    return Weights([replace(now, weight=now.weight - old.weight) for now, old in pairs])
 
 
 def log(values: ArrayLike) -> Array:
@@ -332,61 +312,6 @@ def log_bound(norms: Array, numerators: Array, margin: float) -> Array:
 
 
 @provides
-def layer_sizes(layers: Sequence[Layer]) -> Array:
-    """Number of weights of each layer, (d,).
-
-    Args:
-        layers: with their folded weights.
-    """
-    return np.array([layer.weight.numel() for layer in layers], dtype=float)
-
-
-@provides
-def frobenius_norms(layers: Sequence[Layer]) -> Array:
-    """Frobenius norm of each layer's weight, (d,).
-
-    Args:
-        layers: with their folded weights.
-    """
-    return np.array([float(torch.linalg.vector_norm(layer.weight)) for layer in layers])
-
-
-@provides
-def frobenius_distances(distances: Sequence[Layer]) -> Array:
-    """Frobenius norm of the change of each layer's weight, (d,).
-
-    Args:
-        distances: layers whose weights are changes from the start.
-    """
-    return frobenius_norms(distances)
-
-
-@provides
-def weight_changes(distances: Sequence[Layer]) -> Array:
-    """Change of every single weight from the start, (omega,).
-
-    Args:
-        distances: layers whose weights are changes from the start.
-    """
-    return torch.cat([layer.weight.flatten() for layer in distances]).numpy()
-
-
-@provides
-def moved(frobenius_distances: Array) -> Array:
-    """Frobenius distances whose sum has a logarithm; Undefined where all are 0.
-
-    Args:
-        frobenius_distances: (d,) Frobenius norm of the change of each layer's weight.
-    """
-    if not frobenius_distances.any():
-        raise Undefined(
-            "the weights are those of the start: the distance is 0, and its logarithm "
-            "minus infinity"
-        )
-    return frobenius_distances
-
-
-@provides
 @torch.no_grad()
 def path_product(network: nn.Module, example: Tensor) -> float:
     """Sum over paths of the product of squared weights; Jiang et al. 2020, (44).
@@ -402,12 +327,12 @@ def path_product(network: nn.Module, example: Tensor) -> float:
     Raises:
         Undefined: where a layer divides by statistics of its input.
     """
-    for name, module in network.named_modules():
-        divides = isinstance(module, _NormBase) and module.running_mean is None
-        if divides or isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
+    for module in network.modules():
+        divides = isinstance(module, (nn.LayerNorm, nn.GroupNorm))
+        if divides or (isinstance(module, _NormBase) and module.running_mean is None):
             raise Undefined(
-                f"the path norm is not defined: {name} ({type(module).__name__}) "
-                "divides by statistics of its input"
+                f"a sum over paths is not defined: {type(module).__name__} divides by "
+                "statistics of its input"
             )
     squared = folded_copy(copy.deepcopy(network).cpu().double())
     for parameter in squared.parameters():
@@ -441,36 +366,28 @@ def scaled_complexity(
 
 def complexity(
     family: str,
-    name: str,
-    source: str,
-    title: str,
-    summary: str,
-    formula: Callable[..., Any],
+    row: tuple[str, str, str, str, Callable[..., Any]],
+    variants: tuple[str, ...] = (),
 ) -> None:
     """Enter a complexity into the list of measures; larger promises a larger gap.
 
     Args:
         family: of ``registry.FAMILIES``.
-        name: of the measure; that of a logarithm begins with "log_".
-        source: equation of Jiang et al. 2020, as a number, or name in the code of
-            Dziugaite et al. 2020.
-        title: label for figures.
-        summary: one line.
-        formula: of what its arguments name, gives ``v`` or ``ln v``, of which the
-            measure is the ``scaled_complexity``; of spectral norms a value for each of
-            ``NORM_VARIANTS``.
+        row: name of the measure, that of a logarithm begins with "log_"; paper and
+            equation; label for figures; summary of one line; and the formula, which of
+            what its arguments name gives ``v`` or ``ln v``, of which the measure is the
+            ``scaled_complexity``.
+        variants: names of the values where the formula gives several.
     """
-    paper = "Dziugaite et al. 2020 (code), "
-    if source.isdigit():
-        paper = "Jiang et al. 2020, equation "
+    name, source, title, summary, formula = row
     names = needs(formula)
-    variants = NORM_VARIANTS if _BY_VARIANT & set(names) else ()
 
-    def scaled(training_images: int, **values: Any) -> Any:
-        if "training_images" in names:
-            values["training_images"] = training_images
-        is_logarithm = name.startswith("log_")
-        value = scaled_complexity(formula(**values), training_images, is_logarithm)
+    def scaled(**values: Any) -> Any:
+        value = scaled_complexity(
+            formula(**{need: values[need] for need in names}),
+            values["training_images"],
+            name.startswith("log_"),
+        )
         return dict(zip(variants, value, strict=True)) if variants else value
 
     scaled.__name__ = name
@@ -478,93 +395,85 @@ def complexity(
     scaled.__module__ = formula.__module__
     # What the measure asks for, see ``registry.needs``.
     scaled.needs = tuple(dict.fromkeys([*names, "training_images"]))
-    measure(family, -1, paper + source, title=title, variants=variants)(scaled)
+    measure(family, -1, source, title=title, variants=variants)(scaled)
 
 
-# Formulas of what the functions of their arguments' names return: Frobenius norms, (d,)
-# and spectral norms, (2, d) by variant, of layers and of their change from the start;
-# and the margin of the training images, in logits.
+# Formulas of folded weights, of their change from the start, and of the margin of the
+# training images, in logits.
 
-complexity(
-    "norms",
-    "params",
-    "20",
-    "parameters",
-    "Number of weights.",
-    lambda layer_sizes: layer_sizes.sum(),
-)
-complexity(
-    "norms",
-    "inverse_margin",
-    "22",
-    "inverse margin",
-    "Inverse of the squared margin.",
-    lambda margin: 1 / margin**2,
-)
-complexity(
-    "norms",
-    "l2",
-    "L2",
-    "L2 norm",
-    "Euclidean norm of all weights.",
-    lambda frobenius_norms: np.linalg.norm(frobenius_norms),
-)
-complexity(
-    "norms",
-    "l2_dist",
-    "L2_DIST",
-    "L2 distance from the start",
-    "Euclidean distance of all weights from the initial ones.",
-    lambda frobenius_distances: np.linalg.norm(frobenius_distances),
-)
-complexity(
-    "norms",
-    "log_prod_of_fro_over_margin",
-    "36",
-    "log product of Frobenius norms over margin",
-    "Product of squared Frobenius norms over the squared margin, its logarithm.",
-    lambda frobenius_norms, margin: log_product(frobenius_norms, margin),
-)
-complexity(
-    "norms",
-    "log_prod_of_fro",
-    "37",
-    "log product of Frobenius norms",
-    "Product of squared Frobenius norms, its logarithm.",
-    lambda frobenius_norms: log_product(frobenius_norms),
-)
-complexity(
-    "norms",
-    "log_sum_of_fro_over_margin",
-    "38",
-    "log sum of Frobenius norms over margin",
-    "Sum of squared Frobenius norms over the squared margin, its logarithm.",
-    lambda frobenius_norms, margin: log_sum(frobenius_norms, margin),
-)
-complexity(
-    "norms",
-    "log_sum_of_fro",
-    "39",
-    "log sum of Frobenius norms",
-    "Sum of squared Frobenius norms, its logarithm; see ``log_sum``.",
-    lambda frobenius_norms: log_sum(frobenius_norms),
-)
-complexity(
-    "norms",
-    "fro_dist",
-    "40",
-    "Frobenius distance from the start",
-    "Squared Euclidean distance of all weights from the initial ones.",
-    lambda frobenius_distances: (frobenius_distances**2).sum(),
-)
-complexity(
-    "norms",
-    "param_norm",
-    "42",
-    "parameter norm",
-    "Squared Euclidean norm of all weights.",
-    lambda frobenius_norms: (frobenius_norms**2).sum(),
-)
+for _row in (
+    (
+        "params",
+        "Jiang et al. 2020, equation 20",
+        "parameters",
+        "Number of weights.",
+        lambda weights: len(weights.flat),
+    ),
+    (
+        "inverse_margin",
+        "Jiang et al. 2020, equation 22",
+        "inverse margin",
+        "Inverse of the squared margin.",
+        lambda margin: 1 / margin**2,
+    ),
+    (
+        "l2",
+        "Dziugaite et al. 2020 (code), L2",
+        "L2 norm",
+        "Euclidean norm of all weights.",
+        lambda weights: np.linalg.norm(weights.frobenius),
+    ),
+    (
+        "l2_dist",
+        "Dziugaite et al. 2020 (code), L2_DIST",
+        "L2 distance from the start",
+        "Euclidean distance of all weights from the initial ones.",
+        lambda changes: np.linalg.norm(changes.frobenius),
+    ),
+    (
+        "log_prod_of_fro_over_margin",
+        "Jiang et al. 2020, equation 36",
+        "log product of Frobenius norms over margin",
+        "Product of squared Frobenius norms over the squared margin, its logarithm.",
+        lambda weights, margin: log_product(weights.frobenius, margin),
+    ),
+    (
+        "log_prod_of_fro",
+        "Jiang et al. 2020, equation 37",
+        "log product of Frobenius norms",
+        "Product of squared Frobenius norms, its logarithm.",
+        lambda weights: log_product(weights.frobenius),
+    ),
+    (
+        "log_sum_of_fro_over_margin",
+        "Jiang et al. 2020, equation 38",
+        "log sum of Frobenius norms over margin",
+        "Sum of squared Frobenius norms over the squared margin, its logarithm.",
+        lambda weights, margin: log_sum(weights.frobenius, margin),
+    ),
+    (
+        "log_sum_of_fro",
+        "Jiang et al. 2020, equation 39",
+        "log sum of Frobenius norms",
+        "Sum of squared Frobenius norms, its logarithm; see ``log_sum``.",
+        lambda weights: log_sum(weights.frobenius),
+    ),
+    (
+        "fro_dist",
+        "Jiang et al. 2020, equation 40",
+        "Frobenius distance from the start",
+        "Squared Euclidean distance of all weights from the initial ones.",
+        lambda changes: (changes.frobenius**2).sum(),
+    ),
+    (
+        "param_norm",
+        "Jiang et al. 2020, equation 42",
+        "parameter norm",
+        "Squared Euclidean norm of all weights.",
+        lambda weights: (weights.frobenius**2).sum(),
+    ),
+):
+    complexity("norms", _row)
 
 
 @measure("norms", -1, "Jiang et al. 2020, equation 44", variants=("root", "log"))
@@ -595,88 +504,81 @@ def path_norm_over_margin(
     return path_norm(path_product / margin**2, training_images)
 
 
-complexity(
-    "norms",
-    "log_prod_of_spec",
-    "32",
-    "log product of spectral norms",
-    "Product of squared spectral norms, its logarithm.",
-    lambda spectral_norms: log_product(spectral_norms),
-)
-complexity(
-    "norms",
-    "log_prod_of_spec_over_margin",
-    "31",
-    "log product of spectral norms over margin",
-    "Product of squared spectral norms over the squared margin, its logarithm.",
-    lambda spectral_norms, margin: log_product(spectral_norms, margin),
-)
-complexity(
-    "norms",
-    "log_spec_init_main",
-    "29",
-    "log spectral bound from the start",
-    "Spectral bound of the change from the start, its logarithm; see ``log_bound``.",
-    lambda spectral_norms, moved, margin: log_bound(spectral_norms, moved, margin),
-)
-complexity(
-    "norms",
-    "log_spec_orig_main",
-    "30",
-    "log spectral bound",
-    "Spectral bound of the weights, its logarithm; see ``log_bound``.",
-    lambda spectral_norms, frobenius_norms, margin: log_bound(
-        spectral_norms, frobenius_norms, margin
+for _row in (
+    (
+        "log_prod_of_spec",
+        "Jiang et al. 2020, equation 32",
+        "log product of spectral norms",
+        "Product of squared spectral norms, its logarithm.",
+        lambda weights: log_product(weights.spectral),
     ),
-)
-complexity(
-    "norms",
-    "fro_over_spec",
-    "33",
-    "Frobenius over spectral norms",
-    "Sum of squared Frobenius over spectral norms.",
-    lambda spectral_norms, frobenius_norms: ratios(frobenius_norms, spectral_norms),
-)
-complexity(
-    "norms",
-    "log_sum_of_spec_over_margin",
-    "34",
-    "log sum of spectral norms over margin",
-    "Sum of squared spectral norms over the squared margin, its logarithm.",
-    lambda spectral_norms, margin: log_sum(spectral_norms, margin),
-)
-complexity(
-    "norms",
-    "log_sum_of_spec",
-    "35",
-    "log sum of spectral norms",
-    "Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.",
-    lambda spectral_norms: log_sum(spectral_norms),
-)
-complexity(
-    "norms",
-    "dist_spec_init",
-    "41",
-    "spectral distance from the start",
-    "Sum of squared spectral norms of the change from the start.",
-    lambda spectral_distances: (spectral_distances**2).sum(-1),
-)
+    (
+        "log_prod_of_spec_over_margin",
+        "Jiang et al. 2020, equation 31",
+        "log product of spectral norms over margin",
+        "Product of squared spectral norms over the squared margin, its logarithm.",
+        lambda weights, margin: log_product(weights.spectral, margin),
+    ),
+    (
+        "log_spec_init_main",
+        "Jiang et al. 2020, equation 29",
+        "log spectral bound from the start",
+        "Spectral bound of the change from the start, its logarithm; see "
+        "``log_bound``.",
+        lambda weights, changes, margin: log_bound(
+            weights.spectral, changes.frobenius, margin
+        ),
+    ),
+    (
+        "log_spec_orig_main",
+        "Jiang et al. 2020, equation 30",
+        "log spectral bound",
+        "Spectral bound of the weights, its logarithm; see ``log_bound``.",
+        lambda weights, margin: log_bound(weights.spectral, weights.frobenius, margin),
+    ),
+    (
+        "fro_over_spec",
+        "Jiang et al. 2020, equation 33",
+        "Frobenius over spectral norms",
+        "Sum of squared Frobenius over spectral norms.",
+        lambda weights: ratios(weights.frobenius, weights.spectral),
+    ),
+    (
+        "log_sum_of_spec_over_margin",
+        "Jiang et al. 2020, equation 34",
+        "log sum of spectral norms over margin",
+        "Sum of squared spectral norms over the squared margin, its logarithm.",
+        lambda weights, margin: log_sum(weights.spectral, margin),
+    ),
+    (
+        "log_sum_of_spec",
+        "Jiang et al. 2020, equation 35",
+        "log sum of spectral norms",
+        "Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.",
+        lambda weights: log_sum(weights.spectral),
+    ),
+    (
+        "dist_spec_init",
+        "Jiang et al. 2020, equation 41",
+        "spectral distance from the start",
+        "Sum of squared spectral norms of the change from the start.",
+        lambda changes: (changes.spectral**2).sum(-1),
+    ),
+):
+    complexity("norms", _row, NORM_VARIANTS)
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
-def spectral_norm(
-    spectral_norms: Array, frobenius_norms: Array, margin: float
-) -> Mapping[str, float]:
+def spectral_norm(weights: Weights, margin: float) -> Mapping[str, float]:
     """Spectral bound of the weights as Du et al. print it, and its logarithm.
 
     Product of squared spectral norms times the sum of squared Frobenius over spectral
     norms, over the squared margin.
 
     Args:
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
+        weights: of the network.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
-    logarithm = log_bound(spectral_norms[0], frobenius_norms, margin)
+    logarithm = log_bound(weights.spectral[0], weights.frobenius, margin)
     with np.errstate(over="ignore"):  # exp overflows to inf
         return {"log": logarithm, "raw": np.exp(logarithm)}

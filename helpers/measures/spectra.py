@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from helpers.measures.evidence import provides
+from helpers.measures.norms import Weights
 from helpers.measures.registry import measure
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
@@ -91,11 +92,10 @@ def spectral_alpha_hat(power_laws: Array) -> float:
 
 
 @measure("norms", -1, _SOURCE, title="log stable rank")
-def stable_rank(frobenius_norms: Array, spectral_norms: Array) -> float:
+def stable_rank(weights: Weights) -> float:
     """``ln(|W|_F^2 / |W|_2^2)`` of each weight as a matrix, mean over layers.
 
     Args:
-        frobenius_norms: (d,) Frobenius norm of each layer's weight.
-        spectral_norms: (2, d) spectral norm of each layer's weight, by variant.
+        weights: of the network, by layer.
     """
-    return float(2 * np.log(frobenius_norms / spectral_norms[1]).mean())
+    return float(2 * np.log(weights.frobenius / weights.spectral[1]).mean())

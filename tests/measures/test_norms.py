@@ -172,7 +172,8 @@ def test_every_measure_agrees_with_the_public_rules(bias, strides):
 def test_by_hand_for_diagonal_matrices():
     weight = torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64))[:, :, None, None]
     layers = [norms.Layer(weight), norms.Layer(2 * weight)]
-    fro, spec = norms.frobenius_norms(layers), norms.spectral_norms(layers)[0]
+    weights = norms.Weights(layers)
+    fro, spec = weights.frobenius, weights.spectral[0]
     assert fro.tolist() == [5, 10]
     assert spec == pytest.approx([4, 8], rel=1e-12)
     assert norms.log_product(spec) == pytest.approx(math.log(16 * 64))
@@ -215,8 +216,7 @@ def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
         nn.InstanceNorm2d(3),
         nn.BatchNorm2d(3, track_running_stats=False),
     ):
-        message = rf"^the path norm is not defined: 0 \({type(module).__name__}\) divides by statistics of its input$"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="divides by statistics of its input"):
             norms.path_product(
                 nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)),
                 torch.zeros(1, 3, 1, 1),
@@ -232,10 +232,8 @@ def test_the_spectral_norm_of_du_is_the_unscaled_bound_and_its_logarithm_does_no
     assert found["spectral_norm (raw)"] == pytest.approx(
         math.exp(found["spectral_norm"])
     )
-    known._values |= {
-        "spectral_norms": np.full((2, 2000), 1e3),
-        "frobenius_norms": np.full(2000, 1e3),
-    }
+    large = norms.Layer(torch.full((1, 1, 1, 1), 1e3, dtype=torch.float64))
+    known._values["weights"] = norms.Weights([large] * 2000)
     expected = 2000 * 2 * math.log(1e3) + math.log(2000) - 2 * math.log(known["margin"])
     assert values_of(known, ["spectral_norm"]) == pytest.approx(
         {"spectral_norm": expected, "spectral_norm (raw)": math.inf}

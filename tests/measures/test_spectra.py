@@ -6,7 +6,10 @@ import torch
 from torch import nn
 
 from helpers.measures import spectra
+from helpers.measures.norms import Layer, Weights
 from helpers.networks.faults import Undefined
+
+DIAGONALS = [[3.0, 4.0], [0.0, 3.0]]
 
 
 @pytest.mark.parametrize("exponent", [1.8, 2.5, 4.0])
@@ -46,8 +49,8 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
 
 
 def test_the_stable_rank_by_hand():
-    spectral = np.array([[5.0, 5.0], [4.0, 3.0]])
-    value = spectra.stable_rank(np.array([5.0, 3.0]), spectral)
+    layers = [Layer(torch.diag(torch.tensor(d))[:, :, None, None]) for d in DIAGONALS]
+    value = spectra.stable_rank(Weights(layers))
     assert value == pytest.approx(np.log(25 / 16) / 2)
 
 

@@ -159,7 +159,7 @@ class Attention(nn.Module):
 
 
 def test_networks_with_matrices_beside_the_weights_of_layers_have_no_norms():
-    with pytest.raises(ValueError, match=r"only matrices are weights.* has matrix"):
+    with pytest.raises(ValueError, match=r"only matrices are weights.* matrix"):
         layers(Attention())
 
 
