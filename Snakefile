@@ -41,6 +41,10 @@ def quarters(item):  # of a GPU: one for small networks, all of it for others
     return 1 if study.values().get("image_size", 64) <= 64 else 4
 
 
+def at_once(item):  # notebooks side by side: much of each is the work of one core
+    return {0: 2, 1: 4, 4: 1}[quarters(item)]
+
+
 workdir: str(PROJECT_ROOT)
 
 
@@ -73,6 +77,6 @@ for item in study.executions:
         output: touch(done(item.name))
         params: values=lambda wildcards, values=item.parameters: values, depends=depends(study, item)
         priority: 0 if item.combination else 1
-        threads: 1 if item.combination or item.share else max(1, workflow.cores // (4 if quarters(item) == 1 else 1))
+        threads: 1 if item.combination or item.share else max(1, workflow.cores // at_once(item))
         resources: gpu=int(item.parameters.get("device", "cpu") != "cpu"), gpu_quarters=quarters(item)
         shell: "{command} {rule:q} {threads} {resources.gpu_quarters}"

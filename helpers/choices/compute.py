@@ -1,7 +1,7 @@
 """Overlap of one network under other choices: method, class, layer, threshold, size.
 
 A choice is a way to make maps and an annotation that they are compared with: columns of
-the scores, see ``helpers.scores.store.CHOICE``. All ways go through one loop,
+the scores, see ``helpers.scores.values.CHOICE``. All ways go through one loop,
 ``scores_of_ways``.
 """
 

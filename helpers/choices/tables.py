@@ -25,7 +25,8 @@ from helpers.choices.compute import (
     PREDICTED,
     name_of_images,
 )
-from helpers.scores.store import CHOICE, Records
+from helpers.scores.store import Records
+from helpers.scores.values import CHOICE
 from helpers.statistics.correlate import (
     Bootstrap,
     correlations_in_draws,

@@ -18,7 +18,8 @@ from helpers.data.images import StudyData
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
 from helpers.scores.models import Model
-from helpers.scores.store import COMPLETE, Records, Store
+from helpers.scores.store import Records, Store
+from helpers.scores.values import COMPLETE
 
 _RANKED = (
     "average_precision_step",

@@ -18,7 +18,8 @@ from torch import Tensor
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import RECORDS, complete_or_absent, inside, read_arrays, table_of
 from helpers.scores.scoring_set import ScoringSet
-from helpers.scores.store import Records, read_values
+from helpers.scores.store import Records
+from helpers.scores.values import read_values
 
 SCORED = "scored_images.npz"  # among the tables of a report
 _OF_RECORDS = ("maps", "right")  # arrays that the records hold, and not the report

@@ -7,7 +7,7 @@ latter and then in the former, and records of two machines are merged by copying
   images;
 - ``runs/<run>``: configuration, result and history of a run, with the digest of its
   weights;
-- ``scores/<network>.parquet``, ``arrays/<network>.npz``: see ``store``; ``settings``
+- ``scores/<network>.parquet``, ``arrays/<network>.npz``: see ``values``; ``settings``
   has what decides their values.
 """
 
@@ -33,7 +33,7 @@ from helpers.files import (
     read_json,
     write_json,
 )
-from helpers.scores.store import (
+from helpers.scores.values import (
     SCORES,
     SETTINGS,
     add_values,

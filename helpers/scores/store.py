@@ -1,10 +1,4 @@
-"""Scores and arrays of networks, a table and a file of arrays for each.
-
-``scores/<network>.parquet`` has a row per value, with the columns ``COLUMNS``;
-``arrays/<network>.npz`` has values of single images, maps and predictions. Both lie in
-``work/<study>`` and, published, in ``reports/<study>/records``. A reader takes all
-networks at once: ``pandas.read_parquet("reports/kinds20/records/scores")``.
-"""
+"""Values of a study's networks: read, and computed where they are missing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -19,175 +13,33 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.files import (
-    complete_or_absent,
     inside,
     json_digest,
-    read_arrays,
     read_json,
-    read_table,
     records_of,
     write_json,
-    write_table,
 )
 from helpers.scores.models import Model
+from helpers.scores.values import (
+    COLUMNS,
+    SCORES,
+    SETTINGS,
+    Record,
+    add_record,
+    in_columns,
+    keys_of,
+    read_scores,
+    read_values,
+)
 from helpers.training.pool import jobs_on, side_by_side
 
-SCORES = "scores"
-ARRAYS = "arrays"
-SETTINGS = "settings"
-# How maps were made, and what they are compared with.
-CHOICE = (
-    "method",
-    "formula",
-    "layer",
-    "class_used",
-    "annotation",
-    "image_size",
-    "threshold",
-    "subset",
-)
-# A part is a group of values that are computed together, such as a family of measures;
-# its settings decide the values. A score without a value has a reason.
-COLUMNS = (
-    "part",
-    "settings",
-    "weights",
-    "measure",
-    "variant",
-    *CHOICE,
-    "n",
-    "value",
-    "reason",
-)
 _BATCH = 64  # images of the pass that is timed on a GPU
-_NUMBERS = ("image_size", "threshold", "n", "value")
-# A part of arrays alone has one row of this measure, which says that it is complete.
-COMPLETE = "complete"
-# Scores as rows under "scores", and arrays by name.
-Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 
 
 class NotInRecords(LookupError):
     """Values are neither in a study's folders nor can they be computed here."""
-
-
-def in_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of scores with all ``COLUMNS``: "" and NaN where they have none.
-
-    Args:
-        rows: with columns of ``COLUMNS``, "measure" and "value" among them.
-    """
-    table = rows.reindex(columns=[*COLUMNS])
-    texts = [name for name in COLUMNS if name not in _NUMBERS]
-    table[texts] = table[texts].astype(object).fillna("").astype(str)
-    table[[*_NUMBERS]] = table[[*_NUMBERS]].astype(float)
-    return table
-
-
-def keys_of(scores: pd.DataFrame) -> pd.Series:
-    """Part and settings of each score, as "<part>-<settings>".
-
-    Args:
-        scores: ``COLUMNS``.
-    """
-    return scores["part"] + "-" + scores["settings"]
-
-
-def read_scores(folder: Path, model_id: str) -> pd.DataFrame:
-    """Scores of a network in a folder of work or of records; no row without a file.
-
-    Args:
-        folder: that has ``scores``.
-        model_id: of the network.
-
-    Raises:
-        DamagedFileError: where the file is damaged.
-    """
-    path = _path(folder, SCORES, model_id)
-    return in_columns(read_table(path) if path.is_file() else pd.DataFrame())
-
-
-def read_values(folder: Path, model_id: str) -> dict[str, NDArray[Any]]:
-    """Arrays of a network in a folder of work or of records; none without a file.
-
-    Args:
-        folder: that has ``arrays``.
-        model_id: of the network.
-
-    Returns:
-        By "<part>-<settings>/<name>".
-
-    Raises:
-        DamagedFileError: where the file is damaged.
-    """
-    path = _path(folder, ARRAYS, model_id)
-    return read_arrays(path) if path.is_file() else {}
-
-
-def add_values(
-    folder: Path,
-    model_id: str,
-    scores: pd.DataFrame,
-    arrays: Mapping[str, NDArray[Any]],
-) -> None:
-    """Add scores and arrays to those of a network, in place of those of the same parts.
-
-    Scores are written last, since they say what is there.
-
-    Args:
-        folder: of work or of records.
-        model_id: of the network.
-        scores: ``COLUMNS``.
-        arrays: by "<part>-<settings>/<name>".
-    """
-    table_path = _path(folder, SCORES, model_id)
-    table_path.parent.mkdir(parents=True, exist_ok=True)
-    lock = table_path.with_name(f".{table_path.stem}.lock")  # not read with the folder
-    with FileLock(lock):  # notebooks that run side by side score the same networks
-        before = read_scores(folder, model_id)
-        before = before[~keys_of(before).isin(keys_of(scores))]
-        values = {
-            name: array
-            for name, array in read_values(folder, model_id).items()
-            if name.rpartition("/")[0] in set(keys_of(before))
-        }
-        values |= arrays
-        if values:
-            arrays_path = _path(folder, ARRAYS, model_id)
-            with complete_or_absent(arrays_path) as path, path.open("wb") as file:
-                np.savez_compressed(file, **values)
-        write_table(table_path, pd.concat([before, scores], ignore_index=True))
-
-
-def add_record(
-    folder: Path, model_id: str, key: str, record: Record, weights: str = ""
-) -> None:
-    """Add the values of a part to those of a network.
-
-    Args:
-        folder: of work or of records.
-        model_id: of the network.
-        key: "<part>-<settings>".
-        record: scores and arrays by name; without scores it gets ``COMPLETE``.
-        weights: digest of the network's weights; "" where it is unknown.
-    """
-    part, _, settings = key.rpartition("-")
-    complete = pd.DataFrame({"measure": [COMPLETE], "value": [1.0]})
-    rows = record.get("scores", complete)
-    rows = rows.assign(part=part, settings=settings, weights=weights)
-    arrays = {
-        f"{key}/{name}": np.asarray(array)
-        for name, array in record.items()
-        if name != "scores"
-    }
-    add_values(folder, model_id, in_columns(rows), arrays)
-
-
-def _path(folder: Path, kind: str, model_id: str) -> Path:
-    suffix = {SCORES: "parquet", ARRAYS: "npz"}[kind]
-    return inside(folder / kind, f"{model_id}.{suffix}")
 
 
 class Store:
@@ -287,12 +139,18 @@ class Store:
         missing: Mapping[str, Sequence[str]],
         compute: Compute,
     ) -> None:
-        """Compute the missing parts of a model, and write all of them, or none."""
-        names = missing[model.model_id]
-        records = compute(model, shared, names)
-        records = {name: records[name] for name in names}
-        for name, record in records.items():
-            self.write(model, name, parts[name], record)
+        """Compute the missing parts of a model, and write all of them, or none.
+
+        A notebook that runs beside this one may want the same parts: it waits.
+        """
+        lock = inside(self.folder / SCORES, f".{model.model_id}.computed.lock")
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):
+            absent = self.records([model], parts).absent(model.model_id)
+            names = [name for name in missing[model.model_id] if name in absent]
+            records = compute(model, shared, names) if names else {}
+            for name in names:
+                self.write(model, name, parts[name], records[name])
 
     def side_by_side(
         self, task: Callable[[Model, Any], Any], models: Sequence[Model]

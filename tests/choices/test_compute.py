@@ -31,7 +31,8 @@ from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import ScoringSet
-from helpers.scores.store import CHOICE, Store
+from helpers.scores.store import Store
+from helpers.scores.values import CHOICE
 from tests.conftest import captum_grad_cam
 
 EVERY = ScoringSet(tuple(range(36)), "36-all", 36)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.files import write_table
 from helpers.scores.published_maps import publish
-from helpers.scores.store import add_record
+from helpers.scores.values import add_record
 from helpers.statistics import gap_tables
 from helpers.statistics.claims import check_claims
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss

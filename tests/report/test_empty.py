@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.measures import perturbation
-from helpers.scores.store import in_columns
+from helpers.scores.values import in_columns
 from helpers.statistics import beyond, correlate, gap_tables, verdicts
 from helpers.statistics.correlate import Bootstrap
 from tests.conftest import tracked

@@ -18,7 +18,8 @@ from helpers.scores import (
     records,
     scoring_set,
 )
-from helpers.scores.store import NotInRecords, Store, read_scores
+from helpers.scores.store import NotInRecords, Store
+from helpers.scores.values import read_scores
 from helpers.training import catalogue
 from helpers.training.config import config_from, run_id
 

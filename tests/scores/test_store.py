@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from helpers.files import DamagedFileError
-from helpers.scores import store as stores
+from helpers.scores import values
 from helpers.scores.models import Model
 from helpers.scores.store import Store
 
@@ -41,6 +41,23 @@ def store(tmp_path):
     return Store(tmp_path / "work/study", lambda: 2.0, jobs=1)
 
 
+def test_what_another_notebook_computes_meanwhile_is_not_computed_again(tmp_path):
+    """It writes between the look at what is missing and the work on it."""
+    work = tmp_path / "work/study"
+    other = Store(work, lambda: None, jobs=1)
+
+    def shared():
+        if not other.records(MODELS[:1], {"p": {}}).record("p", "a"):
+            other.write(MODELS[0], "p", {}, record(3.0))
+        return 2.0
+
+    compute = Noted()
+    store = Store(work, shared, jobs=1)
+    records = store.each(MODELS[:1], {"p": {}, "q": {}}, compute)
+    assert compute.asked == [("a", ["q"])]
+    assert records.record("p", "a")["single"].tolist()[0] == 3.0
+
+
 def test_values_are_read_as_they_were_written_and_computed_once(store):
     compute = Noted()
     records = store.each(MODELS, {"p": {"seed": 1}, "q": {}}, compute)
@@ -55,7 +72,7 @@ def test_values_are_read_as_they_were_written_and_computed_once(store):
     assert again.scores("q")["model_id"].tolist() == ["a", "a", "b", "b"]
     table = pd.read_parquet(store.folder / "scores")  # all networks at once
     assert len(table) == 2 * 2 * 2
-    assert list(table.columns) == list(stores.COLUMNS)
+    assert list(table.columns) == list(values.COLUMNS)
 
 
 def test_other_settings_are_further_rows_and_a_further_part_is_computed_alone(store):
@@ -92,7 +109,7 @@ def test_arrays_without_scores_get_a_row_that_says_they_are_there(store):
     compute = lambda model, shared, parts: {"p": {"x": np.ones(2)}}  # noqa: E731
     records = store.each(MODELS, {"p": {}}, compute)
     assert records.complete == ["a", "b"]
-    assert records.scores("p")["measure"].tolist() == [stores.COMPLETE] * 2
+    assert records.scores("p")["measure"].tolist() == [values.COMPLETE] * 2
 
 
 def test_a_part_of_which_nothing_was_computed_leaves_nothing(store):
@@ -131,7 +148,7 @@ def test_values_of_other_weights_are_left_out_and_computed_again(store):
     assert len(compute.asked) == 1
     store.each(of_weights("2" * 16), {"p": {}}, compute)
     assert len(compute.asked) == 2
-    scores = stores.read_scores(store.folder, "a")
+    scores = values.read_scores(store.folder, "a")
     assert set(scores["weights"]) == {"2" * 16}
 
 
