@@ -149,7 +149,6 @@ GOOD = {
     "pretrain_data_path": "data/x",
     "pretrain_class_ids": ["c", "d"],
     "unseen_class_ids": ["e"],
-    "unseen_path": "",
     "scored_images": 10,
 }
 

@@ -37,10 +37,9 @@ from helpers.files import (
 )
 
 # Raised when the meaning of what is kept changes: older files are then never used.
-_FORMAT = 7
+_FORMAT = 8
 SPLITS = ("train", "test")
 _SCENES = 60  # rendered training images of a class, where no number is asked for
-_TENSORS = ("images", "labels", "boxes")
 _TABLES = ("index", "faults", "classes")
 
 
@@ -155,9 +154,10 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
         stamp = sources.stamp_of_source(path, classes)
     decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
     cache = cache_dir / f"images-{json_digest(decisive)}.safetensors"
-    tensors = read_tensors(cache)
-    if tensors is not None:
-        return _from_tensors(tensors)
+    labels = cache.with_suffix(".npz")
+    pixels = read_tensors(cache)
+    if pixels is not None:
+        return _read(labels, pixels)
     if choice.data_source == SYNTHETIC:
         listing, decoded = _rendered(choice)
     else:
@@ -165,81 +165,31 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
         listing = layouts.scan(source, choice.data_source, choice.class_ids)
         decoded = decode_all(source, listing.records, choice.image_size)
     data = _study_data(listing, decoded, choice)
-    write_tensors(cache, _to_tensors(data))
+    write_labels(labels, data)
+    write_tensors(cache, {"train": data.train.images, "test": data.test.images})
     return data
 
 
 def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
     """The synthetic scenes in the form of decoded images."""
     names = {f"{SYNTHETIC}_{name}": name for name in synthetic.CLASS_NAMES}
-    unknown = sorted(set(choice.class_ids) - set(names))
-    if unknown:
-        raise ValueError(
-            f"class_ids holds {', '.join(unknown)}; the synthetic classes are "
-            f"{', '.join(names)}"
-        )
+    ids = list(names)
+    size = choice.image_size
     counts = {
         "train": choice.images_per_class or _SCENES,
         "test": choice.test_images_per_class,
     }
     decoded = []
-    size = choice.image_size
     for split, count in counts.items():
-        pixels, labels, boxes = synthetic.scenes(
-            len(names), count, size, choice.data_seed, split
-        )
-        for number, image in enumerate(pixels):
-            class_id = list(names)[labels[number]]
-            number_in_class = number % count  # scenes come class by class
-            name = f"{split}/{class_id}/{number_in_class:05d}"
+        scenes = synthetic.scenes(len(ids), count, size, choice.data_seed, split)
+        for number, (pixels, label, boxes) in enumerate(zip(*scenes, strict=True)):
+            class_id = ids[label]
+            name = f"{split}/{class_id}/{number % count:05d}"  # class by class
             record = Record(name, class_id, split)
-            box = tuple(boxes[number, 0].tolist())
-            digest = pixel_digest(image)
-            decoded.append(Decoded(record, image, [box], size, size, digest, []))
-    asked = list(choice.class_ids or names)
-    return Listing(SYNTHETIC, asked, names, records=[], faults=[]), decoded
-
-
-def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Join the images of two sources; classes of the second follow those of the first.
-
-    Args:
-        first: the images of a study.
-        further: images of other classes.
-
-    Raises:
-        ValueError: if an image is in both.
-    """
-    is_shared = further.index["digest"].isin(first.index["digest"])
-    if is_shared.any():
-        name = further.index.loc[is_shared, "name"].iloc[0]
-        raise ValueError(
-            f"{is_shared.sum()} images of the further source are the study's own, "
-            f"first {name}; name other classes"
-        )
-    count = len(first.classes)
-    classes = pd.concat([first.classes, further.classes], ignore_index=True)
-    labels = further.index["label"] + count
-    index = pd.concat([first.index, further.index.assign(label=labels)])
-    # stable, and training before test images
-    index = index.sort_values("split", ascending=False, kind="stable")
-    sets = {}
-    for split in SPLITS:
-        one = getattr(first, split)
-        other = getattr(further, split)
-        sets[split] = ImageSet(
-            torch.cat([one.images, other.images]),
-            torch.cat([one.labels, other.labels + count]),
-            pad_sequence([*one.boxes, *other.boxes], batch_first=True),
-            one.names + other.names,
-        )
-    return StudyData(
-        **sets,
-        index=index.reset_index(drop=True),
-        faults=pd.concat([first.faults, further.faults], ignore_index=True),
-        classes=classes.assign(label=classes.index),
-        layout=first.layout,
-    )
+            box = tuple(boxes[0].tolist())
+            digest = pixel_digest(pixels)
+            decoded.append(Decoded(record, pixels, [box], size, size, digest, []))
+    return Listing(SYNTHETIC, list(choice.class_ids or ids), names, [], []), decoded
 
 
 def _study_data(
@@ -256,24 +206,25 @@ def _study_data(
     chosen = select(listing.classes, decoded, needs_boxes, listing.faults, choice)
     for split, images in chosen.items():
         if not images:
-            with_box = " with a box" if needs_boxes and split == "train" else ""
             sentences = sentences_of_faults(listing.faults)
             raise ValueError(
-                f"no {split} image{with_box} is left in {choice.data_path}, of "
-                f"{len(decoded)} listed; faults: {'; '.join(sentences) or 'none'}; put "
-                f"usable images there, or change {choice}"
+                f"no {split} image is left in {choice.data_path}, of {len(decoded)} "
+                f"listed; faults: {'; '.join(sentences) or 'none'}; put usable images "
+                f"there, or change {choice}"
             )
-    rows = [
-        (image.record.name, image.record.class_id, split, image.digest)
-        for split, images in chosen.items()
-        for image in images
-    ]
-    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
+    index = pd.DataFrame(
+        [
+            (image.record.name, image.record.class_id, split, image.digest)
+            for split, images in chosen.items()
+            for image in images
+        ],
+        columns=["name", "class_id", "split", "digest"],
+    )
     # Labels follow the listed classes: select returns images class by class, and
     # factorize numbers classes as they appear.
-    index["label"], class_ids = pd.factorize(index["class_id"])
-    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids})
-    classes["class_name"] = class_names(class_ids, listing.names)
+    index["label"], ids = pd.factorize(index["class_id"])
+    classes = pd.DataFrame({"label": range(len(ids)), "class_id": ids})
+    classes["class_name"] = class_names(ids, listing.names)
     counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
     labels = index.groupby("split")["label"]
     sets = {
@@ -354,35 +305,6 @@ def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]
 # --- files ---
 
 
-def _to_tensors(data: StudyData) -> dict[str, Tensor]:
-    """All data as tensors; tables are the bytes of parquet files."""
-    contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
-    contents["layout"] = data.layout.encode()
-    tensors = {
-        name: torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
-        for name, content in contents.items()
-    }
-    for split in SPLITS:
-        images = getattr(data, split)
-        tensors |= {f"{split}_{name}": getattr(images, name) for name in _TENSORS}
-    return tensors
-
-
-def _from_tensors(tensors: Mapping[str, Tensor]) -> StudyData:
-    """The inverse of ``_to_tensors``."""
-    tables = {
-        name: pd.read_parquet(io.BytesIO(tensors[name].numpy().tobytes()))
-        for name in _TABLES
-    }
-    names_by_split = tables["index"].groupby("split")["name"].apply(tuple)
-    sets = {}
-    for split in SPLITS:
-        of_split = [tensors[f"{split}_{name}"] for name in _TENSORS]
-        sets[split] = ImageSet(*of_split, names_by_split[split])
-    layout = tensors["layout"].numpy().tobytes().decode()
-    return StudyData(**sets, **tables, layout=layout)
-
-
 def choose_images(work: Path, **parameters: Any) -> StudyData:
     """Choose and decode the images of a study, and record which in ``work/data.json``.
 
@@ -418,14 +340,32 @@ def write_labels(path: Path, data: StudyData) -> None:
             layout, and the side of the images in pixels.
         data: the images.
     """
-    arrays = {
-        name: tensor.numpy()
-        for name, tensor in _to_tensors(data).items()
-        if not name.endswith("_images")
-    }
+    contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
+    contents["layout"] = data.layout.encode()
+    arrays = {name: np.frombuffer(text, np.uint8) for name, text in contents.items()}
     arrays["size"] = np.array(data.train.images.shape[-1])
+    for split in SPLITS:
+        images = getattr(data, split)
+        arrays[f"{split}_labels"] = images.labels.numpy()
+        arrays[f"{split}_boxes"] = images.boxes.numpy()
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
+
+
+def _read(path: Path, pixels: Mapping[str, Tensor]) -> StudyData:
+    """Read what ``write_labels`` wrote; splits without pixels have a shape alone."""
+    arrays = read_arrays(path)
+    tables = {name: pd.read_parquet(io.BytesIO(arrays[name])) for name in _TABLES}
+    names = tables["index"].groupby("split")["name"].apply(tuple)
+    size = int(arrays["size"])
+    sets = {}
+    for split in SPLITS:
+        labels = torch.from_numpy(arrays[f"{split}_labels"])
+        shape = (len(labels), 3, size, size)
+        images = pixels.get(split, torch.empty(shape, dtype=torch.uint8, device="meta"))
+        boxes = torch.from_numpy(arrays[f"{split}_boxes"])
+        sets[split] = ImageSet(images, labels, boxes, names[split])
+    return StudyData(**sets, **tables, layout=arrays["layout"].tobytes().decode())
 
 
 def without_pixels(path: Path) -> StudyData:
@@ -440,16 +380,7 @@ def without_pixels(path: Path) -> StudyData:
     Raises:
         ValueError: if the file is damaged; the message says what to do.
     """
-    tensors = {
-        name: torch.from_numpy(array) for name, array in read_arrays(path).items()
-    }
-    size = int(tensors["size"])
-    for split in SPLITS:
-        shape = (len(tensors[f"{split}_labels"]), 3, size, size)
-        tensors[f"{split}_images"] = torch.empty(
-            shape, dtype=torch.uint8, device="meta"
-        )
-    return _from_tensors(tensors)
+    return _read(path, {})
 
 
 def images_of_study(work: Path) -> StudyData:
@@ -485,34 +416,19 @@ def images_of_study(work: Path) -> StudyData:
     return data
 
 
-def with_classes(
-    work: Path, class_ids: Sequence[str], further_path: str = ""
-) -> StudyData:
-    """Images of any classes, chosen by the parameters of a study.
+def with_classes(work: Path, class_ids: Sequence[str]) -> StudyData:
+    """Images of any classes of a study's source, chosen by its parameters.
 
     Args:
         work: the folder of work of the study.
-        class_ids: of its source. With a further source all classes of the study are
-            taken, named or not, and then those named that the study lacks.
-        further_path: a folder or .zip, of the same layout, that holds the classes which
-            are none of the study's; "" for the study's source.
+        class_ids: of its source.
 
     Raises:
-        ValueError: as ``load_study_data`` and ``joined``.
+        ValueError: as ``load_study_data``.
         FileNotFoundError: as ``images_of_study``.
     """
-    parameters = image_parameters(work)
-    cache = work / "cache"
-    if not further_path:
-        chosen = parameters | {"class_ids": list(class_ids)}
-        return load_study_data(**chosen, cache_dir=cache)
-    data = images_of_study(work)
-    studied = set(data.classes["class_id"])
-    further = [name for name in class_ids if name not in studied]
-    if not further:
-        return data
-    elsewhere = parameters | {"data_path": further_path, "class_ids": further}
-    return joined(data, load_study_data(**elsewhere, cache_dir=cache))
+    chosen = image_parameters(work) | {"class_ids": list(class_ids)}
+    return load_study_data(**chosen, cache_dir=work / "cache")
 
 
 def image_parameters(work: Path) -> dict[str, Any]:

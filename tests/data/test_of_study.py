@@ -47,55 +47,15 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
     assert images.image_parameters(work) == TINY_SCENES
 
 
-def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path):
-    parts = {
-        "own": tiny_imagenet(("n01", "n02")),
-        "more": tiny_imagenet(("n01", "n02", "n03", "n04")),
-    }
-    paths = [str(written(tmp_path / name, part)) for name, part in parts.items()]
-    given = {
-        "data_source": "tiny_imagenet",
-        "image_size": 16,
-        "images_per_class": 3,
-        "test_images_per_class": 2,
-    }
+def test_further_classes_follow_those_of_the_study_and_leave_its_images(tmp_path):
     work = tmp_path / "mine"
-    own = images.choose_images(work, **given, data_path=paths[0])
-    data = images.with_classes(work, ["n01", "n02", "n04", "n03"], paths[1])
-    alone = load_study_data(
-        **given,
-        data_path=paths[1],
-        class_ids=["n04", "n03"],
-        cache_dir=tmp_path / "elsewhere",
-    )
-    assert data.classes["class_id"].tolist() == ["n01", "n02", "n04", "n03"]
-    assert data.classes["label"].tolist() == [0, 1, 2, 3]
-    assert torch.equal(data.train.images[: len(own.train)], own.train.images)
-    assert torch.equal(data.test.images[len(own.test) :], alone.test.images)
-    assert torch.equal(data.test.labels[len(own.test) :], alone.test.labels + 2)
-    assert data.train.names == (*own.train.names, *alone.train.names)
-    assert data.index["split"].tolist() == ["train"] * len(data.train) + ["test"] * len(
-        data.test
-    )
-    assert data.index["name"].tolist() == [*data.train.names, *data.test.names]
-    assert (
-        images.with_classes(work, ["n01", "n02"], paths[1]).fingerprint
-        == own.fingerprint
-    )
-
-
-def test_images_of_the_study_do_not_stand_for_further_classes(source, tmp_path):
-    copied = written(
-        tmp_path / "more", tiny_imagenet(("n08", "n09"))
-    )  # the same pictures under other names
-    chosen(source, tmp_path / "mine")
-    with pytest.raises(
-        ValueError,
-        match=r"1[2-6] images of the further source are the study's own, first .*n08",
-    ):
-        images.with_classes(
-            tmp_path / "mine", ["n01", "n02", "n08", "n09"], str(copied)
-        )
+    source = written(tmp_path / "source", tiny_imagenet(("n01", "n02", "n03")))
+    study = chosen(source, work, class_ids=["n03", "n02"], images_per_class=3)
+    data = images.with_classes(work, ["n03", "n02", "n01"])
+    assert data.classes["class_id"].tolist() == ["n03", "n02", "n01"]
+    assert data.train.names[:6] == study.train.names
+    assert data.test.names[:4] == study.test.names
+    assert images.image_parameters(work)["class_ids"] == ["n03", "n02"]
 
 
 @pytest.mark.parametrize("read", [images.images_of_study, images.image_parameters])
