@@ -1,7 +1,7 @@
 """Choose training and test images of a study: seeded, per class, no image twice."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -20,6 +20,7 @@ _THUMBNAIL = 16  # side, pixels
 # Correlation of the thumbnails of two images from which on they are one photograph; no
 # pair of 5,000 training and 5,999 test images of Tiny ImageNet reaches it.
 _SAME_PHOTOGRAPH = 0.98
+Splits = dict[str, list[Decoded]]  # images of "train" and "test"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def select(
     needs_boxes: bool,
     faults: list[Fault],
     choice: Choice,
-) -> dict[str, list[Decoded]]:
+) -> Splits:
     """Choose training and test images of the same classes.
 
     Random numbers are seeded by class, so that the images of a class do not depend on
@@ -65,68 +66,90 @@ def select(
     for image in _without_copies(decoded, faults):
         pools[image.record.class_id, image.record.split].append(image)
     hold_out = not any(image.record.split == "test" for image in decoded)
-    chosen = {}  # class id: (training, test)
+    chosen = {}  # by class, images of both splits
     for class_id in class_ids:
-        training, test = _draw_class(
-            class_id,
-            pools[class_id, "train"],
-            None if hold_out else pools[class_id, "test"],
-            needs_boxes,
-            choice,
-        )
-        if len(training) < choice.minimum_images_per_class:
-            detail = f"{len(training)}{' with a box' if needs_boxes else ''}"
-            faults.append(
-                Fault("", "class_with_too_few_images", detail, class_id, "train")
-            )
-            continue
-        chosen[class_id] = (training, test)
-        for split, word, images, asked in (
-            ("test", "test", test, choice.test_images_per_class),
-            ("train", "training", training, choice.images_per_class),
-        ):
-            if len(images) < asked:
-                kind = f"fewer_{word}_images_than_asked"
-                detail = f"{len(images)} of {asked}"
-                faults.append(Fault("", kind, detail, class_id, split))
+        fitting = pools[class_id, "train"]
+        usable = [image for image in fitting if image.boxes or not needs_boxes]
+        splits = _draw_class(class_id, usable, pools, hold_out, choice)
+        count = len(splits["train"])
+        if count < choice.minimum_images_per_class:
+            detail = f"{count}{' with a box' if needs_boxes else ''}"
+            kind = "class_with_too_few_images"
+            faults.append(Fault("", kind, detail, class_id, "train"))
+        else:
+            faults += _fewer_than_asked(class_id, splits, choice)
+            chosen[class_id] = splits
     if choice.data_source != SYNTHETIC:
-        _tell_copies_of_test(chosen, faults, hold_out)
-    with_test = {name: images for name, images in chosen.items() if images[1]}
-    for class_id, (training, test) in chosen.items():
-        if with_test and not test:
-            detail = f"its {len(training)} training images are left out too"
+        _tell_copies_of_test(chosen.values(), faults, hold_out)
+    with_test = {name: splits for name, splits in chosen.items() if splits["test"]}
+    for class_id, splits in chosen.items():
+        if with_test and not splits["test"]:
+            detail = f"its {len(splits['train'])} training images are left out too"
             kind = "class_without_test_images"
             faults.append(Fault("", kind, detail, class_id, "test"))
-    pairs = list((with_test or chosen).values())
+    return _joined((with_test or chosen).values())
+
+
+def _joined(classes: Collection[Splits]) -> Splits:
+    """Images of all classes, class by class."""
     return {
-        "train": [image for training, _ in pairs for image in training],
-        "test": [image for _, test in pairs for image in test],
+        split: [image for splits in classes for image in splits[split]]
+        for split in ("train", "test")
     }
+
+
+def _fewer_than_asked(class_id: str, splits: Splits, choice: Choice) -> Iterator[Fault]:
+    """Faults of a class with fewer images than the choice asks for."""
+    for split, word, asked in (
+        ("test", "test", choice.test_images_per_class),
+        ("train", "training", choice.images_per_class),
+    ):
+        count = len(splits[split])
+        if count < asked:
+            kind = f"fewer_{word}_images_than_asked"
+            yield Fault("", kind, f"{count} of {asked}", class_id, split)
+
+
+def _tell_copies_of_test(
+    classes: Collection[Splits], faults: list[Fault], hold_out: bool
+) -> None:
+    """Make a fault of each training image that shows a test image.
+
+    With ``hold_out`` they are left out: the source itself does not divide them.
+    """
+    copies = _copies_of_test(**_joined(classes))
+    left_out = ", and is left out" if hold_out else ""
+    for image, original in copies:
+        detail = f"it shows the test image {original}{left_out}"
+        faults.append(image.record.fault("copy_of_test_image", detail))
+    if hold_out:
+        for splits in classes:
+            splits["train"] = _without(splits["train"], [image for image, _ in copies])
 
 
 def _draw_class(
     class_id: str,
-    pool: Sequence[Decoded],
-    test: Sequence[Decoded] | None,
-    needs_boxes: bool,
+    usable: Sequence[Decoded],
+    pools: Mapping[tuple[str, str], Sequence[Decoded]],
+    hold_out: bool,
     choice: Choice,
-) -> tuple[list[Decoded], list[Decoded]]:
+) -> Splits:
     """Draw as many training and test images of a class as the choice asks for.
 
-    Without images for test, they are held out of those for training. If the choice asks
-    for 0 test images, all that are not drawn for training are for test.
+    Without images for test, they are held out of the usable ones for training. If the
+    choice asks for 0 test images, all that are not drawn for training are for test.
     """
     draw = partial(_draw, class_id, choice.data_seed)
-    usable = [image for image in pool if image.boxes or not needs_boxes]
     asked = choice.test_images_per_class
-    if test is None:
+    test = pools[class_id, "test"]
+    if hold_out:
         # At most half of a class, so that a small class keeps training images.
         test = draw("hold out", usable, min(asked, len(usable) // 2))
         usable = _without(usable, test)
     training = draw("train", usable, choice.images_per_class or len(usable))
     if not asked:
-        test = [*test, *_without(pool, training)]
-    return training, draw("test", test, asked or len(test))
+        test = [*test, *_without(pools[class_id, "train"], training)]
+    return {"train": training, "test": draw("test", test, asked or len(test))}
 
 
 def _draw(
@@ -148,55 +171,28 @@ def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decod
     return [image for image in images if image.record.name not in names]
 
 
-def _tell_copies_of_test(
-    chosen: dict[str, tuple[list[Decoded], list[Decoded]]],
-    faults: list[Fault],
-    hold_out: bool,
-) -> None:
-    """Make a fault of each training image that shows a test image.
-
-    With ``hold_out`` they are left out: the source itself does not divide them.
-    """
-    copies = copies_of_test(
-        [image for training, _ in chosen.values() for image in training],
-        [image for _, test in chosen.values() for image in test],
-    )
-    left_out = ", and is left out" if hold_out else ""
-    for class_id, (training, test) in chosen.items():
-        shown = [image for image in training if image.record.name in copies]
-        for image in shown:
-            detail = f"it shows the test image {copies[image.record.name]}{left_out}"
-            faults.append(image.record.fault("copy_of_test_image", detail))
-        if hold_out:
-            chosen[class_id] = (_without(training, shown), test)
-
-
-def copies_of_test(
-    training: Sequence[Decoded], test: Sequence[Decoded]
-) -> dict[str, str]:
+def _copies_of_test(
+    train: Sequence[Decoded], test: Sequence[Decoded]
+) -> list[tuple[Decoded, str]]:
     """Find training images that show the photograph of a test image again.
 
     They do if their thumbnails, mirrored, turned by right angles or not, correlate by
     ``_SAME_PHOTOGRAPH``: whatever was saved anew, made lighter or smaller. Roboflow
     names its copies, also cut ones, after the photograph: ``NAME.rf.HASH.jpg``.
 
-    Args:
-        training: images with pixels.
-        test: images with pixels.
-
     Returns:
-        Name of the test image by the name of the training image.
+        Training images, with the name of the test image.
     """
-    if not training or not test:
-        return {}
+    if not test:
+        return []
     upright = _thumbnails(test)
     both = torch.cat([upright, upright.flip(-1)])
     ways = torch.cat([both.rot90(turns, (1, 2)) for turns in range(4)])
     ways = normalize(ways.flatten(1))
     photographs = {_photograph(image): image.record.name for image in test}
-    copies = {}
-    for start in range(0, len(training), _AT_A_TIME):
-        images = training[start : start + _AT_A_TIME]
+    copies = []
+    for start in range(0, len(train), _AT_A_TIME):
+        images = train[start : start + _AT_A_TIME]
         thumbnails = normalize(_thumbnails(images).flatten(1))
         correlations, rows = (thumbnails @ ways.T).max(1)
         for image, correlation, row in zip(images, correlations, rows, strict=True):
@@ -204,7 +200,7 @@ def copies_of_test(
             if correlation >= _SAME_PHOTOGRAPH:
                 name = test[int(row) % len(test)].record.name
             if name:
-                copies[image.record.name] = name
+                copies.append((image, name))
     return copies
 
 
@@ -233,24 +229,21 @@ def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Dec
     images, and images of one split are in the order of their names.
     """
     first_of: dict[str, Decoded] = {}
-    ordered = sorted(decoded, key=lambda image: image.record.name)
-    for image in sorted(ordered, key=lambda image: image.record.split != "train"):
+    for image in sorted(
+        decoded, key=lambda image: (image.record.split != "train", image.record.name)
+    ):
         faults += [image.record.fault(kind, detail) for kind, detail in image.faults]
         if image.pixels is None:
             continue
-        first = first_of.setdefault(pixel_digest(image.pixels), image)
-        if first is image:
-            continue
+        first = first_of.setdefault(pixel_digest(image.pixels), image).record
         kind = "duplicate_image"
-        if first.record.class_id != image.record.class_id:
+        if first.class_id != image.record.class_id:
             kind = "contradictory_labels"
-        if first.record.split != image.record.split:
+        if first.split != image.record.split:
             kind = "test_image_in_training"
-        detail = (
-            f"same pixels as {first.record.name}, which is of the class "
-            f"{first.record.class_id}"
-        )
-        faults.append(image.record.fault(kind, detail))
+        detail = f"same pixels as {first.name}, which is of the class {first.class_id}"
+        if first.name != image.record.name:
+            faults.append(image.record.fault(kind, detail))
     return list(first_of.values())
 
 
