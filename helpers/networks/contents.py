@@ -1,7 +1,6 @@
 """Read the weights of a checkpoint as tensors alone: no code in its file is run."""
 
 import json
-import pickle
 import re
 import warnings
 from collections.abc import Collection, Mapping
@@ -33,9 +32,21 @@ def read(path: Path) -> State:
         ValueError: if it is damaged, holds other objects than tensors and plain
             values, or not exactly one state dict.
     """
-    is_safetensors = path.suffix.lower() == ".safetensors"
-    content = _tensors(path) if is_safetensors else _unpickled(path)
-    state = _only_state_dict(content, path.name)
+    try:
+        state = _only_state_dict(_content(path))
+    except (MemoryError, OSError):
+        raise
+    except Exception as fault:  # damaged files raise exceptions of every kind
+        kind = re.search(r"(?:GLOBAL|class) ([\w.]+)", str(fault))
+        words = (
+            f"it holds {kind[1]}, and reading that could run code"
+            if kind
+            else str(fault)
+        )
+        raise ValueError(
+            f"{path.name} was refused: {words:.200}; save model.state_dict() of one "
+            "network alone"
+        ) from fault
     prefix = shared_prefix(state)
     return {name.removeprefix(prefix): value for name, value in state.items()}
 
@@ -59,43 +70,15 @@ def shared_prefix(names: Collection[str]) -> str:
     return prefix
 
 
-def _tensors(path: Path) -> State:
-    try:
+def _content(path: Path) -> Any:
+    if path.suffix.lower() == ".safetensors":
         return safetensors.torch.load_file(path)
-    except safetensors.SafetensorError as fault:
-        raise ValueError(
-            f"{path.name} is damaged or no safetensors file ({fault}); copy it again"
-        ) from fault
-
-
-def _unpickled(path: Path) -> Any:
     with path.open("rb") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of what is refused below
-        try:
-            return torch.load(file, map_location="cpu", weights_only=True)
-        except (MemoryError, OSError):
-            raise
-        except Exception as fault:  # damaged files raise exceptions of every kind
-            kind = re.search(r"(?:GLOBAL|class) ([\w.]+)", str(fault))
-            if isinstance(fault, pickle.UnpicklingError) and kind:
-                raise ValueError(_values_beside(path, kind[1])) from fault
-            raise ValueError(
-                f"{path.name} is damaged or no file of torch.save "
-                f"({type(fault).__name__}); copy it again, or save model.state_dict()"
-            ) from fault
+        warnings.simplefilter("ignore")  # torch warns of what is refused
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _values_beside(path: Path, kind: str) -> str:
-    return (
-        f"{path.name} holds {kind}, and reading that could run code. If you trust the "
-        "file, save its weights alone, here those under 'state_dict': "
-        f'python -c "import torch; '
-        f"content = torch.load('{path.name}', weights_only=False); "
-        f"torch.save(content['state_dict'], 'weights.pt')\""
-    )
-
-
-def _only_state_dict(content: Any, name: str) -> State:
+def _only_state_dict(content: Any) -> State:
     """The one dict of tensors in a file, at its top or one level below."""
     levels = {"the top": content}
     if isinstance(content, Mapping):
@@ -103,10 +86,7 @@ def _only_state_dict(content: Any, name: str) -> State:
     states = {key: value for key, value in levels.items() if _is_state_dict(value)}
     if len(states) != 1:
         there = ", ".join(map(str, states)) or "none"
-        raise ValueError(
-            f"{name} must hold one state dict, and holds {len(states)} ({there}); save "
-            "model.state_dict() of one network alone"
-        )
+        raise ValueError(f"it holds {len(states)} state dicts ({there})")
     (state,) = states.values()
     return {key: value for key, value in state.items() if isinstance(value, Tensor)}
 

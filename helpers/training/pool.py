@@ -114,7 +114,7 @@ def side_by_side(
     faults = []
     for item, result, fault in attempts:
         if fault:
-            faults.append(f"{item}: {fault}")
+            faults.append(fault)
         else:
             yield item, result
     if processes > 1:
@@ -153,7 +153,7 @@ def _attempt(
         with torch_threads(threads):
             return item, process(item, load()), ""
     except Exception as fault:
-        return item, None, f"{type(fault).__name__}: {fault}"
+        return item, None, f"{item}: {type(fault).__name__}: {fault}"
 
 
 def _in_worker(process: _Process, item: Any, threads: int) -> _Attempt:

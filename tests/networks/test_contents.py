@@ -44,10 +44,13 @@ def test_plain_values_among_the_tensors_are_left(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"model": ONE, "model_ema": ONE}, r"holds 2 \(model, model_ema\)"),
-        ({"loss": torch.ones(1), "epoch": 3, "best": 1}, r"holds 0 \(none\)"),
-        ({"a": {"b": {"model": ONE}}}, r"holds 0 \(none\)"),
-        ([ONE], r"holds 0 \(none\)"),
+        ({"model": ONE, "model_ema": ONE}, r"holds 2 state dicts \(model, model_ema\)"),
+        (
+            {"loss": torch.ones(1), "epoch": 3, "best": 1},
+            r"holds 0 state dicts \(none\)",
+        ),
+        ({"a": {"b": {"model": ONE}}}, r"holds 0 state dicts \(none\)"),
+        ([ONE], r"holds 0 state dicts \(none\)"),
     ],
 )
 def test_a_file_without_exactly_one_state_dict_is_refused(tmp_path, content, message):
@@ -55,15 +58,11 @@ def test_a_file_without_exactly_one_state_dict_is_refused(tmp_path, content, mes
         contents.read(saved(tmp_path, content))
 
 
-def test_values_beside_weights_are_named_with_the_command_that_leaves_them(tmp_path):
+def test_values_beside_weights_that_code_would_make_are_refused_by_name(tmp_path):
     history = collections.defaultdict(list, loss=[0.1])
     path = saved(tmp_path, {"state_dict": ONE, "history": history})
-    with pytest.raises(ValueError, match=r"holds collections\.defaultdict") as fault:
+    with pytest.raises(ValueError, match=r"a.pt was refused: .*collections\.defaultd"):
         contents.read(path)
-    command = str(fault.value).partition('-c "')[2].rpartition('"')[0]
-    command = command.replace("'a.pt'", repr(str(path)))
-    exec(command.replace("'weights.pt'", repr(str(tmp_path / "weights.pt"))))
-    assert equal(contents.read(tmp_path / "weights.pt"), ONE)
 
 
 class Trap:
@@ -83,7 +82,7 @@ def test_code_is_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"weights", b"PK\x03\x04 no zip"])
 def test_what_is_no_checkpoint_is_refused_by_name(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{name} is damaged or no"):
+    with pytest.raises(ValueError, match=f"{name} was refused"):
         contents.read(tmp_path / name)
 
 

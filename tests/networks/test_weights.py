@@ -95,7 +95,7 @@ def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
         torch.save({"x": Dangerous()}, path)
     others = (str(tmp_path / "worse.pth"), "IMAGENET1K_V1")
     for source in (str(tmp_path / "bad.pth"), *others):
-        with pytest.raises(ValueError, match=r"pth (holds|is damaged or no file)"):
+        with pytest.raises(ValueError, match=r"pth was refused"):
             weights.read_weights(source, "resnet18")
     assert "this ran" not in capsys.readouterr().out
     assert not recwarn.list  # torch's own words would come beside
