@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -19,7 +19,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.networks.weights import read_weights
+from helpers.networks import contents
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
@@ -221,7 +221,6 @@ def train_missing(
     device: str = "cpu",
     jobs: int = 0,
     compiled: bool = False,
-    weights: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train the runs of a study that are not complete, and show a progress bar.
 
@@ -235,7 +234,6 @@ def train_missing(
         device: "cpu" or a GPU.
         jobs: runs side by side, see ``jobs_on``.
         compiled: whether steps go through ``torch.compile``, see ``train_run``.
-        weights: sources of pretrained weights by architecture, see ``read_weights``.
 
     Yields:
         The result of each run, in the order in which they are done.
@@ -249,9 +247,8 @@ def train_missing(
     images = partial(images_of_study, work)
     number = jobs_on(device, jobs, partial(_example, missing[0], images))
     number = min(number, len(missing))
-    options = {"device": device, "compiled": compiled}
     results = side_by_side(
-        partial(_train, work=work, weights=weights or {}, options=options),
+        partial(_train, work=work, device=device, compiled=compiled),
         missing,
         shared=images,
         device=device,
@@ -270,27 +267,15 @@ def _example(run: RunConfig, images: Callable[[], StudyData]) -> _Example:
 
 
 def _train(
-    run: RunConfig,
-    data: StudyData,
-    *,
-    work: Path,
-    weights: Mapping[str, str],
-    options: Mapping[str, Any],
+    run: RunConfig, data: StudyData, *, work: Path, device: str, compiled: bool
 ) -> dict[str, Any]:
-    """Train one run and return its result.
-
-    Args:
-        run: to be trained.
-        data: images of the study.
-        work: folder of work of the study.
-        weights: sources of pretrained weights by architecture.
-        options: of ``train_run``.
-    """
+    """Train one run and return its result."""
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
-    pretrained = None
+    start = None
     if run.pretrained:
-        pretrained = read_weights(weights[run.architecture], run.architecture)
-    network = initial_network(run, len(data.classes), pretrained)
+        start = contents.read(catalogue.start_path(work, run.weights))
+    network = initial_network(run, len(data.classes), start)
+    options = {"device": device, "compiled": compiled}
     with FileLock(folder / ".lock"):
         return train_run(run, data, folder, network=network, **options)

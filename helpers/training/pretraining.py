@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from helpers.data.images import StudyData, choose_images, image_parameters
 from helpers.files import write_tensors
+from helpers.networks import contents
+from helpers.networks.contents import State
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
@@ -15,31 +17,32 @@ MADE = "made"  # value of pretrained_weights for weights of pretraining runs
 FOLDER = "pretraining"  # in the folder of work: pretraining runs and their images
 
 
-class Weights(NamedTuple):
-    """Pretrained weights of one architecture."""
-
-    source: str  # name or path for ``weights.read_weights``; "" if they are not here
-    identity: str  # the same on all machines; it decides the ids of runs
-
-
 def weights_by_name(
-    pretrained_weights: str, architectures: Sequence[str]
-) -> dict[str, Weights]:
+    pretrained_weights: str, architectures: Sequence[str], work: Path
+) -> dict[str, str]:
     """Read existing weights once, so that a missing file stops a study at its start.
 
     Args:
         pretrained_weights: a name or a path, see ``weights.read_weights``.
         architectures: torchvision's names.
+        work: the folder of work of the study, which keeps them.
 
     Returns:
-        Weights by architecture; their identity is a digest of their values.
+        Their identity by architecture: a digest of their values.
     """
-    return {
-        name: Weights(
-            pretrained_weights, weights_digest(read_weights(pretrained_weights, name))
-        )
-        for name in architectures
-    }
+    identities = {}
+    for name in architectures:
+        state = read_weights(pretrained_weights, name)
+        identities[name] = weights_digest(state)
+        _keep(work, identities[name], state)
+    return identities
+
+
+def _keep(work: Path, identity: str, state: State) -> None:
+    """Write weights that runs start from, unless they are there."""
+    path = catalogue.start_path(work, identity)
+    if not path.is_file():
+        write_tensors(path, state)
 
 
 def choose_pretraining_images(
@@ -90,23 +93,22 @@ def recipes(
     return [RunConfig(**(recipe | {"architecture": name})) for name in architectures]
 
 
-def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
-    """Find the weights of complete pretraining runs.
+def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
+    """Take the weights of complete pretraining runs as starts of a study's runs.
 
     Their identity is the id of the pretraining run. So the ids of runs that start from
     them are the same on all machines, even if each machine pretrains anew.
 
     Args:
         runs: in the folder ``pretraining`` of the study.
-        work: the folder of work of the study.
+        work: the folder of work of the study, which keeps them.
 
     Returns:
-        Weights by architecture.
+        Their identity by architecture.
 
     Raises:
         RuntimeError: if a run has no weights.
     """
-    weights = {}
     for run in runs:
         path = catalogue.snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
         if not path.is_file():
@@ -114,11 +116,11 @@ def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]
                 f"pretraining {run} left no weights (diverged?); lower its learning "
                 "rate or check its images"
             )
-        weights[run.architecture] = Weights(str(path), run_id(run))
-    return weights
+        _keep(work, run_id(run), contents.read(path))
+    return {run.architecture: run_id(run) for run in runs}
 
 
-def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
+def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
     """Name the weights of a study whose runs were all trained on another machine.
 
     No run needs the weights any more; their identity is in the study's records.
@@ -128,8 +130,8 @@ def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weigh
         work: its folder of work.
 
     Returns:
-        Weights without source by architecture. Empty if this machine pretrained, or if
-        a pretrained run is not complete.
+        Their identity by architecture. Empty if this machine pretrained, or if a
+        pretrained run is not complete.
     """
     table = catalogue.read_catalogue(work).query("weights != ''")
     identities = dict(zip(table["architecture"], table["weights"], strict=True))
@@ -140,19 +142,4 @@ def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, Weigh
     ]
     if (work / FOLDER / "runs").is_dir() or catalogue.missing(work, pretrained):
         return {}
-    return {name: Weights("", identity) for name, identity in identities.items()}
-
-
-def save_starts(weights: Mapping[str, Weights], work: Path) -> None:
-    """Copy pretrained weights into the study, unless it has them.
-
-    Some measures need the distance of a network from its start.
-
-    Args:
-        weights: by architecture; those without source are skipped.
-        work: the folder of work of the study.
-    """
-    for architecture, start in weights.items():
-        path = catalogue.start_path(work, start.identity)
-        if start.source and not path.is_file():
-            write_tensors(path, read_weights(start.source, architecture))
+    return identities

@@ -361,33 +361,6 @@ def test_classes_of_one_name_are_told_apart_by_id(load):
     assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
 
 
-def test_classes_of_the_public_archive_give_the_images_of_an_archive_of_these_alone(
-    load,
-):
-    asked = ["n02", "n04"]
-    public = tiny_imagenet(classes=("n01", "n02", "n03", "n04"), train=12, val=4)
-    alone = {
-        name: content
-        for name, content in public.items()
-        if "n02" in name or "n04" in name or name.startswith(("val_", "words"))
-    }
-    annotations = public["val/val_annotations.txt"].decode().splitlines()
-    of_asked = [line for line in annotations if line.split("\t")[1] in asked]
-    alone["val/val_annotations.txt"] = "\n".join(of_asked).encode()
-    for line in of_asked:
-        name = f"val/images/{line.split()[0]}"
-        alone[name] = public[name]
-    # The public archive has test images without labels, and a folder around all.
-    public["test/images/test_0.JPEG"] = public["val/images/val_0_0.JPEG"]
-    chosen = {"images_per_class": 5, "test_images_per_class": 0, "data_seed": 1}
-    archive = {f"tiny-imagenet-200/{name}": public[name] for name in public}
-    whole = load(archive, "tiny_imagenet", place="whole", class_ids=asked, **chosen)
-    part = load(alone, "tiny_imagenet", place="part", **chosen)
-    assert whole.fingerprint == part.fingerprint
-    assert whole.classes["class_id"].tolist() == asked
-    assert len(whole.train) == 10 and len(whole.test) > 8
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("study", "classes"), [("kinds20", "compact-20"), ("filled20", "20")]

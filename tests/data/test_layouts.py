@@ -186,13 +186,6 @@ def test_voc_files_lie_beside_their_images_or_in_folders_of_annotations(
     assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
 
 
-def test_masks_and_lists_of_voc_are_counted_and_hide_no_image(load):
-    masks = {f"VOC2007/SegmentationClass/{n}.png": png(90 + n) for n in range(4)}
-    data = load(voc_source() | masks | {"VOC2007/ImageSets/Main/train.txt": b"0\n1"})
-    assert kinds(data) == {"not_read": 2}
-    assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
-
-
 def test_an_annotation_is_never_that_of_an_image_of_its_name_elsewhere(load):
     files = voc_source("train/images/{}.jpg", "train/labels/{}.xml")
     more = {
@@ -348,15 +341,6 @@ def test_a_class_of_yolo_without_a_name_is_refused_with_all_others(load):
         load(files | names)
     data = load(yolo_source() | {"data.yaml": b"names: [no, 1.0]"}, place="texts")
     assert data.classes["class_id"].tolist() == ["1.0", "no"]
-
-
-def test_yolos_key_points_are_refused_and_not_read_as_outlines(load):
-    line = b"0 0.5 0.5 0.5 0.5 0.4 0.4 0.6 0.6"
-    files = {n: line if "labels" in n else c for n, c in yolo_source().items()}
-    with pytest.raises(
-        ValueError, match=r"yolo: 12 annotations .* is not a box of 4 finite"
-    ):
-        load(files)
 
 
 # --- published data sets ---

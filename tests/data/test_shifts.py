@@ -69,24 +69,6 @@ def test_the_mean_ssim_is_that_of_the_name(kind, within):
         )
 
 
-def test_many_images_have_the_strength_of_a_random_sample_not_of_the_first(monkeypatch):
-    """Images stand class by class, so the first ones would be of few classes."""
-    monkeypatch.setattr(shifts, "_CALIBRATION_IMAGES", 4)
-    shades = torch.arange(12, dtype=torch.uint8).view(-1, 1, 1, 1)
-    images = shades.expand(12, 3, 11, 11).contiguous()
-    samples = []
-
-    def strength_of(changed, sample, name, greatest):
-        samples.append(sample[:, 0, 0, 0].tolist())
-        return 1.0
-
-    monkeypatch.setattr(shifts, "_strength", strength_of)
-    for seed in range(3):
-        shifts.shifted(images, "blur_0.9", seed=seed)
-    expected = [np.random.default_rng(seed).permutation(12)[:4] for seed in range(3)]
-    assert samples == [sorted(order.tolist()) for order in expected]
-
-
 def test_brightness_contrast_and_jpeg_equal_another_library():
     picture = Image.fromarray(IMAGES[0].permute(1, 2, 0).numpy())
     for name, enhancer in (

@@ -27,22 +27,6 @@ def test_hidden_files_and_folders_of_systems_are_left_out_and_the_latter_counted
     assert fault.detail.startswith("8 ")
 
 
-def test_of_folders_that_are_named_as_classes_only_these_are_looked_into(tmp_path):
-    names = [
-        "train/cat/0.png",
-        "train/dog/0.png",
-        "val/cat/0.png",
-        "val/owl/0.png",
-        "other/x.png",
-    ]
-    written(tmp_path, dict.fromkeys(names, b"1"))
-    assert Source(tmp_path, ["cat"]).names == [
-        "other/x.png",
-        "train/cat/0.png",
-        "val/cat/0.png",
-    ]
-
-
 def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folder(
     tmp_path, load
 ):

@@ -32,11 +32,6 @@ def test_a_state_dict_is_read_at_the_top_and_one_level_below(tmp_path, prefix, p
     assert equal(contents.read(saved(tmp_path, content)), ONE)
 
 
-def test_only_whole_words_are_a_prefix():
-    assert contents.shared_prefix(["layer1.a", "layer10.a"]) == ""
-    assert contents.shared_prefix(["a.b.c", "a.b.d.e"]) == "a.b."
-
-
 def test_plain_values_among_the_tensors_are_left(tmp_path):
     assert equal(contents.read(saved(tmp_path, {**ONE, "epoch": 3})), ONE)
 

@@ -178,13 +178,3 @@ def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
         {"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"other": "[1]"}
     )
     assert weights.header_of(tmp_path / "other.safetensors") == {}
-
-
-def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
-    save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors")
-    (tmp_path / "cut.safetensors").write_bytes(b"\x00")
-    torch.save({}, tmp_path / "a.pt")
-    assert [
-        weights.form_in(tmp_path / name)
-        for name in ("plain.safetensors", "cut.safetensors", "a.pt")
-    ] == [None] * 3

@@ -132,10 +132,10 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
     folder = tmp_path / pretraining.FOLDER
     assert len(list(pool.train_missing(recipes, folder, jobs=1))) == 1
     weights = pretraining.weights_of_runs(recipes, tmp_path)["resnet18"]
-    pretraining.save_starts({"resnet18": weights}, tmp_path)
-    state = safetensors.torch.load_file(weights.source)
+    path = catalogue.start_path(tmp_path, weights)
+    state = safetensors.torch.load_file(path)
     rows = study.table[study.table["snapshot"] != "none"].assign(
-        pretrained=True, weights=weights.identity
+        pretrained=True, weights=weights
     )
     started = models.models_of(tmp_path, rows, study.data)[0].initial()
     assert torch.equal(started.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])

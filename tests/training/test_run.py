@@ -1,4 +1,3 @@
-import itertools
 import math
 from dataclasses import replace
 
@@ -52,16 +51,6 @@ def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
     assert equal(tensors(tmp_path / "one"), tensors(tmp_path / "two"))
     train_run(replace(config, repeat=1), data, tmp_path / "other")
     assert not equal(tensors(tmp_path / "one"), tensors(tmp_path / "other"))
-
-
-def test_seed_and_repeat_decide_first_weights_and_order(data, config):
-    split = run.resident(data.train, "cpu")
-    runs = [config, replace(config, seed=config.seed + 1), replace(config, repeat=1)]
-    first_weights = [run.initial_network(item, 3).fc.weight for item in runs]
-    orders = [run._images_of_epoch(split, item, 1, None).indices for item in runs]
-    for one, other in itertools.combinations(range(3), 2):
-        assert not torch.equal(first_weights[one], first_weights[other])
-        assert not torch.equal(orders[one], orders[other])
 
 
 def history_so_far(folder):
@@ -367,39 +356,6 @@ def test_the_optimizer_has_the_parameters_of_the_run(config, optimizer):
     assert type(made).__name__ == classes[optimizer]
     if optimizer == "sgd":
         assert group["momentum"] == 0.7
-
-
-def test_two_steps_of_sgd_by_hand(config):
-    """v = momentum v + gradient + decay w, w = w - rate v, of the loss w."""
-    weight = torch.nn.Parameter(torch.tensor(2.0))
-    network = torch.nn.ParameterList([weight])
-    changed = replace(
-        config, optimizer="sgd", learning_rate=0.1, weight_decay=0.5, momentum=0.9
-    )
-    optimizer = run.make_optimizer(network, changed, torch.device("cpu"))
-    expected, velocity = 2.0, 0.0
-    for _ in range(2):
-        optimizer.zero_grad()
-        weight.sum().backward()
-        optimizer.step()
-        velocity = 0.9 * velocity + 1 + 0.5 * expected
-        expected -= 0.1 * velocity
-    assert weight.item() == pytest.approx(expected)
-
-
-def test_the_network_has_the_form_of_the_run(config):
-    narrow = run.initial_network(replace(config, pretrained=False), 3)
-    wide = run.initial_network(replace(config, width=0.25), 3)
-    assert wide.conv1.out_channels == 2 * narrow.conv1.out_channels
-    paper = run.initial_network(replace(config, stem="imagenet"), 3)
-    assert (narrow.conv1.kernel_size, paper.conv1.kernel_size) == ((3, 3), (7, 7))
-    shapes = []
-    for stride in (1, 2):
-        network = run.initial_network(replace(config, last_stride=stride), 3).eval()
-        shapes.append(network.layer4[0].conv1.stride)
-    assert shapes == [(1, 1), (2, 2)]
-    deeper = run.initial_network(replace(config, architecture="resnet34"), 3)
-    assert (len(narrow.layer3), len(deeper.layer3)) == (2, 6)
 
 
 class Seen(torch.nn.Module):
