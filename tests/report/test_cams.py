@@ -53,57 +53,39 @@ def outlines(ax):
 
 
 def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
-    iou, right = (
-        np.array([0.9, 0.1, 0.5, 0.4, 0.2, 0.3]),
-        np.array([0, 1, 1, 1, 1, 1]),
-    )  # the largest overlap is of a wrong one
+    iou = np.array([0.9, 0.1, 0.5, 0.4, 0.2, 0.3])
+    right = np.array([0, 1, 1, 1, 1, 1])  # the largest overlap is of a wrong one
     assert cams.row_of_right_prediction(iou, right) == 5  # of .1 .2 .3 .4 .5
     assert cams.row_of_right_prediction(iou, 0 * right) == 0
 
 
 def test_steps_show_what_they_are_given(scenes, maps):
     figure = cams.step_by_step(maps, scenes, 1, THRESHOLD, "maximum")
-    iou, iou_b = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[
-        1, ["iou", "iou_b"]
-    ]
-    axes = figure.axes
-    mask = upsample(maps[1:2], SIZE) >= THRESHOLD
-    np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
-    np.testing.assert_array_equal(
-        axes[2].images[1].get_array(), upsample(maps[1:2], SIZE)[0]
-    )
-    assert outlines(axes[0]) == scenes.boxes[1].tolist()
-    assert outlines(axes[3]) == [
-        *scenes.boxes[1].tolist(),
-        bounding_rectangles(mask)[0].tolist(),
-    ]
-    assert len({patch.get_linestyle() for patch in axes[3].patches}) == 2, (
-        "the two rectangles differ without colour"
-    )
-    np.testing.assert_array_equal(
-        ~np.ma.getmaskarray(axes[3].images[1].get_array()), ~mask[0].numpy()
-    )
-    overlap = np.asarray(axes[4].images[0].get_array())
-    assert (overlap == 3).sum() / (overlap > 0).sum() == pytest.approx(float(iou))
-    colours, legend = (
-        axes[4].images[0].cmap(axes[4].images[0].norm(overlap)),
-        figure.legends[0],
-    )
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "neither",
-        "mask only",
-        "box only",
-        "both",
-    ]
-    for value, patch in enumerate(legend.get_patches()):
-        assert (colours[overlap == value] == patch.get_facecolor()).all() and (
-            overlap == value
-        ).any()
+    scores = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[1]
+    image, of_stage, enlarged, masked, both = figure.axes
+    heat = upsample(maps[1:2], SIZE)
+    mask = heat >= THRESHOLD
+    boxes = scenes.boxes[1].tolist()
+    np.testing.assert_array_equal(of_stage.images[0].get_array(), maps[1])
+    np.testing.assert_array_equal(enlarged.images[1].get_array(), heat[0])
+    assert outlines(image) == boxes
+    assert outlines(masked) == [*boxes, bounding_rectangles(mask)[0].tolist()]
+    styles = {patch.get_linestyle() for patch in masked.patches}
+    assert len(styles) == 2  # the two rectangles differ without colour
+    shaded = ~np.ma.getmaskarray(masked.images[1].get_array())
+    np.testing.assert_array_equal(shaded, ~mask[0].numpy())
+    overlap = np.asarray(both.images[0].get_array())
+    iou = (overlap == 3).sum() / (overlap > 0).sum()
+    assert iou == pytest.approx(float(scores["iou"]))
     np.testing.assert_array_equal(overlap >= 2, box_masks(scenes.boxes[1:2], SIZE)[0])
-    assert (
-        axes[4].get_title()
-        == f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
-    )
+    colours = both.images[0].cmap(both.images[0].norm(overlap))
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["neither", "mask only", "box only", "both"]
+    for value, patch in enumerate(legend.get_patches()):
+        assert (colours[overlap == value] == patch.get_facecolor()).all()
+    numbers = f"IoU {scores['iou']:.2f}\nrectangle: IoU-B {scores['iou_b']:.2f}"
+    assert both.get_title() == f"both / either: {numbers}"
 
 
 def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
@@ -112,22 +94,16 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
     titles = ["small gap", "large gap"]
     figure = cams.overlays(both, images, THRESHOLD, titles, list("abc"), "maximum")
     axes = np.array(figure.axes).reshape(2, 3)
-    for row in range(2):
-        iou = chance_scores(both[row], images.boxes, SIZE, THRESHOLD)["iou"]
-        for column in range(3):
-            ax = axes[row, column]
-            np.testing.assert_array_equal(
-                ax.images[0].get_array(),
-                images.images[column].numpy().transpose(1, 2, 0),
-            )
-            np.testing.assert_allclose(
-                ax.images[1].get_array(), upsample(both[row], SIZE)[column]
-            )
-            assert outlines(ax) == images.boxes[column].tolist()
-            assert (
-                ax.get_title()
-                == ("abc"[column] + "\n" if row == 0 else "") + f"IoU {iou[column]:.2f}"
-            )
+    for row, column in np.ndindex(2, 3):
+        ax = axes[row, column]
+        iou = chance_scores(both[row], images.boxes, SIZE, THRESHOLD)["iou"][column]
+        pixels = images.images[column].permute(1, 2, 0)
+        np.testing.assert_array_equal(ax.images[0].get_array(), pixels)
+        heat = upsample(both[row], SIZE)[column]
+        np.testing.assert_allclose(ax.images[1].get_array(), heat)
+        assert outlines(ax) == images.boxes[column].tolist()
+        name = "" if row else f"{'abc'[column]}\n"
+        assert ax.get_title() == f"{name}IoU {iou:.2f}"
     assert [axes[row, 0].texts[0].get_text() for row in range(2)] == titles
 
 

@@ -9,10 +9,14 @@ import pytest
 from helpers.measures import perturbation
 from helpers.scores.values import in_columns
 from helpers.statistics import beyond, correlate, gap_tables, verdicts
+from helpers.statistics.claims import check_claims
 from helpers.statistics.correlate import Bootstrap
 from tests.conftest import tracked
 from tests.report import made
 
+CLAIMS = check_claims(
+    [{"claim": "x", "measure": "iou", "question": "r_gap", "side": "below"}]
+)
 AXES = ["pretrained", "learning_rate"]
 MEASURES = list(made.TITLES)
 MODELS = correlate.with_log_train_loss(made.measures(made.catalogue()).iloc[::3])
@@ -41,7 +45,7 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
         kinds = gap_tables.kinds_table(rows)
         field = gap_tables.ranking_table(every, measures, AXES, permutations=9)
         gates = verdicts.condition_table(rows, models, classes=4, of_measures={})
-        for claims in ([], made.CLAIMS):
+        for claims in ([], CLAIMS):
             verdicts.verdict_table(claims, stated, field, gates)
         gap_tables.known_in_advance(every, AXES)
         gap_tables.correlation_table(every, measures, [0.9, 0.8])

@@ -17,52 +17,24 @@ def closed():
 
 
 def test_rows_stand_from_above_with_their_intervals_and_published_values():
-    table = pd.DataFrame(
-        {
-            "r": [0.1, -0.4, 0.3],
-            "r_low": [0, -0.6, np.nan],
-            "r_high": [0.2, -0.2, np.nan],
-            "theirs": [0.5, np.nan, np.nan],
-        }
-    )
     _, ax = plt.subplots()
-    ends = table["r_low"], table["r_high"]
-    figures.forest(ax, list("abc"), table["r"], *ends, table["theirs"])
-    assert [text.get_text() for text in ax.get_yticklabels()] == [
-        "a",
-        "b",
-        "c",
-    ] and ax.yaxis_inverted()
-    segments = ax.collections[0].get_segments()
-    np.testing.assert_allclose(
-        np.array(segments[:2])[:, :, 0], [[0, 0.2], [-0.6, -0.2]]
-    )
-    every, bare, theirs = ax.lines[1:]
-    np.testing.assert_array_equal(every.get_xdata(), table["r"])
-    np.testing.assert_array_equal(bare.get_xdata(), [np.nan, np.nan, 0.3])
-    np.testing.assert_array_equal(theirs.get_xdata(), table["theirs"])
+    r, low, high = [0.1, -0.4, 0.3], [0, -0.6, np.nan], [0.2, -0.2, np.nan]
+    theirs = [0.5, np.nan, np.nan]
+    figures.forest(ax, list("abc"), r, low, high, theirs)
+    assert [text.get_text() for text in ax.get_yticklabels()] == list("abc")
+    assert ax.yaxis_inverted()
+    segments = np.array(ax.collections[0].get_segments()[:2])
+    np.testing.assert_allclose(segments[:, :, 0], [[0, 0.2], [-0.6, -0.2]])
+    drawn = [line.get_xdata() for line in ax.lines[1:]]
+    np.testing.assert_array_equal(drawn, [r, [np.nan, np.nan, 0.3], theirs])
 
 
 def test_long_labels_leave_the_axis_of_a_forest_a_third_of_the_figure():
-    table = pd.DataFrame(
-        {
-            "r": [0.1, -0.4],
-            "r_low": [0, np.nan],
-            "r_high": [0.2, np.nan],
-            "theirs": [0.5, 0.1],
-        }
-    )
     with plt.rc_context():
         style.use()
         figure, ax = plt.subplots(figsize=(8, 2))
-        figures.forest(
-            ax,
-            ["resnet18, Smooth Grad-CAM++ as torchcam computes it, 48 images"] * 2,
-            table["r"],
-            table["r_low"],
-            table["r_high"],
-            table["theirs"],
-        )
+        labels = ["resnet18, Smooth Grad-CAM++ as torchcam computes it, 48 images"] * 2
+        figures.forest(ax, labels, [0.1, -0.4], [0, np.nan], [0.2, np.nan], [0.5, 0.1])
         figure.savefig(io.BytesIO())
     assert ax.get_position().width > 0.3
 
@@ -86,27 +58,14 @@ def test_the_first_rows_hold_the_claimed_ones_in_any_case():
 
 
 def test_numbers_are_written_one_way():
-    assert [
-        style.count(1, "model"),
-        style.count(1200, "model"),
-        style.count(3, "class"),
-    ] == ["1 model", "1,200 models", "3 classes"]
-    assert (
-        style.listed(list("abcdef"), 4) == "a, b, c, d and 2 more"
-        and style.listed(["a"]) == "a"
-    )
-    assert [style.percent(value) for value in (0.814, 0.05, 0.996, 1, np.nan)] == [
-        "81 %",
-        "5 %",
-        "99.6 %",
-        "100 %",
-        "undefined",
-    ]
+    counts = [style.count(*pair) for pair in ((1, "model"), (1200, "model"))]
+    assert counts == ["1 model", "1,200 models"]
+    assert style.count(3, "class") == "3 classes"
+    assert style.listed(list("abcdef"), 4) == "a, b, c, d and 2 more"
+    percents = [style.percent(value) for value in (0.814, 0.05, 0.996, 1, np.nan)]
+    assert percents == ["81 %", "5 %", "99.6 %", "100 %", "undefined"]
     assert style.with_interval(-0.19, -0.37, 0.01) == "-0.19 (-0.37 to 0.01)"
-    assert (
-        style.with_interval(0.5, np.nan, np.nan) == "0.50 (no interval)"
-        and style.with_interval(np.nan, 0, 1) == "undefined"
-    )
+    assert style.with_interval(0.5, np.nan, np.nan) == "0.50 (no interval)"
     assert style.points(0.057) == "5.7 points"
 
 

@@ -11,32 +11,28 @@ from helpers.files import DamagedFileError
 from helpers.report import tables
 from tests.report import made
 
+TEXTS = {
+    "0.88": 0.8778,
+    "0.00012": 0.000123,
+    "-0.50": -0.5,
+    "12.3": 12.34,
+    "12,346": 12345.6,
+    "100": 99.8,
+    "3": 3.0,
+    "7": 7,
+    "0": 0,
+    "–": math.nan,
+    "∞": math.inf,
+    "−∞": -math.inf,
+    "yes": True,
+    "no": np.False_,
+    "a": "a",
+}
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *[
-            (0.8778, "0.88"),
-            (0.000123, "0.00012"),
-            (-0.5, "-0.50"),
-            (12.34, "12.3"),
-            (12345.6, "12,346"),
-            (99.8, "100"),
-        ],
-        *[(3.0, "3"), (7, "7"), (0, "0")],
-        *[
-            (math.nan, "–"),
-            (math.inf, "∞"),
-            (-math.inf, "−∞"),
-            (None, "–"),
-            (True, "yes"),
-            (np.False_, "no"),
-            ("a", "a"),
-        ],
-    ],
-)
-def test_two_digits(value, text):
-    assert tables.two_digits(value) == text
+
+def test_numbers_have_two_digits():
+    assert [tables.two_digits(value) for value in TEXTS.values()] == [*TEXTS]
+    assert tables.two_digits(None) == "–"
 
 
 def test_models_have_their_short_names_and_what_is_for_files_is_not_shown():
