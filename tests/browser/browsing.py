@@ -1,19 +1,14 @@
-"""Chromium, JupyterLab and a notebook in it, each for as long as a block lasts.
-
-Nothing waits a fixed time.
-"""
+"""Chromium, JupyterLab and a notebook in it, each for as long as a block lasts."""
 
 import importlib.util
 import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,25 +17,14 @@ from typing import Any
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 PHONE, DESK = (390, 844), (1400, 1000)
-CHROMIUM, DRIVER = (
-    next(filter(None, map(shutil.which, names)), "")
-    for names in (("chromium", "google-chrome"), ("chromedriver",))
-)
-_FOUND = CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
-MISSING = (
-    ""
-    if _FOUND
-    else (
-        "no browser to test with: apt-get install chromium chromium-driver, pip "
-        "install selenium"
-    )
-)
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+_THERE = CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
+MISSING = "" if _THERE else "no browser: apt-get install chromium chromium-driver"
 # Cells out of sight stay drawn, and no note of JupyterLab's lies over them.
 _SETTINGS = {
-    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {
-        "windowingMode": "none"
-    },
-    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "apputils-extension/notification": {
         "fetchNews": "false",
         "checkForUpdates": False,
     },
@@ -55,22 +39,18 @@ def chromium() -> Iterator[Any]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    flags = [
+    for flag in (
         "--headless=new",
         "--no-sandbox",
         "--disable-dev-shm-usage",
         "--disable-gpu",
         f"--window-size={DESK[0]},{DESK[1]}",
-    ]
-    for flag in [
-        *flags,
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         "--hide-scrollbars",
-    ]:
+    ):
         options.add_argument(flag)
-    options.set_capability(
-        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
-    )
+    logs = {"browser": "ALL", "performance": "ALL"}
+    options.set_capability("goog:loggingPrefs", logs)
     browser = webdriver.Chrome(options, Service(DRIVER))
     try:
         yield browser
@@ -81,67 +61,43 @@ def chromium() -> Iterator[Any]:
 def open_page(
     browser: Any, page: Path, size: tuple[int, int] = DESK, scheme: str = "light"
 ) -> list[str]:
-    """Open a page from disk on a screen of some size, with all of its pictures.
+    """Open a page from disk with all of its pictures, on a screen of some size.
 
     List errors of the console and addresses that are not on disk.
     """
-    metrics = {
-        "width": size[0],
-        "height": size[1],
-        "deviceScaleFactor": 1,
-        "mobile": size == PHONE,
-    }
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1}
+    metrics["mobile"] = size == PHONE
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-    )
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(page.as_uri())
-    loaded = (
+    drawn = (
         "for (const one of document.images) one.loading = 'eager'; return "
         "[...document.images].every(one => one.naturalWidth)"
     )
-    until(
-        lambda: browser.execute_script(loaded),
-        60,
-        f"a picture of {page.name} is not drawn",
-    )
-    asked = [
-        json.loads(entry["message"])["message"]
-        for entry in browser.get_log("performance")
-    ]
+    until(lambda: browser.execute_script(drawn), 60, f"no picture of {page.name}")
+    entries = browser.get_log("performance")
+    messages = [json.loads(entry["message"])["message"] for entry in entries]
     asked = [
         message["params"]["request"]["url"]
-        for message in asked
+        for message in messages
         if message["method"] == "Network.requestWillBeSent"
     ]
-    return [
-        address
-        for address in asked
-        if not address.startswith(("file:", "data:", "blob:"))
-    ] + errors(browser)
+    here = ("file:", "data:", "blob:")
+    return [url for url in asked if not url.startswith(here)] + errors(browser)
 
 
 def errors(browser: Any) -> list[str]:
-    """List what the console has called an error since the last look.
-
-    What it says when a page is left is none.
-    """
-    found = [
-        entry["message"]
-        for entry in browser.get_log("browser")
-        if entry["level"] == "SEVERE"
-    ]
-    return [message for message in found if "beforeunload" not in message]
+    """List what the console has called an error since the last look."""
+    entries = browser.get_log("browser")
+    told = [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+    return [text for text in told if "beforeunload" not in text]  # a page was left
 
 
 def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
-    """Look again until there is something.
-
-    AssertionError with the message when there is nothing in time.
-    """
+    """Look again until there is something, at most for some time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := what():
@@ -152,88 +108,57 @@ def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
 
 @contextmanager
 def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], str]]:
-    """Run JupyterLab on a free port below a folder.
-
-    Give what turns a path below it into an address.
-    """
+    """Run JupyterLab below a folder; give what turns a path into an address."""
     for name, setting in _SETTINGS.items():
-        path = folder / ".jupyter/settings" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(setting))
+        place = f".jupyter/settings/@jupyterlab/{name}.jupyterlab-settings"
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(json.dumps(setting))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token, base = secrets.token_hex(16), f"http://127.0.0.1:{port}"
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-    ]
-    command += [
-        "--ServerApp.port_retries=0",
-        f"--ServerApp.root_dir={folder}",
-        "--LabApp.expose_app_in_browser=True",
-    ]
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    command += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+    environment = _without_users_settings(folder) | {"JUPYTER_TOKEN": token}
     with (folder / ".jupyter/server.log").open("wb") as log:
-        given = _environment(folder) | {"JUPYTER_TOKEN": token}
         server = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=given,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            command, cwd=folder, env=environment, stdout=log, stderr=log
         )
     try:
-        until(
-            lambda: _answers(f"{base}/api/status?token={token}"),
-            seconds,
-            "JupyterLab did not start",
-        )
-        yield (
-            lambda path: f"{base}/lab/tree/{path}?reset&token={token}"
-        )  # without what was open before
+        status = f"{base}/api/status?token={token}"
+        until(lambda: _answers(status), seconds, "JupyterLab did not start")
+        # without what was open before
+        yield lambda path: f"{base}/lab/tree/{path}?reset&token={token}"
     finally:
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGTERM)
+        server.terminate()
         try:
             server.wait(30)
         except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
+            server.kill()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _without_users_settings(folder: Path) -> dict[str, str]:
     """The environment in which Jupyter knows no setting of the user's."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("JUPYTER", "JPY_", "WORKBOOK_"))
-    }
-    for kind in ("CONFIG", "DATA", "RUNTIME"):
-        environment[f"JUPYTER_{kind}_DIR"] = str(folder / f".jupyter/{kind.lower()}")
-    for kind in ("SETTINGS", "WORKSPACES"):
-        environment[f"JUPYTERLAB_{kind}_DIR"] = str(folder / f".jupyter/{kind.lower()}")
-    environment["IPYTHONDIR"] = str(folder / ".jupyter/ipython")
-    return environment | {"PYTHONPATH": str(PROJECT_ROOT)}
+    ours = ("JUPYTER", "JPY_", "WORKBOOK_")
+    kept = {name: os.environ[name] for name in os.environ if not name.startswith(ours)}
+    for kind in ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES"):
+        place = "settings" if kind.startswith("LAB") else kind
+        kept[f"JUPYTER{kind}_DIR"] = str(folder / ".jupyter" / place)
+    kept["IPYTHONDIR"] = str(folder / ".jupyter/ipython")
+    return kept | {"PYTHONPATH": str(PROJECT_ROOT)}
 
 
 def _answers(address: str) -> bool:
     try:
         urllib.request.urlopen(address, timeout=5).read()
         return True
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
 
 
 def run_notebook(browser: Any, address: str, seconds: float = 600) -> list[str]:
-    """Open a notebook in JupyterLab and run all of its cells.
-
-    List what the cells that failed say.
-    """
+    """Open a notebook in JupyterLab and run its cells; list what those that failed say."""
     browser.get(address)
     panel = (
         "const panel = window.jupyterapp?.shell?.currentWidget, kernel = "
@@ -244,23 +169,16 @@ def run_notebook(browser: Any, address: str, seconds: float = 600) -> list[str]:
         "&& kernel?.status == 'idle'"
     )
     until(lambda: browser.execute_script(ready, address), 180, "the kernel is not idle")
-    run = (
-        "const end = () => { window.cellsEnded = true; }; "
-        "window.jupyterapp.commands.execute('notebook:run-all-cells').then(end, "
-        "end)"
+    browser.execute_script(
+        "const end = () => { window.cellsEnded = true; }; window.jupyterapp.commands"
+        ".execute('notebook:run-all-cells').then(end, end)"
     )
-    browser.execute_script(run)
-    until(
-        lambda: browser.execute_script("return window.cellsEnded"),
-        seconds,
-        "the cells have not all run",
-    )
-    cells = browser.execute_script(
-        f"{panel} return panel.content.model.sharedModel.toJSON().cells"
-    )
+    ended = "return window.cellsEnded"
+    until(lambda: browser.execute_script(ended), seconds, "the cells have not all run")
+    cells = f"{panel} return panel.content.model.sharedModel.toJSON().cells"
     return [
-        f"{one['ename']}: {one['evalue']}"
-        for cell in cells
-        for one in cell.get("outputs", [])
-        if one["output_type"] == "error"
+        f"{output['ename']}: {output['evalue']}"
+        for cell in browser.execute_script(cells)
+        for output in cell.get("outputs", [])
+        if output["output_type"] == "error"
     ]
