@@ -20,6 +20,11 @@ TINY_SCENES = {
     "images_per_class": 12,
     "test_images_per_class": 6,
 }
+PERTURBATIONS = {
+    "permutations": 19,
+    "perturbation_fraction": 1.0,
+    "perturbation_points": 3,
+}
 # A study that all notebooks run in minutes.
 TINY_STUDY = {
     "common": {
@@ -51,16 +56,8 @@ TINY_STUDY = {
             "pretrain_max_epochs": 1,
         },
         "03_cam_scoring": {"jobs": 2},
-        "04_baselines": {
-            "permutations": 19,
-            "perturbation_fraction": 1.0,
-            "perturbation_points": 3,
-        },
-        "10_all_measures": {
-            "permutations": 19,
-            "perturbation_fraction": 1.0,
-            "perturbation_points": 3,
-        },
+        "04_baselines": PERTURBATIONS,
+        "10_all_measures": PERTURBATIONS,
         "11_classification": {},
         "08_unlabelled_images": {},
         "09_looking_experiment": {},
@@ -116,39 +113,24 @@ def committed(path: Path) -> str:
 
 # What a server without Jupyter lacks.
 WITHOUT_JUPYTER = (
-    *(
-        "papermill",
-        "IPython",
-        "ipykernel",
-        "ipywidgets",
-        "jupyterlab",
-        "nbclient",
-        "nbconvert",
-        "nbformat",
-    ),
-    *("captum", "kornia", "seaborn", "plotly"),
+    *("papermill", "IPython", "ipykernel", "ipywidgets", "jupyterlab"),
+    *("nbclient", "nbconvert", "nbformat", "captum", "seaborn", "plotly"),
 )
 
 
 def lacking(folder: Path, modules: tuple[str, ...]) -> str:
-    """A folder for ``PYTHONPATH`` that makes the import of modules fail: None among the modules of a process does."""
-    (folder / "sitecustomize.py").write_text(
-        f"import sys; sys.modules.update(dict.fromkeys({modules!r}))"
-    )
+    """A folder for ``PYTHONPATH`` that makes the import of modules fail."""
+    script = f"import sys; sys.modules.update(dict.fromkeys({modules!r}))"
+    (folder / "sitecustomize.py").write_text(script)
     return str(folder)
 
 
 def captum_grad_cam(model, layer, images, classes):
-    """Grad-CAM of any layer by Captum, an oracle: (B, h, w) maps, at least 0, not normalised."""
+    """Grad-CAM by Captum, an oracle: (B, h, w) maps, at least 0, not normalised."""
     from captum.attr import LayerGradCam
 
-    return (
-        LayerGradCam(model, layer)
-        .attribute(images, target=classes)
-        .detach()
-        .squeeze(1)
-        .relu()
-    )
+    maps = LayerGradCam(model, layer).attribute(images, target=classes)
+    return maps.detach().squeeze(1).relu()
 
 
 def jpeg(
@@ -159,9 +141,8 @@ def jpeg(
     **options,
 ) -> bytes:
     """A random picture as the bytes of a file; ``size`` is width and height."""
-    pixels = np.random.default_rng(seed).integers(
-        0, 256, (size[1], size[0], 3), dtype=np.uint8
-    )
+    random = np.random.default_rng(seed)
+    pixels = random.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(buffer, kind, **options)
     return buffer.getvalue()
@@ -171,24 +152,23 @@ def voc(
     *boxes: tuple, size: tuple[int, int] | None = (20, 16), name: str = "a"
 ) -> bytes:
     """A Pascal VOC annotation."""
-    objects = "".join(
-        f"<object><name>{name}</name><bndbox><xmin>{b[0]}</xmin><ymin>{b[1]}</ymin><xmax>{b[2]}</xmax><ymax>{b[3]}</ymax></bndbox></object>"
-        for b in boxes
-    )
-    stated = (
-        f"<size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size>"
-        if size
-        else ""
-    )
+    corners = ("xmin", "ymin", "xmax", "ymax")
+    objects = ""
+    for box in boxes:
+        ends = zip(corners, box, strict=True)
+        sides = "".join(f"<{corner}>{value}</{corner}>" for corner, value in ends)
+        objects += f"<object><name>{name}</name><bndbox>{sides}</bndbox></object>"
+    stated = ""
+    if size:
+        width, height = size
+        stated = f"<size><width>{width}</width><height>{height}</height></size>"
     return f"<annotation>{stated}{objects}</annotation>".encode()
 
 
 def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
     """Tiny ImageNet's files by name."""
-    files = {
-        "wnids.txt": "\n".join(classes).encode(),
-        "words.txt": "\n".join(f"{c}\tname of {c}, synonym" for c in classes).encode(),
-    }
+    words = [f"{wnid}\tname of {wnid}, synonym" for wnid in classes]
+    files = {"wnids.txt": "\n".join(classes), "words.txt": "\n".join(words)}
     annotations = []
     for number, wnid in enumerate(classes):
         lines = []
@@ -196,39 +176,29 @@ def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
             name = f"{wnid}_{image}.JPEG"
             files[f"train/{wnid}/images/{name}"] = jpeg(1000 * number + image, (16, 16))
             lines.append(f"{name}\t{image}\t1\t12\t13")
-        files[f"train/{wnid}/{wnid}_boxes.txt"] = "\n".join(lines).encode()
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = "\n".join(lines)
         for image in range(val):
             name = f"val_{number}_{image}.JPEG"
             files[f"val/images/{name}"] = jpeg(5000 + 1000 * number + image, (16, 16))
             annotations.append(f"{name}\t{wnid}\t0\t0\t8\t8")
-    files["val/val_annotations.txt"] = "\n".join(annotations).encode()
-    return files
+    files["val/val_annotations.txt"] = "\n".join(annotations)
+    return {
+        name: content.encode() if isinstance(content, str) else content
+        for name, content in files.items()
+    }
 
 
 def ilsvrc(classes=("n01", "n02"), train=4, val=2) -> dict[str, bytes]:
     """ILSVRC CLS-LOC as Kaggle ships it."""
-    files = {
-        "LOC_synset_mapping.txt": "\n".join(
-            f"{c} name of {c}, synonym" for c in classes
-        ).encode()
-    }
+    names = "\n".join(f"{wnid} name of {wnid}, synonym" for wnid in classes)
+    files = {"LOC_synset_mapping.txt": names.encode()}
     for number, wnid in enumerate(classes):
-        for split, count in (("train", train), ("val", val)):
-            for image in range(count):
-                stem = (
-                    f"{wnid}_{image}"
-                    if split == "train"
-                    else f"ILSVRC2012_val_{number}{image}"
-                )
-                place = (
-                    f"{split}/{wnid}/{stem}" if split == "train" else f"{split}/{stem}"
-                )
-                files[f"ILSVRC/Data/CLS-LOC/{place}.JPEG"] = jpeg(
-                    10_000 * number + 100 * (split == "train") + image
-                )
-                files[f"ILSVRC/Annotations/CLS-LOC/{place}.xml"] = voc(
-                    (2, 2, 12, 10), (4, 4, 20, 16), name=wnid
-                )
+        places = [f"train/{wnid}/{wnid}_{image}" for image in range(train)]
+        places += [f"val/ILSVRC2012_val_{number}{image}" for image in range(val)]
+        boxes = voc((2, 2, 12, 10), (4, 4, 20, 16), name=wnid)
+        for image, place in enumerate(places):
+            files[f"ILSVRC/Data/CLS-LOC/{place}.JPEG"] = jpeg(10_000 * number + image)
+            files[f"ILSVRC/Annotations/CLS-LOC/{place}.xml"] = boxes
     return files
 
 
@@ -247,31 +217,25 @@ LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc": voc_folder}
 
 @pytest.fixture
 def real_data():
-    """The folder of real photographs; a test that needs it is skipped where it is absent."""
+    """The folder of real photographs; a test that needs it is skipped without it."""
     if not REAL_DATA.is_dir():
-        pytest.skip(
-            f"the real photographs are not at {REAL_DATA.name} beside the project"
-        )
+        pytest.skip(f"the real photographs are not at {REAL_DATA.name}")
     return REAL_DATA
 
 
 @pytest.fixture(scope="module")
 def tiny_module_given(tmp_path_factory):
-    """What measures are given: a tiny untrained ResNet18 with another start, and 36 rendered scenes of 16 px."""
+    """What measures are given: a tiny untrained ResNet18, another start, 36 scenes."""
     from helpers.data.images import load_study_data
     from helpers.networks import resnet
 
-    built = [
-        resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval()
-        for seed in (0, 1)
-    ]
-    images = load_study_data(
-        **TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")
-    ).train
+    options = {"stem": "strided", "width": 0.125}
+    networks = [resnet.build("resnet18", 3, seed=seed, **options) for seed in (0, 1)]
+    cache = tmp_path_factory.mktemp("cache")
     return {
-        "network": built[0],
-        "initial_network": built[1],
-        "images": images,
+        "network": networks[0].eval(),
+        "initial_network": networks[1].eval(),
+        "images": load_study_data(**TINY_SCENES, cache_dir=cache).train,
         "normalise": resnet.normalise_images,
         "device": "cpu",
     }
@@ -287,5 +251,5 @@ def tiny_given(tiny_module_given):
 
 
 def pytest_collection_modifyitems(items):
-    """Start with the notebooks end to end: the longest part, beside which all others run on the other core."""
+    """Start with the notebooks end to end, beside which all others run."""
     items.sort(key=lambda item: "smoke" not in item.keywords)

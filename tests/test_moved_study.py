@@ -72,26 +72,24 @@ def killed(tmp_path):
 
 def check(tables, expected):
     for name, table in tables.items():
-        pd.testing.assert_frame_equal(
-            table, expected[name], rtol=1e-6, atol=1e-9, obj=name
-        )
+        frame, other = table, expected[name]
+        pd.testing.assert_frame_equal(frame, other, rtol=1e-6, atol=1e-9, obj=name)
 
 
 def test_a_killed_study_goes_on_where_its_folder_is_moved(
     killed, uninterrupted, tmp_path
 ):
-    before = trained(killed)
+    results = "work/tiny/runs/{}/result.json"
     times = {
-        name: (killed / f"work/tiny/runs/{name}/result.json").stat().st_mtime_ns
-        for name in before
+        name: (killed / results.format(name)).stat().st_mtime_ns
+        for name in trained(killed)
     }
     second = tmp_path / "second"
     killed.rename(second)
     tables = finish(second)
     assert len(trained(second)) == 8
     for name, changed in times.items():  # none of them was trained anew
-        path = second / f"work/tiny/runs/{name}/result.json"
-        assert path.stat().st_mtime_ns == changed
+        assert (second / results.format(name)).stat().st_mtime_ns == changed
     check(tables, uninterrupted)
 
 

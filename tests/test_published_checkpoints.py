@@ -1,16 +1,17 @@
-"""The checkpoints beside a committed report: each builds the network of its header, and gives the accuracy that its catalogue has."""
+"""Committed checkpoints build their network and have the accuracy of its catalogue."""
 
 import json
 
 import pandas as pd
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 from helpers.data.images import choose_images
 from helpers.files import PROJECT_ROOT, table_of
-from helpers.networks import hooks, resnet, weights
+from helpers.networks import resnet, weights
+from helpers.networks.hooks import prepared
+from helpers.studies import StudyFile
 from helpers.training import catalogue
 from tests.conftest import tracked
 
@@ -19,7 +20,9 @@ STUDIES = sorted(
     {path.parents[1].name for path in FILES}
     & {path.stem for path in tracked("params/*.yaml")}
 )
-NEAR = 0.02  # between the two largest logits: what products in bfloat16, in which accuracies were counted, and weights in float16 may move
+# Between the two largest logits: what products in bfloat16, in which accuracies were
+# counted, and weights in float16 may move.
+NEAR = 0.02
 
 
 def checkpoint(path):
@@ -32,80 +35,61 @@ def checkpoint(path):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
-    files = [path for path in FILES if path.parents[1].name == study]
+    files = {path.name: path for path in FILES if path.parents[1].name == study}
     report = PROJECT_ROOT / "reports" / study
     listed = pd.read_csv(table_of(report, "checkpoints.csv"))
     analysed = pd.read_csv(table_of(report, "catalogue.csv")).query("left_out.isna()")
-    assert sorted(listed["file"]) == [path.name for path in files]
-    assert (listed["gap"].min(), listed["gap"].max()) == (
-        analysed["gap"].min(),
-        analysed["gap"].max(),
-    )
-    assert sum(path.stat().st_size for path in files) < 18e6
-    for path in files:
-        network, header = checkpoint(path)
-        (row,) = listed[listed["file"] == path.name].to_dict("records")
-        assert float(header["test_accuracy"]) == pytest.approx(
-            row["test_accuracy"], abs=1e-8
-        )  # tables have eight digits
+    assert {*listed["file"]} == files.keys()
+    for end in ("min", "max"):
+        assert listed["gap"].agg(end) == analysed["gap"].agg(end)
+    assert sum(path.stat().st_size for path in files.values()) < 18e6
+    for row in listed.itertuples():
+        network, header = checkpoint(files[row.file])
+        accuracy = float(header["test_accuracy"])  # tables have eight digits
+        assert accuracy == pytest.approx(row.test_accuracy, abs=1e-8)
         assert network(torch.zeros(1, 3, 64, 64)).isfinite().all()
 
 
 def test_checkpoints_of_networks_that_are_not_here_are_published_again(tmp_path):
     report = PROJECT_ROOT / "reports" / STUDIES[0]
     again = catalogue.published_checkpoints(report, tmp_path / "again")
-    written = {path.name: path.read_bytes() for path in tmp_path.glob("again/*")}
-    assert written == {
-        path.name: path.read_bytes() for path in report.glob("checkpoints/*")
-    }
-    assert again["file"].tolist() == [
-        f"{name}.safetensors" for name in again["model_id"]
-    ]
+    for path in report.glob("checkpoints/*"):
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    names = [f"{name}.safetensors" for name in again["model_id"]]
+    assert again["file"].tolist() == names
     assert catalogue.published_checkpoints(tmp_path, tmp_path).empty
 
 
 @pytest.fixture(scope="module", params=STUDIES)
 def met(request, tmp_path_factory):
     """A study with its test images."""
-    given = yaml.safe_load((PROJECT_ROOT / f"params/{request.param}.yaml").read_text())[
-        "notebooks"
-    ]["01_data_subset"]
-    places = [
-        folder / given["data_path"]
-        for folder in (PROJECT_ROOT, PROJECT_ROOT.parent / "shared")
-    ]
-    there = next((place for place in places if place.exists()), None)
-    if there is None:
-        pytest.skip(f"the images of {request.param} are not here: {given['data_path']}")
+    choice = StudyFile.read(request.param).notebooks["01_data_subset"]
+    name = choice["data_path"]
+    folders = (PROJECT_ROOT, PROJECT_ROOT.parent / "shared")
+    there = [folder / name for folder in folders if (folder / name).exists()]
+    if not there:
+        pytest.skip(f"the images of {request.param} are not here: {name}")
     work = tmp_path_factory.mktemp("work")
-    return request.param, choose_images(work, **given | {"data_path": str(there)})
+    return request.param, choose_images(work, **choice | {"data_path": str(there[0])})
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param(0, id="smallest gap", marks=pytest.mark.nightly),
-        pytest.param(-1, id="largest gap"),
-    ],
-)
+SMALLEST = pytest.param(0, id="smallest gap", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("place", [SMALLEST, pytest.param(-1, id="largest gap")])
 def test_a_checkpoint_has_the_accuracy_of_its_catalogue(met, place):
     study, study_data = met
     report = PROJECT_ROOT / "reports" / study
     row = pd.read_csv(table_of(report, "checkpoints.csv")).iloc[place]
-    network, header = checkpoint(
-        PROJECT_ROOT / "reports" / study / "checkpoints" / row["file"]
-    )
+    network, header = checkpoint(report / "checkpoints" / row["file"])
     assert json.loads(header["classes"]) == study_data.classes["class_id"].tolist()
+    normalise = resnet.normalise_images
     with torch.inference_mode():
         pixels = study_data.test.images.split(250)
-        logits = torch.cat(
-            [
-                network(hooks.prepared(part, resnet.normalise_images, "cpu"))
-                for part in pixels
-            ]
-        )
-    two = logits.topk(2).values
-    near = (two[:, 0] - two[:, 1] < NEAR).float().mean()
+        outputs = [network(prepared(part, normalise, "cpu")) for part in pixels]
+    logits = torch.cat(outputs)
+    largest = logits.topk(2).values
+    near = (largest[:, 0] - largest[:, 1] < NEAR).float().mean()
     correct = (logits.argmax(1) == study_data.test.labels).float().mean()
     assert near < 0.03
     assert abs(correct - row["test_accuracy"]) <= near

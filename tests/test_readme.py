@@ -62,13 +62,12 @@ def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
 
 
 def test_the_number_of_measures_is_that_of_the_list():
-    listed = ranked().values()
-    count = len(listed)
-    without_others = [item for item in listed if item.family != "unlabelled"]
-    assert f"which of {count} measures" in README
+    families = [item.family for item in ranked().values()]
+    of_training = len(families) - families.count("unlabelled")
+    assert f"which of {len(families)} measures" in README
     words = PAGES["docs/measures.md"]
-    assert f"The {count} measures" in words
-    assert f"{len(without_others)} of them from training images alone" in words
+    assert f"The {len(families)} measures" in words
+    assert f"{of_training} of them from training images alone" in words
 
 
 def test_what_the_readme_says_of_the_rule_is_what_notebook_12_found():

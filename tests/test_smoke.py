@@ -9,10 +9,10 @@ import sys
 import nbformat
 import pandas as pd
 import pytest
-import yaml
 
 from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures import registry
+from helpers.studies import StudyFile
 from tests.conftest import TINY_STUDY
 from tests.project import run_study
 
@@ -39,56 +39,42 @@ def test_every_notebook_leaves_its_report_without_an_error(report):
 
 
 def test_runs_images_and_overlaps_are_those_that_were_asked_for(report):
-    catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
+    catalogue, images, localization, iou, correlations = (
+        pd.read_csv(table_of(report, f"{name}.csv"))
+        for name in (
+            *("catalogue", "table1_categories", "localization"),
+            *("table3_iou", "table3_correlations"),
+        )
+    )
     assert catalogue["run_id"].nunique() == 4
-    assert (
-        catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])
-    ).abs().max() < 2e-8  # tables have eight digits
-    assert (
-        pd.read_csv(table_of(report, "table1_categories.csv"))[
-            ["train_images", "test_images"]
-        ].values.tolist()
-        == [[14, 5]] * 3
-    )
-    assert set(pd.read_csv(table_of(report, "localization.csv"))["model_id"]) <= set(
-        catalogue["model_id"]
-    )
-    assert (
-        len(pd.read_csv(table_of(report, "table3_iou.csv"))) == 3 * 2 * 2
-    )  # two architectures and pooled, two thresholds, two measures
-    assert (
-        len(pd.read_csv(table_of(report, "table3_correlations.csv"))) == 3 * 2 * 5
-    )  # as before, five methods
+    gap = catalogue["train_accuracy"] - catalogue["test_accuracy"]
+    assert (catalogue["gap"] - gap).abs().max() < 2e-8  # tables have eight digits
+    assert images[["train_images", "test_images"]].values.tolist() == [[14, 5]] * 3
+    assert {*localization["model_id"]} <= {*catalogue["model_id"]}
+    # two architectures and pooled, two thresholds, two measures; five methods
+    assert (len(iou), len(correlations)) == (3 * 2 * 2, 3 * 2 * 5)
 
 
 def test_every_measure_of_every_model_has_a_value_or_a_reason(report):
-    scores, catalogue = (
-        pd.read_parquet(table_of(report, "scores.parquet")),
-        pd.read_csv(table_of(report, "catalogue.csv")),
-    )
-    ids = set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
+    scores = pd.read_parquet(table_of(report, "scores.parquet"))
+    catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
+    ids = {*catalogue.loc[catalogue["snapshot"] != "none", "model_id"]}
     asked = {
-        name for name, item in registry.MEASURES.items() if item.family != "unlabelled"
-    }  # which 08 scores
-    assert set(scores["measure"]) == asked
+        name: item.direction
+        for name, item in registry.MEASURES.items()
+        if item.family != "unlabelled"  # which 08 scores
+    }
+    assert {*scores["measure"]} == {*asked}
     assert (scores["value"].notna() | (scores["reason"].str.len() > 0)).all()
-    ranked = [name for name in asked if registry.MEASURES[name].direction]
-    assert (
-        scores[scores["measure"].isin(ranked)]
-        .groupby("measure")["model_id"]
-        .agg(set)
-        .eq(ids)
-        .all()
-    )
-    means = pd.read_csv(table_of(report, "perturbation_curves.csv")).query(
-        "perturbation == 'horizontal translation' and alpha == 0.5"
-    )
-    of_models = scores.query(
-        "measure == 'response_curve' and variant == 'horizontal translation @ 0.500000'"
-    )
-    assert means["count"].tolist() == [len(ids)] and means["mean"].iloc[
-        0
-    ] == pytest.approx(of_models["value"].mean())
+    models = scores.groupby("measure")["model_id"].agg(set)
+    assert models[[name for name in asked if asked[name]]].eq(ids).all()
+    curves = pd.read_csv(table_of(report, "perturbation_curves.csv"))
+    at_half = "perturbation == 'horizontal translation' and alpha == 0.5"
+    (mean,) = curves.query(at_half).to_dict("records")
+    variant = "horizontal translation @ 0.500000"
+    of_models = scores.query(f"measure == 'response_curve' and variant == {variant!r}")
+    assert mean["count"] == len(ids)
+    assert mean["mean"] == pytest.approx(of_models["value"].mean())
 
 
 def test_what_sentences_speak_of_has_a_name(report):
@@ -118,42 +104,27 @@ def test_the_tiny_study_runs_every_notebook():
 def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_nothing(
     tmp_path,
 ):
+    unread = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for name in ("helpers", "notebooks", "params"):
-        shutil.copytree(
-            PROJECT_ROOT / name,
-            tmp_path / name,
-            ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"),
-        )
+        shutil.copytree(PROJECT_ROOT / name, tmp_path / name, ignore=unread)
     path = tmp_path / "notebooks/01_data_subset.ipynb"
+    text = path.read_text()
     path.write_text(
-        path.read_text().replace(
-            "images_per_class: int = 60", "images_per_class: int = 20"
-        )
+        text.replace("images_per_class: int = 60", "images_per_class: int = 20")
     )
-    command = [
-        sys.executable,
-        "-m",
-        "papermill",
-        path,
-        tmp_path / "out.ipynb",
-        "--cwd",
-        path.parent,
-    ]
+    command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb"]
     done = subprocess.run(
-        command,
+        [*command, "--cwd", path.parent],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "work/demo/data.json").read_text())
-    demo = yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())["notebooks"][
-        "01_data_subset"
-    ]
+    demo = StudyFile.read("demo").notebooks["01_data_subset"]
     wanted = demo | {"images_per_class": 20}
-    assert record["parameters"] == {
-        name: value for name, value in wanted.items() if name != "pictured_images"
-    }
+    del wanted["pictured_images"]
+    assert record["parameters"] == wanted
     tables = tmp_path / "work/demo/scratch/01_data_subset/tables"
     classes = pd.read_csv(tables / "table1_categories.csv")
     assert classes[["train_images", "test_images"]].sum().tolist() == [6 * 20, 300]

@@ -52,30 +52,32 @@ def test_without_arms_pixels_or_boxes_nothing_is_drawn():
     assert looking.arms_figure(bare, LEVELS) is None
 
 
-def differences_of(gaps):
-    rows = [
-        {"looking": name, "pretrained": False, "repeat": repeat, "gap": gap}
-        for name, values in gaps.items()
-        for repeat, gap in enumerate(values)
+GAPS = {"map_in_box 1": [40.0, 42.0, 41.0, 44.0], "plain": [43.0, 41.0, 40.0, 44.5]}
+ACCURACIES = [99.0, 97, 98, 96, 99, 98, 96, 99]
+CONTRAST = ("map_in_box 1", "plain")
+
+
+def differences_of(count):
+    """Differences of some pairs of networks, two of one seed a pair."""
+    arms = [
+        pd.DataFrame({"looking": arm, "gap": gaps, "repeat": range(4)})
+        for arm, gaps in GAPS.items()
     ]
-    contrasts = [("map_in_box 1", "plain")]
-    return paired_table(
-        pd.DataFrame(rows), contrasts, ["gap"], ["pretrained", "repeat"]
-    )
+    models = pd.concat(arms).assign(pretrained=False, accuracy=ACCURACIES)
+    held = {"gap_given_training_accuracy": ("gap", "accuracy")}
+    models = models[models["repeat"] < count]
+    return paired_table(models, [CONTRAST], ["gap"], ["pretrained", "repeat"], held)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_differences_are_drawn_at_their_values_with_intervals_from_three_pairs(count):
-    gaps = {"map_in_box 1": [40.0, 42.0, 41.0], "plain": [43.0, 44.0, 44.0]}
-    gaps = {name: values[:count] for name, values in gaps.items()}
-    differences = differences_of(gaps)
+    differences = differences_of(count)
     figure = looking.differences_figure(differences)
-    panel = figure.axes[0]
-    mean = np.subtract(*gaps.values()).mean()
-    assert panel.lines[1].get_xdata() == pytest.approx([mean])
-    assert [text.get_text() for text in panel.get_yticklabels()] == [
-        "map in box 1 less plain"
-    ]
+    panel = next(ax for ax in figure.axes if ax.get_xlabel() == "gap (points)")
+    means = [np.subtract(*pair) for pair in zip(*GAPS.values(), strict=True)][:count]
+    assert panel.lines[1].get_xdata() == pytest.approx([np.mean(means)])
+    labels = [text.get_text() for text in panel.get_yticklabels()]
+    assert labels == ["map in box 1 less plain"]
     segments = panel.collections[0].get_segments()
     ends = [segment[:, 0].tolist() for segment in segments if len(segment)]
     interval = differences.loc[0, ["low", "high"]].tolist()
@@ -84,29 +86,14 @@ def test_differences_are_drawn_at_their_values_with_intervals_from_three_pairs(c
 
 
 def test_the_contrast_is_told_with_what_could_have_been_told():
-    gaps = {"map_in_box 1": [40.0, 42.0, 41.0, 44.0], "plain": [43.0, 41.0, 40.0, 44.5]}
-    rows = [
-        {"looking": arm, "pretrained": False, "repeat": repeat, "gap": gap}
-        for arm, values in gaps.items()
-        for repeat, gap in enumerate(values)
-    ]
-    models = pd.DataFrame(rows)
-    models["accuracy"] = [99.0, 97, 98, 96, 99, 98, 96, 99]
-    contrast = ("map_in_box 1", "plain")
-    held = {"gap_given_training_accuracy": ("gap", "accuracy")}
-    by = ["pretrained", "repeat"]
-    differences = paired_table(models, [contrast], ["gap"], by, held)
-    text = looking.contrast_sentence(differences, *contrast)
+    differences = differences_of(4)
+    text = looking.contrast_sentence(differences, *CONTRAST)
     row = differences.iloc[0]
-    assert "-0.4 points" in text
+    assert f"{row['difference']:+.1f} points" in text
     assert f"{row['detectable']:.1f} points" in text
     assert "held fixed" in text
-    few = looking.contrast_sentence(
-        paired_table(models[models["repeat"] < 1], [contrast], ["gap"], by, held),
-        *contrast,
-    )
-    assert "held fixed" not in few
-    assert "nan" not in few
+    few = looking.contrast_sentence(differences_of(1), *CONTRAST)
+    assert "held fixed" not in few and "nan" not in few
     names = dict(looking.named_differences(differences))
     assert names["gap_map_in_box_1_less_plain"].pairs == 4
 

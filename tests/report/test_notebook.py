@@ -69,49 +69,40 @@ def test_a_figure_is_written_closed_numbered_and_captioned_and_no_name_is_live(r
         figure = curve()
         opened.figure(figure, name, "r is **0.5** of <b>x</b>")
         assert not plt.fignum_exists(figure.number)
-    names = sorted(path.name for path in opened.folder.rglob("*.*"))
-    assert names == ["first.png", "iou-against-gap.png"]
     assert Image.open(opened.folder / "figures/first.png").format == "PNG"
-    assert shown[2].alt == "Figure 1.2. IoU against gap."
-    assert shown[3].data.startswith("**Figure 1.2. IoU against gap.** r is **0.5** of ")
+    title = "Figure 1.2. IoU against gap."
+    assert shown[2].alt == title
+    assert shown[3].data.startswith(f"**{title}** r is **0.5** of ")
     assert "<b>" not in shown[3].data
     opened.figure(None, "class-counts", "Every class has 10.")
     assert shown[-1].data == "Every class has 10."
 
 
-def publish(opened, **values):
-    """Give the published report an execution with these values and a figure."""
-    folder = opened.work.parents[1] / "reports/my/01_data_subset"
-    content = nbformat.v4.new_notebook()
-    content.metadata.papermill = {"parameters": values | {"device": "cuda"}}
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    nbformat.write(content, folder / "01_data_subset.ipynb")
-    curve().savefig(folder / "figures/curve.png")
-
-
-@pytest.mark.parametrize("threshold", [0.1, 0.2])
+@pytest.mark.parametrize("published", [0.1, 0.2])
 def test_a_published_figure_is_shown_where_the_parameters_are_the_same(
-    report, threshold
+    report, published
 ):
     opened, shown = report
-    opened.folder = opened.folder.with_name(".01_data_subset.partial")
     blocks = [{"rate": [0.1], "optimizer": ["sgd"]}]
     opened.parameters = SimpleNamespace(threshold=0.1, blocks=blocks, device="cpu")
     assert not opened.repeats_published
-    other_order = [{"optimizer": ["sgd"], "rate": [0.1]}]
-    publish(opened, threshold=threshold, blocks=other_order)
-    assert opened.repeats_published == (threshold == 0.1)
-    opened.figure(None, "curve", "A line.", "Records have no pixels.")
-    if threshold == 0.1:
-        assert (opened.folder / "figures/curve.png").is_file()
-        told = "**Figure 1.1. Curve.** A line. *As published. Records have no pixels.*"
-        assert shown[-1].data == told
-        opened.figure(None, "other", "A line.", "Records have no pixels.")
-        told = "**Other** is left out. Records have no pixels."
-    else:
-        told = "**Curve** is left out. Records have no pixels."
-        assert not (opened.folder / "figures").exists()
-    assert shown[-1].data == told
+    theirs = {"threshold": published, "device": "cuda"}
+    theirs["blocks"] = [{"optimizer": ["sgd"], "rate": [0.1]}]
+    content = nbformat.v4.new_notebook(metadata={"papermill": {"parameters": theirs}})
+    (opened.folder / "figures").mkdir(parents=True)
+    nbformat.write(content, opened.folder / "01_data_subset.ipynb")
+    curve().savefig(opened.folder / "figures/curve.png")
+    opened.folder = opened.folder.with_name(".01_data_subset.partial")
+    for name in ("curve", "other"):
+        opened.figure(None, name, "A line.", "No pixels.")
+    curve_told, other_told = (item.data for item in shown[-2:])
+    is_same = published == 0.1
+    assert opened.repeats_published == is_same
+    assert (opened.folder / "figures/curve.png").is_file() == is_same
+    as_published = "**Figure 1.1. Curve.** A line. *As published. No pixels.*"
+    left_out = "**Curve** is left out. No pixels."
+    assert curve_told == (as_published if is_same else left_out)
+    assert other_told == "**Other** is left out. No pixels."
 
 
 def test_a_named_result_is_kept_beside_the_notebook(report):
