@@ -1,6 +1,6 @@
 """A study as an object: its networks, images and scores, from work or from records."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from helpers.measures.evidence import MeasureSettings
 from helpers.measures.single import settings_of
 from helpers.parameters import near_names
 from helpers.report.notebook import Report, point_to_records, select_shard
-from helpers.report.sweeps import sweep_results
 from helpers.scores.classification import correct, test_logits
 from helpers.scores.measuring import (
     IMAGE_VALUES,
@@ -34,6 +33,7 @@ from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
 SCORED_IMAGES = 1000
+_OPTIONS = ("minimum_train_accuracy", "device", "jobs")
 NO_TEST_IMAGES = (
     "Which test images each network gets right is not recorded: intervals resample "
     "configurations and training images, and not test images."
@@ -52,17 +52,16 @@ class Measured:
     def image_values(self) -> dict[str, NDArray[np.float32]]:
         """Values of single images by column, (models, images), NaN where undefined."""
         rows = pd.Index(self.records.model_ids).get_indexer(self.models["model_id"])
-        has_record = rows >= 0  # False for networks of another shard
+        is_here = rows >= 0  # False for networks of another shard
         of_images = {}
         for family in IMAGE_VALUES:
             if family not in self.records.keys:
                 continue
             for name, values in self.records.of_images(family).items():
-                if name not in self.models:
-                    continue
-                of_models = np.full((len(rows), values.shape[1]), np.nan, np.float32)
-                of_models[has_record] = values[rows[has_record]]
-                of_images[name] = of_models
+                if name in self.models:
+                    shape = (len(rows), values.shape[1])
+                    of_images[name] = np.full(shape, np.nan, np.float32)
+                    of_images[name][is_here] = values[rows[is_here]]
         return of_images
 
     @property
@@ -73,11 +72,6 @@ class Measured:
         table = self.table[self.table["model_id"].isin(models["model_id"])]
         return replace(self, models=models, table=table)
 
-    @property
-    def no_interval(self) -> list[str]:
-        """Measures without an interval, since they need unrecorded image values."""
-        return without_interval(self.models, self.image_values)
-
     def undefined(self) -> pd.DataFrame:
         """The number of networks in which a measure is undefined, by reason."""
         without_value = self.table[self.table["reason"] != ""]
@@ -85,6 +79,7 @@ class Measured:
         return by_reason.rename("models").reset_index()
 
 
+@dataclass(eq=False)
 class Study:
     """Networks, images and scores of one study.
 
@@ -96,21 +91,15 @@ class Study:
         >>> study.scores(["localization"], cam_threshold=0.2)["iou"]  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        work: Path,
-        reports: Path,
-        *,
-        minimum_train_accuracy: float = 0.8,
-        device: str = "auto",
-        jobs: int = 0,
-    ) -> None:
-        """See ``open``; ``work`` and ``reports`` are the study's own folders."""
-        self.work = work
-        self.reports = reports
-        self.minimum_train_accuracy = minimum_train_accuracy
-        self._asked_device = device
-        self.jobs = jobs
+    work: Path  # its own folder, or that of the study that it extends
+    reports: Path  # its own folder
+    minimum_train_accuracy: float = 0.8
+    device: str = "auto"  # that values are computed on; "cpu" or "cuda" once chosen
+    jobs: int = 0
+
+    def __post_init__(self) -> None:
+        """Choose the device."""
+        self.device = choose_device(self.device)
 
     @classmethod
     def open(
@@ -159,19 +148,13 @@ class Study:
     def of(cls, report: Report) -> "Study":
         """The study that a notebook's parameters name."""
         values = vars(report.parameters)
-        names = ("minimum_train_accuracy", "device", "jobs")
-        options = {name: values[name] for name in names if name in values}
+        options = {name: values[name] for name in _OPTIONS if name in values}
         return cls(report.work, report.reports, **options)
 
     @property
     def name(self) -> str:
         """Name of the study."""
         return self.reports.name
-
-    @cached_property
-    def device(self) -> str:
-        """The device that values are computed on, "cpu" or "cuda"."""
-        return choose_device(self._asked_device)
 
     @cached_property
     def images(self) -> StudyData:
@@ -266,23 +249,6 @@ class Study:
         scored_on = self.scoring_set(scored_images)
         return self.measure(families, chosen, scored_on).models
 
-    def accuracy_of_images(
-        self, models: pd.DataFrame | None = None
-    ) -> Mapping[str, NDArray[np.float32]]:
-        """Correctness of each network on each test image, for intervals over images.
-
-        Args:
-            models: rows of ``models``; those that are analysed by default.
-
-        Returns:
-            ``{"test_accuracy": (models, test images)}``; empty where predictions of a
-            network are not recorded.
-        """
-        rows = self.analysed if models is None else models
-        logits = test_logits(self.store, self.networks(rows), self.images)
-        right = correct(logits, self.images.test.labels)
-        return {"test_accuracy": right} if np.isfinite(right).all() else {}
-
     def bootstrap(
         self,
         measured: Measured,
@@ -299,27 +265,18 @@ class Study:
             seed: of the draws.
             warn: called with each warning that unrecorded values affect intervals.
         """
-        test_accuracy = self.accuracy_of_images(measured.models)
-        if not test_accuracy:
+        models, of_images = measured.models, measured.image_values
+        logits = test_logits(self.store, self.networks(models), self.images)
+        right = correct(logits, self.images.test.labels)  # (models, test images)
+        if np.isfinite(right).all():
+            of_images = of_images | {"test_accuracy": right}
+        else:
             warn(NO_TEST_IMAGES)
-        if measured.no_interval:
+        no_interval = without_interval(models, of_images)
+        if no_interval:
             warn(NO_INTERVAL)
+        # Correlations may be adjusted for training accuracy and log loss.
+        models = with_log_train_loss(models)
         return Bootstrap(
-            # Correlations may be adjusted for training accuracy and log loss.
-            with_log_train_loss(measured.models),
-            measured.image_values | test_accuracy,
-            draws=draws,
-            seed=seed,
-            no_interval=measured.no_interval,
+            models, of_images, draws=draws, seed=seed, no_interval=no_interval
         )
-
-    def sweep(self, notebook: str) -> pd.DataFrame:
-        """The results of each combination of a sweep over a notebook's parameters.
-
-        Args:
-            notebook: such as "03_cam_scoring".
-
-        Raises:
-            FileNotFoundError: if the study has no sweep of this notebook.
-        """
-        return sweep_results(self.name, notebook, str(self.reports.parent))
