@@ -257,15 +257,7 @@ def read_header(path: Path) -> dict[str, str]:
 
 
 class DamagedFileError(ValueError):
-    """A damaged file, with the reason in ``cause``."""
-
-    def __init__(self, path: Path, cause: str) -> None:
-        """Name the file and what to do."""
-        self.cause = cause
-        super().__init__(
-            f"{path} is damaged ({cause}); put it back, from the repository or a copy, "
-            "or delete it and run again what made it"
-        )
+    """A file that cannot be read, or holds other values than were written."""
 
 
 @contextmanager
@@ -282,9 +274,11 @@ def _naming_damage(path: Path) -> Iterator[None]:
     except Exception as fault:
         if isinstance(fault, OSError) and fault.errno:
             raise
-        lines = str(fault).splitlines()
-        cause = lines[0] if lines else type(fault).__name__
-        raise DamagedFileError(path, cause) from fault
+        cause = str(fault).partition("\n")[0] or type(fault).__name__
+        raise DamagedFileError(
+            f"{path} is damaged ({cause}); put it back, from the repository or a copy, "
+            "or delete it and run again what made it"
+        ) from fault
 
 
 def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
