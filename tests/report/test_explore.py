@@ -11,7 +11,7 @@ import torch
 from helpers.cams import localize
 from helpers.cams.maps import from_integers
 from helpers.files import STAGING
-from helpers.report import explore, style
+from helpers.report import explore
 from helpers.report.explore import content
 from helpers.report.explore.widget import Explorer
 from tests.report import made
@@ -22,53 +22,37 @@ def folder(tmp_path_factory):
     return made.write_report(tmp_path_factory.mktemp("reports") / "made")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "staging", "shown"),
+    [("", "", False), ("a.ipynb", "", True), ("a.ipynb", "x", False)],
+)
 def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(
-    monkeypatch,
+    monkeypatch, kernel, staging, shown
 ):
-    models = made.catalogue()
-    for kernel, staging, shown in (
-        ("", "", False),
-        ("a.ipynb", "", True),
-        ("a.ipynb", "x", False),
-    ):
-        monkeypatch.setenv("JPY_SESSION_NAME", kernel)
-        monkeypatch.setenv(STAGING, staging)
-        assert style.interactive() is shown
-        explorer = explore.show("measures", made.measures(models), made.TITLES)
-        assert (
-            isinstance(explorer, Explorer) if shown else "make pages" in explorer.data
-        )
+    monkeypatch.setenv("JPY_SESSION_NAME", kernel)
+    monkeypatch.setenv(STAGING, staging)
+    models = made.measures(made.catalogue())
+    explorer = explore.show("measures", models, made.TITLES)
+    assert isinstance(explorer, Explorer) if shown else "make pages" in explorer.data
 
 
 def test_measures_are_those_of_the_scores_the_primary_ones_first(folder):
     measures, _, _ = content.of_report(folder)
     models = made.measures(made.catalogue())
-    assert [item["title"] for item in measures["measures"]] == list(
-        made.TITLES.values()
-    )
+    assert [item["title"] for item in measures["measures"]] == [*made.TITLES.values()]
     for item, name in zip(measures["measures"], made.TITLES, strict=True):
         np.testing.assert_allclose(item["values"], models[name], rtol=1e-4)
-    np.testing.assert_allclose(
-        [item["gap"] for item in measures["models"]], 100 * models["gap"], rtol=1e-4
-    )
-    assert [
-        len({*item["card"]} & {"network", "kind", "model"})
-        for item in measures["models"]
-    ] == [3] * len(models)
-    assert {axis["title"] for axis in measures["axes"]} >= {
-        "networks",
-        "learning rate",
-        "pretrained",
-        "augmentation",
-    }
+    listed = measures["models"]
+    gaps = [item["gap"] for item in listed]
+    np.testing.assert_allclose(gaps, 100 * models["gap"], rtol=1e-4)
+    assert all({"network", "kind", "model"} <= {*item["card"]} for item in listed)
+    axes = {axis["title"] for axis in measures["axes"]}
+    assert axes >= {"networks", "learning rate", "pretrained", "augmentation"}
     assert measures["axes"][0]["start"] in measures["axes"][0]["of"]
-    assert (
-        len(measures["kinds"]) == len({colour for _, colour in measures["kinds"]}) == 3
-    )
-    kinds = {kind for kind, _ in measures["kinds"]}
-    assert {item["kind"] for item in measures["models"]} == kinds
-    architectures = {item["architecture"] for item in measures["models"]}
-    assert architectures == set(measures["architectures"])
+    kinds = dict(measures["kinds"])  # with colours
+    assert len(kinds) == len({*kinds.values()}) == 3
+    assert {item["kind"] for item in listed} == kinds.keys()
+    assert {item["architecture"] for item in listed} == {*measures["architectures"]}
 
 
 def test_an_undefined_value_is_null_and_a_model_without_a_gap_is_left_out():
@@ -82,18 +66,14 @@ def test_an_undefined_value_is_null_and_a_model_without_a_gap_is_left_out():
 
 def test_curves_are_those_of_the_histories():
     models = made.catalogue()
-    histories = pd.DataFrame(
-        {
-            "run_id": models["run_id"][0],
-            "epoch": [2, 1],
-            "train_loss": [0.5, 1.5],
-            "train_accuracy": [0.9, np.nan],
-            "monitor_accuracy": [0.5, 0.25],
-        }
-    )
-    shown = content.curves(
-        pd.concat([models.assign(snapshot="first"), models]), histories
-    )
+    curves = {
+        "train_loss": [0.5, 1.5],
+        "train_accuracy": [0.9, np.nan],
+        "monitor_accuracy": [0.5, 0.25],
+    }
+    run = {"run_id": models["run_id"][0], "epoch": [2, 1]}
+    snapshots = pd.concat([models.assign(snapshot="first"), models])
+    shown = content.curves(snapshots, pd.DataFrame(run | curves))
     (run,) = shown["models"]
     assert run["epochs"] == [1, 2]
     assert run["curves"] == {
@@ -141,14 +121,9 @@ def test_quantities_of_maps_are_the_measures_of_the_text():
     for row, name in enumerate(models["model_id"]):
         maps = from_integers(kept["maps"][kept["model_ids"].index(name)])
         table = localize.chance_scores(maps, boxes, made.SIZE, 0.2)
-        for quantity, values in (
-            (
-                above["values"][place],
-                localize.above_shuffled(table, "iou_above_shuffled"),
-            ),
-            (iou["values"][place], table["iou"]),
-        ):
-            assert quantity[row] == pytest.approx(values.mean(), abs=1e-5)
+        less_chance = localize.above_shuffled(table, "iou_above_shuffled").mean()
+        assert above["values"][place][row] == pytest.approx(less_chance, abs=1e-5)
+        assert iou["values"][place][row] == pytest.approx(table["iou"].mean(), abs=1e-5)
 
 
 def test_overlaps_are_those_of_the_first_images(monkeypatch):

@@ -52,26 +52,18 @@ def test_a_study_without_sentences_has_the_general_ones(study):
     assert text.startswith("# made: which of these networks will generalize?")
 
 
-QUESTIONS = ("", "_given_train_accuracy", "_given_start", "_given_start_and_training")
-
-
 def primary_table(low):
     """Rows of the primary table: the baseline, and a measure that it does not beat."""
-    rows = []
-    for measure, r in (("drop", 0.8), ("area_matched_iou", -0.7)):
-        row = {"measure": measure, "title": measure, "baseline": measure == "drop"}
-        for question in QUESTIONS:
-            row[f"r_gap{question}"] = r
-            row[f"r_gap{question}_low"] = low if r > 0 else -0.9
-            row[f"r_gap{question}_high"] = 0.9 if r > 0 else -0.3
-        row |= {"n": 30, "kinds": 10, "units": 10, "level": 0.95, "r_gap_smallest": 0.5}
-        row |= {"error_with_twins": 4.2, "error_best_twins": 4.0}
-        row |= {
-            "saved_from_best_points_low": -1,
-            "saved_from_best_points_p_adjusted": 1,
-        }
-        rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame({"measure": ["drop", "area_matched_iou"]})
+    columns = {"n": 30, "kinds": 10, "units": 10, "level": 0.95, "r_gap_smallest": 0.5}
+    columns |= {"error_with_twins": 4.2, "error_best_twins": 4.0}
+    for given in ("", "_train_accuracy", "_start", "_start_and_training"):
+        name = f"r_gap_given{given}" if given else "r_gap"
+        ends = {"": [0.8, -0.7], "_low": [low, -0.9], "_high": [0.9, -0.3]}
+        columns |= {f"{name}{end}": values for end, values in ends.items()}
+    columns["saved_from_best_points_low"] = -1
+    columns["saved_from_best_points_p_adjusted"] = 1
+    return table.assign(title=table["measure"], baseline=[True, False], **columns)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +83,15 @@ def test_the_general_sentences_follow_the_primary_table(study, low, answer):
     assert "| area_matched_iou | -0.70 (-0.90 to -0.30) |" in text
     assert "a mean error of 4.0 points. No measure is clearly better." in text
     assert "30 networks of 10 kinds of training" in text
+
+
+def test_without_a_correlation_none_is_shown(study):
+    (findings.PROJECT_ROOT / "params/made.md.j2").unlink()
+    path = study / "04_baselines/tables/primary.csv"
+    primary_table(0.4).assign(r_gap=float("nan")).to_csv(path, index=False)
+    text = findings.page(study)
+    assert "**30 networks of 10 kinds of training are too few for a correlation" in text
+    assert "|" not in text and "primary.png" not in text
 
 
 def test_the_command_writes_checks_and_names_what_is_stale(study, capsys):
