@@ -15,10 +15,6 @@ from helpers.networks.contents import State, header_of
 
 _KEY = "network"  # key of the text in the header that describes the network
 _HEAD = ("fc.weight", "fc.bias")
-_OTHER_NETWORK = (
-    "the weights do not fit the network; use weights of the same architecture, stem "
-    "and width"
-)
 
 
 class ResNetForm(NamedTuple):
@@ -75,27 +71,25 @@ def read_weights(source: str, architecture: str) -> State:
 
     published = get_model_weights(architecture)
     path = from_root(source.replace("{architecture}", architecture))
-    fault = None
-    if source in published.__members__:
-        url = published[source].url
-        path = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The first digits of the file's SHA-256 are in its name, and are checked.
-        digits = path.stem.rpartition("-")[2]
-        try:
+    try:
+        if source in published.__members__:
+            url = published[source].url
+            path = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The first digits of the file's SHA-256 are in its name, and are checked.
+            digits = path.stem.rpartition("-")[2]
             if not path.is_file():
                 torch.hub.download_url_to_file(url, str(path), digits, progress=False)
-        except (OSError, RuntimeError) as download_fault:  # RuntimeError: other digits
-            fault = download_fault
-    if path.is_file():
         return contents.read(path)
-    raise FileNotFoundError(
-        f"weights for {architecture} cannot be found: {path.name} ({source}) is not in "
-        f"{path.parent}. Three ways: (1) put it there, or name one of "
-        f"{', '.join(sorted(published.__members__))} where the network allows a "
-        "download; (2) set pretrained_weights to the path of a file; (3) set "
-        "pretrained_weights to 'made' and pretrain_data_path to images of other classes"
-    ) from fault
+    except (OSError, RuntimeError) as fault:  # RuntimeError: other digits
+        raise FileNotFoundError(
+            f"weights for {architecture} cannot be found: {path.name} ({source}) is "
+            f"not in {path.parent}. Three ways: (1) put it there, or name one of "
+            f"{', '.join(sorted(published.__members__))} where the network allows a "
+            "download; (2) set pretrained_weights to the path of a file; (3) set "
+            "pretrained_weights to 'made' and pretrain_data_path to images of other "
+            "classes"
+        ) from fault
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
@@ -111,17 +105,17 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     Raises:
         ValueError: if tensors are missing, unknown or of another shape.
     """
-    backbone = {name: value for name, value in state.items() if name not in _HEAD}
-    check_numbers(backbone, model.state_dict(), "the state dict")
+    own = model.state_dict()
+    complete = {**state, **{name: own[name] for name in _HEAD}}
+    check_numbers(complete, own, "the state dict")
     try:
-        missing, unknown = model.load_state_dict(backbone, strict=False)
-    except RuntimeError as fault:  # other shapes
-        raise ValueError(f"{_OTHER_NETWORK}: {fault}") from fault
-    # Files of old versions of torch do not count the batches that were seen.
-    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
-    wrong = sorted({*missing, *unknown} - {*_HEAD})
-    if wrong:
-        raise ValueError(f"{_OTHER_NETWORK}: {', '.join(wrong[:3])}")
+        model.load_state_dict(complete)
+    except RuntimeError as fault:
+        words = " ".join(str(fault).split())
+        raise ValueError(
+            "the weights do not fit the network; use weights of the same architecture, "
+            f"stem and width: {words:.300}"
+        ) from fault
     return model
 
 
