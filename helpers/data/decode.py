@@ -167,10 +167,9 @@ def square_boxes(
         corners = np.reshape(box, (2, 2))  # upper left and lower right, x and y each
         clipped = corners.clip(0, sides)
         square = (clipped * size / sides).astype(int)
-        if _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(corners):
-            is_strange = True
-        if record.size != IN_SHARES and max(box) <= 1:
-            is_strange = True
+        reaches_out = _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(corners)
+        in_first_pixel = record.size != IN_SHARES and max(box) <= 1
+        is_strange = is_strange or reaches_out or in_first_pixel
         if _area(corners) and not _area(clipped):
             problems.append(("box_outside_dropped", str(box)))
         elif not _area(square):

@@ -465,16 +465,16 @@ def _check_folders(source: Source, records: Sequence[Record]) -> None:
     except ValueError:
         return
     folders = {item.name: item.class_id for item in items}
-    both = [item for item in records if item.name in folders]
-    names = sorted({folders[item.name] for item in both})
-    labels = sorted({item.class_id for item in both})
-    pairs = {(folders[item.name], item.class_id) for item in both}
-    is_same = len(names) == len(labels) == len(pairs)
+    names = sorted(set(folders.values()))
+    labels = sorted({item.class_id for item in records})
+    is_same = all(
+        folders.get(item.name, item.class_id) == item.class_id for item in records
+    )
     few = len(records) < _FEWEST_ANNOTATED * len(source.images)
     if len(names) > 1 and (few or not is_same):
         raise ValueError(
-            f"objects of {len(records)} of {len(source.images)} images name the "
-            f"classes {', '.join(labels[:3])}, and folders {', '.join(names[:3])}; "
+            f"folders name the classes {', '.join(names[:3])}, and objects of "
+            f"{len(records)} of {len(source.images)} images {', '.join(labels[:3])}; "
             "name class_folders or the layout of the annotations as data_source"
         )
 

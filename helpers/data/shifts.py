@@ -154,13 +154,8 @@ def _noise(images: Tensor, deviation: float, seed: int) -> Tensor:
     return in_chunks(images, lambda pixels: with_noise(pixels, deviation, generator))
 
 
-# Shifts whose strength is found by the SSIM in their name, with the greatest strength
-# for images of a side in pixels.
-_CALIBRATED = {
-    "blur": (_blur, lambda side: side / 4),
-    "noise": (_noise, lambda side: 255.0),
-    "jpeg": (_jpeg, lambda side: 99.0),
-}
+# Shifts whose strength is found by the SSIM in their name.
+_CALIBRATED = {"blur": _blur, "noise": _noise, "jpeg": _jpeg}
 # Shifts whose strength is the number in their name: a factor, or degrees.
 _BY_NUMBER = {
     "brightness": lambda images, by: _torchvision().adjust_brightness(images, by),
@@ -226,12 +221,13 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
         )
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
-    change, greatest = _CALIBRATED[kind]
+    change = _CALIBRATED[kind]
+    greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0, "jpeg": 99.0}
     strength = _strength(
         lambda strength: change(sample, strength, seed),
         sample,
         name,
-        greatest(min(images.shape[-2:])),
+        greatest[kind],
     )
     return change(images, strength, seed)
 

@@ -6,10 +6,12 @@ The stripes of the background may be a cue for the class.
 from collections.abc import Callable
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator, default_rng
 
 # For each shape, whether it covers the points with object coordinates u (to the right)
 # and v (down) in [-1, 1].
-_SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+_SHAPES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
     "disc": lambda u, v: u**2 + v**2 < 1,
     "square": lambda u, v: np.maximum(abs(u), abs(v)) < 0.85,
     "triangle": lambda u, v: (v < 0.8) & (v > 2 * abs(u) - 0.95),
@@ -44,7 +46,7 @@ def scenes(
     seed: int,
     split: str,
     background_cue: float = 0.5,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[ndarray, ndarray, ndarray]:
     """Render scenes, class by class.
 
     Image i of a class does not depend on how many are rendered. The background may
@@ -74,15 +76,12 @@ def scenes(
     boxes = np.empty((classes * per_class, 1, 4), dtype=np.int16)
     for label in range(classes):
         for number in range(per_class):
-            generator = np.random.default_rng(
-                [seed, _SPLITS.index(split), label, number]
-            )
+            generator = default_rng([seed, _SPLITS.index(split), label, number])
             image, mask = _scene(label, size, split, background_cue, generator)
             row = label * per_class + number
-            rows = np.flatnonzero(mask.any(1))
-            columns = np.flatnonzero(mask.any(0))
+            v, u = np.nonzero(mask)
             images[row] = image
-            boxes[row, 0] = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+            boxes[row, 0] = (u.min(), v.min(), u.max() + 1, v.max() + 1)
     labels = np.repeat(np.arange(classes, dtype=np.int64), per_class)
     return images, labels, boxes
 
@@ -92,8 +91,8 @@ def _scene(
     size: int,
     split: str,
     background_cue: float,
-    generator: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
+    generator: Generator,
+) -> tuple[ndarray, ndarray]:
     """Render one image (3, size, size) uint8 and the mask (size, size) of its object.
 
     Below, x and y are the coordinates (size, size) of the pixels, in [0, 1).
@@ -110,9 +109,7 @@ def _scene(
     return image.clip(0, 255).astype(np.uint8), mask
 
 
-def _background(
-    x: np.ndarray, y: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
+def _background(x: ndarray, y: ndarray, generator: Generator) -> ndarray:
     """Smooth dark colours: in each channel a level and three waves, 132 at most."""
     image = generator.uniform(40, 105, (3, 1, 1)) + np.zeros((3, *x.shape))
     for _ in range(3):
@@ -124,12 +121,12 @@ def _background(
 
 
 def _stripes(
-    x: np.ndarray,
-    y: np.ndarray,
+    x: ndarray,
+    y: ndarray,
     angle: float,
     frequency: float,
-    generator: np.random.Generator,
-) -> np.ndarray:
+    generator: Generator,
+) -> ndarray:
     """A wave in [-1, 1] of an angle (radians) and a frequency (per side of the image).
 
     Its phase is random.
@@ -139,9 +136,7 @@ def _stripes(
     return np.sin(2 * np.pi * frequency * distance + phase)
 
 
-def _clutter(
-    image: np.ndarray, x: np.ndarray, y: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
+def _clutter(image: ndarray, x: ndarray, y: ndarray, generator: Generator) -> ndarray:
     """Draw 2 to 5 short lines of random colours, which say nothing of the class."""
     for _ in range(int(generator.integers(2, 6))):
         angle = generator.uniform(0, np.pi)
@@ -156,9 +151,7 @@ def _clutter(
     return image
 
 
-def _object_mask(
-    label: int, x: np.ndarray, y: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
+def _object_mask(label: int, x: ndarray, y: ndarray, generator: Generator) -> ndarray:
     """Mark the pixels (size, size) of a class's shape, which lies inside of the image.
 
     The shape takes about 30 to 65 % of the side, is stretched by up to 35 %, and turned
@@ -179,9 +172,7 @@ def _object_mask(
     return mask & (np.maximum(abs(u), abs(v)) <= 1)
 
 
-def _object_colour(
-    x: np.ndarray, y: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
+def _object_colour(x: ndarray, y: ndarray, generator: Generator) -> ndarray:
     """A light colour (3, size, size), plain or with stripes, of at least 150.
 
     So it is lighter than the background, which is 132 at most, and 146 with stripes.

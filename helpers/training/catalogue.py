@@ -32,10 +32,13 @@ from helpers.training.config import (
 )
 
 # Columns of the catalogue.
-_IDENTITY = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"]
 _NUMBERS = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
-_SNAPSHOT = ["snapshot", "epoch", *_NUMBERS]
 _RUN = ["epochs", "seconds", "device"]
+_COLUMNS = [
+    *("model_id", "run_id", "cell", "kind", "status", "stop_reason"),
+    *("snapshot", "epoch", *_NUMBERS),
+    *_RUN,
+]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
@@ -87,16 +90,10 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
         work: the folder of work of a study.
         runs: runs of the study.
     """
-    return [run for run in runs if not is_complete(work, run)]
+    return [run for run in runs if not _is_complete(work, run)]
 
 
-def is_complete(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run need not be trained, see ``missing``.
-
-    Args:
-        work: the folder of work of a study.
-        run: its configuration or its id.
-    """
+def _is_complete(work: Path, run: RunConfig) -> bool:
     folder = result_folder(work, run)
     if folder is None or folder == run_folder(work, run):
         return folder is not None
@@ -122,8 +119,7 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
         folder = result_folder(work, run)
         if folder:
             rows += _rows_of(folder)
-    columns = [*_IDENTITY, *_SNAPSHOT, *_RUN, *HYPERPARAMETERS]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=[*_COLUMNS, *HYPERPARAMETERS])
     table = table.sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_NUMBERS, float))
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import Generator, default_rng
 from torch import Tensor
 
 from helpers.data.boxes import box_masks, box_shares
@@ -96,12 +97,12 @@ def guide_of_run(
     arm, strength = arm_and_strength(config.looking)
     boxes = fitted.boxes
     if arm in _SHUFFLED_ARMS:
-        generator = np.random.default_rng([config.seed, config.repeat, _BOX_STREAM])
+        generator = default_rng([config.seed, config.repeat, _BOX_STREAM])
         boxes = boxes[other_images(len(fitted), generator)]
     return Guide(arm, strength, boxes.to(device))
 
 
-def other_images(count: int, generator: np.random.Generator) -> np.ndarray:
+def other_images(count: int, generator: Generator) -> np.ndarray:
     """Assign to each image another one, so that each is assigned once.
 
     The images are put in a circle in random order, and each gets the one before it.
@@ -134,7 +135,7 @@ def swap_backgrounds(
     Returns:
         (N, S, S, 3) uint8. An image without a box is not changed.
     """
-    generator = np.random.default_rng([config.seed, config.repeat, _SWAP_STREAM, epoch])
+    generator = default_rng([config.seed, config.repeat, _SWAP_STREAM, epoch])
     donors = torch.from_numpy(other_images(len(images), generator)).to(images.device)
     is_swapped = torch.from_numpy(generator.random(len(images)) < guide.strength)
     has_box = guide.boxes.flatten(1).any(1)

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils._pytree import tree_map_only
 
 from helpers.data.images import ImageSet, StudyData
@@ -132,7 +133,7 @@ def _seed(config: RunConfig, epoch: int) -> int:
 
 def make_optimizer(
     network: nn.Module, config: RunConfig, device: torch.device
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """Make the optimizer of a run; on a GPU a step is fused into one kernel.
 
     Args:
@@ -141,9 +142,9 @@ def make_optimizer(
         device: device of the network.
     """
     optimizers = {
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "sgd": partial(torch.optim.SGD, momentum=config.momentum),
+        "adam": Adam,
+        "adamw": AdamW,
+        "sgd": partial(SGD, momentum=config.momentum),
     }
     return optimizers[config.optimizer](
         network.parameters(),
@@ -165,7 +166,7 @@ class Batch(NamedTuple):
 
 def train_step(
     network: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     images: Tensor,
     batch: Batch,
     config: RunConfig,
@@ -217,7 +218,7 @@ def train_step(
 
 def train_epoch(
     network: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     split: Split,
     config: RunConfig,
     epoch: int,
@@ -295,7 +296,7 @@ def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
     """
     if not stages:
         return []
-    names = ["conv1", "bn1", *(f"layer{number}" for number in range(1, stages + 1))]
+    names = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"][: 2 + stages]
     return [network.get_submodule(name) for name in names]
 
 
@@ -334,7 +335,7 @@ class Training:
     config: RunConfig
     folder: Path  # of this run alone
     network: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     history: list[Epoch] = field(default_factory=list)
     snapshots: list[dict[str, Any]] = field(default_factory=list)  # facts of each
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import Generator, default_rng
 from torch import Tensor
-from torch.nn.functional import grid_sample
+from torch.nn.functional import cross_entropy, grid_sample
 
 NONE = "none"
 # Third number of the seed sequence, so that each part of a run has its own random
@@ -54,7 +55,7 @@ def draw_strong(
         >>> draw_strong("none", 2, seed=0, repeat=0, epoch=1).weights
         tensor([1., 1.])
     """
-    generator = np.random.default_rng([seed, repeat, _STREAM, epoch])
+    generator = default_rng([seed, repeat, _STREAM, epoch])
     crops = _rectangles(generator, count, _CROP_AREAS, _CROP_SHAPES)
     erased = _rectangles(generator, count, _ERASED_AREAS, _ERASED_SHAPES)
     erased[generator.random(count) < 0.5] = 0
@@ -79,7 +80,7 @@ def draw_strong(
 
 
 def _rectangles(
-    generator: np.random.Generator,
+    generator: Generator,
     count: int,
     areas: tuple[float, float],
     shapes: tuple[float, float],
@@ -112,7 +113,8 @@ def change_images(images: Tensor, draws: StrongDraws) -> Tensor:
         x_(b-1) inside of the patch, whose area is ``1 - w_b``, and x_b outside.
     """
     pixels = crop(images.float(), draws.crops)
-    pixels = erase(pixels, draws.erased, draws.colours)
+    inside = _inside(draws.erased, pixels.shape[-1])  # Zhong et al. 2020
+    pixels = torch.where(inside, draws.colours[:, :, None, None], pixels)
     others = pixels.roll(1, 0)
     has_patch = draws.patches[:, 2].view(-1, 1, 1, 1) > 0
     share = draws.weights.view(-1, 1, 1, 1)
@@ -146,22 +148,6 @@ def crop(pixels: Tensor, crops: Tensor) -> Tensor:
     return torch.where(is_whole, pixels, cropped)
 
 
-def erase(pixels: Tensor, erased: Tensor, colours: Tensor) -> Tensor:
-    """Paint a rectangle of each image in one colour; Zhong et al. 2020.
-
-    Args:
-        pixels: (B, 3, S, S).
-        erased: (B, 4) top, left, height, width in shares of the side; a pixel belongs
-            to the rectangle where its centre does.
-        colours: (B, 3).
-
-    Returns:
-        (B, 3, S, S).
-    """
-    inside = _inside(erased, pixels.shape[-1])
-    return torch.where(inside, colours[:, :, None, None], pixels)
-
-
 def _inside(rectangles: Tensor, size: int) -> Tensor:
     """Whether the centre of a pixel lies in the rectangle: (B, 4) -> (B, 1, S, S)."""
     centres = (torch.arange(size, device=rectangles.device) + 0.5) / size
@@ -190,8 +176,8 @@ def mixed_cross_entropy(
         The mean over the images, a scalar.
     """
     options = {"reduction": "none", "label_smoothing": smoothing}
-    losses = torch.nn.functional.cross_entropy(logits, labels, **options)
+    losses = cross_entropy(logits, labels, **options)
     if draws is not None:
-        others = torch.nn.functional.cross_entropy(logits, labels.roll(1), **options)
+        others = cross_entropy(logits, labels.roll(1), **options)
         losses = draws.weights * losses + (1 - draws.weights) * others
     return losses.mean()

@@ -13,7 +13,6 @@ from helpers.training.strong_augmentation import (
     change_images,
     crop,
     draw_strong,
-    erase,
     mixed_cross_entropy,
 )
 from tests.conftest import SEED, TINY_SCENES
@@ -60,11 +59,13 @@ def test_a_crop_of_the_whole_leaves_the_image():
 
 def test_a_rectangle_is_erased_in_its_colour_by_hand():
     images = torch.zeros(1, 3, 4, 4)
-    place = torch.tensor([[0.25, 0.5, 0.5, 0.25]])  # rows 1 and 2, column 2
-    result = erase(images, place, torch.tensor([[10.0, 20.0, 30.0]]))
+    draws = draw_strong("none", 1, 0, 0, 1)._replace(
+        erased=torch.tensor([[0.25, 0.5, 0.5, 0.25]]),  # rows 1 and 2, column 2
+        colours=torch.tensor([[10.0, 20.0, 30.0]]),
+    )
     expected = torch.zeros(3, 4, 4)
     expected[:, 1:3, 2] = torch.tensor([[10.0], [20.0], [30.0]])
-    assert torch.equal(result[0], expected)
+    assert torch.equal(change_images(images, draws)[0], expected)
 
 
 def test_images_and_losses_are_mixed_with_the_one_before_by_hand():
