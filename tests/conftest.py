@@ -72,7 +72,8 @@ TINY_STUDY = {
             "attribution_steps": 2,
         },
         "06_kappa_tradeoff": {
-            "models_per_architecture": 1,
+            "kappa_families": ["resnet18 w0.0625", "mobilenet_v2 w0.1"],
+            "made_epochs": 1,
             "unseen_class_ids": ["synthetic_triangle", "synthetic_hourglass"],
             "unseen_fractions": [0.0, 0.4],
             "noise_ssim": [0.7, 0.85, 1.0],

@@ -170,7 +170,11 @@ def kappa(study: Study) -> dict[str, Any]:
     """Probes of features under blur and of an auto-encoder."""
     model = study.models[0]
     facts = dict(model.facts) | {"family": "resnet", "model": "r", "origin": "made"}
-    backbone = networks.backbone(replace(model, facts=facts))
+    backbone = replace(
+        model,
+        facts=facts,
+        load=lambda device: networks.without_head(model.load(device)),
+    )
     levels = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
     counted = []
     for degraded in (
@@ -182,7 +186,7 @@ def kappa(study: Study) -> dict[str, Any]:
             [backbone],
             study.data,
             degraded,
-            [3, 2],
+            [2, 3],
             0.01,
         )
         counted.append(kept.record("probes", backbone.model_id)["predicted"].size)

@@ -1,18 +1,19 @@
 """Networks of any width, trained on the seen classes by the rules of notebook 02."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.files import inside, json_digest, read_tensors
-from helpers.networks import resnet
+from helpers.files import json_digest
+from helpers.kappa.networks import without_head
+from helpers.networks import contents, resnet
 from helpers.scores.models import Model
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig
@@ -37,22 +38,6 @@ _SMALL_STAGES = {
 }
 
 
-class Recipe(NamedTuple):
-    """Training of the networks."""
-
-    epochs: int  # at most
-    seed: int  # of weights and of the order of images
-
-
-def is_made(name: str) -> bool:
-    """Whether a name is of a network to be made: with a width, "resnet18 w0.25".
-
-    Args:
-        name: of a network.
-    """
-    return " w" in name
-
-
 def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
     """A network to be made, before its training.
 
@@ -74,8 +59,12 @@ def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
         if not 0 < factor < math.inf:
             raise ValueError("its width is not above 0")
         if architecture in resnet.ARCHITECTURES:
+            # The first stage has maps of about 32 x 32.
+            stem = (
+                "small" if side <= 32 else "strided" if side <= _SMALL else "imagenet"
+            )
             return resnet.build(
-                architecture, classes, stem=_stem(side), width=factor, seed=seed
+                architecture, classes, stem=stem, width=factor, seed=seed
             )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -92,19 +81,13 @@ def untrained(name: str, classes: int, side: int, seed: int = 0) -> nn.Module:
         ) from fault
 
 
-def _stem(side: int) -> str:
-    """First layer of a ResNet, such that the first stage has maps of about 32 x 32."""
-    if side <= 32:
-        return "small"
-    return "strided" if side <= _SMALL else "imagenet"
-
-
-def settings(data: StudyData, recipe: Recipe) -> dict[str, Any]:
-    """Settings of the training, fields of ``RunConfig``.
+def recipe(data: StudyData, epochs: int, seed: int) -> dict[str, Any]:
+    """Training of the networks, as fields of ``RunConfig``.
 
     Args:
         data: images of the seen classes.
-        recipe: of the training.
+        epochs: at most.
+        seed: of weights and of the order of images.
     """
     return {
         "batch_size": 32,
@@ -115,8 +98,8 @@ def settings(data: StudyData, recipe: Recipe) -> dict[str, Any]:
         "strong_augmentation": "crops",
         "pretrained": False,
         "data": data.fingerprint,
-        "max_epochs": recipe.epochs,
-        "seed": recipe.seed,
+        "max_epochs": epochs,
+        "seed": seed,
     }
 
 
@@ -124,18 +107,18 @@ def made_models(
     names: Sequence[str],
     work: Path,
     data: StudyData,
-    recipe: Recipe,
+    training: Mapping[str, Any],
     *,
     device: str,
     jobs: int,
 ) -> list[Model]:
-    """Networks with their heads; those not there are trained as notebook 02 does it.
+    """Backbones of any width; those not there are trained as notebook 02 does it.
 
     Args:
         names: of networks to be made.
         work: folder of the study.
         data: images of the seen classes.
-        recipe: of their training.
+        training: of ``recipe``.
         device: "cpu" or "cuda".
         jobs: networks trained side by side; 0 takes one per core or GPU.
 
@@ -144,74 +127,75 @@ def made_models(
         stop_reason, losses and accuracies.
 
     Raises:
-        ValueError: for a name that cannot be made, and where a network diverged.
+        ValueError: for a name that cannot be made.
+        RuntimeError: where a network diverged.
     """
+    classes = len(data.classes)
+    side = data.train.images.shape[-1]
+    starts = {}
+    folders = {}
     for name in names:
-        _initial(name, data, recipe)  # refuses a name before the first is trained
-    training = pool.side_by_side(
-        partial(_train, work=work, recipe=recipe, device=device),
+        starts[name] = partial(untrained, name, classes, side, training["seed"])
+        starts[name]()  # refuses a name before the first is trained
+        digest = json_digest([name, training])
+        folder = work / FOLDER / "networks" / f"{name.replace(' ', '-')}-{digest}"
+        folders[name] = folder
+    # The architecture of a configuration is a ResNet's; it is not used here.
+    config = RunConfig("resnet18", **training)
+    trained = pool.side_by_side(
+        partial(_train, config=config, starts=starts, folders=folders, device=device),
         names,
         shared=partial(images_of_study, work / FOLDER),
         device=device,
         jobs=jobs,
     )
-    results = dict(tqdm(training, "made networks", total=len(names)))
+    results = dict(tqdm(trained, "made networks", total=len(names)))
     models = []
-    for name in names:
-        result = results[name]
-        if result["status"] == "diverged":
-            raise ValueError(
-                f"{name} diverged when it was made; leave it out of kappa_families, or "
-                "take more images"
-            )
+    for name, start in starts.items():
         family = name.partition(" ")[0]
         facts = {
-            **result["snapshots"][-1],
-            "epochs": result["epochs"],
-            "stop_reason": result["stop_reason"],
+            **results[name]["snapshots"][-1],
+            "epochs": results[name]["epochs"],
+            "stop_reason": results[name]["stop_reason"],
             "model": name,
             "family": "resnet" if family in resnet.ARCHITECTURES else family,
             "architecture": name,
-            "origin": f"made on {len(data.classes)} classes",
-            "side": data.train.images.shape[-1],
+            "origin": f"made on {classes} classes",
+            "side": side,
         }
-        folder = _folder(work, name, data, recipe)
-        initial = partial(_initial, name, data, recipe)
-        path = catalogue.snapshot_path(folder, "stop")
-        load = partial(_load, path, initial)
-        models.append(Model(folder.name, load, facts, initial))
+        weights = catalogue.snapshot_path(folders[name], "stop")
+        load = partial(_backbone, start, weights)
+        models.append(Model(folders[name].name, load, facts, partial(_backbone, start)))
     return models
 
 
-def _folder(work: Path, name: str, data: StudyData, recipe: Recipe) -> Path:
-    digest = json_digest([name, settings(data, recipe)])
-    return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{digest}")
-
-
 def _train(
-    name: str, data: StudyData, *, work: Path, recipe: Recipe, device: str
+    name: str,
+    data: StudyData,
+    *,
+    config: RunConfig,
+    starts: Mapping[str, Callable[[], nn.Module]],
+    folders: Mapping[str, Path],
+    device: str,
 ) -> dict[str, Any]:
-    # The architecture of a configuration is a ResNet's; it is not used here.
-    config = RunConfig("resnet18", **settings(data, recipe))
-    folder = _folder(work, name, data, recipe)
-    network = _initial(name, data, recipe)
-    return train_run(config, data, folder, network=network, device=device)
-
-
-def _initial(name: str, data: StudyData, recipe: Recipe) -> nn.Module:
-    side = data.train.images.shape[-1]
-    return untrained(name, len(data.classes), side, recipe.seed)
-
-
-def _load(
-    path: Path, initial: Callable[[], nn.Module], device: torch.device | str = "cpu"
-) -> nn.Module:
-    tensors = read_tensors(path)
-    if tensors is None:
+    """The result of a network's run."""
+    network = starts[name]()
+    result = train_run(config, data, folders[name], network=network, device=device)
+    if result["status"] == "diverged":
         raise ValueError(
-            f"{path} is missing or damaged; delete the folder {path.parent} and run "
-            "06_kappa_tradeoff again to make it anew"
+            "it diverged; take more images, or leave it out of kappa_families"
         )
-    network = initial()
-    network.load_state_dict(tensors)
-    return network.to(device, memory_format=torch.channels_last).eval()
+    return result
+
+
+def _backbone(
+    start: Callable[[], nn.Module],
+    weights: Path | None = None,
+    device: torch.device | str = "cpu",
+) -> nn.Module:
+    """A network without its head, before or after its training."""
+    network = start()
+    if weights is not None:
+        network.load_state_dict(contents.read(weights))
+    network = without_head(network).to(device, memory_format=torch.channels_last)
+    return network.eval()

@@ -1,7 +1,6 @@
 """The networks whose frozen features are probed.
 
-Models of the study, networks that notebook 06 trains (see ``making``), and published
-ones.
+Networks that notebook 06 trains (see ``making``), and published ones.
 """
 
 import re
@@ -11,21 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torchvision.transforms import v2
 
-from helpers.data.images import StudyData
 from helpers.files import from_root, json_digest
 from helpers.networks import contents
 from helpers.networks.weights import check_numbers, weights_digest
 from helpers.parameters import near_names
-from helpers.scores.models import Model, models_of
+from helpers.scores.models import Model
 from helpers.scores.store import Records
 
-MODEL_SET = "model set"
 _ENDINGS = (".safetensors", ".pt", ".pth")
 _SIDE = 224  # pixels
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -37,83 +33,36 @@ CLIP = {
 }
 
 
-def chosen_models(table: pd.DataFrame, per_architecture: int) -> pd.DataFrame:
-    """The models of each architecture, trained from scratch, with the lowest losses.
+class Architecture(NamedTuple):
+    """A published architecture: how it is built, and which images it takes."""
 
-    Test images play no part in this choice. Models with a pretrained start may have
-    seen the unseen classes, and are not taken.
-
-    Args:
-        table: the catalogue.
-        per_architecture: number of models; 0 takes all.
-
-    Returns:
-        Rows of the catalogue, with a name of each in ``model``.
-
-    Raises:
-        ValueError: where no model remains.
-    """
-    models = table[table["left_out"].eq("") & ~table["pretrained"].astype(bool)]
-    if not len(models):
-        raise ValueError(
-            "the model set has no model trained from scratch that learnt enough "
-            "(minimum_train_accuracy); name other networks in kappa_families"
-        )
-    models = models.sort_values(["architecture", "train_loss", "model_id"])
-    number = models.groupby("architecture").cumcount() + 1
-    models = models.assign(model=models["architecture"] + " no. " + number.astype(str))
-    return models[number <= (per_architecture or len(models))]
+    family: str
+    build: Callable[[], nn.Module]
+    side: int = _SIDE  # of its images, pixels
+    mean: Sequence[float] = _IMAGENET_MEAN  # of pixels in [0, 1], RGB
+    std: Sequence[float] = _IMAGENET_STD
 
 
-def model_set(
-    work: Path, chosen: pd.DataFrame, data: StudyData, seen: int
-) -> list[Model]:
-    """Backbones of models of the study.
+class Checkpoint(NamedTuple):
+    """A file with the weights of a published network."""
+
+    name: str
+    path: Path
+    folder: str  # that is a family; "" for one of the architecture's family
+
+    @property
+    def architecture(self) -> str:
+        """Its name, with which that of the file begins."""
+        return re.split(r"[.-]", self.name)[0]
+
+
+def is_made(name: str) -> bool:
+    """Whether a network is made here: its name has a width, "resnet18 w0.25".
 
     Args:
-        work: folder of the study.
-        chosen: of ``chosen_models``.
-        data: the study's images.
-        seen: number of seen classes.
-
-    Raises:
-        ValueError: where the models were trained on other classes.
+        name: of a network.
     """
-    if len(chosen) and seen != len(data.classes):
-        raise ValueError(
-            f"the model set was trained on all {len(data.classes)} classes, not on "
-            f"{seen}; set seen_classes to 0"
-        )
-    origin = f"trained on {len(data.classes)} classes"
-    side = data.train.images.shape[-1]
-    rows = chosen.assign(family=MODEL_SET, origin=origin, side=side)
-    return [backbone(model) for model in models_of(work, rows, data)]
-
-
-def backbone(model: Model) -> Model:
-    """A classifier without its last linear layer, so that it gives features.
-
-    Args:
-        model: a classifier.
-    """
-    return _changed(model, without_head, without_head)
-
-
-def _changed(
-    model: Model,
-    trained: Callable[[nn.Module], nn.Module],
-    initial: Callable[[nn.Module], nn.Module],
-) -> Model:
-    """A model whose network is changed after it is loaded, and before its training."""
-
-    def load(device: torch.device | str = "cpu") -> nn.Module:
-        return trained(model.load(device))
-
-    def start() -> nn.Module | None:
-        network = model.initial()
-        return None if network is None else initial(network)
-
-    return replace(model, load=load, initial=start, training_images=None)
+    return " w" in name
 
 
 def last_linear(network: nn.Module) -> str:
@@ -145,16 +94,6 @@ def without_head(network: nn.Module) -> nn.Module:
     return network
 
 
-class Architecture(NamedTuple):
-    """A published architecture: how it is built, and which images it takes."""
-
-    family: str
-    build: Callable[[], nn.Module]
-    side: int = _SIDE  # of its images, pixels
-    mean: Sequence[float] = _IMAGENET_MEAN  # of pixels in [0, 1], RGB
-    std: Sequence[float] = _IMAGENET_STD
-
-
 def architecture(name: str) -> Architecture:
     """A published architecture by its name.
 
@@ -177,12 +116,11 @@ def architecture(name: str) -> Architecture:
         return Architecture(build.__module__.split(".")[-1], build)
     in_timm = CLIP.get(name, name)
     if not timm.is_model(in_timm):
-        names = [MODEL_SET, *CLIP, *of_torchvision, *timm.list_models()]
+        near = near_names(name, [*CLIP, *of_torchvision, *timm.list_models()])
         raise ValueError(
-            f"{name!r} is no network of torchvision or timm and no folder"
-            f"{near_names(name, names)}; kappa_families takes their names and folders "
-            "of checkpoints whose files begin with one; a network to be made has a "
-            "width: 'resnet18 w0.25'"
+            f"{name!r} is no network of torchvision or timm and no folder{near}; "
+            "kappa_families takes their names and folders of checkpoints whose files "
+            "begin with one; a network to be made has a width: 'resnet18 w0.25'"
         )
     build = partial(timm.create_model, in_timm)
     family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
@@ -192,11 +130,8 @@ def architecture(name: str) -> Architecture:
     return Architecture(family, build, side, published.mean, published.std)
 
 
-def published(names: Sequence[str], weights: str) -> list[Model]:
-    """Backbones read from local files.
-
-    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021);
-    features of others are the input of their last layer.
+def checkpoints(names: Sequence[str], weights: str) -> Iterator[Checkpoint]:
+    """The files of published networks.
 
     Args:
         names: of architectures, see ``architecture``; or of a folder of checkpoints,
@@ -205,44 +140,13 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         weights: a path from the project's root, with {architecture} for the name.
 
     Raises:
-        FileNotFoundError: where the weights of a network are not there.
-        ValueError: for an unknown name.
-    """
-    return [_published(*file) for file in _files(names, weights)]
-
-
-def sides(names: Sequence[str], side: int) -> dict[str, int]:
-    """The side in pixels at which each network sees the images.
-
-    Args:
-        names: see ``published``; or other networks, which have the study's side.
-        side: of the study's images.
-
-    Raises:
         FileNotFoundError: for a folder without checkpoints.
-        ValueError: for an unknown name.
     """
-    of_networks = {}
-    for name in names:
-        if name == MODEL_SET or " w" in name:
-            of_networks[name] = side
-            continue
-        for network, _, _ in _files([name], ""):
-            of_networks[network] = architecture(_architecture_of(network)).side
-    return of_networks
-
-
-def _architecture_of(name: str) -> str:
-    """The architecture that the name of a file begins with."""
-    return re.split(r"[.-]", name)[0]
-
-
-def _files(names: Sequence[str], weights: str) -> Iterator[tuple[str, Path, str]]:
-    """Name, path and family of each checkpoint; "" for its architecture's family."""
     for name in names:
         folder = from_root(name)
         if not folder.is_dir():
-            yield name, from_root(weights.replace("{architecture}", name)), ""
+            path = from_root(weights.replace("{architecture}", name))
+            yield Checkpoint(name, path, "")
             continue
         paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
         if not paths:
@@ -251,40 +155,72 @@ def _files(names: Sequence[str], weights: str) -> Iterator[tuple[str, Path, str]
                 "there, or leave it out of kappa_families"
             )
         for path in paths:
-            yield path.stem, path, folder.name
+            yield Checkpoint(path.stem, path, folder.name)
 
 
-def _published(name: str, path: Path, family: str) -> Model:
-    of_file = _architecture_of(name)
-    form = architecture(of_file)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"the weights of {name} are not in {path}; put them there, or change "
-            "kappa_weights or kappa_families"
-        )
-    steps = [
-        v2.Resize([form.side, form.side], v2.InterpolationMode.BICUBIC),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(form.mean, form.std),
-    ]
-    facts = {
-        "family": family or form.family,
-        "model": name,
-        "architecture": of_file,
-        "origin": f"file {path.name}",
-        "side": form.side,
-    }
-    model_id = f"{name}-{weights_digest(contents.read(path))}"
-    load = partial(_load_published, of_file, path)
-    return Model(model_id, load, facts, normalise=v2.Compose(steps))
+def sides(names: Sequence[str], side: int) -> dict[str, int]:
+    """The side in pixels at which each network sees the images.
+
+    Args:
+        names: see ``checkpoints``; or networks to be made, which have the study's side.
+        side: of the study's images.
+
+    Raises:
+        FileNotFoundError: for a folder without checkpoints.
+        ValueError: for an unknown name.
+    """
+    of_networks = {name: side for name in names if is_made(name)}
+    published_names = [name for name in names if not is_made(name)]
+    for file in checkpoints(published_names, ""):
+        of_networks[file.name] = architecture(file.architecture).side
+    return of_networks
 
 
-def _load_published(
-    name: str, path: Path, device: torch.device | str = "cpu"
-) -> nn.Module:
-    network = architecture(name).build()
-    state = contents.read(path)
-    if name in CLIP:
+def published(names: Sequence[str], weights: str) -> list[Model]:
+    """Backbones read from local files.
+
+    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021);
+    features of others are the input of their last layer.
+
+    Args:
+        names: see ``checkpoints``.
+        weights: see ``checkpoints``.
+
+    Raises:
+        FileNotFoundError: where the weights of a network are not there.
+        ValueError: for an unknown name.
+    """
+    models = []
+    for file in checkpoints(names, weights):
+        form = architecture(file.architecture)
+        if not file.path.is_file():
+            raise FileNotFoundError(
+                f"the weights of {file.name} are not in {file.path}; put them there, "
+                "or change kappa_weights or kappa_families"
+            )
+        steps = [
+            v2.Resize([form.side, form.side], v2.InterpolationMode.BICUBIC),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(form.mean, form.std),
+        ]
+        facts = {
+            "family": file.folder or form.family,
+            "model": file.name,
+            "architecture": file.architecture,
+            "origin": f"file {file.path.name}",
+            "side": form.side,
+        }
+        model_id = f"{file.name}-{weights_digest(contents.read(file.path))}"
+        load = partial(_load, file)
+        models.append(Model(model_id, load, facts, normalise=v2.Compose(steps)))
+    return models
+
+
+def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
+    """A published network without its head."""
+    network = architecture(file.architecture).build()
+    state = contents.read(file.path)
+    if file.architecture in CLIP:
         import timm
 
         # Files may have OpenAI's names of tensors too.
@@ -296,8 +232,9 @@ def _load_published(
     try:
         network.load_state_dict(state)
     except RuntimeError as fault:
-        raise ValueError(f"{path} does not fit {name}: {fault!s:.200}") from fault
-    check_numbers(state, state, path.name)
+        message = f"{file.path} does not fit {file.architecture}: {fault!s:.200}"
+        raise ValueError(message) from fault
+    check_numbers(state, state, file.path.name)
     return network.to(device).eval()
 
 
@@ -316,17 +253,28 @@ def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:
         record = probes.record("probes", model.model_id)
         weight = record["weight"]
         bias = record["bias"]
-        head = json_digest([weight.tolist(), bias.tolist()])
-        fitted = partial(_with_head, weight, bias)
-        zero = partial(_with_head, 0 * weight, 0 * bias)
-        classifier = _changed(model, fitted, zero)
-        classifiers.append(replace(classifier, model_id=f"{model.model_id}-{head}"))
+        digest = json_digest([weight.tolist(), bias.tolist()])
+        classifier = replace(
+            model,
+            model_id=f"{model.model_id}-{digest}",
+            load=partial(_with_head, model.load, weight, bias),
+            initial=partial(_with_head, model.initial, 0 * weight, 0 * bias),
+        )
+        classifiers.append(classifier)
     return classifiers
 
 
-def _with_head(weight: NDArray, bias: NDArray, network: nn.Module) -> nn.Module:
+def _with_head(
+    load: Callable[..., nn.Module | None],
+    weight: NDArray,
+    bias: NDArray,
+    *device: torch.device | str,
+) -> nn.Module | None:
+    network = load(*device)
+    if network is None:
+        return None
     head = nn.utils.skip_init(nn.Linear, *weight.T.shape)
     tensors = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     head.load_state_dict(tensors)
-    device = next(network.parameters()).device
-    return nn.Sequential(network, head.to(device)).eval()
+    device_of_features = next(network.parameters()).device
+    return nn.Sequential(network, head.to(device_of_features)).eval()

@@ -145,7 +145,7 @@ def calibrated(
 
     strongest = 1.0 + _WIDTH if noise.network else images.shape[-1] / 4
     levels = []
-    for target in targets:
+    for target in sorted(targets):
         if distance(strongest, target) > 0:
             raise ValueError(
                 f"noise_ssim has {target}, and {noise.name!r} reaches "
@@ -175,15 +175,15 @@ def degrade(images: Tensor, noise: Degradation, strength: float) -> Tensor:
         return images.clone()
     if noise.network is None:
         return in_chunks(images, lambda pixels: blurred(pixels, strength))
-    return in_chunks(images, lambda pixels: _coded(pixels, noise.network, strength))
+    network = noise.network.to(images.device)
+    width = torch.tensor(_WIDTH - max(0.0, strength - 1), device=images.device)
 
+    def mixed(pixels: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) in [0, 255], mixed with their reconstruction."""
+        reconstruction = network(pixels / 255, width.expand(len(pixels))) * 255
+        return torch.lerp(pixels, reconstruction, min(strength, 1.0))
 
-def _coded(pixels: Tensor, network: AutoEncoder, strength: float) -> Tensor:
-    """Pixels (B, 3, H, W) in [0, 255], mixed with their reconstruction."""
-    width = _WIDTH - max(0.0, strength - 1)
-    channels = torch.full((len(pixels),), width, device=pixels.device)
-    reconstruction = network.to(pixels.device)(pixels / 255, channels) * 255
-    return torch.lerp(pixels, reconstruction, min(strength, 1.0))
+    return in_chunks(images, mixed)
 
 
 def train_autoencoder(

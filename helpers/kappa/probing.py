@@ -40,7 +40,7 @@ def class_steps(
         fractions: n / (seen + n) of each step, "ZeroShot%" of Huang et al. 2025.
 
     Returns:
-        seen + n of each step.
+        seen + n of each step, ascending.
 
     Raises:
         ValueError: where a class has no images, a fraction is not possible, or 0 is not
@@ -52,11 +52,12 @@ def class_steps(
             f"{len(missing)} classes have no usable images: {', '.join(missing[:5])}; "
             "check unseen_class_ids and data_source"
         )
-    steps = np.rint(seen / (1 - np.array(fractions))).astype(int)
+    fractions = np.sort(fractions)
+    steps = np.rint(seen / (1 - fractions)).astype(int)
     is_possible = np.abs(1 - seen / steps - fractions) <= _ROUNDING
-    if steps.min() != seen or steps.max() > len(wanted) or not is_possible.all():
+    if steps[0] != seen or steps[-1] > len(wanted) or not is_possible.all():
         raise ValueError(
-            f"unseen_fractions is {list(fractions)}; it needs 0, and may have n / "
+            f"unseen_fractions is {fractions.tolist()}; it needs 0, and may have n / "
             f"({seen} + n) to three decimals, n up to {len(wanted) - seen}"
         )
     return steps.tolist()
@@ -106,12 +107,12 @@ def probes(
         models: backbones.
         data: images of all classes.
         noise: of the test images.
-        steps: number of classes of each probe.
+        steps: number of classes of each probe, ascending.
         l2: see ``fit_probe``.
 
     Returns:
         A part "probes": predicted (steps, levels, N), -1 for images whose class is not
-        in the step; weight and bias of the smallest step; weights, the number of
+        in the step; weight and bias of the first step; weights, the number of
         weights of the backbone.
     """
     strengths = [level.strength for level in noise.levels]
@@ -145,15 +146,16 @@ def _probes(
         is_fitted = labels < count  # classes are numbered with the seen ones first
         fits.append(fit_probe(clean[is_fitted], labels[is_fitted], l2=settings["l2"]))
     images = data.test.images.to(device)
-    predicted = np.full((len(steps), len(noise.levels), len(images)), -1, np.int16)
+    true = data.test.labels.numpy()
+    predicted = np.full((len(steps), len(noise.levels), len(true)), -1, np.int16)
     for place, level in enumerate(noise.levels):
         degraded = degrade(images, noise, level.strength)
         features = logits_of(network, degraded, device, model.normalise).numpy()
         for step, (weight, bias) in enumerate(fits):
-            is_tested = data.test.labels.numpy() < steps[step]
+            is_tested = true < steps[step]
             logits = features[is_tested] @ weight.T + bias
             predicted[step, place, is_tested] = logits.argmax(1)
-    weight, bias = fits[int(np.argmin(steps))]
+    weight, bias = fits[0]
     values = {
         "predicted": predicted,
         "weights": np.array(sum(tensor.numel() for tensor in network.parameters())),
@@ -199,7 +201,7 @@ def kappa_of_classes(
                 **network,
                 "ssim": level.ssim,
                 "ssim_reached": level.ssim_reached,
-                "unseen_fraction": (count - min(steps)) / count,
+                "unseen_fraction": (count - steps[0]) / count,
                 "class_id": data.classes["class_id"].iloc[:count],
                 "n": np.bincount(labels[is_tested], minlength=count),
                 "error": error[:, 0],

@@ -72,21 +72,17 @@ def error_and_loss(
         chance. NaN for a class without images; a loss of 1 where Pe is 1, as in the
         authors' newer code.
     """
-    true, predicted = np.asarray([true, predicted])
     images = np.arange(len(true))
-    weights = np.ones((len(true), 1)) if weights is None else np.asarray(weights)
-
-    def counts(labels: Array, weights: Array) -> Array:
-        """Images of each class in each draw, (K, B)."""
-        ones = np.ones(len(labels), weights.dtype)
-        is_of_class = csr_array((ones, (labels, images)), (classes, len(labels)))
-        return (is_of_class @ weights).astype(float)
-
+    weights = np.ones((len(true), 1)) if weights is None else np.asarray(weights, float)
     # For all draws at once; for a single one, scikit-learn's
     # multilabel_confusion_matrix(true, predicted, sample_weight=weights[:, draw]).
-    n = counts(true, weights)
-    n_predicted = counts(predicted, weights)
-    n_right = counts(true, weights * (true == predicted)[:, None])
+    is_true, is_predicted = (
+        csr_array((np.ones(len(true)), (labels, images)), (classes, len(true)))
+        for labels in (true, predicted)
+    )
+    n = is_true @ weights
+    n_predicted = is_predicted @ weights
+    n_right = (is_true * is_predicted) @ weights
     total = n.sum(0)
     # The loss is (1 - Po) / (1 - Pe). Times N² both are whole numbers, so that only the
     # division rounds.
@@ -107,12 +103,13 @@ def six_statistics(error: Array, loss: Array) -> Array:
     Returns:
         (..., 6), see ``CELL_STATISTICS``; standard deviations divide by K - 1.
     """
-    statistics = []
-    for values in (error, loss):
-        statistics.append(values.mean(-1))
-        statistics.append(values.std(-1, ddof=1))
-        statistics.append(np.quantile(values, 0.1, axis=-1))
-    return np.stack(statistics, axis=-1)
+    values = np.stack([error, loss])
+    means = values.mean(-1)
+    deviations = values.std(-1, ddof=1)
+    percentiles = np.quantile(values, 0.1, axis=-1)
+    # (2, ..., 3)
+    statistics = np.stack([means, deviations, percentiles], axis=-1)
+    return np.concatenate([*statistics], axis=-1)
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
@@ -123,20 +120,18 @@ def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
     [0, 1]², 1e-10 added to each fraction.
 
     Args:
-        classes: error and kappa_loss of each class; NaN is left out.
+        classes: error and kappa_loss of each class.
         reference: the same of another cell.
 
     Returns:
         In nats, at least 0.
     """
-    return float(scipy.stats.entropy(_histogram(classes), _histogram(reference)))
-
-
-def _histogram(classes: pd.DataFrame) -> Array:
-    """Fractions of the classes in 10 x 10 bins, (100,)."""
-    pairs = classes[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
-    counts, _, _ = np.histogram2d(*pairs.T, bins=[_BIN_EDGES, _BIN_EDGES])
-    return (counts / len(pairs) + _FLOOR).ravel()
+    fractions = []
+    for table in (classes, reference):
+        pairs = table[["error", "kappa_loss"]].clip(0, 1).to_numpy()
+        counts, _, _ = np.histogram2d(*pairs.T, bins=_BIN_EDGES)
+        fractions.append((counts / len(pairs) + _FLOOR).ravel())
+    return float(scipy.stats.entropy(*fractions))
 
 
 def of_clean_images(cells: pd.DataFrame) -> pd.DataFrame:
@@ -165,85 +160,22 @@ def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
             ``probing.kappa_of_classes``.
 
     Returns:
-        A row per cell: facts of the network, ``AXES``, ``CELL_STATISTICS``, the number
-        of classes with test images, and the divergence from the network's clean cell.
+        A row per cell: facts of the network, ssim and unseen_fraction,
+        ``CELL_STATISTICS``, the number of classes with test images, and the divergence
+        from the network's clean cell.
     """
     rows = []
-    for _, network in classes.groupby("model", sort=False):
+    tested = classes.dropna(subset=["error", "kappa_loss"])
+    for _, network in tested.groupby("model", sort=False):
         clean = of_seen_classes(of_clean_images(network))
         for place, cell in network.groupby(_PLACE):
-            tested = cell[["error", "kappa_loss"]].dropna().to_numpy()
+            statistics = six_statistics(*cell[["error", "kappa_loss"]].to_numpy().T)
             row = dict(zip(_PLACE, place, strict=True))
-            row |= zip(CELL_STATISTICS, six_statistics(*tested.T), strict=True)
-            row["classes"] = len(tested)
+            row |= zip(CELL_STATISTICS, statistics, strict=True)
+            row["classes"] = len(cell)
             row["divergence"] = divergence(cell, clean)
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def averaged(cells: pd.DataFrame) -> pd.DataFrame:
-    """Mean over the networks of one architecture, which have equally many weights.
-
-    Args:
-        cells: of ``cells_of``.
-
-    Returns:
-        A row per architecture and setting, ``model`` its architecture.
-    """
-    place = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
-    columns = [*CELL_STATISTICS, "classes", "divergence"]
-    table = cells.groupby(place, sort=False)[columns].mean().reset_index()
-    return table.assign(model=table["architecture"])
-
-
-def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
-    """Cells of a family on the full grid, the paper's 3DA.
-
-    Args:
-        cells: of ``averaged``, of one family.
-
-    Returns:
-        Ascending levels of each of ``AXES``, and (S, U, W, 6), NaN where no cell is.
-    """
-    places = cells[list(AXES)].astype(float)
-    levels = [np.unique(places[axis]) for axis in AXES]
-    statistics = cells[list(CELL_STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
-    grid = statistics.reindex(pd.MultiIndex.from_product(levels))
-    shape = [len(of_axis) for of_axis in levels]
-    return levels, grid.to_numpy(dtype=float).reshape(*shape, len(CELL_STATISTICS))
-
-
-def along_axis(values: Array, axis: int) -> Array:
-    """Mean over the two others of the first three axes.
-
-    Equation (5), which is a sum in print and a mean in the authors' code.
-
-    Args:
-        values: (S, U, W, ...).
-        axis: 0, 1 or 2.
-
-    Returns:
-        (levels of the axis, ...).
-    """
-    others = tuple(other for other in range(3) if other != axis)
-    return values.mean(axis=others)
-
-
-def marginals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Each statistic averaged over the two other axes; equation (5).
-
-    Args:
-        cells: of ``averaged``, of one family.
-
-    Returns:
-        A row per axis and level with ``CELL_STATISTICS``; NaN where a cell is missing.
-    """
-    levels, values = cell_array(cells)
-    tables = []
-    for number, axis in enumerate(AXES):
-        means = pd.DataFrame(along_axis(values, number), columns=list(CELL_STATISTICS))
-        tables.append(means.assign(axis=axis, level=levels[number]))
-    return pd.concat(tables, ignore_index=True)
 
 
 def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
@@ -319,3 +251,8 @@ def sign_errors(
     ranks = table.groupby("slice")["sign_error"].rank()
     table["mean_rank"] = ranks.groupby(table["measure"]).transform("mean")
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)
+
+
+def _tau_a(x: Array, y: Array, weights: Array, given: None = None) -> Array:
+    """Concordant less discordant pairs as a share of all pairs, (B, M)."""
+    return pair_counts(x, y, weights)[0] / math.comb(y.shape[-1], 2)

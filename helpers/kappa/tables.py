@@ -1,11 +1,15 @@
 """Tables of notebook 06 beside those of the paper."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
+from helpers.kappa.grid import along_axis
 from helpers.kappa.statistics import (
+    AXES,
     CELL_STATISTICS,
+    Array,
     of_clean_images,
     of_seen_classes,
     slice_marginals,
@@ -14,16 +18,38 @@ from helpers.statistics.correlate import percentile_interval
 from helpers.statistics.published import published_table
 
 
-def table2(
-    points: Mapping[str, Mapping[str, float]],
-    draws: Mapping[str, pd.DataFrame],
-    classes: int,
-) -> pd.DataFrame:
+def marginals(levels: Sequence[Array], grid: Array, classes: int) -> pd.DataFrame:
+    """Each statistic averaged over the two other axes; equation (5).
+
+    Args:
+        levels: of each axis, see ``grid.grid_of``.
+        grid: (S, U, W, 1 + B, 6), the first as it is and then in draws.
+        classes: number of classes of the smallest step; no intervals below 8.
+
+    Returns:
+        A row per axis and level with ``CELL_STATISTICS``, and the ends of their 95 %
+        intervals in ``<statistic>_low`` and ``<statistic>_high``.
+    """
+    tables = []
+    for number, axis in enumerate(AXES):
+        in_draws = np.moveaxis(along_axis(grid, number), 1, 0)  # (1 + B, levels, 6)
+        low, high = percentile_interval(in_draws[1:], classes)
+        columns = {"": in_draws[0], "_low": low, "_high": high}
+        parts = [
+            pd.DataFrame(values, columns=list(CELL_STATISTICS)).add_suffix(suffix)
+            for suffix, values in columns.items()
+        ]
+        table = pd.concat(parts, axis=1)
+        tables.append(table.assign(axis=axis, level=levels[number]))
+    return pd.concat(tables, ignore_index=True)
+
+
+def table2(points: Mapping[str, pd.DataFrame], classes: int) -> pd.DataFrame:
     """Trade-off points beside the published ones; Huang et al. 2025, Table 2.
 
     Args:
-        points: of each family, see ``tradeoff.trade_off_point``.
-        draws: of each family, a row per draw with the point's columns.
+        points: of each family, see ``tradeoff.trade_off_point``: first the point
+            itself, then a row per draw.
         classes: number of classes of the smallest step.
 
     Returns:
@@ -35,14 +61,13 @@ def table2(
     names = "published_" + table["dataset"] + "_" + table["family"]
     printed = table.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
     families = []
-    for family, point in points.items():
-        rows = pd.DataFrame({"family": family, "value": point})
-        low, high = percentile_interval(draws[family][rows.index], classes)
-        families.append(rows.assign(low=low, high=high))
-    joined = pd.concat(families)
-    joined.loc["weights", ["value", "low", "high"]] /= 1e6
-    joined = joined.rename({"weights": "weights_millions"}).join(printed)
-    return joined.rename_axis("quantity").reset_index()
+    for family, rows in points.items():
+        rows = rows.assign(weights=rows["weights"] / 1e6)
+        rows = rows.rename(columns={"weights": "weights_millions"})
+        low, high = percentile_interval(rows.iloc[1:], classes)
+        of_family = {"family": family, "value": rows.iloc[0], "low": low, "high": high}
+        families.append(pd.DataFrame(of_family).join(printed))
+    return pd.concat(families).rename_axis("quantity").reset_index()
 
 
 def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -58,16 +83,14 @@ def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     printed = published_table("huang2025_table3")
     printed["measure"] = printed["measure"].str.lower()
     printed["slice"] = printed["statistic"] + "_over_" + printed["axis"]
+    names = {"sign_error": "published", "p_value": "published_p"}
     keys = ["measure", "slice"]
+    columns = printed.rename(columns=names).pivot(
+        index=keys, columns="dataset", values=list(names.values())
+    )
+    columns.columns = columns.columns.map("_".join)
     rows = pd.concat([table.assign(family=name) for name, table in errors.items()])
-    for dataset, of_dataset in printed.groupby("dataset"):
-        columns = {
-            "sign_error": f"published_{dataset}",
-            "p_value": f"published_p_{dataset}",
-        }
-        published = of_dataset.rename(columns=columns)
-        rows = rows.merge(published[[*keys, *columns.values()]], how="left", on=keys)
-    return rows
+    return rows.join(columns, on=keys)
 
 
 def networks(cells: pd.DataFrame) -> pd.DataFrame:
@@ -81,35 +104,35 @@ def networks(cells: pd.DataFrame) -> pd.DataFrame:
         slices of equation (6) (see ``statistics.slice_marginals``), and the mean
         divergence of its cells from its clean one in nats.
     """
-    table = cells.groupby(["family", "model"])[["weights"]].first() / 1e6
-    table = table.set_axis(["weights_millions"], axis=1).reset_index("family")
+    table = cells.groupby("model")[["family", "weights"]].first()
+    table["weights_millions"] = table.pop("weights") / 1e6
     table = table.join(slice_marginals(cells)).join(_divergence(cells, "model"))
     return table.reset_index().sort_values(
         ["family", "weights_millions"], kind="stable", ignore_index=True
     )
 
 
-def families(sizes: pd.DataFrame, table3: pd.DataFrame) -> pd.DataFrame:
+def families(cells: pd.DataFrame, table3: pd.DataFrame) -> pd.DataFrame:
     """Summary of each family by the quantities of the paper.
 
     Args:
-        sizes: of ``statistics.averaged``.
+        cells: of ``statistics.cells_of``, with all families.
         table3: of ``table3``.
 
     Returns:
-        A row per family: its networks (of different size); mean, standard deviation
-        and 10th percentile of error and Kappa loss, averaged over the grid; the mean
-        divergence of cells from the clean cell of their network, in nats; and the
-        share of sign errors above 0.5, NaN where there are none. The article prints
-        such shares with its Figure 5.
+        A row per family: its networks; mean, standard deviation and 10th percentile of
+        error and Kappa loss, averaged over the grid; the mean divergence of cells from
+        the clean cell of their network, in nats; and the share of sign errors above
+        0.5, NaN where there are none. The article prints such shares with its Figure 5.
     """
-    by_family = sizes.groupby("family", sort=False)
+    by_family = cells.groupby("family", sort=False)
     table = by_family[list(CELL_STATISTICS)].mean()
     table.insert(0, "networks", by_family["model"].nunique())
-    is_wrong = table3["sign_error"].gt(0.5).where(table3["sign_error"].notna())
-    share = is_wrong.astype(float).groupby(table3["family"]).mean()
-    table = table.join(_divergence(sizes, "family"))
-    return table.assign(sign_errors_above_half=share).reset_index()
+    table = table.join(_divergence(cells, "family"))
+    defined = table3.dropna(subset="sign_error")
+    is_wrong = defined["sign_error"] > 0.5
+    table["sign_errors_above_half"] = is_wrong.groupby(defined["family"]).mean()
+    return table.reset_index()
 
 
 def _divergence(cells: pd.DataFrame, of: str) -> pd.Series:

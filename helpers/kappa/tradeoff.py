@@ -11,7 +11,8 @@ import numpy as np
 from numpy.polynomial import Polynomial
 from scipy.interpolate import RegularGridInterpolator
 
-from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array, along_axis
+from helpers.kappa.grid import along_axis
+from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array
 
 # Each bound is the value at the point of curves fitted to the marginals of a statistic.
 BOUNDS = {
@@ -37,7 +38,7 @@ def bounds_at(
     marginal: of degree 1 for two and three levels, 2 for more.
 
     Args:
-        levels: of each axis, see ``statistics.cell_array``.
+        levels: of each axis, see ``grid.grid_of``.
         values: (S, U, W, 6).
         place: a value of each axis.
     """
@@ -66,7 +67,7 @@ def trade_off_point(
     c of x, y and z; its optimum has c = (x, y, z).
 
     Args:
-        levels: of each axis, see ``statistics.cell_array``.
+        levels: of each axis, see ``grid.grid_of``.
         values: (S, U, W, 6).
         strength: lambda.
 

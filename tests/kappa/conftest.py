@@ -3,8 +3,6 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from helpers.kappa.statistics import AXES, CELL_STATISTICS
-
 SSIM = np.linspace(0.6, 1, 9).round(2)
 UNSEEN = np.array([n / (50 + n) for n in range(0, 60, 10)])
 WEIGHTS = np.array([5.3, 7.8, 9.2, 12, 19, 30, 43, 66]) * 1e6
@@ -17,56 +15,37 @@ def classes_of(
 ):
     """Rows of four classes each; the error grows with noise and unseen classes."""
     rows = []
-    for (name, family, size), level, fraction in itertools.product(
-        models, ssim, unseen
+    for (name, family, size), level, fraction, index in itertools.product(
+        models, ssim, unseen, range(4)
     ):
-        place = {
+        error = 0.1 + 0.1 * index + 0.3 * (1 - level) + 0.1 * fraction
+        row = {
             "family": family,
             "model": name,
             "architecture": name,
             "model_id": "",
             "origin": "made",
             "weights": size * 1e6,
+            "ssim": level,
+            "ssim_reached": level,
+            "unseen_fraction": fraction,
+            "class_id": f"c{index}",
+            "n": 10,
+            "error": error,
+            "kappa_loss": 1.2 * error,
         }
-        place |= {"ssim": level, "ssim_reached": level, "unseen_fraction": fraction}
-        for index in range(4):
-            error = 0.1 + 0.1 * index + 0.3 * (1 - level) + 0.1 * fraction
-            rows.append(
-                place
-                | {
-                    "class_id": f"c{index}",
-                    "n": 10,
-                    "error": error,
-                    "kappa_loss": 1.2 * error,
-                }
-            )
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def cells_of_total(total, ssim=SSIM, unseen=UNSEEN, weights=WEIGHTS, classes=20):
-    """Cells of one family whose six statistics sum to ``total``, (S, U, W)."""
-    places = [
-        dict(zip(AXES, place, strict=True))
-        for place in itertools.product(ssim, unseen, weights)
-    ]
-    parts = (
-        np.arange(1, 7) / 21
-    )  # all different, so that a statistic left out would be seen
-    cells = pd.DataFrame(places).assign(
-        model=lambda table: table["weights"].map("{:g}".format), classes=classes
-    )
-    return cells.assign(
-        **dict(zip(CELL_STATISTICS, np.outer(parts, np.ravel(total)), strict=True))
-    )
+def grid_of_total(total, *levels):
+    """Levels, and six unequal statistics that sum to ``total``, (S, U, W, 6)."""
+    parts = np.arange(1, 7) / 21
+    return list(levels or (SSIM, UNSEEN, WEIGHTS)), np.multiply.outer(total, parts)
 
 
-def uneven_cells(seed, noise=0.1):
+def uneven_grid(seed, noise=0.1):
     """The error falls with SSIM and size, rises with unseen classes, and is uneven."""
     x, u, z = np.meshgrid(SSIM, UNSEEN, np.arange(8) / 7, indexing="ij")
-    return cells_of_total(
-        3
-        - 1.5 * x
-        + 1.2 * u
-        - 0.4 * z
-        + np.random.default_rng(seed).normal(0, noise, x.shape)
-    )
+    bumps = np.random.default_rng(seed).normal(0, noise, x.shape)
+    return grid_of_total(3 - 1.5 * x + 1.2 * u - 0.4 * z + bumps)

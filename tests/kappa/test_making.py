@@ -2,19 +2,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 from torchvision.models import mobilenet_v2
 
 from helpers.data.images import choose_images, images_of_study
-from helpers.kappa import making, networks
-from helpers.kappa.making import Recipe, made_models, untrained
+from helpers.kappa import making
+from helpers.kappa.making import made_models, recipe, untrained
+from helpers.kappa.networks import without_head
 from helpers.networks import resnet
 from helpers.training import pool, run
 from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
 NAMES = ["resnet18 w0.0625", "mobilenet_v2 w0.1"]
-RECIPE = Recipe(epochs=2, seed=0)
 OPTIONS = {"device": "cpu", "jobs": 1}
 
 
@@ -66,47 +65,52 @@ def test_a_network_that_cannot_be_made_is_named_with_what_can(name):
         untrained(name, 4, 64)
 
 
-def test_networks_are_made_once_and_loaded_with_their_start(work, data, monkeypatch):
-    made_models(NAMES, work, data, RECIPE, **OPTIONS)
+def test_networks_are_made_once_and_loaded_without_heads_with_their_start(
+    work, data, monkeypatch
+):
+    training = recipe(data, 2, 0)
+    made_models(NAMES, work, data, training, **OPTIONS)
     monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
-    models = made_models(NAMES, work, data, RECIPE, **OPTIONS)
+    models = made_models(NAMES, work, data, training, **OPTIONS)
     assert [model.facts["model"] for model in models] == NAMES
     assert [model.facts["family"] for model in models] == ["resnet", "mobilenet_v2"]
     tested = run.resident(data.test, "cpu")
     for name, model in zip(NAMES, models, strict=True):
-        network = model.load("cpu")
-        assert run.evaluate(network, tested)[1] == model.facts["test_accuracy"]
+        side = data.train.images.shape[-1]
+        assert model.facts["side"] == side
         assert (model.facts["epochs"], model.facts["stop_reason"]) == (2, "epoch cap 2")
-        assert model.facts["side"] == data.train.images.shape[-1]
-        assert same(model.initial(), untrained(name, 3, model.facts["side"], 0))
-        assert not same(network, model.initial())
-    backbone = networks.backbone(models[1])
-    assert isinstance(backbone.load("cpu").classifier[1], nn.Identity)
+        network = untrained(name, 3, side, 0)
+        folder = work / "made/networks" / model.model_id
+        network.load_state_dict(load_file(folder / "snapshot-stop.safetensors"))
+        accuracy = run.evaluate(network.eval(), tested)[1]
+        assert accuracy == model.facts["test_accuracy"]
+        assert same(model.load("cpu"), without_head(network))
+        assert same(model.initial(), without_head(untrained(name, 3, side, 0)))
+        assert not same(model.initial(), network)
 
 
 def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
-    (model,) = made_models(NAMES[1:], work, data, RECIPE, **OPTIONS)
-    config = RunConfig("resnet18", **making.settings(data, RECIPE))
+    training = recipe(data, 2, 0)
+    (model,) = made_models(NAMES[1:], work, data, training, **OPTIONS)
+    config = RunConfig("resnet18", **training)
     fitted, _ = run.images_of_run(data, config)
-    network = model.initial().to(memory_format=torch.channels_last)
+    network = untrained(NAMES[1], 3, model.facts["side"], 0)
+    network = network.to(memory_format=torch.channels_last)
     optimizer = run.make_optimizer(network, config, torch.device("cpu"))
     images = run.resident(fitted, "cpu")
     with pool.torch_threads(1):
         for epoch in (1, 2):
             run.train_epoch(network, optimizer, images, config, epoch)
-    (path,) = work.glob("made/networks/*/snapshot-stop.safetensors")
-    kept = load_file(path)
-    for name, value in network.state_dict().items():
-        assert torch.equal(kept[name], value)
+    assert same(model.load(), without_head(network))
 
 
 def test_what_diverges_or_is_damaged_is_refused(work, data, monkeypatch):
-    (model,) = made_models(NAMES[:1], work, data, RECIPE, **OPTIONS)
+    training = recipe(data, 2, 0)
+    (model,) = made_models(NAMES[:1], work, data, training, **OPTIONS)
     (path,) = work.glob("made/networks/*/snapshot-stop.safetensors")
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match="is missing or damaged; delete the folder"):
+    with pytest.raises(ValueError, match="snapshot-stop"):
         model.load()
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
-    other = RECIPE._replace(seed=1)
-    with pytest.raises(ValueError, match=f"^{NAMES[0]} diverged.*leave it out"):
-        made_models(NAMES[:1], work, data, other, **OPTIONS)
+    with pytest.raises(RuntimeError, match=f"{NAMES[0]}: .* it diverged; .* leave it"):
+        made_models(NAMES[:1], work, data, training | {"seed": 1}, **OPTIONS)

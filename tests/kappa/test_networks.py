@@ -1,12 +1,7 @@
-from types import SimpleNamespace
-
-import numpy as np
-import pandas as pd
 import pytest
 import safetensors.torch
 import torch
 import torchvision
-from torch import nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 
@@ -14,51 +9,6 @@ from helpers import plan
 from helpers.kappa import networks
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
-from helpers.scores.models import Model
-
-COLUMNS = ["model_id", "architecture", "train_loss", "pretrained", "left_out"]
-CATALOGUE = pd.DataFrame(
-    [
-        ("a@stop", "resnet18", 0.3, False, ""),
-        ("b@stop", "resnet18", 0.1, False, ""),
-        ("c@stop", "resnet18", 0.2, True, ""),
-        ("d@stop", "resnet34", 0.5, False, "too low"),
-        ("e@none", "resnet34", np.nan, False, "diverged"),
-        ("f@stop", "resnet34", 0.4, False, ""),
-    ],
-    columns=COLUMNS,
-).assign(snapshot=lambda table: table["model_id"].str[2:])
-
-
-@pytest.mark.parametrize(("most", "expected"), [(0, "baf"), (1, "bf")])
-def test_models_are_chosen_by_training_loss_within_their_architecture(most, expected):
-    table = networks.chosen_models(CATALOGUE, most)
-    assert "".join(table["model_id"].str[0]) == expected
-    assert table["model"].iloc[0] == "resnet18 no. 1"
-    with pytest.raises(ValueError, match="no model trained from scratch"):
-        networks.chosen_models(CATALOGUE.assign(pretrained=True), most)
-
-
-def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
-    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
-    monkeypatch.setattr(
-        networks,
-        "models_of",
-        lambda work, rows, data: [
-            Model(row["model_id"], lambda device: network, row)
-            for row in rows.to_dict("records")
-        ],
-    )
-    train = SimpleNamespace(images=torch.zeros(1, 3, 8, 8))
-    data = SimpleNamespace(classes=["a", "b", "c"], train=train)
-    chosen = networks.chosen_models(CATALOGUE, 1)
-    first, _ = networks.model_set(tmp_path, chosen, data, 3)
-    assert (first.model_id, first.facts["origin"]) == ("b@stop", "trained on 3 classes")
-    layers = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4))
-    features = networks.backbone(Model("two layers", lambda device: layers)).load()
-    assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last layer goes"
-    with pytest.raises(ValueError, match="all 3 classes, not on 2; set seen_classes"):
-        networks.model_set(tmp_path, chosen, data, 2)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +18,8 @@ def timm():
 
 @pytest.fixture
 def images():
-    return torch.randint(
-        0,
-        256,
-        (3, 3, 48, 48),
-        dtype=torch.uint8,
-        generator=torch.Generator().manual_seed(0),
-    )
+    random = torch.Generator().manual_seed(0)
+    return torch.randint(256, (3, 3, 48, 48), dtype=torch.uint8, generator=random)
 
 
 def features_of(model, images):
@@ -135,30 +80,25 @@ def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
     visual = open_clip.model._build_vision_tower(
         layout["embed_dim"], layout["vision_cfg"]
     ).eval()
-    state = {f"visual.{name}": value for name, value in visual.state_dict().items()} | {
-        "logit_scale": torch.ones(1)
-    }
+    state = {f"visual.{name}": value for name, value in visual.state_dict().items()}
+    state["logit_scale"] = torch.ones(1)
     safetensors.torch.save_file(state, tmp_path / "RN50.safetensors")
-    (found,) = networks.published(
-        ["RN50"], str(tmp_path / "{architecture}.safetensors")
-    )
-    assert found.facts["family"] == "clip"
-    assert (
-        round(sum(value.numel() for value in found.load("cpu").parameters()) / 1e6)
-        == 38
-    )  # million, in Table 1 of the paper
-    pixels = found.normalise(images)
+    weights = str(tmp_path / "{architecture}.safetensors")
+    (model,) = networks.published(["RN50"], weights)
+    assert model.facts["family"] == "clip"
+    tensors = model.load("cpu").parameters()
+    # Millions, in Table 1 of the paper.
+    assert round(sum(value.numel() for value in tensors) / 1e6) == 38
+    pixels = model.normalise(images)
     assert pixels.shape == (3, 3, 224, 224)
     with torch.inference_mode():
-        torch.testing.assert_close(
-            features_of(found, images), visual(pixels), rtol=1e-4, atol=1e-6
-        )
-    full = torch.full((1, 3, 224, 224), 255, dtype=torch.uint8)
-    mean, std = (
-        torch.tensor(values)
-        for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD)
-    )
-    torch.testing.assert_close(found.normalise(full)[0, :, 0, 0], (1 - mean) / std)
+        expected = visual(pixels)
+    values = features_of(model, images)
+    torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-6)
+    white = model.normalise(torch.full((1, 3, 224, 224), 255, dtype=torch.uint8))
+    mean = torch.tensor(open_clip.OPENAI_DATASET_MEAN)
+    std = torch.tensor(open_clip.OPENAI_DATASET_STD)
+    torch.testing.assert_close(white[0, :, 0, 0], (1 - mean) / std)
 
 
 def test_what_is_missing_or_unknown_is_named_with_the_nearest(timm, tmp_path):

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from helpers.kappa import statistics, tables, tradeoff
-from tests.kappa.conftest import classes_of
+from tests.kappa.conftest import classes_of, uneven_grid
 
 
 @pytest.fixture(scope="module")
@@ -11,17 +11,11 @@ def cells():
     return statistics.cells_of(classes_of())
 
 
-def shifted(point, shifts):
-    """Draws that are the point shifted."""
-    return pd.DataFrame(
-        {name: value + shift for name, value in point.items()} for shift in shifts
-    )
-
-
-def test_table_2_has_the_papers_rows_with_intervals_beside_the_published_numbers(cells):
-    point = tradeoff.trade_off_point(*statistics.cell_array(cells), 0.5)
-    draws = {"clip": shifted(point, np.linspace(-1, 1, 401))}
-    table = tables.table2({"clip": point}, draws, 8).set_index("quantity")
+def test_table_2_has_the_papers_rows_with_intervals_beside_the_published_numbers():
+    point = tradeoff.trade_off_point(*uneven_grid(0))
+    shifts = [0, *np.linspace(-1, 1, 401)]
+    rows = pd.DataFrame([pd.Series(point) + shift for shift in shifts])
+    table = tables.table2({"clip": rows}, 8).set_index("quantity")
     weights = table.loc["weights_millions"]
     assert weights["value"] == pytest.approx(point["weights"] / 1e6)
     assert weights["high"] == pytest.approx((point["weights"] + 0.95) / 1e6)
@@ -34,28 +28,21 @@ def test_table_2_has_the_papers_rows_with_intervals_beside_the_published_numbers
         "unseen_fraction": 0.258,
         "weights_millions": 22.0,
     }
-    few = tables.table2({"clip": point}, {"clip": shifted(point, [0.0, 1.0])}, 7)
+    few = tables.table2({"clip": rows}, 7)
     assert few[["low", "high"]].isna().all(axis=None) and few["value"].notna().all()
 
 
 def test_table_3_puts_the_published_measures_and_their_p_values_beside_ours(cells):
-    complexities = pd.DataFrame(
-        {"param_norm": [1.0, 2.0], "l2": [2.0, 1.0]}, index=["a", "b"]
-    )
+    complexities = pd.DataFrame({"param_norm": [1, 2], "l2": [2, 1]}, index=["a", "b"])
     table = tables.table3({"all": statistics.sign_errors(complexities, cells)})
     assert len(table) == 2 * 4
-    row = table.set_index(["measure", "slice"]).loc[
-        ("param_norm", "error_mean_over_unseen_fraction")
-    ]
-    assert (row["published_imagenet"], row["published_cifar100"]) == (
-        0.366667,
-        0.714286,
-    )
-    assert (row["published_p_imagenet"], row["published_p_cifar100"]) == (
-        4.718e-10,
-        8.786e-10,
-    )
-    assert table.loc[table["measure"] == "l2", "published_imagenet"].isna().all()
+    rows = table.set_index(["measure", "slice"])
+    row = rows.loc["param_norm", "error_mean_over_unseen_fraction"]
+    assert row["published_imagenet"] == 0.366667
+    assert row["published_cifar100"] == 0.714286
+    assert row["published_p_imagenet"] == 4.718e-10
+    assert row["published_p_cifar100"] == 8.786e-10
+    assert rows.loc["l2", "published_imagenet"].isna().all()
 
 
 def test_networks_stand_by_size_with_slices_and_the_divergence_of_cells_not_clean():
@@ -63,34 +50,27 @@ def test_networks_stand_by_size_with_slices_and_the_divergence_of_cells_not_clea
     classes = classes_of((*models, ("d", "other", 1.0)))
     shift = classes["model"].map({"a": 0.0, "b": 0.3, "c": 0.1, "d": 0.0})
     cells = statistics.cells_of(classes.assign(error=classes["error"] + shift))
-    table = tables.networks(cells)
-    assert table["model"].tolist() == ["b", "c", "a", "d"]
+    table = tables.networks(cells).set_index("model")
+    assert table.index.tolist() == ["b", "c", "a", "d"]
     assert table["weights_millions"].tolist() == [1.0, 2.0, 5.0, 1.0]
     # Classes err by 0.1 to 0.4, and at half added classes by 0.05 more.
-    mean = table.set_index("model")["error_mean_over_unseen_fraction"]
+    mean = table["error_mean_over_unseen_fraction"]
     assert mean["a"] == pytest.approx(0.25 + 0.025)
     assert mean["b"] == pytest.approx(0.25 + 0.025 + 0.3)
     of_a = cells[cells["model"] == "a"]["divergence"]  # 0 in one of its four cells
-    assert table.set_index("model").loc["a", "divergence"] == pytest.approx(
-        of_a.sum() / 3
-    )
+    assert table.loc["a", "divergence"] == pytest.approx(of_a.sum() / 3)
 
 
 def test_a_family_has_the_means_of_its_grid_and_its_share_of_wrong_orders(cells):
-    sizes = statistics.averaged(cells)
-    signs = pd.DataFrame(
-        {
-            "family": ["clip"] * 5 + ["efficientnet"],
-            "sign_error": [0.5, 0.6, 0.2, np.nan, 0.9, np.nan],
-        }
-    )
-    table = tables.families(sizes, signs).set_index("family")
+    errors = {"clip": [0.5, 0.6, 0.2, np.nan, 0.9], "efficientnet": [np.nan]}
+    signs = pd.Series(errors).explode().astype(float).rename("sign_error")
+    table = tables.families(cells, signs.rename_axis("family").reset_index())
+    table = table.set_index("family")
     assert table["networks"].to_dict() == {"efficientnet": 1, "clip": 1}
-    of_clip = sizes[sizes["family"] == "clip"]
+    of_clip = cells[cells["family"] == "clip"]
     for name in statistics.CELL_STATISTICS:
         assert table.loc["clip", name] == pytest.approx(of_clip[name].sum() / 4)
-    assert table.loc["clip", "divergence"] == pytest.approx(
-        of_clip["divergence"].sum() / 3
-    )
-    assert table.loc["clip", "sign_errors_above_half"] == pytest.approx(2 / 4)
+    divergence = of_clip["divergence"].sum() / 3
+    assert table.loc["clip", "divergence"] == pytest.approx(divergence)
+    assert table.loc["clip", "sign_errors_above_half"] == 2 / 4
     assert np.isnan(table.loc["efficientnet", "sign_errors_above_half"])

@@ -2,73 +2,51 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from helpers.kappa import statistics, tradeoff
-from tests.kappa.conftest import SSIM, UNSEEN, WEIGHTS, cells_of_total, uneven_cells
-
-
-@pytest.fixture(scope="module")
-def grids():
-    return [statistics.cell_array(uneven_cells(seed)) for seed in range(3)]
-
-
-def coordinates(point):
-    return np.array(
-        [
-            point["ssim"],
-            1 - point["unseen_fraction"],
-            (point["weights"] - WEIGHTS[0]) / np.ptp(WEIGHTS),
-        ]
-    )
+from helpers.kappa import tradeoff
+from helpers.kappa.statistics import AXES, CELL_STATISTICS
+from tests.kappa.conftest import SSIM, UNSEEN, WEIGHTS, grid_of_total, uneven_grid
 
 
 @pytest.mark.parametrize("strength", [0, 0.1, 1, 5])
 @pytest.mark.parametrize("noise", [0.1, 0.5])
 def test_no_point_of_a_dense_grid_is_better(strength, noise):
-    """By brute force over 51³ points, with SciPy's spline interpolation of order 1 in level numbers."""
-    nodes = (SSIM, 1 - UNSEEN[::-1], (WEIGHTS - WEIGHTS[0]) / np.ptp(WEIGHTS))
-    dense = np.stack(
-        np.meshgrid(
-            *(np.linspace(ends[0], ends[-1], 51) for ends in nodes), indexing="ij"
-        ),
-        -1,
-    ).reshape(-1, 3)
+    """By brute force over 51³ points, with SciPy's splines of order 1."""
+    axes = (SSIM, 1 - UNSEEN[::-1], (WEIGHTS - WEIGHTS[0]) / np.ptp(WEIGHTS))
+    fine = [np.linspace(axis[0], axis[-1], 51) for axis in axes]
+    dense = np.stack(np.meshgrid(*fine, indexing="ij"), -1).reshape(-1, 3)
     for seed in range(3):
-        levels, values = statistics.cell_array(uneven_cells(seed, noise))
+        levels, values = uneven_grid(seed, noise)
         point = tradeoff.trade_off_point(levels, values, strength)
-        tried = np.concatenate([[coordinates(point)], dense])
-        places = [
-            np.interp(tried[:, axis], along, np.arange(len(along)))
-            for axis, along in enumerate(nodes)
+        size = (point["weights"] - WEIGHTS[0]) / np.ptp(WEIGHTS)
+        place = [point["ssim"], 1 - point["unseen_fraction"], size]
+        tried = np.concatenate([[place], dense])
+        numbers = [
+            np.interp(column, axis, np.arange(len(axis)))
+            for column, axis in zip(tried.T, axes, strict=True)
         ]
-        found = map_coordinates(values.sum(-1)[:, ::-1], places, order=1)
-        objectives = found + strength * (tried**2).sum(1)
-        assert point["F"] == pytest.approx(found[0], rel=1e-10)
+        totals = map_coordinates(values.sum(-1)[:, ::-1], numbers, order=1)
+        objectives = totals + strength * (tried**2).sum(1)
+        assert point["F"] == pytest.approx(totals[0], rel=1e-10)
         assert objectives[0] <= objectives.min() + 1e-10
 
 
-def test_without_a_penalty_the_best_cell_is_taken_and_of_equal_ones_the_most_demanding(
-    grids,
-):
-    for seed, grid in enumerate(grids):
-        cells = uneven_cells(seed)
-        best = cells.loc[cells[list(statistics.CELL_STATISTICS)].sum(axis=1).idxmin()]
-        point = tradeoff.trade_off_point(*grid, 0)
-        assert [point[axis] for axis in statistics.AXES] == pytest.approx(
-            best[list(statistics.AXES)].tolist(), rel=1e-7
-        )
-    corner = {"ssim": 0.6, "unseen_fraction": 0.5, "weights": 5.3e6}
-    flat = tradeoff.trade_off_point(
-        *statistics.cell_array(cells_of_total(np.full((9, 6, 8), 2.5))), 0
-    )
-    steep = tradeoff.trade_off_point(*grids[0], 1000)
+def test_without_a_penalty_the_best_cell_is_taken_and_of_equal_ones_the_most_demanding():
+    levels, values = uneven_grid(0)
+    total = values.sum(-1)
+    best = np.unravel_index(total.argmin(), total.shape)
+    point = tradeoff.trade_off_point(levels, values, 0)
+    expected = [of_axis[place] for of_axis, place in zip(levels, best, strict=True)]
+    assert [point[axis] for axis in AXES] == pytest.approx(expected, rel=1e-7)
+    flat = tradeoff.trade_off_point(*grid_of_total(np.full((9, 6, 8), 2.5)), 0)
+    steep = tradeoff.trade_off_point(levels, values, 1000)
     for point in (flat, steep):
-        assert {axis: point[axis] for axis in corner} == pytest.approx(corner)
+        assert [point[axis] for axis in AXES] == pytest.approx([0.6, 0.5, 5.3e6])
     assert flat["F"] == pytest.approx(2.5)
 
 
 def test_bounds_are_read_from_fits_of_the_marginals():
-    """An error and a Kappa loss that are sums of parabolas of x, u and log w: the marginal is the own term plus the others' means."""
-    x, u, w = np.meshgrid(SSIM, UNSEEN, WEIGHTS, indexing="ij")
+    """Sums of parabolas of x, u and log w: a marginal is a term plus others' means."""
+    axes = np.meshgrid(SSIM, UNSEEN, WEIGHTS, indexing="ij")
     terms = {
         "generalization_bound": (
             lambda x: (1 - x) ** 2,
@@ -81,27 +59,21 @@ def test_bounds_are_read_from_fits_of_the_marginals():
             lambda w: -0.01 * np.log(w / 1e6) ** 2,
         ),
     }
-    parts = {
-        name: [term(axis) for term, axis in zip(own, (x, u, w), strict=True)]
-        for name, own in terms.items()
-    }
-    cells = cells_of_total(np.zeros(x.shape))
-    cells = cells.assign(
-        **{
-            statistic: sum(parts[bound]).ravel()
-            for bound, statistic in tradeoff.BOUNDS.items()
-        }
-    )
-    point = tradeoff.trade_off_point(*statistics.cell_array(cells), 0.4)
-    for bound, own in terms.items():
-        mean = np.mean(sum(parts[bound]))
+    levels, values = grid_of_total(np.zeros(axes[0].shape))
+    parts = {}
+    for bound, statistic in tradeoff.BOUNDS.items():
+        pairs = zip(terms[bound], axes, strict=True)
+        parts[bound] = [term(axis) for term, axis in pairs]
+        values[..., CELL_STATISTICS.index(statistic)] = sum(parts[bound])
+    point = tradeoff.trade_off_point(levels, values, 0.4)
+    for bound, of_axes in parts.items():
+        mean = np.mean(sum(of_axes))
+        triples = zip(of_axes, terms[bound], AXES, strict=True)
         expected = [
-            mean - part.mean() + term(point[axis])
-            for part, term, axis in zip(parts[bound], own, statistics.AXES, strict=True)
+            mean - part.mean() + term(point[axis]) for part, term, axis in triples
         ]
-        assert [
-            point[f"{bound}_by_{axis}"] for axis in statistics.AXES
-        ] == pytest.approx(expected, abs=1e-9)
+        readings = [point[f"{bound}_by_{axis}"] for axis in AXES]
+        assert readings == pytest.approx(expected, abs=1e-9)
         assert point[bound] == pytest.approx(np.mean(expected), abs=1e-9)
 
 
@@ -121,36 +93,29 @@ def test_few_levels_lower_the_degree_of_a_fit(along, bends):
 
 @pytest.mark.parametrize("single", range(3))
 def test_an_axis_of_one_level_gives_the_problem_of_the_other_two(single):
-    """That of two levels of this axis of which the second is far worse; of one size the penalty is that of the others."""
+    """That of two levels of this axis of which the second is far worse."""
     levels = [SSIM, UNSEEN, WEIGHTS]
     levels[single] = levels[single][:1]
     total = np.random.default_rng(5).uniform(1, 2, [len(level) for level in levels])
-    point = tradeoff.trade_off_point(
-        *statistics.cell_array(cells_of_total(total, *levels)), 0.3
-    )
+    point = tradeoff.trade_off_point(*grid_of_total(total, *levels), 0.3)
     twice = [*levels]
     twice[single] = levels[single] + [0, 0.1]
     worse = np.concatenate([total, total + 50], axis=single)
-    other = tradeoff.trade_off_point(
-        *statistics.cell_array(cells_of_total(worse, *twice)), 0.3
-    )
-    assert {name: point[name] for name in statistics.AXES} == pytest.approx(
-        {name: other[name] for name in statistics.AXES}
-    )
-    assert point["F"] == pytest.approx(other["F"])
+    other = tradeoff.trade_off_point(*grid_of_total(worse, *twice), 0.3)
+    for name in (*AXES, "F"):
+        assert point[name] == pytest.approx(other[name])
 
 
-def test_missing_and_undefined_cells_are_refused():
-    cells = cells_of_total(np.ones((9, 6, 8)))
-    cells.loc[3, "error_std"] = np.nan
-    message = "^2 of 432 cells of a family are missing or undefined"
-    with pytest.raises(ValueError, match=message):
-        tradeoff.trade_off_point(*statistics.cell_array(cells.drop(index=7)))
+def test_undefined_cells_are_refused():
+    levels, values = grid_of_total(np.ones((9, 6, 8)))
+    values[0, 1, 2:4, 1] = np.nan
+    with pytest.raises(ValueError, match=r"^2 of 432 cells of a family are"):
+        tradeoff.trade_off_point(levels, values)
 
 
 def test_a_point_between_levels_is_found_to_the_last_digit():
-    """F falls linearly with SSIM: ``-a x + x²`` is lowest at a / 2, far from all levels."""
-    total = np.broadcast_to(10 - 2**0.5 * SSIM[:, None, None], (9, 1, 1))
-    cells = cells_of_total(total, SSIM, UNSEEN[:1], WEIGHTS[:1])
-    point = tradeoff.trade_off_point(*statistics.cell_array(cells))
+    """F falls linearly with SSIM: ``-a x + x²`` is lowest at a / 2, between levels."""
+    total = 10 - 2**0.5 * SSIM[:, None, None]
+    grid = grid_of_total(total, SSIM, UNSEEN[:1], WEIGHTS[:1])
+    point = tradeoff.trade_off_point(*grid)
     assert point["ssim"] == pytest.approx(0.5**0.5, abs=1e-7)

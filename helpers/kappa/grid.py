@@ -1,7 +1,8 @@
-"""Intervals of the trade-off by a bootstrap of classes and of test images.
+"""The grid of a family of networks, as it is and in a bootstrap.
 
-Both are drawn with replacement. All networks, steps and levels share the draws, so that
-all differences are paired; everything is computed anew in each draw.
+Classes and test images are drawn with replacement. All networks, steps and levels
+share the draws, so that all differences are paired; everything is computed anew in each
+draw.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +17,13 @@ from helpers.kappa.statistics import (
     AXES,
     CELL_STATISTICS,
     Array,
-    along_axis,
     error_and_loss,
     six_statistics,
 )
-from helpers.statistics.correlate import percentile_interval
 
 
 class Resample(NamedTuple):
-    """Images and classes of each draw."""
+    """Draws of test images and of classes."""
 
     labels: NDArray[np.int64]  # (N,) true class of each test image
     images: Array  # (N, B) how often each image is in a draw
@@ -41,7 +40,7 @@ def resample(
 
     Args:
         labels: (N,) classes of the test images, from 0 on.
-        steps: number of classes of each step.
+        steps: number of classes of each step, ascending.
         draws: number of draws, B.
         seed: of the draws.
 
@@ -50,14 +49,14 @@ def resample(
     """
     labels = np.asarray(labels)
     random = np.random.default_rng(seed)
-    images = np.zeros((len(labels), draws), dtype=np.float32)
+    images = np.zeros((len(labels), draws))
     for label in np.unique(labels):
         of_class = np.flatnonzero(labels == label)
         shares = np.full(len(of_class), 1 / len(of_class))
         images[of_class] = random.multinomial(len(of_class), shares, draws).T
     classes = {}
     drawn = np.empty((draws, 0), dtype=int)
-    for low, high in pairwise([0, *sorted(steps)]):
+    for low, high in pairwise([0, *steps]):
         # Classes that this step adds and that have test images.
         added = np.intersect1d(labels, np.arange(low, high))
         block = random.choice(added, (draws, len(added)))
@@ -66,10 +65,10 @@ def resample(
     return Resample(labels, images, classes)
 
 
-def bootstrap_statistics(
+def statistics_in_draws(
     predicted: NDArray[np.int16], steps: Sequence[int], draws: Resample
 ) -> Array:
-    """The six statistics of each cell of a network in each draw.
+    """The six statistics of each cell of a network, as they are and in each draw.
 
     The errors of classes hold the noise of their images, and drawing images adds it a
     second time, which widens the spread between classes. The mean shift of the
@@ -81,74 +80,67 @@ def bootstrap_statistics(
         draws: of ``resample``.
 
     Returns:
-        (steps, levels, B, 6), see ``CELL_STATISTICS``.
+        (steps, levels, 1 + B, 6), see ``CELL_STATISTICS``; first those of all images
+        and classes.
     """
-    cells = predicted.shape[:2]
-    statistics = np.empty((*cells, draws.images.shape[1], len(CELL_STATISTICS)))
+    count_of_draws = draws.images.shape[1]
+    shape = (*predicted.shape[:2], 1 + count_of_draws, len(CELL_STATISTICS))
+    statistics = np.empty(shape)
     for step, count in enumerate(steps):
         is_tested = draws.labels < count
         labels = draws.labels[is_tested]
         weights = draws.images[is_tested]
         classes = draws.classes[count]
         for level, predictions in enumerate(predicted[step][:, is_tested]):
-            drawn = error_and_loss(labels, predictions, count, weights)
-            both_drawn = _of_drawn_classes(*drawn, classes)
             of_all_images = error_and_loss(labels, predictions, count)
-            classes_drawn = _of_drawn_classes(*of_all_images, classes)
+            observed = _of_classes(*of_all_images, np.unique(labels)[None])
+            classes_drawn = _of_classes(*of_all_images, classes)
+            in_draws = error_and_loss(labels, predictions, count, weights)
+            both_drawn = _of_classes(*in_draws, classes)
             shift = both_drawn.mean(0) - classes_drawn.mean(0)
-            statistics[step, level] = both_drawn - shift
+            statistics[step, level] = np.concatenate([observed, both_drawn - shift])
     return statistics
 
 
-def _of_drawn_classes(error: Array, loss: Array, classes: NDArray[np.int64]) -> Array:
+def _of_classes(error: Array, loss: Array, classes: NDArray[np.int64]) -> Array:
     """Six statistics over drawn classes (B, K): (K, B) or (K, 1) errors -> (B, 6)."""
     draws = np.arange(len(classes))[:, None] % error.shape[1]  # one column is of all
     return six_statistics(error[classes, draws], loss[classes, draws])
 
 
-def bootstrap_grid(
-    cells: pd.DataFrame,
-    statistics: Mapping[str, Array],
-    steps: Sequence[int],
-    levels: Sequence[float],
-) -> Array:
-    """Draws of a family on the grid of ``statistics.cell_array``.
+def grid_of(
+    cells: pd.DataFrame, statistics: Mapping[str, Array]
+) -> tuple[list[Array], Array]:
+    """The statistics of a family on its grid, the paper's 3DA, in each draw.
 
     Args:
-        cells: of the family, with model and weights.
-        statistics: of each network, see ``bootstrap_statistics``.
-        steps: number of classes of each step, in the order of ``statistics``.
-        levels: SSIM, in the order of ``statistics``.
+        cells: of the family, see ``statistics.cells_of``.
+        statistics: of each network, see ``statistics_in_draws``; steps and levels
+            ascend.
 
     Returns:
-        (S, U, W, B, 6), ascending; networks of equally many weights are averaged.
+        Ascending levels of each of ``AXES``, and (S, U, W, 1 + B, 6); networks of
+        equally many weights are averaged.
     """
-    order = np.ix_(np.argsort(steps), np.argsort(levels))
-    networks = cells.drop_duplicates("model").sort_values("weights")
     sizes = []
-    for _, names in networks.groupby("weights")["model"]:
-        mean = np.mean([statistics[name] for name in names], axis=0)
-        sizes.append(mean[order])
-    return np.stack(sizes).transpose(2, 1, 0, 3, 4)
+    for _, names in cells.groupby("weights")["model"]:
+        of_size = [statistics[name] for name in names.unique()]
+        sizes.append(np.mean(of_size, axis=0))
+    levels = [np.unique(cells[axis]).astype(float) for axis in AXES]
+    return levels, np.stack(sizes).transpose(2, 1, 0, 3, 4)
 
 
-def marginals_with_intervals(
-    marginals: pd.DataFrame, grids: Array, classes: int
-) -> pd.DataFrame:
-    """Marginals with the ends of their 95 % intervals.
+def along_axis(values: Array, axis: int) -> Array:
+    """Mean over the two others of the first three axes.
+
+    Equation (5), which is a sum in print and a mean in the authors' code.
 
     Args:
-        marginals: of a family, see ``statistics.marginals``.
-        grids: (S, U, W, B, 6) of its draws, see ``bootstrap_grid``.
-        classes: number of classes of the smallest step; no intervals below 8.
+        values: (S, U, W, ...).
+        axis: 0, 1 or 2.
 
     Returns:
-        ``<statistic>_low`` and ``<statistic>_high`` beside each statistic.
+        (levels of the axis, ...).
     """
-    # (levels of all axes, B, 6)
-    means = np.concatenate([along_axis(grids, axis) for axis in range(len(AXES))])
-    columns = {}
-    for number, name in enumerate(CELL_STATISTICS):
-        ends = percentile_interval(means[..., number].T, classes)
-        columns[f"{name}_low"], columns[f"{name}_high"] = ends
-    return marginals.assign(**columns)
+    others = tuple(other for other in range(3) if other != axis)
+    return values.mean(axis=others)
