@@ -38,7 +38,7 @@ def test_marginals_and_trade_off_points_are_the_published_ones(cells):
         table = part.set_index(axes)[columns].sort_index()
         levels = [np.array(of_axis, float) for of_axis in table.index.levels]
         grid = table.to_numpy().reshape(*map(len, levels), 6)
-        again = tables.marginals(levels, grid[:, :, :, None], 20)
+        again = tables.marginals(levels, np.stack([grid, grid], axis=3), 20)
         np.testing.assert_allclose(again[columns], means[columns], rtol=1e-6)
         point = tradeoff.trade_off_point(levels, grid)
         point["weights_millions"] = point["weights"] / 1e6
