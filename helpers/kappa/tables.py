@@ -33,10 +33,13 @@ def marginals(levels: Sequence[Array], grid: Array, classes: int) -> pd.DataFram
     tables = []
     for number, axis in enumerate(AXES):
         in_draws = np.moveaxis(along_axis(grid, number), 1, 0)  # (1 + B, levels, 6)
-        low, high = percentile_interval(in_draws[1:], classes)
+        rows = in_draws[1:].reshape(len(in_draws) - 1, -1)  # (B, levels * 6)
+        low, high = percentile_interval(rows, classes)
         columns = {"": in_draws[0], "_low": low, "_high": high}
         parts = [
-            pd.DataFrame(values, columns=list(CELL_STATISTICS)).add_suffix(suffix)
+            pd.DataFrame(
+                values.reshape(-1, len(CELL_STATISTICS)), columns=list(CELL_STATISTICS)
+            ).add_suffix(suffix)
             for suffix, values in columns.items()
         ]
         table = pd.concat(parts, axis=1)
