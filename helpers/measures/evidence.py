@@ -1,6 +1,6 @@
 """Values that measures need of a network and its images, each computed once."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +28,7 @@ INPUTS = (
 # A function that computes a value; its arguments name what it needs.
 Source = Callable[..., Any]
 PROVIDERS = registry.PROVIDERS
+_ABSENT = "this network or its images have no such variant"
 _TOO_LARGE = "too large for floating point"  # no table can rank by infinity
 
 
@@ -120,33 +121,6 @@ def sources_by_name() -> dict[str, Source]:
     return measures | PROVIDERS
 
 
-def transitive_needs(
-    names: Iterable[str],
-    sources: Mapping[str, Source] | None = None,
-    present: Collection[str] = (),
-) -> set[str]:
-    """Names of some values and of all that they need, directly or through others.
-
-    Args:
-        names: of measures or of what they need.
-        sources: see ``sources_by_name``; without them those of this process.
-        present: names of values that exist already, whose own needs do not count.
-
-    Returns:
-        Names of values, inputs and settings.
-    """
-    sources = sources or sources_by_name()
-    needed: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            if name in sources and name not in present:
-                waiting += registry.needs(sources[name])
-    return needed
-
-
 def score(
     measures: Iterable[Measure],
     inputs: Mapping[str, Any],
@@ -176,9 +150,7 @@ def score(
     with evaluation_mode(network) if is_here else nullcontext():
         for item in measures:
             for variant, value in _values_by_variant(item, evidence).items():
-                reason = _reason(value)
-                number = np.nan if reason else float(value)
-                rows.append((item.name, variant, number, reason))
+                rows.append((item.name, variant, *_number_and_reason(value)))
         for name in image_values:
             with suppress(Undefined):
                 images[name] = evidence[name]
@@ -194,14 +166,14 @@ def _values_by_variant(item: Measure, evidence: Evidence) -> Mapping[str, float 
     except Undefined as fault:
         return dict.fromkeys(variants, str(fault).splitlines()[0])
     if not isinstance(value, Mapping):
-        value = {variants[0]: value}
-    return value or {"": np.nan}
+        return {variants[0]: value}
+    return dict.fromkeys(item.variants, _ABSENT) | value or {"": np.nan}
 
 
-def _reason(value: float | str) -> str:
-    """Reason why a value is not a finite number; "" if it is one."""
+def _number_and_reason(value: float | str) -> tuple[float, str]:
+    """A finite number, or NaN and the reason why there is none."""
     if isinstance(value, str):
-        return value
-    if np.isnan(value):
-        return "undefined"
-    return "" if np.isfinite(value) else _TOO_LARGE
+        return np.nan, value
+    if np.isfinite(value):
+        return float(value), ""
+    return np.nan, "undefined" if np.isnan(value) else _TOO_LARGE

@@ -1,7 +1,7 @@
 """The forward pass over the training images that most measures share."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,24 +119,23 @@ def forward_pass(
     linear = _linear_of_maps(network, layer, first_inputs)
     batches = []
     maps = []
-    linear_inputs = []
-    collecting = nullcontext()
-    if last_linear is not None:
-        collecting = last_linear.register_forward_pre_hook(
-            lambda module, values: linear_inputs.append(values[0].float())
-        )
-    with collecting:
+    linear_inputs: list[Tensor] = []
+    with ExitStack() as opened:
+        if last_linear is not None:
+            hook = last_linear.register_forward_pre_hook(
+                lambda module, values: linear_inputs.append(values[0].float())
+            )
+            opened.enter_context(hook)
+        if linear is not None:
+            activations = opened.enter_context(hooks.captured_output(layer))
         for pixels in images.images.split(classifier.batch_size):
-            inputs = classifier.input(pixels)
-            if linear is None:
-                batches.append(network(inputs).float())
-                continue
-            activations, of_batch = hooks.features_and_logits(network, layer, inputs)
-            predicted = of_batch.argmax(1)
-            weights = linear.weight
-            weighted = closed_form_cam(cam_method, activations, weights, predicted)
-            batches.append(of_batch.float())
-            maps.append(normalise_maps(weighted).float())
+            batches.append(classifier.logits(pixels).float())
+            if linear is not None:
+                weighted = closed_form_cam(
+                    cam_method, activations[-1], linear.weight, batches[-1].argmax(1)
+                )
+                maps.append(normalise_maps(weighted).float())
+                activations.clear()
     logits = torch.cat(batches)
     if logits.ndim != 2:
         raise Undefined(
@@ -168,10 +167,9 @@ def _linear_of_maps(
     if layer is None:
         return None
     maps, logits = hooks.features_and_logits(network, layer, inputs)
-    try:
+    with suppress(ValueError):
         return closed_form_classifier(network, maps, logits)
-    except ValueError:
-        return None
+    return None
 
 
 @provides
@@ -201,22 +199,13 @@ def maps(
         return forward_pass.maps
     layer = hooks.last_maps_layer(classifier.network, example)
     method = "grad_cam" if cam_method == "cam" else cam_method
-    predicted = forward_pass.logits.argmax(1)
-    batches = []
     size = classifier.batch_size
-    for pixels, classes in zip(
-        images.images.split(size), predicted.split(size), strict=True
-    ):
+    classes = forward_pass.logits.argmax(1).split(size)
+    batches = []
+    for pixels, predicted in zip(images.images.split(size), classes, strict=True):
         inputs = classifier.input(pixels)
-        try:
-            weighted = layer_maps(
-                method, classifier.network, layer, inputs, classes.to(inputs.device)
-            )
-        except (ValueError, RuntimeError) as fault:
-            if is_of_machine(fault):
-                raise
-            reason = str(fault).splitlines()[0]
-            raise Undefined(f"there is no class activation map: {reason}") from fault
+        predicted = predicted.to(inputs.device)
+        weighted = layer_maps(method, classifier.network, layer, inputs, predicted)
         batches.append(normalise_maps(weighted).float())
     return torch.cat(batches)
 

@@ -1,6 +1,7 @@
 """Accuracy under mixed and transformed training images, and how classes cluster."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -41,10 +42,10 @@ _CLUSTERED_IMAGES = 120  # of a subset
 _CLUSTERED_DRAWS = 10  # subsets
 _CLUSTERED_STREAM = 4  # second number of the seed, see ``response``
 
-# Where images are mixed; a text says why there is no first layer.
-Places = dict[str, response.Place | str]
-# Accuracy by alpha in [0, 1] of each perturbation, or why there is none.
-Curves = dict[str, pd.Series | str]
+_NO_FIRST_LAYER = "the network has no first layer with maps that carry all of the image"
+
+Places = dict[str, response.Place]  # where images are mixed
+Curves = dict[str, pd.Series]  # accuracy by alpha in [0, 1] of each perturbation
 
 
 @provides
@@ -70,7 +71,7 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
 def places(
     fused_network: nn.Module, perturbed_sample: Sample, batch_size: int
 ) -> Places:
-    """Places where images are mixed: the input, and the end of the first layer.
+    """Places where images are mixed: the input, and the end of a first layer.
 
     Args:
         fused_network: the network with batch normalisation folded into it.
@@ -78,31 +79,17 @@ def places(
         batch_size: images of a pass.
     """
     inputs = perturbed_sample.inputs
-    layer: response.Place | str
-    try:
-        layer = response.first_layer(fused_network, inputs, batch_size)
-    except Undefined as fault:
-        layer = str(fault)
-    return {INPUT: response.Place(inputs, fused_network), FIRST_LAYER: layer}
-
-
-@provides
-def clean_hits(perturbed_sample: Sample, logits: Tensor) -> Tensor:
-    """Mask of the unchanged images that are classified correctly, (n,) bool.
-
-    Args:
-        perturbed_sample: n training images.
-        logits: (N, K) of all training images, of which these are the first.
-    """
-    labels = perturbed_sample.labels.cpu()
-    return logits[: len(labels)].argmax(1) == labels
+    places = {INPUT: response.Place(inputs, fused_network)}
+    with suppress(Undefined):
+        first = response.first_layer(fused_network, inputs, batch_size)
+        places[FIRST_LAYER] = first
+    return places
 
 
 @provides
 def mixup_curves(
     perturbed_sample: Sample,
     places: Places,
-    clean_hits: Tensor,
     perturbation_points: int,
     batch_size: int,
     seed: int,
@@ -112,27 +99,22 @@ def mixup_curves(
     Args:
         perturbed_sample: n images.
         places: where they are mixed.
-        clean_hits: (n,), whether the images are classified correctly as they are.
         perturbation_points: magnitudes of a curve.
         batch_size: images of a pass.
         seed: of the partners, which all alphas and places of a kind share.
 
     Returns:
-        A curve for each of ``MIXUPS``; an alpha of 1 is a mixture of halves.
+        A curve for each of ``MIXUPS`` that the network allows; an alpha of 1 is a
+        mixture of halves.
     """
     labels = perturbed_sample.labels.cpu()
-    curves: Curves = {}
+    magnitudes = np.linspace(0, 0.5, perturbation_points)
+    curves = {}
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
-        for place, layer in places.items():
-            if isinstance(layer, str):
-                curves[f"{kind} {place}"] = layer
-                continue
-            mixed = partial(response.mixed_hits, layer, labels, pairs, batch_size)
-            magnitudes = np.linspace(0, 0.5, perturbation_points)
-            # At a magnitude of 0 a mixture is the first image of its pair.
-            curve = _curve(mixed, magnitudes, clean_hits[pairs[0]])
-            curves[f"{kind} {place}"] = curve
+        for name, place in places.items():
+            mixed = partial(response.mixed_hits, place, labels, pairs, batch_size)
+            curves[f"{kind} {name}"] = _curve(mixed, magnitudes)
     return curves
 
 
@@ -140,7 +122,6 @@ def mixup_curves(
 def transform_curves(
     classifier: Classifier,
     perturbed_sample: Sample,
-    clean_hits: Tensor,
     transform_ranges: str,
     perturbation_points: int,
 ) -> Curves:
@@ -149,24 +130,17 @@ def transform_curves(
     Args:
         classifier: the network, and how it takes images.
         perturbed_sample: n images.
-        clean_hits: (n,), whether the images are classified correctly as they are.
         transform_ranges: of ``transforms.RANGES``.
         perturbation_points: magnitudes of a curve.
 
     Returns:
         A curve for each of ``TRANSFORMS``; an alpha of 1 is the largest magnitude.
     """
-    curves: Curves = {}
+    curves = {}
     for name, transform in transforms_of(transform_ranges).items():
-        transformed = partial(
-            transformed_hits,
-            classifier,
-            perturbed_sample.pixels,
-            perturbed_sample.labels,
-            transform,
-        )
+        moved = partial(transformed_hits, classifier, perturbed_sample, transform)
         magnitudes = np.linspace(transform.low, transform.high, perturbation_points)
-        curves[name] = _curve(transformed, magnitudes, clean_hits)
+        curves[name] = _curve(moved, magnitudes)
     return curves
 
 
@@ -182,21 +156,15 @@ def response_curves(mixup_curves: Curves, transform_curves: Curves) -> Curves:
 
 
 def _curve(
-    hits_at: Callable[[float], Tensor],
-    magnitudes: NDArray[np.float64],
-    clean_hits: Tensor,
+    hits_at: Callable[[float], Tensor], magnitudes: NDArray[np.float64]
 ) -> pd.Series:
     """Accuracy at each magnitude, by alpha.
 
     Args:
         hits_at: magnitude -> (n,) whether each changed image is classified correctly.
         magnitudes: (points,) ascending.
-        clean_hits: (n,) the same for unchanged images, a magnitude of 0.
     """
-    accuracies = []
-    for magnitude in magnitudes:
-        hits = hits_at(magnitude) if magnitude else clean_hits
-        accuracies.append(float(hits.double().mean()))
+    accuracies = [float(hits_at(value).double().mean()) for value in magnitudes]
     return pd.Series(accuracies, np.linspace(0, 1, len(magnitudes)))
 
 
@@ -207,13 +175,8 @@ def response_curve(response_curves: Curves) -> Mapping[str, float]:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    accuracies = {}
-    for name, curve in response_curves.items():
-        if isinstance(curve, str):
-            continue
-        for alpha, accuracy in curve.items():
-            accuracies[f"{name}{_AT}{alpha:.6f}"] = accuracy
-    return accuracies
+    points = pd.concat(response_curves)
+    return {f"{name}{_AT}{alpha:.6f}": value for (name, alpha), value in points.items()}
 
 
 def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
@@ -251,35 +214,16 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
         in [0, 1] and score, the Gi-score of the whole curve; no rows without the
         family "perturbation".
     """
-    variants = scores["variant"].astype(str)
-    is_point = variants.str.contains(_AT, regex=False)
-    is_point &= scores["measure"].eq("response_curve")
-    # Column 0 is the perturbation, 2 the alpha; absent where no row is a point.
-    names = variants[is_point].str.rpartition(_AT, expand=True)
-    names = names.reindex(columns=[0, 2])
-    points = pd.DataFrame(
-        {
-            "model_id": scores.loc[is_point, "model_id"],
-            "perturbation": names[0].astype(object),
-            "alpha": names[2].astype(float),
-            "accuracy": scores.loc[is_point, "value"],
-        }
-    )
-    gi = scores.loc[scores["measure"] == "gi_score", ["model_id", "variant", "value"]]
+    scores = scores.assign(variant=scores["variant"].astype(str))
+    points = scores[scores["measure"] == "response_curve"]
+    names = points["variant"].str.extract(f"(?P<perturbation>.*){_AT}(?P<alpha>.*)")
+    points = points.join(names).rename(columns={"value": "accuracy"})
+    points = points.dropna(subset="alpha").astype({"alpha": float})
+    gi = scores[scores["measure"] == "gi_score"]
     gi = gi.rename(columns={"variant": "perturbation", "value": "score"})
-    # Of the same type as in points, even without rows, for the merge.
-    gi["perturbation"] = gi["perturbation"].astype(object)
-    return points.merge(gi, how="left", on=["model_id", "perturbation"])
-
-
-def _scores_of_curves(
-    curves: Curves, score: Callable[[pd.Index, pd.Series], float]
-) -> dict[str, float | str]:
-    """A score of each curve, or why there is no curve."""
-    return {
-        name: curve if isinstance(curve, str) else score(curve.index, curve)
-        for name, curve in curves.items()
-    }
+    keys = ["model_id", "perturbation"]
+    points = points[[*keys, "alpha", "accuracy"]]
+    return points.merge(gi[[*keys, "score"]], how="left", on=keys)
 
 
 @measure(
@@ -297,7 +241,10 @@ def gi_score(response_curves: Curves) -> Value:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return _scores_of_curves(response_curves, response.gi_of_curve)
+    return {
+        name: response.gi_of_curve(curve.index, curve)
+        for name, curve in response_curves.items()
+    }
 
 
 @measure(
@@ -315,7 +262,10 @@ def pal_score(response_curves: Curves) -> Value:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return _scores_of_curves(response_curves, response.pal_of_curve)
+    return {
+        name: response.pal_of_curve(curve.index, curve)
+        for name, curve in response_curves.items()
+    }
 
 
 @measure(
@@ -324,18 +274,16 @@ def pal_score(response_curves: Curves) -> Value:
     "after Schiff et al. 2021, Pal l=0 * l=1",
     title="Pal-score (working definition), product",
 )
-def pal_product(pal_score: Mapping[str, float], places: Places) -> float:
+def pal_product(pal_score: Mapping[str, float]) -> float:
     """Pal-score of intra-class mixup at the input times that at the first layer.
 
     A WORKING DEFINITION, in which the kind of mixup is a guess.
 
     Args:
         pal_score: by perturbation.
-        places: where images are mixed.
     """
-    layer = places[FIRST_LAYER]
-    if isinstance(layer, str):
-        raise Undefined(layer)
+    if "intra first layer" not in pal_score:
+        raise Undefined(_NO_FIRST_LAYER)
     return pal_score["intra input"] * pal_score["intra first layer"]
 
 
@@ -369,9 +317,7 @@ def curve_mean(response_curves: Curves) -> Value:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return _scores_of_curves(
-        response_curves, lambda alphas, accuracies: accuracies.mean()
-    )
+    return {name: curve.mean() for name, curve in response_curves.items()}
 
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", variants=tuple(TRANSFORMS))
@@ -386,13 +332,8 @@ def accuracy_under_augmentation(
         transform_ranges: name of the ranges of magnitudes, see ``transforms_of``.
         seed: of the random numbers.
     """
-    return accuracies_at_random_magnitudes(
-        classifier,
-        perturbed_sample.pixels,
-        perturbed_sample.labels,
-        transforms_of(transform_ranges),
-        seed,
-    )
+    ranges = transforms_of(transform_ranges)
+    return accuracies_at_random_magnitudes(classifier, perturbed_sample, ranges, seed)
 
 
 @measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
@@ -412,14 +353,11 @@ def mixup_accuracy(
     labels = perturbed_sample.labels.cpu()
     pairs = response.class_pairs(labels, PAIRS_PER_CLASS, seed)
     classes = labels[pairs[0]].numpy()
-    accuracies: dict[str, float | str] = {}
-    for place, layer in places.items():
-        if isinstance(layer, str):
-            accuracies[place] = layer
-            continue
-        hits = response.mixed_hits(layer, labels, pairs, batch_size, 0.5)
+    accuracies = {}
+    for name, place in places.items():
+        hits = response.mixed_hits(place, labels, pairs, batch_size, 0.5)
         of_classes = pd.Series(hits.double().numpy()).groupby(classes).mean()
-        accuracies[place] = float(of_classes.mean())
+        accuracies[name] = float(of_classes.mean())
     return accuracies
 
 
@@ -445,18 +383,14 @@ def davies_bouldin_index(
         seed: of the random numbers.
     """
     labels = perturbed_sample.labels.cpu().numpy()
-    layer = places[FIRST_LAYER]
-    if isinstance(layer, str):
-        initial = layer
-    elif layer.values.ndim != 4:
-        initial = "the network's first layer puts out no maps (n, C, h, w) to pool"
-    else:
-        initial = _dispersion_of_maps(layer.values, labels, seed)
-    penultimate = "no linear layer gives the logits"
+    indices = {}
+    first = places.get(FIRST_LAYER)
+    if first and first.values.ndim == 4:
+        indices["initial"] = _dispersion_of_maps(first.values, labels, seed)
     if forward_pass.features is not None:
         features = forward_pass.features[: len(labels)].double().numpy()
-        penultimate = _dispersion(features, labels)
-    return {"initial": initial, "penultimate": penultimate}
+        indices["penultimate"] = _dispersion(features, labels)
+    return indices
 
 
 def _dispersion(points: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
@@ -507,10 +441,9 @@ def dbi_times_mixup(
         davies_bouldin_index: by place.
         mixup_accuracy: by place.
     """
-    initial = davies_bouldin_index["initial"]
-    if isinstance(initial, str):
-        raise Undefined(initial)
-    return initial * (1 - mixup_accuracy[INPUT])
+    if "initial" not in davies_bouldin_index:
+        raise Undefined(_NO_FIRST_LAYER)
+    return davies_bouldin_index["initial"] * (1 - mixup_accuracy[INPUT])
 
 
 @provides
@@ -587,11 +520,7 @@ def drop_small_shift(
         seed: of the shifts.
     """
     accuracies = accuracies_at_random_magnitudes(
-        classifier,
-        perturbed_sample.pixels,
-        perturbed_sample.labels,
-        translations(_SMALL_SHIFT),
-        seed,
+        classifier, perturbed_sample, translations(_SMALL_SHIFT), seed
     )
     return _accuracy_lost(train_accuracy, _mean_of_shifts(accuracies), labels)
 

@@ -23,8 +23,8 @@ PROVIDERS: dict[str, Callable[..., Any]] = {}
 # Version of a family's values, 1 where it is absent; raised when a formula changes, so
 # that values are computed anew.
 VALUES_VERSIONS = {"reliance": 2}
-# What a measure returns: a number, or one per variant; a text says why there is none.
-Value = float | Mapping[str, float | str]
+# What a measure returns: a number, or one for each variant that there is.
+Value = float | Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,6 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     return getattr(function, "needs", tuple(inspect.signature(function).parameters))
 
 
-def enter(item: Measure) -> None:
-    """Add a measure to the list; one of a notebook cell replaces itself.
-
-    Args:
-        item: the measure.
-
-    Raises:
-        ValueError: if its name is taken by a measure of the workbook, or by a value
-            that measures share.
-    """
-    present = MEASURES.get(item.name)
-    taken = present is not None and not is_from_outside(present.function)
-    if taken or item.name in PROVIDERS:
-        raise ValueError(
-            f"the measure or value {item.name!r} already exists; choose another name"
-        )
-    MEASURES[item.name] = item
-
-
 def is_from_outside(function: Callable[..., Any]) -> bool:
     """Whether a function is from a notebook cell or a user's module.
 
@@ -136,21 +117,31 @@ def measure(
         variants: names of the values where it returns several; the first is ranked.
 
     Returns:
-        The decorator, which leaves the function as it is.
+        The decorator, which leaves the function as it is. A measure of a notebook cell
+        replaces itself.
+
+    Raises:
+        ValueError: by the decorator, if the name is taken by a measure of the workbook,
+            or by a value that measures share.
     """
 
     def decorate(function: Callable[..., Value]) -> Callable[..., Value]:
-        enter(
-            Measure(
-                name=function.__name__,
-                title=title or function.__name__.replace("_", " "),
-                family=family,
-                direction=direction,
-                source=source,
-                variants=variants,
-                summary=(inspect.getdoc(function) or "").partition("\n")[0],
-                function=function,
+        name = function.__name__
+        present = MEASURES.get(name)
+        taken = present is not None and not is_from_outside(present.function)
+        if taken or name in PROVIDERS:
+            raise ValueError(
+                f"the measure or value {name!r} already exists; choose another name"
             )
+        MEASURES[name] = Measure(
+            name=name,
+            title=title or name.replace("_", " "),
+            family=family,
+            direction=direction,
+            source=source,
+            variants=variants,
+            summary=(inspect.getdoc(function) or "").partition("\n")[0],
+            function=function,
         )
         return function
 

@@ -36,14 +36,10 @@ class Holdout(NamedTuple):
     accuracy: float
 
 
-def _finite(logits: Tensor, images: str) -> Tensor:
+def _finite(logits: Tensor) -> Tensor:
     """Logits in float64; Undefined where one is not finite."""
-    wrong = int((~logits.isfinite()).sum())
-    if wrong:
-        raise Undefined(
-            f"{wrong} of {logits.numel()} logits of {images} images are not finite; "
-            "leave such a model out"
-        )
+    if not logits.isfinite().all():
+        raise Undefined("logits of images without labels, or held out, are not finite")
     return logits.double()
 
 
@@ -56,7 +52,7 @@ def target(target_logits: Tensor | None) -> Tensor:
     """
     if target_logits is None:
         raise Undefined("there are no logits of target images; give a folder of them")
-    return _finite(target_logits, "target")
+    return _finite(target_logits)
 
 
 @provides
@@ -69,7 +65,7 @@ def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Hol
     """
     if holdout_logits is None:
         raise Undefined(_NO_HOLDOUT)
-    logits = _finite(holdout_logits, "holdout")
+    logits = _finite(holdout_logits)
     correct = logits.argmax(1) == holdout_labels
     return Holdout(logits, holdout_labels.long(), float(correct.double().mean()))
 
@@ -139,30 +135,28 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
         >>> confidence_threshold(torch.tensor([0.2, 0.5, 0.9, 0.7]), 0.5)
         0.699999988079071
     """
-    values, counts = scores.unique(return_counts=True)
-    candidates = torch.cat([values, values.new_tensor([torch.inf])]).flip(0)
+    candidates = torch.cat([scores.unique(), scores.new_tensor([torch.inf])]).flip(0)
     # Number of scores that reach each candidate.
-    reached = torch.cat([counts.new_zeros(1), counts.flip(0).cumsum(0)])
+    reached = len(scores) - torch.searchsorted(scores.sort().values, candidates)
     nearest = (reached - round(accuracy * len(scores), 6)).abs().argmin()
     return float(candidates[nearest])
 
 
 def _by_variant(
     predict: Callable[[float], float | Tensor], temperature: float
-) -> dict[str, float | str]:
+) -> dict[str, float]:
     """A prediction from logits as they are and from calibrated ones.
 
     Args:
         predict: temperature by which logits are divided -> prediction.
         temperature: that fits the holdout best; NaN without a holdout.
     """
-    predictions: dict[str, float | str] = {
-        "as given": float(predict(1.0)),
-        "calibrated": _NO_HOLDOUT,
+    temperatures = {"as given": 1.0, "calibrated": temperature}
+    return {
+        variant: float(predict(value))
+        for variant, value in temperatures.items()
+        if np.isfinite(value)
     }
-    if np.isfinite(temperature):
-        predictions["calibrated"] = float(predict(temperature))
-    return predictions
 
 
 @measure("unlabelled", 1, "accuracy on labelled images held out of training")
@@ -176,7 +170,7 @@ def holdout_accuracy(holdout: Holdout) -> float:
 
 
 @measure("unlabelled", 1, "Hendrycks and Gimpel 2017", variants=VARIANTS)
-def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float | str]:
+def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float]:
     """Mean confidence of the target, in [1/K, 1].
 
     The accuracy of a network whose confidences are right.
@@ -191,7 +185,7 @@ def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float
 @measure("unlabelled", 1, "Guillory et al. 2021", variants=VARIANTS)
 def difference_of_confidences(
     target: Tensor, holdout: Holdout, temperature: float
-) -> Mapping[str, float | str]:
+) -> Mapping[str, float]:
     """Accuracy of the holdout less the fall of mean confidence from it to the target.
 
     As published, not cut to [0, 1].
@@ -214,7 +208,7 @@ def _share_reaching(
     target: Tensor,
     holdout: Holdout,
     temperature: float,
-) -> dict[str, float | str]:
+) -> dict[str, float]:
     """Fraction of the target whose score reaches the threshold of the holdout."""
 
     def predict(t: float) -> Tensor:
@@ -233,7 +227,7 @@ def _share_reaching(
 )
 def thresholded_confidence(
     target: Tensor, holdout: Holdout, temperature: float
-) -> Mapping[str, float | str]:
+) -> Mapping[str, float]:
     """Fraction of the target whose confidence reaches a threshold (ATC-MC).
 
     As many of the holdout reach it as are right. In [0, 1].
@@ -255,7 +249,7 @@ def thresholded_confidence(
 )
 def thresholded_entropy(
     target: Tensor, holdout: Holdout, temperature: float
-) -> Mapping[str, float | str]:
+) -> Mapping[str, float]:
     """Fraction of the target whose negative entropy reaches a threshold (ATC-NE).
 
     As many of the holdout reach it as are right. In [0, 1].
@@ -307,7 +301,7 @@ def optimal_transport(
     temperature: float,
     transport_images: int,
     seed: int,
-) -> Mapping[str, float | str]:
+) -> Mapping[str, float]:
     """One less the cost of moving probabilities of the target onto classes.
 
     The cheapest transport onto one-hot vectors in the class shares of the holdout. Its
@@ -349,15 +343,12 @@ def matrix_norm_of_logits(target: Tensor) -> float:
     Args:
         target: (N, K) logits of images without labels.
     """
-    if float(-target.log_softmax(1).mean()) > _UNCERTAIN:
-        return _mean_fourth_power_root(target.softmax(1))
-    values = 1 + target + target**2 / 2
-    values = values - values.amin(1, keepdim=True)
-    sums = values.sum(1, keepdim=True)
-    if not sums.any():
-        return np.nan
-    return _mean_fourth_power_root(values / torch.where(sums == 0, 1, sums))
-
-
-def _mean_fourth_power_root(values: Tensor) -> float:
+    values = target.softmax(1)
+    if float(-target.log_softmax(1).mean()) <= _UNCERTAIN:
+        values = 1 + target + target**2 / 2
+        values = values - values.amin(1, keepdim=True)
+        sums = values.sum(1, keepdim=True)
+        if not sums.any():
+            return np.nan
+        values = values / sums.where(sums > 0, 1)
     return float((values**4).mean() ** 0.25)

@@ -207,6 +207,7 @@ def _further_records(
     if not store.not_computable([model]):
         return task.records(measures, _inputs(model, shared, task, store.device))
     inputs = {
+        **dict.fromkeys(evidence.INPUTS, Undefined(NOT_RECORDED)),
         "images": task.scored_on.images_of(shared),
         "device": "cpu",
         **_facts_of_run(model),
@@ -220,9 +221,6 @@ def _further_records(
         is_free = maps["scores"]["measure"].isin(THRESHOLD_FREE)
         inputs |= localization.inputs_from_record(maps)
         inputs |= _recorded_values(maps["scores"][is_free])
-    for item in measures:
-        if "network" in evidence.transitive_needs([item.name], task.sources, inputs):
-            inputs[item.name] = Undefined(NOT_RECORDED)
     providers = IMAGE_VALUES["localization"] if maps else ()
     records = task.records(measures, inputs, providers)
     for name in THRESHOLD_FREE:

@@ -15,7 +15,7 @@ import pandas as pd
 from helpers.data.images import StudyData
 from helpers.data.shifts import at, read_or_shift
 from helpers.measures import evidence, registry, transforms
-from helpers.measures.passes import Classifier
+from helpers.measures.passes import Classifier, Sample
 from helpers.scores.classification import logits_of
 from helpers.scores.measuring import DECISIVE, Task, with_measures
 from helpers.scores.models import Model
@@ -192,8 +192,7 @@ def _under_transforms(
 ) -> dict[str, dict[str, Any]]:
     accuracies = transforms.accuracies_at_random_magnitudes(
         Classifier(model.load(device), model.normalise, device, batch_size=64),
-        data.test.images.to(device),
-        data.test.labels.to(device),
+        Sample(data.test.images.to(device), None, data.test.labels.to(device)),
         transforms.transforms_of(ranges),
         seed,
     )

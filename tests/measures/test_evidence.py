@@ -143,13 +143,13 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
 def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
     known = {
         *evidence.INPUTS,
-        *evidence.PROVIDERS,
-        *MEASURES,
+        *evidence.sources_by_name(),
         *evidence.MeasureSettings.__dataclass_fields__,
     }
     for item in MEASURES.values():
         assert item.source and item.summary, item.name
-        assert evidence.transitive_needs(item.needs) <= known, item.name
+    for name, source in evidence.sources_by_name().items():
+        assert set(registry.needs(source)) <= known, name
 
 
 def test_the_documentation_names_measures_that_are_there_and_every_family():

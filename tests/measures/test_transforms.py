@@ -7,7 +7,7 @@ import torchvision.transforms.v2.functional as V
 from torch import nn
 
 from helpers.measures import transforms
-from helpers.measures.passes import Classifier
+from helpers.measures.passes import Classifier, Sample
 from helpers.measures.transforms import TRANSFORMS, Transform, transforms_of
 
 BILINEAR = V.InterpolationMode.BILINEAR
@@ -96,8 +96,9 @@ def test_accuracy_on_moved_halves_by_hand(batch_size):
     classifier = Classifier(Sides(), torch.Tensor.float, "cpu", batch_size)
 
     def hits(magnitudes):
+        sample = Sample(images, None, labels)
         return transforms.transformed_hits(
-            classifier, images, labels, move, magnitudes
+            classifier, sample, move, magnitudes
         ).tolist()
 
     assert hits(0.0) == [True, True, False, True]
@@ -120,7 +121,7 @@ def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
         }
         classifier = Classifier(Sides(), torch.Tensor.float, "cpu", 400)
         assert transforms.accuracies_at_random_magnitudes(
-            classifier, images, labels, own, seed
+            classifier, Sample(images, None, labels), own, seed
         ) == {"one": 1.0}
         assert (
             low <= min(seen[-1]) and max(seen[-1]) < high and len(set(seen[-1])) > 300
