@@ -24,33 +24,25 @@ def forest(
         ax: to draw on.
         labels: of the N rows.
         values: (N,) estimates; NaN where undefined.
-        low: (N,) lower ends of the intervals; a row without one is a grey point.
+        low: (N,) lower ends of the intervals; NaN for a row without one.
         high: (N,) upper ends.
         published: (N,) published values, drawn as crosses.
     """
-    values = np.asarray(values, dtype=float)
-    low = np.asarray(low, dtype=float)
-    rows = np.arange(len(values))
+    rows = np.arange(len(labels))
     ax.axvline(0, color="black", linewidth=0.8)
     ax.hlines(rows, low, high, color="C0", linewidth=2)
     ax.plot(values, rows, "o", color="C0")
-    has_no_interval = np.isfinite(values) & np.isnan(low)
-    if has_no_interval.any():
-        bare_values = np.where(has_no_interval, values, np.nan)
-        label = "without an interval"
-        ax.plot(bare_values, rows, "o", color="0.6", label=label)
     if published is not None and pd.notna(published).any():
         ax.plot(published, rows, "x", color="C3", label="published")
-    handles, names = ax.get_legend_handles_labels()
-    if handles and not ax.figure.legends:
-        # Of the figure, since a panel may be narrower than the legend.
-        ax.figure.legend(handles, names, loc="outside lower right", fontsize="small")
-    if np.isnan(values).all():
+        if not ax.figure.legends:
+            # Of the figure, since a panel may be narrower than the legend.
+            ax.figure.legend(loc="outside lower right", fontsize="small")
+    if pd.isna(values).all():
         style = {"ha": "center", "color": "0.4", "backgroundcolor": "white"}
         ax.text(0.5, 0.5, "undefined", transform=ax.transAxes, **style)
         ax.set_xticks([])
     ax.set_yticks(rows, labels)
-    ax.set_ylim(len(values) - 0.4, -0.6)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
 
 
@@ -65,24 +57,18 @@ def forest_of_correlations(
         labels: of the N rows.
         panels: (N,) title of the panel that a row stands in; None for one panel.
     """
-    table = table.assign(
-        label=list(labels), panel="" if panels is None else list(panels)
-    )
-    titles = [*table["panel"].unique()] or [""]  # an empty panel without rows
+    panel_of_row = np.array([""] * len(table) if panels is None else [*panels])
+    titles = [*dict.fromkeys(panel_of_row)] or [""]  # an empty panel without rows
     height = 1 + 0.4 * len(titles) + 0.32 * len(table)
     figure, axes = plt.subplots(
         len(titles), 1, figsize=(8, height), sharex=True, squeeze=False
     )
     for ax, title in zip(axes[:, 0], titles, strict=True):
-        rows = table[table["panel"] == title]
-        forest(
-            ax,
-            rows["label"],
-            rows["pearson_r"],
-            rows["ci_low"],
-            rows["ci_high"],
-            rows.get("published_r"),
-        )
+        is_here = panel_of_row == title
+        rows = table[is_here]
+        names = np.array([*labels])[is_here]
+        ends = rows["ci_low"], rows["ci_high"]
+        forest(ax, names, rows["pearson_r"], *ends, rows.get("published_r"))
         ax.set_title(title, fontsize="medium", loc="left")
     ax.set(xlabel="r with the gap", xlim=(-1.05, 1.05))
     return figure
