@@ -144,30 +144,17 @@ def last_called(
         is_tensor = isinstance(output, Tensor) and output.ndim > 0
         if module is network or not is_tensor or len(output) != len(example):
             return
-        if _is_maps(output):
+        if output.ndim == 4 and output.shape[2] == output.shape[3] > 1:
             if not isinstance(module, _POOLING):
                 last["maps"] = module
-        elif _is_tokens(output):
+        # Axes 1 and 2 are N and C, or h and w; pooled maps have one of length 1.
+        elif output.ndim in (3, 4) and min(output.shape[1:3]) > 1:
             last.pop("maps", None)  # the network does not classify these maps
         if isinstance(module, nn.Linear):
             last["linear"] = module
 
     observe(network, example, note)
     return last.get("maps"), last.get("linear")
-
-
-def _is_maps(output: Tensor) -> bool:
-    """Whether an output is (B, C, h, h) of more than one pixel."""
-    return output.ndim == 4 and output.shape[2] == output.shape[3] > 1
-
-
-def _is_tokens(output: Tensor) -> bool:
-    """Whether an output that is not maps is (B, N, C) or (B, h, w, C).
-
-    Maps that are pooled to (B, C, 1, 1) are no tokens.
-    """
-    # Axes 1 and 2 are N and C, or h and w; pooled maps have one of length 1.
-    return output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1
 
 
 def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:

@@ -101,27 +101,13 @@ def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
     assert not recwarn.list  # torch's own words would come beside
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda value: value.to(torch.complex64),
-            r"layer1.* \(torch.complex64\) is not",
-        ),
-        (
-            lambda value: value.to(torch.int8),
-            r"layer1.* \(torch.int8\) is not of",
-        ),
-        (lambda value: value * float("nan"), r"layer1.* \(torch.float32\) is not of"),
-    ],
-)
-def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, change, message):
+@pytest.mark.parametrize("value", [1j, 1, float("nan")])
+def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, value):
+    name = "layer1.0.conv1.weight"
     state = FORM.network(4).state_dict()
-    torch.save(
-        state | {"layer1.0.conv1.weight": change(state["layer1.0.conv1.weight"])},
-        tmp_path / "a.pt",
-    )
-    with pytest.raises(ValueError, match=message):
+    wrong = torch.full(state[name].shape, value)
+    torch.save(state | {name: wrong}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=rf"{name} \({wrong.dtype}\) is not of finite"):
         weights.load_backbone(FORM.network(4), contents.read(tmp_path / "a.pt"))
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from helpers.data.images import choose_images
+import pytest
+
+from helpers.data.images import choose_images, load_study_data
 from helpers.training.config import RunConfig
 from tests.conftest import SEED, TINY_SCENES
 
@@ -21,3 +23,9 @@ def configurations(work):
         "resnet18", 8, 0.01, "adam", 0.0, True, False, data=data.fingerprint, **form
     )
     return [replace(base, repeat=number) for number in range(4)]
+
+
+@pytest.fixture(scope="package")
+def data(tmp_path_factory):
+    """The tiny scenes."""
+    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))

@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.data.images import ImageSet, load_study_data
+from helpers.data.images import ImageSet
 from helpers.networks import resnet
 from helpers.networks.hooks import captured_output
 from helpers.training import looking, run
 from helpers.training.augmentation import Draws
 from helpers.training.config import RunConfig
 from helpers.training.looking import Guide, guide_of_run, map_penalty
-from tests.conftest import SEED, TINY_SCENES
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
+from tests.conftest import SEED
 
 
 @pytest.fixture

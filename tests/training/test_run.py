@@ -7,18 +7,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.data.images import load_study_data
 from helpers.files import read_json
 from helpers.networks import resnet
 from helpers.training import catalogue, run, stopping
 from helpers.training.config import RunConfig, run_id
 from helpers.training.run import images_of_run, train_run
-from tests.conftest import SEED, TINY_SCENES
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
+from tests.conftest import SEED
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import torch
 from torch.nn.functional import cross_entropy
 from torchvision.transforms.v2.functional import resized_crop
 
-from helpers.data.images import load_study_data
 from helpers.training import run
 from helpers.training.config import RunConfig, configuration_name, kind_name
 from helpers.training.strong_augmentation import (
@@ -15,14 +14,9 @@ from helpers.training.strong_augmentation import (
     draw_strong,
     mixed_cross_entropy,
 )
-from tests.conftest import SEED, TINY_SCENES
+from tests.conftest import SEED
 
 LEVELS = ("crops", "erasing", "mixup", "cutmix")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
