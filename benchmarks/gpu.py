@@ -133,13 +133,9 @@ def chosen_jobs(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Ro
     """Networks that ``jobs: 0`` trains side by side."""
     config = config_of(name, sizes, width=sizes.width / (1 if is_large else 4))
     size = sizes.large if is_large else sizes.small
-    place = torch.device(device)
-    timed = [pool._timed_step(config, size, factor, place) for factor in (1, 4)]
-    seconds, memory = zip(*timed, strict=True)
-    free = torch.cuda.mem_get_info(place)[0]
-    cores = len(os.sched_getaffinity(0))
-    jobs = pool.jobs_on_gpu(seconds, memory[0], free, cores)
-    return [{"jobs": jobs, "seconds": seconds[0], "of four batches": seconds[1]}]
+    network = run.initial_network(config, training.CLASSES)
+    shape = (config.batch_size, 3, size, size)
+    return [{"jobs": pool.jobs_on(device, 0, lambda: (network, shape))}]
 
 
 def training_speed(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Row]:

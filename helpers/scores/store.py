@@ -31,7 +31,7 @@ from helpers.scores.values import (
     read_scores,
     read_values,
 )
-from helpers.training.pool import jobs_on, side_by_side
+from helpers.training.pool import side_by_side
 
 _BATCH = 64  # images of the pass that is timed on a GPU
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
@@ -161,11 +161,11 @@ class Store:
             task: is called with a model and what all models share.
             models: to be processed.
         """
-        jobs = self.jobs
+        example = None
         if models and not self.not_computable(models):
-            jobs = jobs_on(self.device, jobs, partial(self._example, models[0]))
-        options = {"shared": self.shared, "device": self.device, "jobs": jobs}
-        return side_by_side(task, models, **options)
+            example = partial(self._example, models[0])
+        options = {"shared": self.shared, "device": self.device, "jobs": self.jobs}
+        return side_by_side(task, models, example=example, **options)
 
     def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...]]:
         """A network, and the shape of a small batch, see ``jobs_on``."""

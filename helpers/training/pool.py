@@ -1,5 +1,6 @@
 """Process many items side by side: processes of one thread on a CPU, or on a GPU."""
 
+import math
 import os
 import threading
 import time
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
+_TRIED = 2  # items on a GPU before the choice: the first one loads CUDA's libraries
+_SECONDS_OF_START = 15.0  # of processes on a GPU, which load them again, about
 # In a worker process: under "load" a function that returns what all items need, and
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
@@ -77,6 +81,7 @@ def side_by_side(
     shared: Callable[[], Any],
     device: str = "cpu",
     jobs: int = 0,
+    example: Callable[[], _Example] | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Process items in several processes at once.
 
@@ -89,6 +94,9 @@ def side_by_side(
             depend on ``jobs``.
         jobs: number of processes; 0 takes one per core on a CPU and one on a GPU. With
             1 everything is done in this process.
+        example: see ``jobs_on``. With it and ``jobs`` 0 a GPU takes two items in this
+            process, and as many processes as ``jobs_on`` says for the others, unless
+            these are done before processes have started.
 
     Yields:
         Each item with its result, in the order in which they are done.
@@ -97,33 +105,54 @@ def side_by_side(
         RuntimeError: if items failed; it names three of them, after all others are
             done. At once if a process died.
     """
-    is_cpu = torch.device(device).type == "cpu"
-    cores = len(os.sched_getaffinity(0)) if is_cpu else 1
-    processes = min(jobs or cores, len(items))
-    threads = 1 if is_cpu else max(1, torch.get_num_threads() // max(1, processes))
-    if processes <= 1:
-        load = cache(shared)
-        attempts = (_attempt(process, item, load, threads) for item in items)
-    else:
-        options = {"initializer": _start_worker, "initargs": (shared,)}
-        # Libraries that a process loads later have as few threads, too.
-        with parallel_config("loky", inner_max_num_threads=threads, **options):
-            parallel = Parallel(processes, return_as="generator_unordered")
-        work = delayed(_in_worker)
-        attempts = parallel(work(process, item, threads) for item in items)
+    number = len(items)
+    load = cache(shared)
+    tried: list[_Attempt] = []
+    if example and items and not jobs and torch.device(device).type != "cpu":
+        threads = torch.get_num_threads()
+        for item in items[:_TRIED]:
+            started = time.monotonic()
+            tried.append(_attempt(process, item, load, threads))
+        items = items[_TRIED:]
+        seconds = (time.monotonic() - started) * len(items)
+        jobs = jobs_on(device, 0, example) if seconds > _SECONDS_OF_START else 1
+    attempts = chain(tried, _attempts(process, items, load, device, jobs))
     faults = []
     for item, result, fault in attempts:
         if fault:
             faults.append(fault)
         else:
             yield item, result
-    if processes > 1:
-        get_reusable_executor().shutdown()  # idle processes would keep their memory
     if faults:
         raise RuntimeError(
-            f"{len(faults)} of {len(items)} failed; the others are complete. "
+            f"{len(faults)} of {number} failed; the others are complete. "
             + "; ".join(faults[:3])
         )
+
+
+def _attempts(
+    process: _Process,
+    items: Sequence[Any],
+    load: Callable[[], Any],
+    device: str,
+    jobs: int,
+) -> Iterator[_Attempt]:
+    """Process items in this process, or side by side; see ``side_by_side``."""
+    is_cpu = torch.device(device).type == "cpu"
+    cores = len(os.sched_getaffinity(0)) if is_cpu else 1
+    processes = min(jobs or cores, len(items))
+    threads = 1 if is_cpu else max(1, torch.get_num_threads() // max(1, processes))
+    if processes <= 1:
+        for item in items:
+            yield _attempt(process, item, load, threads)
+        return
+    options = {"initializer": _start_worker, "initargs": (load.__wrapped__,)}
+    # Libraries that a process loads later have as few threads, too.
+    with parallel_config("loky", inner_max_num_threads=threads, **options):
+        parallel = Parallel(processes, return_as="generator_unordered")
+    work = delayed(_in_worker)
+    yield from parallel(work(process, item, threads) for item in items)
+    get_reusable_executor().shutdown()  # idle processes would keep their memory
 
 
 @contextmanager
@@ -174,17 +203,21 @@ def _start_worker(shared: Callable[[], Any]) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
+def jobs_on(
+    device: str, jobs: int, example: Callable[[], _Example], passes: float = math.inf
+) -> int:
     """Number of networks that are computed side by side.
 
     On a GPU with ``jobs`` 0 a pass forth and back is timed, of a batch and of one with
     four times as many images. If the latter takes twice as long or longer, one network
-    fills the card. If not, it takes as many as memory allows and cores less two.
+    fills the card. If not, it takes as many as memory allows and cores less two, and
+    not more than have work for longer than they need to start.
 
     Args:
         device: "cpu" or a GPU.
         jobs: as asked for; 0 leaves the choice.
         example: makes one of the networks, and the shape of its batch, (B, 3, S, S).
+        passes: of all networks together.
     """
     cores = len(os.sched_getaffinity(0))
     if jobs or torch.device(device).type == "cpu":
@@ -199,7 +232,8 @@ def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
         return 1
     memory = torch.cuda.max_memory_allocated(device) + _CONTEXT
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(cores - 2, free // memory))
+    busy = passes * seconds[0] / _SECONDS_OF_START
+    return int(max(1, min(cores - 2, free // memory, busy)))
 
 
 def _seconds_of_pass(network: nn.Module, images: torch.Tensor) -> float:
@@ -245,7 +279,9 @@ def train_missing(
     if not missing:
         return
     images = partial(images_of_study, work)
-    number = jobs_on(device, jobs, partial(_example, missing[0], images))
+    count = len(images().train)
+    passes = sum(run.max_epochs * count / run.batch_size for run in missing)
+    number = jobs_on(device, jobs, partial(_example, missing[0], images), passes)
     number = min(number, len(missing))
     results = side_by_side(
         partial(_train, work=work, device=device, compiled=compiled),

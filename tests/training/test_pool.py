@@ -136,6 +136,37 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
 
     assert pool.jobs_on("cuda", jobs, example) == expected
     assert pool.jobs_on("cpu", jobs, example) == (jobs or 5)
+    # Less than half a minute of passes in all is not worth a second process.
+    assert pool.jobs_on("cuda", jobs, example, passes=2900) == (jobs or 1)
+
+
+class Device(str):
+    """That torch takes for a GPU, and is none."""
+
+    type = "cuda"
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(1, 1), (9, 3)])
+def test_on_a_gpu_two_items_show_whether_processes_are_worth_their_start(
+    monkeypatch, seconds, chosen
+):
+    clock = iter(range(0, 1000, seconds))
+    monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(pool.torch, "device", Device)
+    monkeypatch.setattr(pool, "jobs_on", lambda device, jobs, example: 3)
+    asked = []
+
+    def attempts(process, items, load, device, jobs):
+        asked.append((len(items), jobs))
+        return ((item, process(item, load()), "") for item in items)
+
+    monkeypatch.setattr(pool, "_attempts", attempts)
+    results = pool.side_by_side(
+        lambda item, shared: item + shared, [1, 2, 3, 4], shared=lambda: 10,
+        device="cuda", example=lambda: None,
+    )  # fmt: skip
+    assert list(results) == [(1, 11), (2, 12), (3, 13), (4, 14)]
+    assert asked == [(2, chosen)]
 
 
 def precision_and_threads(item, shared):
