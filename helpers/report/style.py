@@ -14,7 +14,7 @@ import seaborn
 from helpers.files import STAGING
 
 # Shades of kinds of training by their start; colours of all else.
-_STARTS = {"pretrained": "Blues", "from scratch": "Oranges", "scratch": "Oranges"}
+_STARTS = {"pretrained": "Blues", "scratch": "Oranges"}
 _OTHERS = ["#4d4d4d", "#029e73", "#cc78bc", "#ca9161", "#949494", "#ece133"]
 GAP = "generalization gap (percentage points)"
 
@@ -44,7 +44,7 @@ def interactive() -> bool:
 def colours(names: Sequence[str]) -> dict[str, Any]:
     """Colour of each name, the same in all figures and in the explorers.
 
-    Kinds of training in words, see ``markup.kind_words``, are blue where they start
+    Kinds of training in words, see ``markup.in_words``, are blue where they start
     pretrained and orange from scratch, lighter with fewer images of a class, and darker
     with augmentation. Other names have other colours, in their order.
 
@@ -55,7 +55,7 @@ def colours(names: Sequence[str]) -> dict[str, Any]:
     """
     shades = {}
     for start, palette in _STARTS.items():
-        of_start = [name for name in names if str(name).startswith(start)]
+        of_start = [name for name in names if start in str(name)]
         of_start.sort(key=_amount_of_training)
         # The lightest shades of a palette cannot be told from the page.
         colours_of_start = seaborn.color_palette(palette, len(of_start) + 2)[2:]

@@ -78,11 +78,12 @@ def test_names_stand_in_the_order_of_their_numbers_and_keep_their_colours():
 
 def test_kinds_of_training_have_the_hue_of_their_start_and_darken_with_images():
     few, many = "pretrained, 125 a class", "pretrained, augmented"
-    shades = style.colours([few, many, "pretrained", "from scratch"])
+    shades = style.colours([few, many, "pretrained", "ResNet18, from scratch"])
     lightness = [sum(shades[name]) for name in (few, "pretrained", many)]
     assert lightness == sorted(lightness, reverse=True)
     assert shades[many][2] > shades[many][0]  # blue
-    assert shades["from scratch"][0] > shades["from scratch"][2]  # orange
+    red, _, blue = shades["ResNet18, from scratch"]
+    assert red > blue  # orange
 
 
 def test_without_a_correlation_an_empty_panel_is_drawn():
