@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from helpers.data.boxes import box_masks, box_shares
 from helpers.data.images import ImageSet
-from helpers.report.cams import draw_boxes
+from helpers.report.cams import overlays
 from helpers.report.figures import forest
 from helpers.report.style import count
 from helpers.statistics import pairs
@@ -37,39 +38,26 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
             since they change images and put no penalty on maps.
 
     Returns:
-        A row per image: the image with its boxes, then a panel per arm, bright where
-        the arm wants the map. None without pixels or arms.
+        A row per arm, a column per image, bright where the arm wants the map, with the
+        overlap of that place and the boxes. None without pixels or arms.
     """
     arms = [looking.arm_and_strength(level)[0] for level in levels]
     arms = [arm for arm in dict.fromkeys(arms) if arm in looking.PENALTIES]
-    if not train.has_pixels or not train.has_boxes or not arms:
+    if not (train.has_pixels and train.has_boxes and arms):
         return None
-    size = train.images.shape[-1]
-    boxed = train.boxes.flatten(1).any(1).numpy().nonzero()[0]
     others = looking.other_images(len(train), np.random.default_rng(0))
+    boxed = np.flatnonzero(train.boxes.flatten(1).any(1))
     rows = boxed[np.linspace(0, len(boxed) - 1, _IMAGES).astype(int)]
-    figure, axes = plt.subplots(
-        len(rows),
-        1 + len(arms),
-        figsize=(2.2 * (1 + len(arms)), 2.2 * len(rows)),
-        squeeze=False,
-    )
-    for row, panels in zip(rows, axes, strict=True):
-        panels[0].imshow(train.images[row].permute(1, 2, 0).numpy())
-        draw_boxes(panels[0], train.boxes[row])
-        for arm, panel in zip(arms, panels[1:], strict=True):
-            # A control takes the boxes of another image.
-            box_row = others[row] if arm in looking.CONTROLS.values() else row
-            mask = box_masks(train.boxes[box_row : box_row + 1], size)
-            if arm == "map_out_of_box":
-                mask = ~mask
-            target = box_shares(mask, _MAP_SIDE, _MAP_SIDE)[0]
-            panel.imshow(target.numpy(), cmap="viridis", vmin=0, vmax=1)
-            panel.set_title(arm.replace("_", " "), fontsize="small")
-        panels[0].set_title("image and box", fontsize="small")
-        for panel in panels:
-            panel.set_axis_off()
-    return figure
+    targets = []
+    for arm in arms:
+        # A control takes the boxes of another image.
+        sources = others[rows] if arm in looking.CONTROLS.values() else rows
+        masks = box_masks(train.boxes[sources], train.images.shape[-1])
+        masks = ~masks if arm == "map_out_of_box" else masks
+        targets.append(box_shares(masks, _MAP_SIDE, _MAP_SIDE))
+    names = [arm.replace("_", " ") for arm in arms]
+    images = train.subset(rows)
+    return overlays(torch.stack(targets), images, 0.5, names, [""] * _IMAGES, "maximum")
 
 
 def differences_figure(differences: pd.DataFrame) -> Figure:
