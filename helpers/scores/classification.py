@@ -245,8 +245,8 @@ def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Recor
 
     Returns:
         Part ``TEST_IMAGES``: array "logits" (T, K) float32, in the order of
-        ``data.test``, of a published record "predicted" and "confidence", (T,) each;
-        and a score for each metric.
+        ``data.test``, of a published record "predicted", (T,); and a score for each
+        metric.
     """
     compute = partial(_test_logits, device=store.device)
     parts = {TEST_IMAGES: {"data": data.fingerprint}}

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -19,30 +17,25 @@ from helpers.data.images import ImageSet, StudyData
 from helpers.files import RECORDS, complete_or_absent, inside, read_arrays, table_of
 from helpers.scores.scoring_set import ScoringSet
 from helpers.scores.store import Records
-from helpers.scores.values import read_values
 
 SCORED = "scored_images.npz"  # among the tables of a report
+PART = "localization"
 _OF_RECORDS = ("maps", "right")  # arrays that the records hold, and not the report
 _THUMBNAILS = 48  # number of images shown as small pictures
 _SIDE = 96  # longer side of a small picture, pixels
 
 
 def maps_of_models(
-    records: Records,
-    models: pd.DataFrame,
-    data: StudyData,
-    scored_on: ScoringSet,
-    before: Path | None = None,
+    records: Records, data: StudyData, scored_on: ScoringSet, report: Path
 ) -> dict[str, Any] | None:
     """Maps of M models on n scored images, with the boxes and labels of the images.
 
     Args:
-        records: records of the part "localization".
-        models: with a column model_id.
+        records: of the part "localization".
         data: images of the study.
         scored_on: those that the models are scored on.
-        before: a published report of the same images, whose small pictures are taken
-            if the pixels are not here.
+        report: published report of the study with these records, whose small pictures
+            are taken if the pixels are not here.
 
     Returns:
         None where no model has maps, else
@@ -54,52 +47,63 @@ def maps_of_models(
           pixels a side; labels (n,) and class_names;
         - thumbnails, JPEGs of the first images.
     """
-    maps: dict[str, NDArray[np.uint8]] = {}
-    right: dict[str, NDArray[np.bool_]] = {}
-    for name in models["model_id"]:
-        record = records.record("localization", name)
-        if "maps" in record:
-            maps[name] = record["maps"]
-            right[name] = record["correct"] > 0
+    maps = _maps_of(records)
     if not maps:
         return None
-    count = min(map(len, maps.values()))
-    images = scored_on.images_of(data).subset(np.arange(count))
-    return {
-        "model_ids": np.array(list(maps)),
-        "study": records.study,
-        "part": records.keys["localization"],
-        "maps": np.stack([of_model[:count] for of_model in maps.values()]),
-        "right": np.stack([of_model[:count] for of_model in right.values()]),
-        "boxes": images.boxes.numpy().astype(np.int16),
+    images = scored_on.images_of(data).subset(range(maps["maps"].shape[1]))
+    boxes = images.boxes.numpy().astype(np.int16)
+    thumbnails: Any = []
+    if images.has_pixels:
+        thumbnails = [_jpeg(image) for image in images.images[:_THUMBNAILS]]
+    else:
+        published = _shared(report)
+        if published and np.array_equal(published["boxes"], boxes):
+            thumbnails = published["thumbnails"]
+    return maps | {
+        "study": report.name,
+        "part": records.keys[PART],
+        "boxes": boxes,
         "labels": images.labels.numpy().astype(np.int16),
         "image_size": np.int64(images.images.shape[-1]),
         "class_names": np.array(list(data.classes["class_name"]), dtype=str),
-        "thumbnails": _thumbnails(images, before),
+        "thumbnails": np.array(thumbnails, dtype=bytes),
     }
 
 
-def publish(folder: Path, maps: dict[str, Any] | None) -> Path | None:
+def _maps_of(records: Records) -> dict[str, Any]:
+    """Maps of the models that have some, and whether they are right on each image."""
+    names = []
+    maps = []
+    right = []
+    for name in records.model_ids:
+        record = records.record(PART, name)
+        if "maps" in record:
+            names.append(name)
+            maps.append(record["maps"])
+            right.append(record["correct"] > 0)
+    if not names:
+        return {}
+    count = min(map(len, maps))
+    return {
+        "model_ids": np.array(names),
+        "maps": np.stack([of_model[:count] for of_model in maps]),
+        "right": np.stack([of_model[:count] for of_model in right]),
+    }
+
+
+def publish(folder: Path, maps: dict[str, Any] | None) -> None:
     """Write boxes, labels and small pictures of maps into a report, without the maps.
 
     Args:
         folder: that the notebook writes to.
         maps: of ``maps_of_models``; None writes nothing.
-
-    Returns:
-        The file.
     """
     if maps is None:
-        return None
-    pictures = maps["thumbnails"]
+        return
     arrays = {name: maps[name] for name in maps if name not in _OF_RECORDS}
-    # All JPEGs in one array of bytes, and the place where each ends.
-    arrays["thumbnails"] = np.frombuffer(b"".join(pictures), dtype=np.uint8)
-    arrays["ends"] = np.cumsum([len(picture) for picture in pictures], dtype=np.int64)
     path = folder / "tables" / SCORED
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-    return path
 
 
 def pictures(maps: dict[str, Any]) -> ImageSet:
@@ -122,16 +126,6 @@ def pictures(maps: dict[str, Any]) -> ImageSet:
     )
 
 
-def _thumbnails(images: ImageSet, before: Path | None) -> list[bytes]:
-    """JPEGs of the first images, from their pixels or an earlier report of them."""
-    if images.has_pixels:
-        return [_jpeg(image) for image in images.images[:_THUMBNAILS]]
-    published = _shared(before) if before else None
-    if published is None or not np.array_equal(published["boxes"], images.boxes):
-        return []
-    return published["thumbnails"]
-
-
 def _jpeg(image: Tensor) -> bytes:
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     buffer = io.BytesIO()
@@ -147,37 +141,21 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
         folder: of the report.
 
     Returns:
-        See ``maps_of_models``; None where the report or a model has none.
+        See ``maps_of_models``; None where the report or its records have none.
     """
     shared = _shared(folder)
-    if shared is None:
+    if not shared:
         return None
     records = folder / RECORDS
     if not records.is_dir():  # a report may show the networks of another study
-        records = inside(folder.parent, shared["study"]) / RECORDS
-    count = len(shared["boxes"])
-    maps = []
-    right = []
-    for model_id in shared["model_ids"]:
-        values = read_values(records, model_id)
-        if f"{shared['part']}/maps" not in values:
-            return None
-        maps.append(values[f"{shared['part']}/maps"][:count])
-        right.append(values[f"{shared['part']}/correct"][:count] > 0)
-    return shared | {"maps": np.stack(maps), "right": np.stack(right)}
+        records = inside(folder.parent, str(shared["study"])) / RECORDS
+    any_weights = dict.fromkeys(shared["model_ids"].tolist(), "")
+    part = str(shared["part"])
+    maps = _maps_of(Records([records], any_weights, {PART: part}))
+    return shared | maps if maps else None
 
 
-def _shared(folder: Path) -> dict[str, Any] | None:
-    """Arrays that ``publish`` wrote, with a list of thumbnails; None without them."""
+def _shared(folder: Path) -> dict[str, Any]:
+    """Arrays that ``publish`` wrote; none where it did not."""
     path = table_of(folder, SCORED)
-    if not path.is_file():
-        return None
-    shared = read_arrays(path)
-    for name in ("study", "part"):
-        shared[name] = str(shared[name])
-        inside(folder, shared[name])
-    ends = shared.pop("ends").tolist()
-    pictures = shared["thumbnails"].tobytes()
-    starts = [0, *ends]
-    thumbnails = [pictures[start:end] for start, end in zip(starts, ends, strict=False)]
-    return shared | {"thumbnails": thumbnails}
+    return read_arrays(path) if path.is_file() else {}

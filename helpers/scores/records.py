@@ -16,11 +16,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import softmax
 
 from helpers.files import (
     LABELS,
@@ -55,9 +52,8 @@ IMAGES_WITH_MAPS = 1500
 def publish(work: Path, folder: Path) -> list[str]:
     """Publish the complete results in a study's folder of work as its records.
 
-    A run that is still training is left out, and so are weights, pixels and logits; of
-    logits the predicted class and its probability are published. A file is written
-    whole.
+    A run that is still training is left out, and so are weights, pixels and logits, of
+    which the predicted class is published. A file is written whole.
 
     Args:
         work: ``work/<study>``, with images chosen by notebook 01.
@@ -109,35 +105,16 @@ def _publish_values(work: Path, folder: Path, model_id: str) -> None:
     published = read_scores(folder, model_id)
     if len(scores.merge(published)) == len(scores):  # every row is published already
         return
-    arrays: dict[str, NDArray[Any]] = {}
-    for key, values in read_values(work, model_id).items():
-        part, _, name = key.rpartition("/")
-        if part not in set(keys_of(scores)):
-            continue
+    arrays = {}
+    for key, values in read_values(work, model_id, {*keys_of(scores)}).items():
+        part, name = key.rsplit("/", 1)
         if name == "logits":
-            for of_logits, predictions in predictions_of_logits(values).items():
-                arrays[f"{part}/{of_logits}"] = predictions
+            classes = values.argmax(1).astype(np.min_scalar_type(values.shape[1] - 1))
+            arrays[f"{part}/predicted"] = classes
         else:
             is_maps = name.startswith("maps")
             arrays[key] = values[:IMAGES_WITH_MAPS] if is_maps else values
     add_values(folder, model_id, scores, arrays)
-
-
-def predictions_of_logits(logits: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
-    """Predicted class of each image and its probability.
-
-    Args:
-        logits: (N, K), K below 65,536.
-
-    Returns:
-        ``predicted`` (N,) uint8 or uint16, the first of equal logits, and
-        ``confidence`` (N,) float16 in [0, 1], NaN where logits are not finite.
-    """
-    predicted = logits.argmax(1)
-    return {
-        "predicted": predicted.astype(np.min_scalar_type(logits.shape[1] - 1)),
-        "confidence": softmax(logits.astype(float), 1).max(1).astype(np.float16),
-    }
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,7 +1,8 @@
 """Values of a study's networks: read, and computed where they are missing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ class Store:
             models: of a study, or checkpoints.
             parts: see ``each``.
         """
-        return Records(self, models, _keys(parts))
+        weights = {model.model_id: model.weights for model in models}
+        return Records([self.published, self.folder], weights, _keys(parts))
 
     def each(
         self,
@@ -104,26 +106,23 @@ class Store:
             RuntimeError: where computing fails.
         """
         records = self.records(models, parts)
-        missing = {model_id: records.absent(model_id) for model_id in records.model_ids}
-        todo = [model for model in models if missing[model.model_id]]
+        todo = [model for model in models if records.absent(model.model_id)]
         not_here = self.not_computable(todo)
         todo = [model for model in todo if model not in not_here]
-        task = partial(self._compute, parts=parts, missing=missing, compute=compute)
+        task = partial(self._compute, parts=parts, compute=compute)
         results = self.side_by_side(task, todo)
-        progress = {"total": len(models), "initial": len(models) - len(todo)}
-        for _ in tqdm(results, ", ".join(parts), **progress, disable=not todo):
+        for _ in tqdm(results, ", ".join(parts), total=len(todo), disable=not todo):
             pass
-        records = self.records(models, parts)
+        if todo:
+            records = self.records(models, parts)
         if not_here:
-            lacking = {name for item in not_here for name in missing[item.model_id]}
             study = self.folder.name
+            lacking = {name for item in not_here for name in records.absent(str(item))}
             records.left_out = (
                 f"The records of {study} lack {', '.join(sorted(lacking))} of "
-                f"{len(not_here)} of {len(models)} models with these settings "
-                f"({self.published / SETTINGS} has those of the records). To compute "
-                "this, their weights and images are needed: run it where they are, or "
-                f"delete work/{study} and reports/{study}/records to train the "
-                f"networks again (make sweep STUDY={study})."
+                f"{len(not_here)} of {len(models)} models with these settings (those "
+                f"of the records: {self.published / SETTINGS}). To compute this, their "
+                f"weights and images are needed: run it where they are."
             )
         # Raised last, so that what can be computed here is stored.
         if not_here and needed:
@@ -136,7 +135,6 @@ class Store:
         shared: Any,
         *,
         parts: Mapping[str, Mapping[str, Any]],
-        missing: Mapping[str, Sequence[str]],
         compute: Compute,
     ) -> None:
         """Compute the missing parts of a model, and write all of them, or none.
@@ -146,11 +144,11 @@ class Store:
         lock = inside(self.folder / SCORES, f".{model.model_id}.computed.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):
-            absent = self.records([model], parts).absent(model.model_id)
-            names = [name for name in missing[model.model_id] if name in absent]
-            records = compute(model, shared, names) if names else {}
-            for name in names:
-                self.write(model, name, parts[name], records[name])
+            names = self.records([model], parts).absent(model.model_id)
+            computed = compute(model, shared, names) if names else {}
+            records = {name: computed[name] for name in names}
+            for name, record in records.items():
+                self.write(model, name, parts[name], record)
 
     def side_by_side(
         self, task: Callable[[Model, Any], Any], models: Sequence[Model]
@@ -226,48 +224,39 @@ class Records:
     """Values of some models, by part.
 
     Attributes:
-        study: its name.
+        folders: of work and of records, of which a later one replaces an earlier one.
         keys: "<part>-<settings>" by part.
         model_ids: of the models, in their order.
         left_out: which models could not be computed here, in a sentence; "" for none.
     """
 
     def __init__(
-        self, store: Store, models: Sequence[Model], keys: Mapping[str, str]
+        self,
+        folders: Sequence[Path],
+        weights: Mapping[str, str],
+        keys: Mapping[str, str],
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Read scores; arrays are read when they are asked for.
 
         Args:
-            store: of the values.
-            models: of which there may be values.
+            folders: of work and of records, of which a later one replaces an earlier.
+            weights: digest of each model's weights by its id; "" takes any.
             keys: "<part>-<settings>" by part.
         """
-        self._folders = (store.published, store.folder)  # the latter replaces
-        self._weights = {model.model_id: model.weights for model in models}
-        self.study = store.folder.name
         self.keys = keys
+        self.model_ids = list(weights)
         self.left_out = ""
-        self.model_ids = list(self._weights)
-
-    @cached_property
-    def _stored(self) -> dict[str, dict[str, tuple[Callable[[], Any], pd.DataFrame]]]:
-        """By model and part, what reads its arrays, and its scores."""
-        return {model_id: self._stored_of(model_id) for model_id in self.model_ids}
-
-    def _stored_of(
-        self, model_id: str
-    ) -> dict[str, tuple[Callable[[], Any], pd.DataFrame]]:
-        stored = {}
-        weights = self._weights[model_id]
-        for folder in self._folders:
+        # By part and model: scores, and what reads the arrays.
+        self._stored: dict[tuple[str, str], tuple[pd.DataFrame, Callable]] = {}
+        for folder, (model_id, digest) in product(folders, weights.items()):
             scores = read_scores(folder, model_id)
-            if weights:  # values of other weights are of another network
-                scores = scores[scores["weights"].isin(["", weights])]
-            for part, key in self.keys.items():
+            if digest:  # values of other weights are of another network
+                scores = scores[scores["weights"].isin(["", digest])]
+            for part, key in keys.items():
                 rows = scores[keys_of(scores) == key]
                 if len(rows):
-                    stored[part] = (partial(_arrays_of, folder, model_id, key), rows)
-        return stored
+                    read = partial(read_values, folder, model_id, [key])
+                    self._stored[part, model_id] = (rows, read)
 
     def add(self, model_id: str, records: Mapping[str, Record]) -> None:
         """Take further values of a model, which are not stored.
@@ -276,12 +265,12 @@ class Records:
             model_id: of the model.
             records: by part; of a part that is stored, the scores alone.
         """
-        stored = self._stored[model_id]
         for part, record in records.items():
             rows = in_columns(record["scores"].assign(part=part))
             arrays = {name: record[name] for name in record if name != "scores"}
-            read, before = stored.get(part, (arrays.copy, rows[:0]))
-            stored[part] = (read, pd.concat([before, rows], ignore_index=True))
+            before, read = self._stored.get((part, model_id), (rows[:0], arrays.copy))
+            rows = pd.concat([before, rows], ignore_index=True)
+            self._stored[part, model_id] = (rows, read)
 
     def absent(self, model_id: str) -> list[str]:
         """Parts of which there is nothing of a model.
@@ -289,7 +278,7 @@ class Records:
         Args:
             model_id: of the model.
         """
-        return [part for part in self.keys if part not in self._stored[model_id]]
+        return [part for part in self.keys if (part, model_id) not in self._stored]
 
     @property
     def complete(self) -> list[str]:
@@ -303,10 +292,11 @@ class Records:
             part: of the record.
             model_id: of the model.
         """
-        if part not in self._stored.get(model_id, {}):
+        if (part, model_id) not in self._stored:
             return {}
-        read, rows = self._stored[model_id][part]
-        return {**read(), "scores": rows}
+        rows, read = self._stored[part, model_id]
+        arrays = {name.rpartition("/")[2]: array for name, array in read().items()}
+        return arrays | {"scores": rows}
 
     def scores(self, part: str = "") -> pd.DataFrame:
         """Scores of all models, with the column model_id first.
@@ -315,14 +305,14 @@ class Records:
             part: of the scores; "" takes all.
         """
         tables = [
-            stored[name][1].assign(model_id=model_id)
+            self._stored[name, model_id][0].assign(model_id=model_id)
             for name in ([part] if part else self.keys)
-            for model_id, stored in self._stored.items()
-            if name in stored
+            for model_id in self.model_ids
+            if (name, model_id) in self._stored
         ]
-        table = pd.concat([in_columns(pd.DataFrame()).assign(model_id=""), *tables])
-        in_order = table[["model_id", *COLUMNS]].drop(columns=["settings", "weights"])
-        return in_order.reset_index(drop=True)
+        table = pd.concat([in_columns(pd.DataFrame()), *tables], ignore_index=True)
+        columns = [name for name in COLUMNS if name not in ("settings", "weights")]
+        return table.reindex(columns=["model_id", *columns])
 
     def of_images(self, part: str) -> dict[str, NDArray[np.float32]]:
         """Values of single images of all models by name, read model by model.
@@ -343,10 +333,3 @@ class Records:
                     stacked[name] = np.full(size, np.nan, dtype=np.float32)
                 stacked[name][row] = values
         return stacked
-
-
-def _arrays_of(folder: Path, model_id: str, key: str) -> dict[str, NDArray[Any]]:
-    """Arrays of one part of a network, by name."""
-    values = read_values(folder, model_id)
-    of_key = [name for name in values if name.rpartition("/")[0] == key]
-    return {name.rpartition("/")[2]: values[name] for name in of_key}

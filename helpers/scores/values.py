@@ -6,7 +6,7 @@
 networks at once: ``pandas.read_parquet("reports/kinds20/records/scores")``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +89,19 @@ def read_scores(folder: Path, model_id: str) -> pd.DataFrame:
     Raises:
         DamagedFileError: where the file is damaged.
     """
-    path = _path(folder, SCORES, model_id)
+    path = inside(folder / SCORES, f"{model_id}.parquet")
     return in_columns(read_table(path) if path.is_file() else pd.DataFrame())
 
 
-def read_values(folder: Path, model_id: str) -> dict[str, NDArray[Any]]:
+def read_values(
+    folder: Path, model_id: str, keys: Collection[str]
+) -> dict[str, NDArray[Any]]:
     """Arrays of a network in a folder of work or of records; none without a file.
 
     Args:
         folder: that has ``arrays``.
         model_id: of the network.
+        keys: of parts.
 
     Returns:
         By "<part>-<settings>/<name>".
@@ -106,8 +109,13 @@ def read_values(folder: Path, model_id: str) -> dict[str, NDArray[Any]]:
     Raises:
         DamagedFileError: where the file is damaged.
     """
-    path = _path(folder, ARRAYS, model_id)
-    return read_arrays(path) if path.is_file() else {}
+    path = inside(folder / ARRAYS, f"{model_id}.npz")
+    values = read_arrays(path) if path.is_file() else {}
+    return {name: values[name] for name in values if _key_of(name) in keys}
+
+
+def _key_of(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def add_values(
@@ -126,23 +134,18 @@ def add_values(
         scores: ``COLUMNS``.
         arrays: by "<part>-<settings>/<name>".
     """
-    table_path = _path(folder, SCORES, model_id)
-    table_path.parent.mkdir(parents=True, exist_ok=True)
-    lock = table_path.with_name(f".{table_path.stem}.lock")  # not read with the folder
+    path = inside(folder / SCORES, f"{model_id}.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.stem}.lock")  # not read with the folder
     with FileLock(lock):  # notebooks that run side by side score the same networks
         before = read_scores(folder, model_id)
         before = before[~keys_of(before).isin(keys_of(scores))]
-        values = {
-            name: array
-            for name, array in read_values(folder, model_id).items()
-            if name.rpartition("/")[0] in set(keys_of(before))
-        }
-        values |= arrays
+        values = read_values(folder, model_id, {*keys_of(before)}) | arrays
         if values:
-            arrays_path = _path(folder, ARRAYS, model_id)
-            with complete_or_absent(arrays_path) as path, path.open("wb") as file:
+            of_arrays = folder / ARRAYS / f"{model_id}.npz"
+            with complete_or_absent(of_arrays) as part, part.open("wb") as file:
                 np.savez_compressed(file, **values)
-        write_table(table_path, pd.concat([before, scores], ignore_index=True))
+        write_table(path, pd.concat([before, scores], ignore_index=True))
 
 
 def add_record(
@@ -158,17 +161,8 @@ def add_record(
         weights: digest of the network's weights; "" where it is unknown.
     """
     part, _, settings = key.rpartition("-")
-    complete = pd.DataFrame({"measure": [COMPLETE], "value": [1.0]})
-    rows = record.get("scores", complete)
+    arrays = dict(record)
+    rows = arrays.pop("scores", pd.DataFrame({"measure": [COMPLETE], "value": [1.0]}))
     rows = rows.assign(part=part, settings=settings, weights=weights)
-    arrays = {
-        f"{key}/{name}": np.asarray(array)
-        for name, array in record.items()
-        if name != "scores"
-    }
-    add_values(folder, model_id, in_columns(rows), arrays)
-
-
-def _path(folder: Path, kind: str, model_id: str) -> Path:
-    suffix = {SCORES: "parquet", ARRAYS: "npz"}[kind]
-    return inside(folder / kind, f"{model_id}.{suffix}")
+    of_part = {f"{key}/{name}": np.asarray(array) for name, array in arrays.items()}
+    add_values(folder, model_id, in_columns(rows), of_part)

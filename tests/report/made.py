@@ -88,7 +88,7 @@ def kept_maps() -> dict[str, Any]:
         "model_ids": models,
         "boxes": boxes,
         "image_size": SIZE,
-        "thumbnails": [thumbnail.getvalue()] * IMAGES,
+        "thumbnails": np.array([thumbnail.getvalue()] * IMAGES),
     }
 
 

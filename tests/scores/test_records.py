@@ -88,7 +88,7 @@ def test_logits_and_features_are_left_out_and_metrics_stay(published):
         tables.append(classification.metrics_of_models(logits))
     pd.testing.assert_frame_equal(*tables)
     published_record = logits.record("test_logits", chosen[0].model_id)
-    assert set(published_record) == {"scores", "predicted", "confidence"}
+    assert set(published_record) == {"scores", "predicted"}
 
 
 def test_records_keep_what_the_folder_of_work_lacks(published, tmp_path):
@@ -127,7 +127,7 @@ def test_of_many_images_the_first_have_maps_and_all_have_values(
         np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
         np.testing.assert_array_equal(lean["iou"], record["iou"])
     scored_on = scoring_set.scoring_set(table, data, 20)
-    content = published_maps.maps_of_models(again, table, data, scored_on)
+    content = published_maps.maps_of_models(again, data, scored_on, folder.parent)
     assert content["boxes"].shape[0] == content["maps"].shape[1] == 10
     with pytest.raises(NotInRecords, match="lack localization of 2 of 2 models"):
         scored(work, data, table, MeasureSettings(cam_threshold=0.3))
@@ -139,16 +139,6 @@ def test_records_of_other_images_are_left_alone(published, tmp_path):
     with pytest.raises(ValueError, match="records of the images 0123456789abcdef"):
         records.publish(study.work, tmp_path / "records")
     assert len(list((tmp_path / "records").rglob("*.*"))) == 1
-
-
-def test_logits_become_a_class_and_its_probability():
-    logits = np.array([[0, np.log(3), np.log(3)], [800, 0, 0], [np.nan, 0, 0]])
-    predictions = records.predictions_of_logits(logits.astype(np.float32))
-    np.testing.assert_array_equal(predictions["predicted"][:2], [1, 0])
-    confidence = predictions["confidence"]
-    np.testing.assert_allclose(confidence, [3 / 7, 1, np.nan], rtol=1e-3)
-    of_many = records.predictions_of_logits(np.eye(300))["predicted"]
-    assert of_many.tolist() == list(range(300))
 
 
 def test_maps_are_cut_at_another_threshold_than_was_published(published, tmp_path):
