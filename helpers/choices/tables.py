@@ -125,7 +125,7 @@ def by_choice(
     if not accuracies:
         table = correlations(of_choices, choices["column"])
         return choices.drop(columns="column").join(table.drop(columns="measure"))
-    table = correlation_table(of_choices, choices["column"], accuracies, tau=False)
+    table = correlation_table(of_choices, choices["column"], accuracies)
     table = table.rename(columns={"measure": "column", "threshold": "above"})
     return table.merge(choices, on="column").drop(columns=["column", "changed"])
 

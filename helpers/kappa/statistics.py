@@ -14,13 +14,8 @@ import scipy.stats
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from helpers.statistics.correlate import (
-    Array,
-    against_chance,
-    in_draws,
-    pair_counts,
-    permuted_rows,
-)
+from helpers.statistics.correlate import Array, in_draws, pair_counts
+from helpers.statistics.permutation import against_chance, permuted_rows
 
 AXES = ("ssim", "unseen_fraction", "weights")
 CELL_STATISTICS = (

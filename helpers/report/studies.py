@@ -8,7 +8,7 @@ import pandas as pd
 from helpers.files import inside
 from helpers.report import tables
 from helpers.scores.measuring import with_measures
-from helpers.statistics.gap_tables import across_studies, primary_rows
+from helpers.statistics.primary import across_studies, primary_rows
 
 
 def published_models(reports: Path, study: str) -> pd.DataFrame:

@@ -23,7 +23,6 @@ _HEADERS = {
     "ended_by_a_rule": "stopped by a rule",
     "error_points": "error (points)",
     "error_with": "error, kind held out (points)",
-    "error_without": "error of training accuracy and loss (points)",
     "generalization_bound": "mean error",
     "kendall": "Kendall's tau",
     "kendall_tau": "Kendall's tau",

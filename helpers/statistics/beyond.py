@@ -4,7 +4,7 @@ Granulated rank correlation and conditional information (Jiang et al. 2020), sig
 (Dziugaite et al. 2020), and the scores of tasks (Schiff et al. 2021).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, combinations, product
 
 import numpy as np
@@ -14,31 +14,23 @@ from scipy.special import xlogy
 from scipy.stats import rankdata
 
 from helpers.statistics.correlate import (
-    PERMUTATIONS,
+    CONFIGURATION,
     Array,
     Bootstrap,
-    against_chance,
     finite_mean,
-    permuted_rows,
     same_models,
     slices,
 )
+from helpers.statistics.permutation import (
+    PERMUTATIONS,
+    against_chance,
+    permuted_rows,
+)
 
 Codes = NDArray[np.intp]
-ALL = "all"
 # Effective number of pairs, ``(sum of weights)^2 / sum of squared weights``, below
 # which an environment is left out, as in Dziugaite et al. 2020.
 MINIMUM_SAMPLE = 12.0
-
-
-def levels_in_order(column: pd.Series) -> list:
-    """Levels of a hyperparameter in the order of appearance, of floats by size.
-
-    Args:
-        column: (n,) of a table of models.
-    """
-    levels = list(column.dropna().unique())
-    return sorted(levels) if column.infer_objects().dtype.kind == "f" else levels
 
 
 def level_codes(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
@@ -48,8 +40,10 @@ def level_codes(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
         models: n of them, a row each.
         axes: A hyperparameters.
     """
-    codes = [pd.factorize(models[name])[0] for name in axes]
-    return np.array(codes, dtype=np.intp).reshape(len(axes), len(models)).T
+    codes = np.empty((len(models), len(axes)), dtype=np.intp)
+    for number, name in enumerate(axes):
+        codes[:, number] = pd.factorize(models[name])[0]
+    return codes
 
 
 def joint_codes(codes: Codes) -> Codes:
@@ -79,58 +73,46 @@ def configuration_means(values: Array, configurations: Codes) -> Array:
     return np.ldexp(mantissa.round(12), exponent)
 
 
+def _of_configurations(levels: Codes, *values: Array) -> tuple[NDArray, ...]:
+    """Levels (C, A), and means (C, M) of values (n, M), of each configuration."""
+    configurations = joint_codes(levels)
+    first = np.unique(configurations, return_index=True)[1]
+    return levels[first], *(configuration_means(of, configurations) for of in values)
+
+
 def granulated_kendall(
     models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str]
-) -> pd.DataFrame:
+) -> Array:
     """Rank correlation with the gap while only one hyperparameter changes.
 
     Granulated Kendall; Jiang et al. 2020, equations (6) and (7).
 
     Args:
         models: a row per model.
-        measures: columns.
-        axes: hyperparameters.
+        measures: M columns.
+        axes: A hyperparameters.
 
     Returns:
-        measure, hyperparameter, psi and n. For ``psi`` of a hyperparameter, the
-        configurations that agree in all others form a group, and tau-a is averaged over
-        the groups; NaN where no group has two configurations. "all" is the mean over
-        hyperparameters.
+        (A, M) psi, whose mean over hyperparameters is the granulated coefficient. The
+        configurations that agree in all other hyperparameters form a group, and tau-a
+        is averaged over the groups; NaN where no group has two configurations.
     """
     values = models[list(measures)].to_numpy(float)
     gap = models[["gap"]].to_numpy(float)
     is_finite = np.isfinite(values) & np.isfinite(gap)
-    levels = level_codes(models, axes)
-    configurations = joint_codes(levels)
-    x = configuration_means(np.where(is_finite, values, np.nan), configurations)
-    # (C, M): the gap is averaged over the models where that measure is finite.
-    y = configuration_means(np.where(is_finite, gap, np.nan), configurations)
-    levels = levels[np.unique(configurations, return_index=True)[1]]
+    # The gap is averaged over the models where that measure is finite.
+    both = (np.where(is_finite, of, np.nan) for of in (values, gap))
+    levels, x, y = _of_configurations(level_codes(models, axes), *both)
     psi = np.empty((len(axes), len(measures)))
     for axis in range(len(axes)):
-        groups = joint_codes(np.delete(levels, axis, axis=1))
-        psi[axis] = _mean_tau(x, y, groups)
-    psi = np.vstack([psi, finite_mean(psi)])
-    names = [*axes, ALL]
-    return pd.DataFrame(
-        {
-            "measure": np.repeat(list(measures), len(names)),
-            "hyperparameter": names * len(measures),
-            "psi": psi.T.ravel(),
-            "n": np.repeat(is_finite.sum(0), len(names)),
-        }
-    )
-
-
-def _mean_tau(x: Array, y: Array, groups: Codes) -> Array:
-    """Mean of tau-a over groups of configurations: (C, M) and (C, M) -> (M,)."""
-    taus = [np.empty((0, x.shape[1]))]
-    for rows in _members(groups):
-        first, second = np.triu_indices(len(rows), 1)
-        order_x = np.sign(x[rows[first]] - x[rows[second]])
-        order_y = np.sign(y[rows[first]] - y[rows[second]])
-        taus.append(finite_mean(order_x * order_y)[None])
-    return finite_mean(np.vstack(taus))
+        taus = [np.empty((0, len(measures)))]
+        for rows in _members(joint_codes(np.delete(levels, axis, axis=1))):
+            first, second = np.triu_indices(len(rows), 1)
+            order_x = np.sign(x[rows[first]] - x[rows[second]])
+            order_y = np.sign(y[rows[first]] - y[rows[second]])
+            taus.append(finite_mean(order_x * order_y)[None])
+        psi[axis] = finite_mean(np.vstack(taus))
+    return psi
 
 
 def _members(groups: Codes) -> list[Codes]:
@@ -161,21 +143,13 @@ def conditional_information(
     codes = level_codes(models, varied)
     scores = np.full((len(gaps), len(measures)), np.nan)
     values = models[list(measures)].to_numpy(float)
-    for rows, columns in _usable(values, gaps):
-        levels = codes[rows]
-        configurations = joint_codes(levels)
-        x = configuration_means(values[np.ix_(rows, columns)], configurations)
-        y = configuration_means(gaps[:, rows].T, configurations)
-        levels = levels[np.unique(configurations, return_index=True)[1]]
-        of_axes = dict(zip(varied, levels.T, strict=True))
-        by_set = information_by_set(x, y, of_axes)
+    has_gap = np.isfinite(gaps).all(0)[:, None]
+    for rows, columns in same_models(np.isfinite(values) & has_gap):
+        of_models = values[np.ix_(rows, columns)], gaps[:, rows].T
+        levels, x, y = _of_configurations(codes[rows], *of_models)
+        by_set = information_by_set(x, y, dict(zip(varied, levels.T, strict=True)))
         scores[:, columns] = np.fmin.reduce(list(by_set.values()))
     return scores
-
-
-def _usable(x: Array, gaps: Array) -> Iterator[tuple[Codes, Codes]]:
-    """``same_models`` without the models whose gap is not finite in a permutation."""
-    return same_models(np.isfinite(x) & np.isfinite(gaps).all(0)[:, None])
 
 
 def information_by_set(
@@ -279,7 +253,7 @@ def sign_errors(
     gaps: Array,
     *,
     test_images: int,
-) -> tuple[Array, pd.DataFrame]:
+) -> tuple[Array, NDArray[np.bool_]]:
     """Sign error of each measure in its worst environment.
 
     Dziugaite et al. 2020, equation (4), section 4 and Figure 1. An environment is two
@@ -299,8 +273,7 @@ def sign_errors(
 
     Returns:
         (D, M) largest error in [0, 1] of the environments that count, NaN without one;
-        and a row per measure: environments, the number that count with the first gap,
-        and pooled.
+        and (M,) whether environments are pooled.
     """
     names = list(directions)
     complexities = -models[names].to_numpy(float) * np.array([*directions.values()])
@@ -309,50 +282,44 @@ def sign_errors(
     axis = (levels[left] != levels[right]).argmax(1) if len(left) else left
     configurations = joint_codes(levels)
     worst = np.full((len(gaps), len(names)), np.nan)
-    facts = pd.DataFrame({"environments": 0, "pooled": False}, index=names)
-    for rows, columns in _usable(complexities, gaps):
+    is_pooled = np.zeros(len(names), bool)
+    has_gap = np.isfinite(gaps).all(0)[:, None]
+    for rows, columns in same_models(np.isfinite(complexities) & has_gap):
         has_both = np.isin(left, rows) & np.isin(right, rows)
-        a, b, of_axis = left[has_both], right[has_both], axis[has_both]
-        ends = {False: (configurations[a], configurations[b])}
-        ends[True] = (levels[a, of_axis], levels[b, of_axis])
-        signs = np.sign(complexities[a][:, columns] - complexities[b][:, columns])
-        for pooled, (one, other) in ends.items():
-            between = [np.minimum(one, other), np.maximum(one, other), of_axis]
-            environments = _members(joint_codes(np.stack(between, 1)))
-            errors, count = _worst(gaps, (a, b), signs, environments, test_images)
-            if count or pooled:
+        pairs = np.stack([left, right])[:, has_both]
+        of_axis = axis[has_both]
+        ends = complexities[pairs][..., columns]  # (2, pairs, measures)
+        signs = np.sign(ends[0] - ends[1])
+        of_pairs = configurations[pairs], levels[pairs, of_axis]
+        for pooled, codes in enumerate(of_pairs):
+            environments = joint_codes(np.vstack([np.sort(codes, 0), of_axis]).T)
+            errors = _worst(gaps, pairs, signs, environments, test_images)
+            worst[:, columns] = errors
+            is_pooled[columns] = pooled
+            if np.isfinite(errors[0]).any():
                 break
-        worst[:, columns] = errors
-        facts.iloc[columns] = [count, pooled]
-    return worst, facts
+    return worst, is_pooled
 
 
 def _worst(
-    gaps: Array,
-    pairs: tuple[Codes, Codes],
-    signs: Array,
-    environments: list[Codes],
-    test_images: int,
-) -> tuple[Array, int]:
-    """Largest error (D, M) of the environments that are large enough, and the number
-    of those that are for the first gap; ``signs`` (P, M) are of measures in pairs."""
+    gaps: Array, pairs: Codes, signs: Array, environments: Codes, test_images: int
+) -> Array:
+    """Largest error (D, M) of the environments that are large enough; ``signs`` (P, M)
+    are of measures in pairs (2, P), ``environments`` (P,) their numbers."""
     worst = np.full((len(gaps), signs.shape[1]), np.nan)
-    count = 0
-    for members in environments:
-        left, right = (ends[members] for ends in pairs)
+    for members in _members(environments):
+        left, right = pairs[:, members]
         for rows in slices(len(gaps), len(members)):
             difference = gaps[rows][:, left] - gaps[rows][:, right]
             weights = noise_weights(difference, test_images)
             total = weights.sum(1)
             enough = total**2 >= MINIMUM_SAMPLE * (weights**2).sum(1)
-            is_large = (total > 0) & enough
             agreement = (weights * np.sign(difference)) @ signs[members]
-            agreement /= np.where(is_large, total, np.nan)[:, None]
+            agreement /= np.where(enough & (total > 0), total, np.nan)[:, None]
             # Rounded, so that full agreement has an error of exactly 0.
             error = np.round(np.abs((1 - agreement) / 2), 12)
             worst[rows] = np.fmax(worst[rows], error)
-            count += int(rows.start == 0 and is_large[0])
-    return worst, count
+    return worst
 
 
 def conditional_table(
@@ -362,7 +329,7 @@ def conditional_table(
     *,
     test_images: int,
     permutations: int = PERMUTATIONS,
-) -> tuple[pd.DataFrame, str]:
+) -> pd.DataFrame:
     """Granulated Kendall, conditional information and sign error of each measure.
 
     The last two come with an adjusted p and the critical value for the best of all
@@ -376,91 +343,78 @@ def conditional_table(
         permutations: number of random ones.
 
     Returns:
-        A row per measure, with p adjusted by maxT (a low sign error is extreme); and
-        the reason why no measure has a sign error, "" if one has.
+        A row per measure, with p adjusted by maxT (a low sign error is extreme), and
+        whether environments of the sign error are pooled.
     """
     models = bootstrap.models
     names = list(directions)
-    gaps = _permuted_gaps(bootstrap, permutations)
-    granulated = granulated_kendall(models, names, axes)
-    of_all = granulated["hyperparameter"] == ALL
-    table = granulated.loc[of_all, ["measure", "psi"]]
-    table = table.rename(columns={"psi": "granulated_kendall"})
+    gaps = _permuted_gaps(models, permutations, bootstrap.seed)
+    psi = finite_mean(granulated_kendall(models, names, axes))
+    table = pd.DataFrame({"measure": names, "granulated_kendall": psi})
     information = conditional_information(models, names, axes, gaps)
-    table = table.assign(**_against_chance("conditional_information", information))
-    errors, facts = sign_errors(models, directions, axes, gaps, test_images=test_images)
-    reason = ""
-    if np.isfinite(errors[0]).any():
-        table = table.assign(**_against_chance("sign_error", -errors))
-        table["sign_error"] = errors[0]
-        table["sign_error_band"] = -table["sign_error_band"]
-        table = table.assign(**{name: facts[name].to_numpy() for name in facts})
-    else:
-        reason = (
-            "between no two levels are there enough pairs of models "
-            f"({MINIMUM_SAMPLE:g} by weight) that differ in this hyperparameter alone "
-            f"and in the gap by more than the noise of {test_images:,} test images"
-        )
-    table["permutations"] = len(gaps) - 1
-    return table.reset_index(drop=True), reason
+    errors, pooled = sign_errors(
+        models, directions, axes, gaps, test_images=test_images
+    )
+    chance = _against_chance("conditional_information", information)
+    chance |= _against_chance("sign_error", -errors)
+    chance |= {name: -chance[name] for name in ("sign_error", "sign_error_band")}
+    return table.assign(**chance, pooled=pooled, permutations=permutations)
 
 
-def _permuted_gaps(bootstrap: Bootstrap, count: int) -> Array:
+def _permuted_gaps(models: pd.DataFrame, count: int, seed: int) -> Array:
     """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
-    gap = bootstrap.models["gap"].to_numpy(float)
-    units = bootstrap.models[bootstrap.unit]
+    gap = models["gap"].to_numpy(float)
     # Always random ones: their number must be the same in all tasks that are averaged.
-    rows = permuted_rows(units, count, bootstrap.seed, exact_up_to=0)
+    rows = permuted_rows(models[CONFIGURATION], count, seed, exact_up_to=0)
     return np.vstack([gap, gap[rows]])
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
     """Observed scores and those of permutations, (1 + D, M), larger is more extreme."""
+    chance = against_chance(scores)
     return {
         name: scores[0],
-        f"{name}_p_adjusted": against_chance(scores)["p_adjusted"],
-        f"{name}_band": against_chance(scores)["band"],
+        f"{name}_p_adjusted": chance["p_adjusted"],
+        f"{name}_band": chance["band"],
     }
 
 
 def task_table(
-    bootstrap: Bootstrap,
+    models: pd.DataFrame,
     measures: Sequence[str],
     axes: Sequence[str],
     task: str,
     *,
     permutations: int,
+    seed: int,
 ) -> pd.DataFrame:
     """PGDL scores, 100 times the conditional information; Schiff et al. 2021.
 
     Args:
-        bootstrap: of the models.
+        models: a row per model.
         measures: columns.
         axes: hyperparameters that vary.
         task: column whose levels are the tasks.
         permutations: number of random ones.
+        seed: of the permutations.
 
     Returns:
         A row per measure: a column per task, NaN where at most one hyperparameter
         varies, and the average with its adjusted p and critical value.
     """
-    names = list(measures)
-    scores = {}
-    for number, (name, models) in enumerate(bootstrap.models.groupby(task, sort=True)):
-        others = [axis for axis in axes if axis != task and models[axis].nunique() > 1]
+    table = pd.DataFrame({"measure": list(measures)})
+    undefined = np.full((1 + permutations, len(measures)), np.nan)
+    scores = [undefined]
+    for number, (name, part) in enumerate(models.groupby(task)):
+        others = [axis for axis in axes if axis != task and part[axis].nunique() > 1]
         # Another seed, so that the permutations of tasks are independent.
-        of_task = Bootstrap(models, draws=0, seed=bootstrap.seed + number)
-        gaps = _permuted_gaps(of_task, permutations)
-        information = np.full((len(gaps), len(names)), np.nan)
+        gaps = _permuted_gaps(part, permutations, seed + number)
+        information = undefined
         if len(others) > 1:
-            information = conditional_information(models, names, others, gaps)
-        scores[str(name)] = 100 * information
-    average = np.full((1, len(names)), np.nan)
-    if scores:
-        average = finite_mean(np.stack(list(scores.values())))
-    table = pd.DataFrame({"measure": names})
-    for name, values in scores.items():
-        table[name] = values[0]
+            information = 100 * conditional_information(part, measures, others, gaps)
+        scores.append(information)
+        table[str(name)] = information[0]
+    average = finite_mean(np.stack(scores))
     return table.assign(**_against_chance("average", average))
 
 

@@ -1,12 +1,10 @@
-"""Correlations of measures with a target: intervals, p-values, errors of prediction.
+"""Correlations of measures with a target, with intervals and p-values.
 
 A table has a row per model and a column per measure. Draws are counts: a weight is how
 often a model is in a draw. So one function serves the table itself (ones), the draws of
 a bootstrap (counts) and permutations (ones, with a permuted target).
 """
 
-import itertools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.intp]
+from helpers.statistics.permutation import Array, Rows, against_chance
+
 Statistic = Callable[..., Array]  # (x, y, weights, given) -> (B, M), see ``pearson``
 
 LEVEL = 0.95
@@ -25,13 +23,9 @@ FEWEST = 8  # configurations behind a correlation and an interval
 FEWEST_KINDS = 5  # behind an interval, where kinds are drawn
 CONFIGURATION = "cell"  # column that names the configuration of a model
 DRAWS = 2_000
-PERMUTATIONS = 4_999
-EXACT_UP_TO = 50_000  # arrangements that are all enumerated, in place of random ones
 # Standard errors from 0 at which 80 % of effects have p < 0.05: 1.96 + 0.84.
 DETECTABLE = 2.8
 FIT = ("train_accuracy", "log_train_loss")
-PENALTIES = np.logspace(-2, 4, 13)
-FEWEST_FOLDS = 3
 # Fisher's transformation is infinite at |r| = 1, so r is clipped to this.
 _LARGEST_R = 1 - 1e-12
 _ENTRIES = 2_000_000  # numbers in a temporary array
@@ -140,7 +134,7 @@ def pearson(x: Array, y: Array, weights: Array, given: Array) -> Array:
     # Nothing is left of a measure that but for models outside the draw is constant.
     least = 1e-5 * np.sqrt(weights.mean(1))[:, None, None]
     x_left, y_left = (
-        _left(root * _left(_scaled(values), in_table), in_draw, least)
+        _left(root * _left(scaled(values), in_table), in_draw, least)
         for values in (x, y[..., None])
     )
     return (x_left.mT @ y_left)[..., 0].clip(-1, 1)
@@ -152,8 +146,12 @@ def _basis(columns: Array) -> Array:
     return basis * (scales > 1e-9 * scales[..., :1])[..., None, :]
 
 
-def _scaled(values: Array) -> Array:
-    """Columns of a size of 1 at most: else squares of large norms overflow."""
+def scaled(values: Array) -> Array:
+    """Columns of a size of 1 at most: else squares of large norms overflow.
+
+    Args:
+        values: (..., n, M).
+    """
     largest = np.abs(values).max(-2, keepdims=True, initial=0)
     return values / np.where(largest > 0, largest, 1)
 
@@ -472,108 +470,6 @@ def percentile_interval(
     return ends[0], ends[1]
 
 
-def permuted_rows(
-    units: ArrayLike,
-    count: int,
-    seed: int = 0,
-    within: ArrayLike | None = None,
-    exact_up_to: int = EXACT_UP_TO,
-) -> Rows:
-    """Rows of the models after permutations of units.
-
-    Units of as many models change places with each other, within groups. Where there
-    are few arrangements, each is listed once except the observed one.
-
-    Args:
-        units: (n,) names.
-        count: number of random permutations, where there are too many for all.
-        seed: of the random permutations.
-        within: (n,) group of each model; None is one group.
-        exact_up_to: number of arrangements up to which all are enumerated.
-
-    Returns:
-        (permutations, n) row numbers: ``gap[rows]`` is the gap under the null.
-
-    Example:
-        >>> permuted_rows(["a", "b", "c"], 4999).tolist()
-        [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
-    """
-    units = np.asarray(units)
-    groups = np.zeros(len(units))
-    if within is not None:
-        groups = pd.factorize(np.asarray(within))[0]
-    blocks: dict[tuple[int, int], list[Rows]] = {}
-    for unit in pd.unique(units):
-        members = np.flatnonzero(units == unit)
-        blocks.setdefault((groups[members[0]], len(members)), []).append(members)
-    # One (units, models of each) array for each group and number of models.
-    places = [np.stack(blocks[key]) for key in sorted(blocks)]
-    numbers = [np.arange(len(place)) for place in places]
-    if math.prod(math.factorial(len(place)) for place in places) <= exact_up_to:
-        arrangements = itertools.product(*map(itertools.permutations, numbers))
-        orders = [*zip(*itertools.islice(arrangements, 1, None), strict=True)]
-    else:
-        random = np.random.default_rng(seed)
-        orders = [random.permuted(np.tile(one, (count, 1)), axis=1) for one in numbers]
-    rows = np.tile(np.arange(len(units)), (len(orders[0]) if orders else 0, 1))
-    for place, order in zip(places, orders, strict=False):
-        rows[:, place.ravel()] = place[np.array(order)].reshape(len(rows), -1)
-    return rows
-
-
-def against_chance(scores: Array) -> dict[str, Any]:
-    """Compare scores with those under the null, where larger ones are more extreme.
-
-    p is the share of all arrangements whose score is at least the observed one,
-    ``(1 + count) / (1 + D)``: the 1 is the observed arrangement.
-
-    Args:
-        scores: (1 + D, M), observed ones first; a NaN below is left out.
-
-    Returns:
-        p and p_adjusted, (M,) in (0, 1], NaN where a score is undefined: adjusted for
-        all measures by the single-step maxT of Westfall and Young 1993. And band, the
-        least score whose p_adjusted is below 0.05, NaN of too few permutations.
-
-    Example:
-        >>> against_chance(np.array([[0.9], [0.1], [0.2], [0.95]]))["p"].tolist()
-        [0.5]
-    """
-    observed, null = scores[0], scores[1:]
-    is_defined = np.isfinite(observed)
-    # A drawn copy of the observed arrangement counts, though its sums round otherwise.
-    least = observed - 1e-9 * np.abs(observed)
-    largest = np.fmax.reduce(null[:, is_defined], axis=1, initial=np.nan)
-    largest = np.sort(largest[np.isfinite(largest)])
-    # Smallest rank with (1 + draws above it) / (1 + draws) < 0.05.
-    rank = int(LEVEL * (len(largest) + 1) + 1e-9)
-    p = (1 + (null >= least).sum(0)) / (1 + np.isfinite(null).sum(0))
-    adjusted = (1 + (largest[:, None] >= least).sum(0)) / (1 + len(largest))
-    return {
-        "p": np.where(is_defined, p, np.nan),
-        "p_adjusted": np.where(is_defined, adjusted, np.nan),
-        "band": largest[rank] if rank < len(largest) else np.nan,
-    }
-
-
-def holm(p: ArrayLike) -> Array:
-    """P-values adjusted for the family of all, whatever their dependence; Holm 1979.
-
-    Args:
-        p: (m,); NaN does not count in the family.
-
-    Returns:
-        (m,) in [0, 1], NaN where p is.
-
-    Example:
-        >>> holm([0.01, 0.04, np.nan]).tolist()
-        [0.02, 0.04, nan]
-    """
-    values = pd.Series(p, dtype=float).reset_index(drop=True).sort_values().dropna()
-    steps = values * np.arange(len(values), 0, -1)
-    return steps.cummax().clip(upper=1).reindex(range(len(p))).to_numpy()
-
-
 def correlate(
     bootstrap: Bootstrap,
     measures: Sequence[str],
@@ -709,106 +605,3 @@ def _without_shift(both: Array, of_units: Array) -> Array:
 def _fisher(r: Array) -> Array:
     """Fisher's transformation of correlations, ``atanh r``."""
     return np.arctanh(r.clip(-_LARGEST_R, _LARGEST_R))
-
-
-def random_folds(
-    groups: ArrayLike, folds: int = 10, deals: int = 30, seed: int = 0
-) -> Rows:
-    """Deal whole groups at random into folds.
-
-    Args:
-        groups: (n,) names.
-        folds: number of folds, fewer if there are fewer groups.
-        deals: number of random divisions.
-        seed: of the divisions.
-
-    Returns:
-        (deals, n) fold of each model.
-    """
-    codes, names = pd.factorize(np.asarray(groups))
-    numbers = np.arange(len(names)) % max(1, min(folds, len(names)))
-    random = np.random.default_rng(seed)
-    return np.stack([random.permutation(numbers)[codes] for _ in range(deals)])
-
-
-def predict_gaps(predictors: Array, gap: Array, is_new: NDArray[np.bool_]) -> Array:
-    """Gaps of new networks by ridge regressions (Hoerl and Kennard 1970).
-
-    Columns are standardised; the penalty is that with the least leave-one-out error.
-    Equal to ``RidgeCV`` of scikit-learn, for many regressions at once.
-
-    Args:
-        predictors: (..., n, k) columns of all networks.
-        gap: (n,) their gaps, fractions; those of new networks are not read.
-        is_new: (n,) the networks whose gaps are predicted from the others.
-
-    Returns:
-        (..., m) in [-1, 1], of the m new networks.
-    """
-    columns = _scaled(predictors)
-    x = columns[..., ~is_new, :]
-    centre = x.mean(-2, keepdims=True)
-    spread = x.std(-2, keepdims=True)
-    columns = (columns - centre) / np.where(spread > 1e-12, spread, 1)
-    x = columns[..., ~is_new, :]
-    mean = gap[~is_new].mean()
-    centred = gap[~is_new] - mean
-    left, sizes, right = np.linalg.svd(x, full_matrices=False)
-    # One decomposition serves all penalties: (..., k, penalties)
-    sizes = sizes[..., None]
-    shrinkage = sizes / (sizes**2 + PENALTIES)
-    slopes = (left.mT @ centred)[..., None] * shrinkage
-    # A leave-one-out residual is that of the fit over 1 - leverage.
-    leverage = 1 / len(centred) + left**2 @ (sizes * shrinkage)
-    residuals = (centred[:, None] - left @ (sizes * slopes)) / (1 - leverage)
-    best = (residuals**2).mean(-2).argmin(-1)[..., None, None]
-    coefficients = right.mT @ np.take_along_axis(slopes, best, -1)
-    new = columns[..., is_new, :] @ coefficients
-    return (mean + new[..., 0]).clip(-1, 1)
-
-
-def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
-    """Absolute errors of the gaps of held-out networks, in points.
-
-    Args:
-        predictors: (..., n, k).
-        gap: (n,) fractions.
-        folds: (n,) fold of each network, or (D, n) of D divisions, over which errors
-            are averaged.
-
-    Returns:
-        (..., n); NaN with fewer than ``FEWEST_FOLDS`` folds.
-    """
-    deals = np.atleast_2d(folds)
-    errors = np.zeros(predictors.shape[:-1])
-    for deal in deals:
-        numbers = np.unique(deal)
-        if len(numbers) < FEWEST_FOLDS:
-            return np.full(errors.shape, np.nan)
-        for number in numbers:
-            out = deal == number
-            predicted = predict_gaps(predictors, gap, out)
-            errors[..., out] += 100 * np.abs(gap[out] - predicted) / len(deals)
-    return errors
-
-
-def sign_flip_p(values: Array, groups: ArrayLike, seed: int = 0) -> Array:
-    """One-sided p of each column's sum when whole groups change sign; Fisher 1935.
-
-    Args:
-        values: (n, M), NaN is left out.
-        groups: (n,) names; the values of a group change sign together.
-        seed: of the random choices of signs, where there are too many to try all.
-
-    Returns:
-        (M,) in (0, 1]; NaN where no value is finite.
-    """
-    sums = pd.DataFrame(values).groupby(np.asarray(groups)).sum().to_numpy()
-    if 2 ** len(sums) <= PERMUTATIONS + 1:
-        signs = np.array([*itertools.product([1, -1], repeat=len(sums))])
-    else:
-        random = np.random.default_rng(seed)
-        signs = random.choice([-1, 1], size=(PERMUTATIONS, len(sums)))
-        signs = np.vstack([np.ones(len(sums)), signs])
-    p = against_chance(signs @ sums)["p"]
-    return np.where(np.isfinite(values).any(0), p, np.nan)

@@ -10,7 +10,8 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
-from helpers.statistics.correlate import design, holm, of_table, pearson, sign_flip_p
+from helpers.statistics.correlate import design, of_table, pearson
+from helpers.statistics.permutation import holm, sign_flip_p
 from helpers.statistics.verdicts import verdict
 
 LEVEL = 0.95

@@ -14,8 +14,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
-from helpers.statistics.correlate import CONFIGURATION, LEVEL, holm
+from helpers.statistics.correlate import CONFIGURATION, LEVEL
 from helpers.statistics.gap_tables import ended_by_a_rule
+from helpers.statistics.permutation import holm
 
 ANY_MEASURE = "all"
 STANDARD_ERRORS = 3
@@ -76,9 +77,6 @@ _NUMBERS = {
 }
 # Name, value, low, high, unit: the arguments of ``Report.result``.
 Named = tuple[str, float | str, float, float, str]
-_NONE = (np.nan, np.nan, "")
-# What an error of a predictor may be: held against the best baseline.
-_BETTER = {LARGER: "better", SMALLER: "worse"}
 
 
 def share_above_chance(corrected: ArrayLike) -> float:
@@ -187,28 +185,6 @@ def verdict(
     return PRACTICALLY_NONE if is_negligible else CANNOT_TELL
 
 
-def word(row: pd.Series, question: str, claims: pd.DataFrame | None = None) -> str:
-    """Verdict on the gap of networks with larger values of a measure.
-
-    Args:
-        row: of the primary table.
-        question: a correlation of that table, such as "r_gap_given_start".
-        claims: the judged claims of the study, see ``verdict_table``; if one asks this
-            question of the measure, the p adjusted for the claims is used.
-
-    Returns:
-        See ``verdict``.
-    """
-    p = row[f"{question}_p_adjusted"]
-    if claims is not None and len(claims):
-        same_measure = claims["measure"].eq(row["measure"])
-        asked = claims[same_measure & claims["question"].eq(question)]
-        if len(asked):
-            p = asked["p_adjusted"].iloc[0]
-    low, high = row[f"{question}_low"], row[f"{question}_high"]
-    return verdict(low, high, p, significant=1 - row["level"])
-
-
 def verdict_table(
     claims: Sequence[Mapping[str, Any]],
     primary: pd.DataFrame,
@@ -288,73 +264,30 @@ def key_of(predictor: str) -> str:
     return re.sub(r"\W+", "_", predictor).strip("_")
 
 
-def numbers_of_primary(
-    primary: pd.DataFrame, claims: pd.DataFrame | None = None
-) -> Iterator[Named]:
+def numbers_of_primary(primary: pd.DataFrame) -> Iterator[Named]:
     """The numbers of the primary table, by name.
 
     Args:
-        primary: see ``gap_tables.primary_table``.
-        claims: the judged claims, see ``word``.
+        primary: see ``primary.primary_table``.
 
     Yields:
         For each predictor X and question Q (``gap``, ``gap_given_start``, ...): r_X_Q,
-        p_X_Q, smallest_X_Q and verdict_X_Q; error_X, and saved_X with its p, smallest
-        and verdict. Undefined numbers have no name.
+        error_X and saved_X; and best_baseline with its error. Undefined numbers have no
+        name.
     """
-    adjusted = [re.fullmatch(r"r_(.+)_p_adjusted", name) for name in primary]
-    questions = [match[1] for match in adjusted if match]
-    for _, row in primary.iterrows():
+    suffix = "_p_adjusted"
+    questions = [name.removesuffix(suffix) for name in primary if name.endswith(suffix)]
+    for row in primary.to_dict("records"):
         key = key_of(row["measure"])
         for question in questions:
-            judged = word(row, f"r_{question}", claims)
-            name = f"{key}_{question}"
-            yield from _judged(f"r_{name}", name, row, f"r_{question}", judged)
-        ends = row["error_with_low"], row["error_with_high"]
+            name, unit = question.replace("r_", f"r_{key}_", 1), ""
+            if question == "saved_from_best_points":
+                name, unit = f"saved_{key}", "points"
+            if np.isfinite(row[question]):
+                ends = row[f"{question}_low"], row[f"{question}_high"]
+                yield name, row[question], *ends, unit
         yield (f"error_{key}", row["error_with_twins"], np.nan, np.nan, "points")
-        yield (f"error_{key}_kinds", row["error_with"], *ends, "points")
-        saved = "saved_from_best_points"
-        judged = word(row, saved)
-        judged = _BETTER.get(judged, judged)
-        name = f"saved_{key}"
-        yield from _judged(name, name, row, saved, judged, "points")
-    for _, row in primary.dropna(subset="best_baseline").head(1).iterrows():
-        yield ("best_baseline", row["best_baseline"], *_NONE)
+    for row in primary.dropna(subset="best_baseline").head(1).to_dict("records"):
+        yield ("best_baseline", row["best_baseline"], np.nan, np.nan, "")
         error = row["error_best_twins"]
         yield ("error_best_baseline", error, np.nan, np.nan, "points")
-
-
-def _judged(
-    first: str, name: str, row: pd.Series, column: str, judged: str, unit: str = ""
-) -> Iterator[Named]:
-    """A number with its interval, its p, the smallest to be told, and a verdict."""
-    if np.isnan(row[column]):
-        return
-    yield _with_ends(first, row, column, unit)
-    yield (f"p_{name}", row[f"{column}_p_adjusted"], *_NONE)
-    yield (f"smallest_{name}", row[f"{column}_smallest"], np.nan, np.nan, unit)
-    yield (f"verdict_{name}", judged, *_NONE)
-
-
-def numbers_of_errors(starts: pd.DataFrame, across: pd.DataFrame) -> Iterator[Named]:
-    """r among networks of one start, and errors across studies, by name.
-
-    Args:
-        starts: see ``gap_tables.starts_table``.
-        across: see ``gap_tables.across_studies``.
-
-    Yields:
-        r_X_gap_pretrained, r_X_gap_scratch and error_across_X_from_STUDY.
-    """
-    for _, row in starts.dropna(subset="r").iterrows():
-        yield _with_ends(f"r_{key_of(row['measure'])}_gap_{row['start']}", row, "r")
-    for _, row in across.dropna(subset="error_points").iterrows():
-        study = key_of(row["trained_on"])
-        name = f"error_across_{key_of(row['measure'])}_from_{study}"
-        yield _with_ends(name, row, "error_points", "points")
-
-
-def _with_ends(name: str, row: pd.Series, column: str, unit: str = "") -> Named:
-    """A number with its interval, of a row."""
-    prefix = "" if column == "r" else f"{column}_"
-    return name, row[column], row[f"{prefix}low"], row[f"{prefix}high"], unit

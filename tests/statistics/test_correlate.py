@@ -1,4 +1,4 @@
-"""Correlations, draws, permutations and ridge against scipy, scikit-learn and loops."""
+"""Correlations and draws against scipy and loops."""
 
 import dataclasses
 import itertools
@@ -8,12 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from helpers.statistics import correlate as c
+from helpers.statistics.permutation import permuted_rows
 
 RANDOM = np.random.default_rng(3)
 N, M, B = 24, 5, 7
@@ -160,7 +157,7 @@ def test_without_effect_the_least_adjusted_p_is_below_5_percent_in_5_percent(mea
     below = 0
     for seed in range(400):
         x, gap, names, _ = catalogue(seed, 0, measures)
-        test = c.tested(x, gap, c.permuted_rows(names, 199, seed))
+        test = c.tested(x, gap, permuted_rows(names, 199, seed))
         below += test["p_adjusted"].min() < 0.05
     assert 0.02 <= below / 400 <= 0.08
 
@@ -309,184 +306,3 @@ def test_intervals_are_percentiles_and_of_too_few_units_there_is_none():
     five = c.percentile_interval(drawn, 7, fewest=5)
     assert five[0][0] == pytest.approx(25)
     assert np.isnan(c.percentile_interval(np.empty((0, 2)), 8)).all()
-
-
-# Permutations
-
-
-def test_units_change_places_as_a_whole_and_only_with_those_of_their_size():
-    names = np.array(["a", "b", "a", "c", "c", "d", "b", "e", "e", "e"])
-    rows = c.permuted_rows(names, 400, seed=1, exact_up_to=0)
-    assert (np.sort(rows, axis=1) == np.arange(10)).all()
-    assert (rows[:, [5, 7, 8, 9]] == [5, 7, 8, 9]).all()  # alone of their size
-    places = ([0, 2], [1, 6], [3, 4])
-    pairs = {tuple(row[place]) for row in rows for place in places}
-    assert pairs == {(0, 2), (1, 6), (3, 4)}  # in their order
-    orders = [tuple(row[[0, 1, 3]]) for row in rows]
-    assert set(orders) == set(itertools.permutations([0, 1, 3]))
-    counts = [orders.count(order) for order in set(orders)]
-    assert scipy.stats.chisquare(counts).pvalue > 0.001
-    assert (rows != c.permuted_rows(names, 400, 2, exact_up_to=0)).any()
-    assert c.permuted_rows([], 3).shape == (0, 0)
-
-
-def test_few_arrangements_are_enumerated_but_for_the_observed_one():
-    """Three units of two models and two of one, in two groups."""
-    names = list("aabbccde")
-    groups = [0] * 6 + [1] * 2
-    rows = c.permuted_rows(names, 4, within=groups)
-    expected = [
-        (*itertools.chain(*order), *singles)
-        for order in itertools.permutations([[0, 1], [2, 3], [4, 5]])
-        for singles in ([6, 7], [7, 6])
-    ]
-    assert len(rows) == 11 and {tuple(row) for row in rows} == set(expected[1:])
-    limited = c.permuted_rows(names, 4, within=groups, exact_up_to=11)
-    assert limited.shape == (4, 8)  # one arrangement too many: random ones
-
-
-def test_p_is_the_share_of_all_permutations_ties_included():
-    x = np.array([1.0, 2, 3, 4, 5, 5])[:, None]  # equal values make equal r
-    y = np.array([2.0, 1, 4, 3, 6, 5])
-    rows = np.array([*itertools.permutations(range(6))])
-    r = np.array([np.corrcoef(x[:, 0], y[row])[0, 1] for row in rows])
-    away = np.abs(r - r.mean())
-    exact = sum(value >= away[0] - 1e-9 for value in away) / 720
-    test = c.tested(x, y, c.permuted_rows(range(6), 10))
-    assert test["p"][0] == pytest.approx(exact, abs=1e-12)
-    assert test["null"][0] == pytest.approx(r.mean(), abs=1e-12)
-    tau = [scipy.stats.kendalltau(x[:, 0], y[row]).statistic for row in rows]
-    away = np.abs(tau - np.mean(tau))
-    exact = (away >= away[0] - 1e-9).mean()
-    test = c.tested(x, y, c.permuted_rows(range(6), 10), statistic=c.kendall)
-    assert test["p"][0] == pytest.approx(exact, abs=1e-12)
-
-
-def test_p_is_of_the_distance_from_where_a_drift_within_runs_alone_puts_r():
-    drift = np.arange(60) % 2 + 0.1 * RANDOM.normal(size=60)
-    gap = RANDOM.normal(size=30)[PAIRED] + 2 * (np.arange(60) % 2)
-    rows = c.permuted_rows(PAIRED, 199)
-    test = c.tested(drift[:, None], gap, rows)
-    r = np.array([np.corrcoef(drift, gap)[0, 1]])
-    null = np.append(r, [np.corrcoef(drift, gap[row])[0, 1] for row in rows])
-    assert test["null"][0] == pytest.approx(null.mean()) and null.mean() > 0.3
-    away = np.abs(null - null.mean())
-    assert test["p"][0] == (away >= away[0] - 1e-9).sum() / 200
-
-
-def test_freedman_and_lane_is_refitting_each_permutation():
-    x, y, given = X[:14, :3].copy(), Y[:14] + 3 * GIVEN[:14, 0], GIVEN[:14, :2]
-    rows = c.permuted_rows(np.repeat(np.arange(7), 2), 60, seed=2, exact_up_to=0)
-    rest = left_over(y, given)
-    targets = [y, *(y - rest + rest[row] for row in rows)]
-    r = np.array(
-        [
-            [np.corrcoef(left_over(z, given), left_over(t, given))[0, 1] for z in x.T]
-            for t in targets
-        ]
-    )
-    away = np.abs(r - r.mean(0))
-    test = c.tested(x, y, rows, given=given)
-    assert test["null"] == pytest.approx(r.mean(0), abs=1e-10)
-    p = (away >= away[0] - 1e-9).mean(0)
-    assert test["p"] == pytest.approx(p, abs=1e-12)
-
-
-def test_p_is_never_0_and_the_family_is_judged_by_its_maximum():
-    null = [[0.1, 0.5], [0.2, 0.1], [0.3, 0.2], [np.nan, 0.1]]
-    chance = c.against_chance(np.array([[0.9, 0.2], *null]))
-    assert chance["p"].tolist() == [1 / 4, 3 / 5]
-    chance = c.against_chance(np.array([[0.25, 0.9], *null]))
-    assert chance["p_adjusted"].tolist() == [3 / 5, 1 / 5]
-    # A measure that is undefined is not in the family.
-    chance = c.against_chance(np.array([[0.25, np.nan], *null]))
-    assert chance["p_adjusted"] == pytest.approx([2 / 4, np.nan], nan_ok=True)
-
-
-@pytest.mark.parametrize("draws", [199, 4999])
-def test_beyond_the_band_the_adjusted_p_is_below_5_percent_and_at_it_not(draws):
-    scores = RANDOM.random((1 + draws, 4))
-    limit = c.against_chance(scores)["band"]
-    for factor, is_significant in ((1 + 1e-8, True), (1 - 1e-8, False)):
-        scores[0] = limit * factor
-        adjusted = c.against_chance(scores)["p_adjusted"][0]
-        assert (adjusted < 0.05) == is_significant
-    assert np.isnan(c.against_chance(scores[:11])["band"])
-
-
-def test_holm_by_hand():
-    adjusted = c.holm([0.01, 0.04, np.nan, 0.03, 0.005])
-    expected = [0.03, 0.06, np.nan, 0.06, 0.02]
-    assert adjusted == pytest.approx(expected, nan_ok=True)
-    assert c.holm([0.6, 0.7]).tolist() == [1, 1] and c.holm([]).size == 0
-
-
-def test_flipped_signs_by_hand_and_against_scipy():
-    # Sums of the groups 3, 2 and -1: of eight choices of signs 4 (as it is) and 6
-    # reach 4.
-    values = np.array([1.0, 2, 2, -1, np.nan])[:, None]
-    assert c.sign_flip_p(values, list("aabcb"))[0] == 2 / 8
-    assert c.sign_flip_p(-values, list("aabcb"))[0] == 7 / 8  # one side: at least -4
-    none = c.sign_flip_p(np.array([[0, np.nan]] * 4), list("abcd"))
-    assert none == pytest.approx([1, np.nan], nan_ok=True)
-    many = np.random.default_rng(8).normal(0.3, 1, size=(40, 2))
-    options = {"permutation_type": "samples", "alternative": "greater"}
-    expected = [
-        scipy.stats.permutation_test(
-            (column,), np.mean, n_resamples=20_000, random_state=0, **options
-        ).pvalue
-        for column in many.T
-    ]
-    p = c.sign_flip_p(many, np.arange(40))
-    assert p == pytest.approx(expected, abs=0.015)
-
-
-# Prediction
-
-KINDS = np.repeat(np.arange(5), 12)
-
-
-def by_scikit_learn(known, gap, folds):
-    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 4, 13)))
-    options = {"groups": folds, "cv": LeaveOneGroupOut()}
-    return 100 * np.abs(gap - cross_val_predict(ridge, known, gap, **options))
-
-
-@pytest.mark.parametrize("columns", [1, 3, 20])
-def test_errors_of_held_out_kinds_are_those_of_scikit_learns_ridge(columns):
-    random = np.random.default_rng(columns)
-    known = random.normal(size=(2, 60, columns))
-    gap = (0.4 + 0.1 * known[0, :, 0] + 0.1 * random.normal(size=60)).clip(0, 1)
-    known[..., 0] *= 1e9  # units do not matter
-    folds = c.random_folds(np.arange(60) // 2, deals=3, seed=1)
-    expected = [
-        np.mean([by_scikit_learn(one, gap, deal) for deal in folds], axis=0)
-        for one in known
-    ]
-    errors = c.held_out_errors(known, gap, folds)
-    assert errors == pytest.approx(np.array(expected), rel=1e-6)
-
-
-def test_a_column_that_varies_only_where_it_is_left_out_predicts_nothing():
-    gap = RANDOM.uniform(0.2, 0.6, 60)
-    levels = c.design(pd.DataFrame({"kind": KINDS}), ["kind"])
-    errors = c.held_out_errors(levels, gap, KINDS)
-    assert errors == pytest.approx(by_scikit_learn(levels, gap, KINDS), rel=1e-6)
-    means = np.array([gap[kind != KINDS].mean() for kind in range(5)])
-    alone = c.held_out_errors(np.empty((60, 0)), gap, KINDS)
-    assert alone == pytest.approx(100 * np.abs(gap - means[KINDS]))
-
-
-def test_a_prediction_is_no_farther_off_than_a_gap_can_be_and_of_two_folds_undefined():
-    gap = RANDOM.uniform(0.2, 0.6, 60)
-    norm = np.where(KINDS == 2, 1e200, gap * 1e160)[:, None]
-    assert c.held_out_errors(norm, gap, KINDS).max() <= 200
-    assert np.isnan(c.held_out_errors(norm, gap, KINDS // 3)).all()
-
-
-def test_groups_are_dealt_whole_and_evenly():
-    folds = c.random_folds(np.repeat(np.arange(23), 2), deals=9)
-    assert (folds[:, ::2] == folds[:, 1::2]).all()
-    assert len({tuple(deal) for deal in folds}) == 9
-    assert {count for deal in folds for count in np.bincount(deal)} == {4, 6}
-    assert set(c.random_folds(["a", "b", "b"], deals=2).ravel()) == {0, 1}

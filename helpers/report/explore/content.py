@@ -20,7 +20,7 @@ from helpers.report.markup import in_words, kind_words
 from helpers.report.style import colours, in_order, short_name
 from helpers.scores.measuring import with_measures
 from helpers.scores.published_maps import read_maps
-from helpers.statistics.gap_tables import primary_rows
+from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES
 
 Content = dict[str, Any]

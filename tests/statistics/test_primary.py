@@ -1,0 +1,310 @@
+"""The primary analysis against plain loops, on made networks and on published values."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.files import PROJECT_ROOT, table_of
+from helpers.scores.measuring import with_measures
+from helpers.statistics import correlate as c
+from helpers.statistics import primary as g
+from helpers.statistics.held_out import held_out_errors
+from helpers.statistics.permutation import holm, sign_flip_p
+
+
+def r(x, y):
+    return float(np.corrcoef(np.asarray(x, float), np.asarray(y, float))[0, 1])
+
+
+def left_over(values, *given):
+    columns = np.column_stack([np.ones(len(values)), *given]).astype(float)
+    values = np.asarray(values, float)
+    return values - columns @ np.linalg.lstsq(columns, values)[0]
+
+
+def study(seed=0, kinds=8, runs=4):
+    """Kinds of training whose gap follows "between" over kinds, "within" in them."""
+    random = np.random.default_rng(seed)
+    kind = np.repeat(np.arange(kinds), runs)
+    n = len(kind)
+    level = np.linspace(-1, 1, kinds)[kind]
+    own = random.normal(size=n)
+    accuracy = random.uniform(0.82, 1, n)
+    gap = 0.4 + 0.1 * level + 0.02 * own + 0.3 * (accuracy - 0.9)
+    table = pd.DataFrame(
+        {
+            "kind": [f"net{k % 2} kind {k // 2}" for k in kind],
+            "architecture": [f"net{k % 2}" for k in kind],
+            "pretrained": kind % 4 < 2,
+            "cell": np.arange(n),
+            "gap": gap,
+            "train_accuracy": accuracy,
+            "test_accuracy": accuracy - gap,
+            "train_loss": random.uniform(0.1, 0.5, n),
+            "drop": gap + 0.1 * random.normal(size=n),
+            "between": level + 0.1 * random.normal(size=n),
+            "within": own + 0.3 * random.normal(size=n),
+            "noise": random.normal(size=n),
+        }
+    )
+    return c.with_log_train_loss(table)
+
+
+MEASURES = ["between", "within", "noise"]
+
+
+def primary(models, measures=MEASURES, draws=60, permutations=199, **options):
+    bootstrap = c.Bootstrap(models, draws=draws, seed=2)
+    table = g.primary_table(bootstrap, measures, permutations=permutations, **options)
+    return table.set_index("measure")
+
+
+def test_one_model_a_run_at_its_stop_with_right_labels_and_a_finite_loss():
+    rows = pd.DataFrame({"snapshot": ["stop", "first", "stop", "stop", "stop", "stop"]})
+    rows["label_noise"] = [0, 0, 0.2, 0, 0, 0]
+    rows["train_accuracy"] = [0.9, 0.9, 0.9, 0.8, 0.9, 0.9]  # 0.8 is to be exceeded
+    rows["gap"] = [0.3, 0.3, 0.3, 0.3, np.nan, 0.3]
+    rows["train_loss"] = [0.1, 0.1, 0.1, 0.1, 0.1, np.inf]
+    assert g.primary_rows(rows).tolist() == [True] + [False] * 5
+
+
+def test_each_question_is_answered_with_its_target_and_what_it_holds_fixed():
+    models = study()
+    table = primary(models)
+    accuracy = models["train_accuracy"]
+    training = [accuracy, models["log_train_loss"]]
+    start = models["pretrained"]
+    kinds = pd.get_dummies(models["kind"]).to_numpy().T
+    given = {
+        "r_gap": [],
+        "r_gap_given_train_accuracy": [accuracy],
+        "r_gap_given_start": [start],
+        "r_gap_given_start_and_training": [start, *training],
+        "r_gap_within_kinds": [*kinds, *training],
+    }
+    for question, held in given.items():
+        for name in MEASURES:
+            x, y = left_over(models[name], *held), left_over(models["gap"], *held)
+            assert table.loc[name, question] == pytest.approx(r(x, y), abs=1e-9)
+    for name in (*MEASURES, "pretrained", "train_accuracy", "drop"):
+        expected = r(models[name], models["test_accuracy"])
+        sign = (
+            -1
+            if name == "pretrained"
+            and table.loc[name, "r_gap"] * r(models[name], models["gap"]) < 0
+            else 1
+        )
+        assert table.loc[name, "r_test_accuracy"] == pytest.approx(sign * expected)
+    assert table.index.tolist() == [n for n in g.TITLES if n != "drop_mixup"] + MEASURES
+    assert np.isnan(table.loc["train_accuracy", "r_gap_given_train_accuracy"])
+    assert table.loc["train_accuracy", "r_gap_given_start"] == pytest.approx(
+        r(left_over(accuracy, start), left_over(models["gap"], start))
+    )
+
+
+def test_where_kinds_repeat_p_is_that_of_their_means_in_all_orders():
+    models = study(kinds=6)
+    table = primary(models, draws=200, permutations=9)  # 6! orders are enumerated
+    means = models.groupby("kind", sort=True)[[*MEASURES, "gap", "pretrained"]].mean()
+    assert table["units"].tolist() == [6] * len(table)
+    p = {}
+    for name in MEASURES:
+        orders = itertools.permutations(range(6))
+        null = np.array([r(means[name], means["gap"].iloc[[*o]]) for o in orders])
+        away = np.abs(null - null.mean())
+        p[name] = (away >= away[0] - 1e-9).mean()
+        assert table.loc[name, "r_gap_p"] == pytest.approx(p[name], abs=1e-9)
+    adjusted = holm(list(p.values()))
+    found = table.loc[MEASURES, "r_gap_p_adjusted"]
+    assert found.to_numpy() == pytest.approx(adjusted)
+    codes = pd.factorize(models.sort_values("kind", kind="stable")["kind"])[0]
+    weights = c.unit_weights(codes, 200, 2).astype(int)
+    ordered = models.sort_values("kind", kind="stable")[["noise", "gap"]].to_numpy()
+    drawn = [np.corrcoef(np.repeat(ordered, w, axis=0).T)[0, 1] for w in weights]
+    ends = np.nanquantile(drawn, [0.025, 0.975])
+    found = table.loc["noise", ["r_gap_low", "r_gap_high"]].to_numpy(float)
+    assert found == pytest.approx(ends, abs=1e-9)
+
+
+def test_networks_of_kinds_that_occur_once_are_drawn_one_by_one():
+    models = study(kinds=12, runs=1)
+    table = primary(models)
+    assert table["units"].tolist() == [12] * len(table)
+    assert table.loc["between", "r_gap_low"] < table.loc["between", "r_gap_high"]
+    assert table.loc["between", "r_gap_within_kinds"] != 0  # undefined
+    assert math.isnan(table.loc["between", "r_gap_within_kinds"])
+
+
+def test_four_kinds_have_no_interval_and_seven_networks_no_r():
+    table = primary(study(kinds=4))
+    assert np.isfinite(table.loc["between", "r_gap"])
+    assert math.isnan(table.loc["between", "r_gap_low"])
+    few = primary(study(kinds=8, runs=1).iloc[:7])
+    assert few.filter(regex="^r_").isna().all(axis=None)
+
+
+def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
+    """Copies of a kind are no new evidence within kinds, whatever their number."""
+    one = study(kinds=1, runs=8).assign(optimizer=[f"rule {k}" for k in range(8)])
+    copies = [one.assign(kind=f"kind {k}", cell=one["cell"] + 8 * k) for k in range(4)]
+    few, many = (
+        primary(models, draws=200, permutations=99)
+        for models in (one, pd.concat(copies, ignore_index=True))
+    )
+    columns = [name for name in few if name.startswith("r_gap_within_kinds")]
+    assert few.loc["within", "r_gap_within_kinds_low"] < 1
+    pd.testing.assert_frame_equal(
+        many.loc[MEASURES, columns], few.loc[MEASURES, columns]
+    )
+
+
+def test_twins_are_held_out_together_and_turn_together():
+    models = study(kinds=8)
+    row = primary(models).loc["between"]
+    assert row["kinds"] == 8
+    twins = models["kind"].str[5:]
+    fit = models[[*c.FIT, "between"]].to_numpy()
+    gap = models["gap"].to_numpy()
+    errors = held_out_errors(fit, gap, pd.factorize(twins)[0])
+    assert row["error_with_twins"] == pytest.approx(errors.mean())
+    kinds = pd.factorize(models["kind"])[0]
+    of_kinds = held_out_errors(fit, gap, kinds)
+    assert row["error_with"] == pytest.approx(of_kinds.mean())
+    assert row["error_with"] != pytest.approx(row["error_with_twins"])
+    without = held_out_errors(fit[:, :2], gap, kinds)
+    saved = (without - of_kinds)[:, None]
+    assert row["saved_error_points"] == pytest.approx(saved.mean())
+    assert row["saved_error_points_p"] == sign_flip_p(saved, twins, seed=2)[0]
+
+
+def test_a_measure_is_held_against_the_baseline_that_errs_least():
+    models = study()
+    models["drop"] = models["gap"]  # knows it all
+    table = primary(models)
+    assert set(table.loc[MEASURES, "best_baseline"]) == {"drop"}
+    errors = table.loc[table["baseline"], "error_with_twins"]
+    assert table.loc["noise", "error_best_twins"] == pytest.approx(errors.min())
+    saved = errors.min() - table.loc["noise", "error_with_twins"]
+    assert table.loc["noise", "saved_from_best_points"] == pytest.approx(saved)
+    p = table.loc[MEASURES, "saved_from_best_points_p"]
+    adjusted = table.loc[MEASURES, "saved_from_best_points_p_adjusted"]
+    assert adjusted.to_numpy() == pytest.approx(holm(p))
+    again = primary(models, ["drop", "noise"])  # a baseline is no measure
+    assert again.index.tolist().count("drop") == 1 and again.loc["drop", "baseline"]
+
+
+def test_what_measures_save_is_adjusted_for_their_number():
+    models = study(kinds=12).drop(columns="drop")
+    table = primary(models, ["between", "noise"])
+    p = table.loc["between", "saved_from_best_points_p"]
+    adjusted = table.loc["between", "saved_from_best_points_p_adjusted"]
+    assert p < 0.1 and adjusted == pytest.approx(2 * p)
+
+
+def test_looks_widen_every_interval_to_their_level():
+    once, thrice = (primary(study(), looks=looks).loc["within"] for looks in (1, 3))
+    assert thrice["level"] == pytest.approx(1 - 0.05 / 3)
+    for name in ("r_gap", "saved_error_points", "error_with"):
+        assert thrice[f"{name}_low"] < once[f"{name}_low"]
+        assert thrice[f"{name}_high"] > once[f"{name}_high"]
+
+
+def test_the_order_in_which_networks_stand_changes_nothing():
+    models = study().assign(optimizer=np.tile(["adam", "sgd"], 16))
+    turns = models.groupby("kind").cumcount()
+    alternating = models.iloc[np.argsort(turns, kind="stable")].reset_index(drop=True)
+    pd.testing.assert_frame_equal(primary(models), primary(alternating))
+
+
+def test_one_study_predicts_another_as_least_squares_by_hand():
+    one, two = study(1), study(2)
+    table = g.across_studies(
+        {"one": one, "two": two}, "two", {"noise": "Noise"}, draws=200
+    )
+    assert set(table["trained_on"]) == {"one"} and set(table["n"]) == {32}
+    row = table.set_index("measure").loc["drop"]
+    slope, intercept = np.polyfit(one["drop"], one["gap"], 1)
+    error = 100 * np.abs(two["gap"] - intercept - slope * two["drop"]).mean()
+    assert row["error_points"] == pytest.approx(error, abs=0.1)  # a small penalty
+    assert row["error_points_low"] < row["error_points"] < row["error_points_high"]
+    lacking = {"one": one, "two": two.drop(columns="noise")}
+    table = g.across_studies(lacking, "two", {"noise": "Noise", "absent": "Absent"})
+    assert math.isnan(table.set_index("measure").loc["noise", "error_points"])
+    assert "absent" not in set(table["measure"])
+    assert len(g.across_studies({"one": one}, "one", {})) == 0
+
+
+# Published values: records of kinds20 and filled20, by plain loops
+
+DROPS = {
+    "drop": [
+        "accuracy_under_augmentation (horizontal translation)",
+        "accuracy_under_augmentation (vertical translation)",
+    ],
+    "drop_mixup": ["mixup_accuracy"],
+}
+
+
+def published(name):
+    report = PROJECT_ROOT / "reports" / name
+    if not table_of(report, "scores.parquet").is_file():
+        pytest.skip(f"the tables of {name} are not here")
+    catalogue = pd.read_csv(table_of(report, "catalogue.csv"))
+    scores = pd.read_parquet(table_of(report, "scores.parquet"))
+    scores["variant"] = scores["variant"].astype(object).fillna("")
+    scores = scores[~scores["measure"].isin(DROPS)]
+    models = with_measures(catalogue[g.primary_rows(catalogue)], scores)
+    for drop, columns in DROPS.items():
+        changed = sum(models[column] for column in columns) / len(columns)
+        models[drop] = models["train_accuracy"] - changed
+    return c.with_log_train_loss(models.reset_index(drop=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "given_accuracy", "given_start_and_training"),
+    [
+        ("kinds20", (0.95, -0.89), (0.92, -0.95), (0.50, -0.74)),
+        ("filled20", (0.90, -0.74), (0.88, -0.91), (0.44, -0.59)),
+        ("kinds24", (0.76, -0.66), (0.63, -0.71), (0.57, -0.57)),
+    ],
+)
+def test_drop_and_overlap_of_published_studies(
+    name, plain, given_accuracy, given_start_and_training
+):
+    models = published(name)
+    table = primary(models, ["area_matched_iou"], draws=9, permutations=9)
+    rows = table.loc[["drop", "area_matched_iou"]]
+    for question, expected in {
+        "r_gap": plain,
+        "r_gap_given_train_accuracy": given_accuracy,
+        "r_gap_given_start_and_training": given_start_and_training,
+    }.items():
+        assert rows[question].tolist() == pytest.approx(expected, abs=0.0051), question
+
+
+def test_five_kinds_are_five_units():
+    models = published("filled20")
+    measures = [
+        "iou",
+        "area_matched_iou",
+        "pointing_game",
+        "object_reliance",
+        "effective_invariance",
+        "mixup_accuracy",
+        "fro_over_spec",
+        "curve_mean (rotation)",
+    ]
+    table = primary(models, measures, draws=2000, permutations=9)
+    assert table["units"].unique().tolist() == [5]
+    p = table["r_gap_p"]
+    assert p["pointing_game"] == pytest.approx(0.083, abs=0.001)
+    assert p["area_matched_iou"] == pytest.approx(0.158, abs=0.001)
+    assert p["effective_invariance"] == pytest.approx(0.008, abs=0.001)
+    adjusted = table.loc["effective_invariance", "r_gap_p_adjusted"]
+    assert adjusted == pytest.approx(0.067, abs=0.001)
+    row = table.loc["area_matched_iou"]
+    assert row["r_gap_low"] == pytest.approx(-0.97, abs=0.01)
+    assert 0.25 < row["r_gap_high"] < 0.45
