@@ -265,7 +265,7 @@ def validity(networks: pd.DataFrame, trained: Bootstrap) -> pd.DataFrame:
     # Each untrained network is drawn by itself.
     networks = networks.assign(cell=networks["model_id"])
     untrained = Bootstrap(networks, draws=trained.draws, seed=trained.seed)
-    everything = {"measures": ["iou"], "thresholds": [-1.0], "tau": False}
+    everything = {"measures": ["iou"], "thresholds": [-1.0]}
     table = correlation_table(untrained, **everything)
     of_trained = correlation_table(trained, **everything).set_index("architecture")
     both = pd.concat([networks, networks.assign(architecture=TOTAL)])
