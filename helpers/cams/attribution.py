@@ -3,6 +3,7 @@
 import copy
 import operator
 import warnings
+from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def attribution_maps(
         ValueError: if the method is unknown.
     """
     attribute, options = _captum_method(method, network, images, steps)
-    passes = {"forward": 0, "backward": 0}
+    passes = Counter()
 
     def count_backward(gradient: Tensor) -> None:
         passes["backward"] += len(gradient)
@@ -110,8 +111,7 @@ def attribution_maps(
         # Captum warns that it sets hooks and removes them.
         warnings.filterwarnings("ignore", module="captum")
         inputs = images.detach().clone().requires_grad_()
-        values = attribute(inputs, target=classes.clone(), **options)
-    values = values.detach()
+        values = attribute(inputs, target=classes.clone(), **options).detach()
     maps = values.abs().amax(1) if method == "saliency" else values.sum(1).relu()
     count = len(images)
     return Attribution(maps, passes["forward"] / count, passes["backward"] / count)
@@ -124,15 +124,13 @@ def _captum_method(
     # Imported here, since this import takes long and most measures do without.
     from captum import attr
 
-    if method == "saliency":
-        return attr.Saliency(network).attribute, {}
-    if method == "input_x_gradient":
-        return attr.InputXGradient(network).attribute, {}
+    if method not in ATTRIBUTIONS:
+        raise ValueError(
+            f"no attribution {method!r}; there are {', '.join(ATTRIBUTIONS)}"
+        )
     if method == "integrated_gradients":
-        options = {
-            "n_steps": steps,
-            "internal_batch_size": max(_FEWEST_IN_PASS, len(images)),
-        }
+        batch = max(_FEWEST_IN_PASS, len(images))
+        options = {"n_steps": steps, "internal_batch_size": batch}
         return attr.IntegratedGradients(network).attribute, options
     if method == "guided_grad_cam":
         layer = hooks.last_maps_layer(network, images[:1])
@@ -146,4 +144,5 @@ def _captum_method(
             "perturbations_per_eval": 4,
         }
         return attr.Occlusion(network).attribute, options
-    raise ValueError(f"no attribution {method!r}; there are {', '.join(ATTRIBUTIONS)}")
+    simple = {"saliency": attr.Saliency, "input_x_gradient": attr.InputXGradient}
+    return simple[method](network).attribute, {}

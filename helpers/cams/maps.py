@@ -5,7 +5,7 @@ logit z_c, and ``S_k = sum over ij of A_kij``:
 
 - "grad_cam" (Selvaraju et al. 2017): ``w_k = mean over ij of g_kij``;
 - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``w_k = sum over ij of alpha_kij
-  relu(g_kij)``, see ``_alpha``; a negative S_k (before a ReLU) has a pole at
+  relu(g_kij)``, see ``_plus_plus``; a negative S_k (before a ReLU) has a pole at
   g = -2 / S_k;
 - "smooth_grad_cam_plus_plus" (Omeiza et al. 2019): g^2 and g^3 are means over
   images with Gaussian noise;
@@ -119,13 +119,11 @@ def to_integers(maps_normalised: Tensor, bits: int = 8) -> NDArray[np.unsignedin
     """
     top = 2**bits - 1
     undefined = ~maps_normalised.isfinite().all((1, 2), keepdim=True)
-    maps = maps_normalised.double().masked_fill(undefined, 1)
+    maps = top * maps_normalised.double().masked_fill(undefined, 1)
     largest = maps.amax((1, 2), keepdim=True)
-    rounded = (top * maps).round()
     # A value below the maximum that would round up to it becomes one less.
-    top_of_map = (top * largest).round()
-    limit = torch.where(maps < largest, top_of_map - 1, top_of_map)
-    integers = rounded.minimum(limit).clamp(0, top).cpu().numpy()
+    limit = torch.where(maps < largest, largest.round() - 1, largest.round())
+    integers = maps.round().minimum(limit).clamp(0, top).cpu().numpy()
     return integers.astype(np.uint8 if bits == 8 else np.uint16)
 
 
@@ -249,66 +247,53 @@ def layer_maps(
             return (gradient.relu() * activations).sum(1).relu()
         if method == "grad_cam":
             return _weighted(gradient.mean((2, 3)), activations)
-        if method == "smooth_grad_cam_plus_plus":
-            noisy = _over_noise(explained, options)
-            return _smooth_map(activations, gradient, noisy, options.torchcam_compat)
-        alpha = gradient**2
-        if not options.torchcam_compat:
-            alpha = _alpha(gradient**2, gradient**3, activations)
-        return _positive_map(alpha, activations, gradient)
+        return _plus_plus(method, explained, activations, gradient, options)
 
 
-def _smooth_map(
+def _plus_plus(
+    method: str,
+    explained: _MapTarget,
     activations: Tensor,
     gradient: Tensor,
-    noisy: "_GradientMoments",
-    torchcam_compat: bool,
+    options: MapOptions,
 ) -> Tensor:
-    """Map of Smooth Grad-CAM++, of moments over noisy images."""
-    if not torchcam_compat:
-        alpha = _alpha(noisy.squares, noisy.cubes, activations)
-        return _positive_map(alpha, activations, gradient)
-    total = (noisy.cubes * activations).sum((2, 3), keepdim=True)
-    alpha = noisy.squares / (2 * noisy.squares + total + 1e-8)
-    return _positive_map(alpha, noisy.activations, noisy.gradient)
+    """Map of Grad-CAM++, plain or smooth: ``alpha = g^2 / (2 g^2 + S g^3)``.
 
-
-def _positive_map(alpha: Tensor, activations: Tensor, gradient: Tensor) -> Tensor:
-    """Map whose weights are ``sum over ij of alpha_kij relu(g_kij)``."""
+    alpha is 0 where g is 0.
+    """
+    squares = gradient**2
+    cubes = gradient**3
+    is_smooth = method == "smooth_grad_cam_plus_plus"
+    if is_smooth:
+        squares, cubes, last = _over_noise(explained, options)
+    if not options.torchcam_compat:
+        total = activations.sum((2, 3), keepdim=True)
+        alpha = torch.where(squares == 0, 0, squares / (2 * squares + total * cubes))
+    elif is_smooth:
+        total = (cubes * activations).sum((2, 3), keepdim=True)
+        alpha = squares / (2 * squares + total + 1e-8)
+        activations, gradient = last
+    else:
+        alpha = squares
     return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
 
 
-def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
-    """``alpha = g^2 / (2 g^2 + S g^3)`` of Grad-CAM++, 0 where g is 0."""
-    total = activations.sum((2, 3), keepdim=True)
-    return torch.where(squares == 0, 0, squares / (2 * squares + total * cubes))
-
-
-class _GradientMoments(NamedTuple):
-    """Moments of the gradient over noisy images, (B, C, h, w) each."""
-
-    squares: Tensor  # means of g^2
-    cubes: Tensor  # means of g^3
-    activations: Tensor  # of the last noisy image
-    gradient: Tensor  # of the last noisy image
-
-
-def _over_noise(explained: _MapTarget, options: MapOptions) -> _GradientMoments:
-    """Differentiate noisy images."""
+def _over_noise(
+    explained: _MapTarget, options: MapOptions
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Means of g^2 and g^3 over noisy images, and A and g of the last of them."""
     # Drawn on the CPU in single precision, so that a seed means the same noise on every
     # device, and in torchcam.
     generator = torch.Generator().manual_seed(options.seed)
-    samples = options.noise_samples
     images = explained.images
-    squares = 0.0
-    cubes = 0.0
-    for _ in range(samples):
+    squares = cubes = 0.0
+    for _ in range(options.noise_samples):
         noise = options.noise_std * torch.randn(images.shape, generator=generator)
         noisy = explained._replace(images=images + noise.to(images))
-        activations, gradient = _differentiate(noisy)
-        squares = squares + gradient**2 / samples
-        cubes = cubes + gradient**3 / samples
-    return _GradientMoments(squares, cubes, activations, gradient)
+        last = _differentiate(noisy)
+        squares = squares + last[1] ** 2 / options.noise_samples
+        cubes = cubes + last[1] ** 3 / options.noise_samples
+    return squares, cubes, last
 
 
 def _eigen_cam(activations: Tensor) -> Tensor:

@@ -62,16 +62,14 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
     """
     values = maps.flatten(1).double().sort(1).values
     total = values.shape[1]
-    below = torch.arange(1, total, device=values.device)  # values in the lower group
-    lower_sum = values.cumsum(1)[:, :-1]
-    upper_sum = values.sum(1, keepdim=True) - lower_sum
-    difference = lower_sum / below - upper_sum / (total - below)
-    between_variance = below * (total - below) * difference**2
-    # Equal values cannot be parted. The last value, above which nothing lies, gets a
-    # column that is never chosen, so that a map of one value has a column at all.
-    can_part = values[:, 1:] > values[:, :-1]
-    between_variance = torch.where(can_part, between_variance, -1)
-    between_variance = F.pad(between_variance, (0, 1), value=-1)
+    below = torch.arange(1, total + 1, device=values.device)  # in the lower group
+    above = total - below
+    lower_sum = values.cumsum(1)
+    upper_sum = lower_sum[:, -1:] - lower_sum
+    difference = lower_sum / below - upper_sum / above.clamp(min=1)
+    # Equal values cannot be parted, and nothing lies above the last one.
+    can_part = values.diff(append=values[:, -1:]) > 0
+    between_variance = torch.where(can_part, below * above * difference**2, -1)
     best, place = between_variance.max(1)
     thresholds = values.gather(1, place.unsqueeze(1)).squeeze(1)
     return thresholds.masked_fill(best < 0, torch.nan)
@@ -92,37 +90,25 @@ def spectral_residual(images: Tensor) -> Tensor:
     """
     grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA)
     has_one_colour = grey.amax((1, 2)) - grey.amin((1, 2)) < 1e-6
-    spectrum = np.fft.fft2(_shrunk(grey).numpy())
+    # Smaller images are not enlarged: their high frequencies would be 0, and logarithms
+    # of 0 would dominate the residual.
+    side = min(_RESIDUAL_SIDE, grey.shape[1])
+    shrunk = F.interpolate(
+        grey.unsqueeze(1), (side, side), mode="bilinear", antialias=True
+    )
+    spectrum = np.fft.fft2(shrunk.squeeze(1).numpy())
     amplitude = np.abs(spectrum)
     # Amplitudes of 0 have no logarithm: they are raised to the rounding error of the
     # largest one.
     largest = amplitude.max((1, 2), keepdims=True)
-    smallest = 1e-15 * largest + np.finfo(float).tiny
-    logarithm = np.log(np.maximum(amplitude, smallest))
+    logarithm = np.log(np.maximum(amplitude, 1e-15 * largest + np.finfo(float).tiny))
     mean = scipy.ndimage.uniform_filter(logarithm, (1, 3, 3), mode="nearest")
-    residual = logarithm - mean
-    phase = np.angle(spectrum)
-    salient = np.abs(np.fft.ifft2(np.exp(residual + 1j * phase))) ** 2
+    residual = logarithm - mean + 1j * np.angle(spectrum)
+    salient = np.abs(np.fft.ifft2(np.exp(residual))) ** 2
     blurred = scipy.ndimage.gaussian_filter(salient, (0, 2.5, 2.5), mode="nearest")
     maps = torch.from_numpy(blurred)
     maps = maps.masked_fill(has_one_colour.view(-1, 1, 1), 0)
     return localize.upsample(maps, images.shape[2])
-
-
-def _shrunk(grey: Tensor) -> Tensor:
-    """Shrink grey images (N, S, S) to the side of the spectral residual.
-
-    Smaller images are not enlarged: their high frequencies would be 0, and logarithms
-    of 0 would dominate the residual.
-    """
-    side = min(_RESIDUAL_SIDE, grey.shape[1])
-    return F.interpolate(
-        grey.unsqueeze(1),
-        size=(side, side),
-        mode="bilinear",
-        antialias=True,
-        align_corners=False,
-    ).squeeze(1)
 
 
 def spectral_residual_masks(images: Tensor) -> Tensor:

@@ -169,25 +169,6 @@ def test_every_measure_agrees_with_the_public_rules(bias, strides):
         assert found[name] == pytest.approx(scaled, rel=1e-10), name
 
 
-def test_by_hand_for_diagonal_matrices():
-    weight = torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64))[:, :, None, None]
-    layers = [norms.Layer(weight), norms.Layer(2 * weight)]
-    weights = norms.Weights(layers)
-    fro, spec = weights.frobenius, weights.spectral[0]
-    assert fro.tolist() == [5, 10]
-    assert spec == pytest.approx([4, 8], rel=1e-12)
-    assert norms.log_product(spec) == pytest.approx(math.log(16 * 64))
-    assert norms.log_sum(spec) == pytest.approx(math.log(2 * 4 * 8))
-    assert norms.ratios(fro, spec) == pytest.approx(2 * 25 / 16)
-    assert norms.log_bound(spec, fro, 0.5) == pytest.approx(
-        math.log(16 * 64 * (50 / 16) / 0.25)
-    )
-    assert (
-        norms.scaled_complexity(9.0, 4),
-        norms.scaled_complexity(math.log(9), 4, is_logarithm=True),
-    ) == pytest.approx((1.5, math.log(1.5)))
-
-
 def test_path_norm_is_a_sum_over_paths():
     network = nn.Sequential(
         nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)

@@ -131,17 +131,6 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
         evidence_of(Aside())["maps"]
 
 
-def test_features_are_the_inputs_of_the_linear_layer_that_gives_the_logits():
-    linear = nn.Linear(4, 3)
-    inputs = torch.rand(2, 4)
-    logits = torch.zeros(2, 3)
-    assert torch.equal(passes._features(linear, [inputs], logits), inputs)
-    for called in ([inputs, inputs], [inputs.unsqueeze(1)]):
-        assert passes._features(linear, called, logits) is None
-    assert passes._features(linear, [inputs], torch.zeros(2, 5)) is None
-    assert passes._features(None, [], logits) is None
-
-
 def test_a_bound_counts_the_images_of_the_pass_where_no_others_are_given(tiny_given):
     assert Evidence(tiny_given, MeasureSettings())["training_images"] == 36
     given = tiny_given | {"training_images": 50}

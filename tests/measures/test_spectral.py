@@ -9,7 +9,6 @@ from torch import nn
 
 from helpers.measures.norms import (
     Layer,
-    folded_copy,
     fused_network,
     layers_of,
     operator_norm,
@@ -208,26 +207,3 @@ def test_logits_and_maps_of_the_fused_network_are_those_of_the_network(architect
         assert (ours - own).abs().max() < 1e-11 * own.abs().max()
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-def test_the_folded_copy_is_the_same_function_of_other_parameters():
-    """Depthwise, with and without bias, and normalisations that no convolution feeds."""
-    network = settle(
-        nn.Sequential(
-            nn.BatchNorm2d(3),
-            nn.Conv2d(3, 8, 3, bias=False),
-            nn.BatchNorm2d(8),
-            nn.Conv2d(8, 8, 3, groups=8),
-            nn.BatchNorm2d(8, affine=False),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(128, 3),
-        )
-    )
-    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    flat = folded_copy(network)
-    torch.testing.assert_close(flat(images), network(images), rtol=1e-4, atol=1e-4)
-    kinds = [type(module) for module in flat.modules()]
-    assert kinds.count(nn.BatchNorm2d) == 1
-    own = {id(parameter) for parameter in network.parameters()}
-    assert not own & {id(parameter) for parameter in flat.parameters()}
