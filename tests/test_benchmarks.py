@@ -15,22 +15,10 @@ from tests.conftest import WITHOUT_JUPYTER, lacking
 
 @pytest.mark.nightly
 def test_the_whole_check_runs_through_without_jupyter(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu",
-        "--tiny",
-        "--minutes",
-        "20",
-        "--out",
-        str(tmp_path),
-    ]
-    changed = {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": lacking(tmp_path, WITHOUT_JUPYTER),
-    }
+    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--minutes", "20"]
+    changed = {"PYTHONPATH": lacking(tmp_path, WITHOUT_JUPYTER), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command,
+        [*command, "--out", str(tmp_path)],
         cwd=PROJECT_ROOT,
         env=os.environ | changed,
         capture_output=True,

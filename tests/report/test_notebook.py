@@ -144,12 +144,11 @@ def test_a_table_of_another_notebook_is_that_of_the_same_combination_first(repor
 
 def test_names_stay_inside_the_report(report):
     opened, _ = report
-    for name in ("../../x", "../../../x"):
-        with pytest.raises(ValueError, match="leaves the folder"):
-            opened.table(pd.DataFrame({"a": [1]}), name)
-        with pytest.raises(ValueError, match="leaves the folder"):
-            opened.figure(curve(), name, "")
-        plt.close("all")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        opened.table(pd.DataFrame({"a": [1]}), "../../x")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        opened.figure(curve(), "../../x", "")
+    plt.close("all")
 
 
 def begun(monkeypatch, folder, **changed):
@@ -188,12 +187,9 @@ def test_by_hand_a_notebook_writes_to_scratch_and_in_a_sweep_where_that_publishe
 
 @pytest.mark.parametrize("count", [1, 3, 4])
 def test_shares_are_equal_disjoint_and_together_all(count):
-    items = list(range(10))
-    shares = [
-        notebook.select_shard(items, f"{number}/{count}")
-        for number in range(1, count + 1)
-    ]
-    assert sorted(item for share in shares for item in share) == items
+    numbers = range(1, count + 1)
+    shares = [notebook.select_shard([*range(10)], f"{one}/{count}") for one in numbers]
+    assert sorted(item for share in shares for item in share) == [*range(10)]
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     rows = notebook.select_shard(pd.DataFrame({"a": range(5)}), "2/2")
     assert rows["a"].tolist() == [1, 3]
