@@ -60,7 +60,7 @@ _ENDS = {
     "_over_unseen_fraction": ", over added classes",
 }
 # Columns, and ends of names of columns, that stand in files and are not shown.
-_FOR_FILES = ("run_id", "cell", "data", "weights", "device")
+_FOR_FILES = ("run_id", "cell", "data", "device")
 _NOT_SHOWN = ("_smallest", "_null", "_least_p")
 # Beginning of the names of an interval's ends, where it is not that of its value.
 _STARTS = {"pearson_r": "ci", "kendall_tau": "kendall"}
@@ -202,7 +202,7 @@ def texts(
         write = header if name in _NAMES else two_digits
         cells = [_cell(row, names or {}, write) for row in values.to_numpy(object)]
         shown.append(pd.Series(cells, frame.index, dtype=object, name=title(name)))
-    return pd.concat(shown, axis=1) if shown else pd.DataFrame()
+    return pd.concat([frame[[]], *shown], axis=1)
 
 
 def _cell(
