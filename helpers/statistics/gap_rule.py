@@ -40,11 +40,11 @@ class GapRule:
     """
 
     intercept: float
-    coefficients: tuple[float, ...]
-    means: tuple[float, ...]
-    deviations: tuple[float, ...]
-    lows: tuple[float, ...]
-    highs: tuple[float, ...]
+    coefficients: list[float]
+    means: list[float]
+    deviations: list[float]
+    lows: list[float]
+    highs: list[float]
     penalty: float
     half_width: float
 
@@ -124,7 +124,8 @@ def fit_rule(
         kinds: (n,) kind of training of each network, at least three different ones.
 
     Raises:
-        ValueError: for fewer than three kinds, or a value that is not finite.
+        ValueError: for fewer than three kinds, or by scikit-learn for a value that is
+            not finite.
     """
     predictors = np.asarray(predictors, float)
     gaps = np.asarray(gaps, float)
@@ -134,11 +135,6 @@ def fit_rule(
         raise ValueError(
             f"a rule for new kinds of training needs at least 3 kinds, and the "
             f"calibrating networks have {count}; add a study"
-        )
-    if not (np.isfinite(predictors).all() and np.isfinite(gaps).all()):
-        raise ValueError(
-            "a predictor or a gap of a calibrating network is not finite; leave the "
-            "network out"
         )
     errors = [_errors_of_kinds(predictors, gaps, kinds, each) for each in PENALTIES]
     best = int(np.argmin([np.mean(each**2) for each in errors]))
@@ -165,13 +161,7 @@ def _fit(
     deviations = predictors.std(0)
     deviations[deviations == 0] = 1.0  # a constant predictor then has no effect
     ridge = Ridge(alpha=penalty).fit((predictors - means) / deviations, gaps)
-    return GapRule(
-        float(ridge.intercept_),
-        tuple(ridge.coef_.tolist()),
-        tuple(means.tolist()),
-        tuple(deviations.tolist()),
-        tuple(predictors.min(0).tolist()),
-        tuple(predictors.max(0).tolist()),
-        float(penalty),
-        float(half_width),
-    )
+    ends = predictors.min(0), predictors.max(0)
+    fitted = ridge.intercept_, ridge.coef_, means, deviations, *ends
+    numbers = [*fitted, penalty, half_width]
+    return GapRule(*(np.asarray(number).tolist() for number in numbers))

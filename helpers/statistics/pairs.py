@@ -18,7 +18,6 @@ LEVEL = 0.95
 # Overlap of maps on test images: shows whether an arm looks elsewhere than its control.
 CHECK = "area_matched_iou"
 NOT_CHANGED = "looking was not changed"
-_FEWEST = 4  # networks for a correlation
 _NUMBERS = ["pairs", "difference", "low", "high", "p", "detectable"]
 FEWEST_PAIRS = 3  # pairs for an interval that can show that looking changed
 POWER = 0.8  # probability of telling a difference as large as ``detectable``
@@ -50,23 +49,18 @@ def paired_difference(differences: ArrayLike) -> dict[str, float]:
     pairs = len(values)
     one_sided = sign_flip_p(np.stack([values, -values], 1), range(pairs)).min()
     p = min(1.0, 2 * one_sided) if pairs > 1 else np.nan
-    error = values.std() / max(pairs, 1) ** 0.5
-    return _with_interval(values.mean(), error, pairs - 1, p) | {"pairs": pairs}
+    return _with_interval(pairs, values.mean(), values.sem(), 1, p)
 
 
 def _with_interval(
-    mean: float, error: float, freedom: int, p: float
+    pairs: int, mean: float, error: float, parameters: int, p: float
 ) -> dict[str, float]:
     """Student's interval, and the smallest difference that is told."""
-    student = scipy.stats.t(freedom)
+    student = scipy.stats.t(pairs - parameters)
     half_width = error * student.ppf((1 + LEVEL) / 2)
-    return {
-        "difference": float(mean),
-        "low": mean - half_width,
-        "high": mean + half_width,
-        "p": p,
-        "detectable": half_width + error * student.ppf(POWER),
-    }
+    ends = mean - half_width, mean + half_width
+    detectable = half_width + error * student.ppf(POWER)
+    return dict(zip(_NUMBERS, (pairs, mean, *ends, p, detectable), strict=True))
 
 
 def difference_held_fixed(
@@ -93,10 +87,9 @@ def difference_held_fixed(
     if pairs < 4 or np.ptp(values[:, 0]) == 0:
         return dict.fromkeys(_NUMBERS, np.nan) | {"pairs": pairs}
     line = scipy.stats.linregress(*values.T)
-    mean = line.intercept
-    error = line.intercept_stderr
+    mean, error = line.intercept, line.intercept_stderr
     p = 2 * scipy.stats.t.sf(abs(mean) / error, pairs - 2)
-    return _with_interval(mean, error, pairs - 2, p) | {"pairs": pairs}
+    return _with_interval(pairs, mean, error, 2, p)
 
 
 def gap_at_training_accuracy(
@@ -158,31 +151,23 @@ def paired_table(
     columns = {*outcomes}.union(*held_fixed.values())
     rows = []
     for (arm, control), (start, levels) in product(contrasts, _STARTS.items()):
-        chosen = models[models["pretrained"].isin(levels)]
-        first = _by_pair(chosen, arm, paired_by)[[*columns]].astype(float)
-        second = _by_pair(chosen, control, paired_by)[[*columns]].astype(float)
-        shared = first.index.intersection(second.index)
-        changes = first.loc[shared] - second.loc[shared]
+        of_arms = models["looking"].isin([arm, control])
+        chosen = models[of_arms & models["pretrained"].isin(levels)]
+        chosen = chosen.set_index(["looking", *paired_by])[[*columns]].astype(float)
+        if chosen.index.has_duplicates:
+            raise ValueError(
+                f"several networks of an arm have {', '.join(paired_by)} = "
+                f"{chosen.index[chosen.index.duplicated()][0]}; a pair is one network "
+                "of each arm"
+            )
+        first, second = (chosen[chosen.index.isin([of], 0)] for of in (arm, control))
+        changes = first.droplevel(0) - second.droplevel(0)
         answers = {name: paired_difference(changes[name]) for name in outcomes}
         for name, (outcome, covariate) in held_fixed.items():
             answers[name] = difference_held_fixed(changes[outcome], changes[covariate])
         names = {"arm": arm, "control": control, "start": start}
         rows += [names | {"outcome": name} | answers[name] for name in answers]
     return pd.DataFrame(rows, columns=["arm", "control", "start", "outcome", *_NUMBERS])
-
-
-def _by_pair(
-    models: pd.DataFrame, looking: str, paired_by: Sequence[str]
-) -> pd.DataFrame:
-    """Networks of an arm, indexed by the columns that name their pair."""
-    arm = models[models["looking"] == looking].set_index(list(paired_by))
-    if arm.index.has_duplicates:
-        twice = arm.index[arm.index.duplicated()][0]
-        raise ValueError(
-            f"several networks of {looking!r} have {', '.join(paired_by)} = {twice}; "
-            "a pair is one network of each arm"
-        )
-    return arm
 
 
 def correlations_by_arm(
@@ -200,15 +185,14 @@ def correlations_by_arm(
     Returns:
         One row per measure: networks, r and r_given_start (whether pretrained) over
         all networks; plain_networks, plain_r and plain_r_given_start over those of
-        plain training. NaN for fewer than 4 networks, or equal values.
+        plain training. NaN for fewer than 3 networks, or equal values.
     """
     groups = {"": models, "plain_": models[models["looking"] == plain]}
     table = pd.DataFrame({"measure": list(measures)})
     for prefix, group in groups.items():
+        x, y = group[list(measures)], group[target]
+        start = design(group, ["pretrained"])
         table[f"{prefix}networks"] = len(group)
-        enough = group if len(group) >= _FEWEST else group.iloc[:0]
-        x, y = enough[list(measures)], enough[target]
-        start = design(enough, ["pretrained"])
         table[f"{prefix}r"] = of_table(pearson, x, y)
         table[f"{prefix}r_given_start"] = of_table(pearson, x, y, start)
     return table
@@ -234,8 +218,7 @@ def paired_claims(
     """
     columns = ["claim", "primary", "arm", "control", "measure", "side"]
     stated = [claim for claim in claims if claim["question"] == PAIRED]
-    stated = pd.DataFrame(stated, columns=columns).fillna({"primary": False})
-    stated["primary"] = stated["primary"].astype(bool)
+    stated = pd.DataFrame(stated, columns=columns)
     stated = stated.sort_values("primary", ascending=False, kind="stable")
     of_all = differences[differences["start"] == "all"]
     keys = ["arm", "control", "measure"]
