@@ -4,6 +4,9 @@ A kernel counts as the matrices (c_out, c_in) of its pixels, whose eigenvalues a
 pooled. Batch normalisation is not folded in.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -15,6 +18,7 @@ from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
 _SOURCE = "Martin, Peng and Mahoney 2021"
+RECORDED = "singular values of "  # before the name of a layer
 _FEWEST = 10  # eigenvalues of a layer, with fewer of which it is passed over
 
 
@@ -44,25 +48,73 @@ def power_law(values: Array) -> float:
 
 @provides
 @torch.no_grad()
-def power_laws(network: nn.Module) -> Array:
-    """Exponent of each layer's spectrum, and its largest eigenvalue, (layers, 2).
+def singular_values(network: nn.Module) -> dict[str, Array]:
+    """Singular values of each layer's weights, by its name.
 
     Args:
         network: any; convolutions without groups and linear layers are read.
+
+    Returns:
+        (kh kw, m) of a convolution and (m,) of a linear layer, m the smaller number of
+        its channels.
     """
-    laws = []
-    for module in network.modules():
+    found = {}
+    for name, module in network.named_modules():
         if not isinstance(module, (nn.Conv2d, nn.Linear)):
             continue
         weight = module.weight.detach().cpu().double()
         if getattr(module, "groups", 1) > 1 or not weight.isfinite().all():
             continue
-        # (kh kw, c_out, c_in); a linear layer has one pixel.
-        matrices = weight.flatten(2) if weight.ndim == 4 else weight.unsqueeze(2)
-        values = torch.linalg.svdvals(matrices.permute(2, 0, 1)).square().flatten()
         if weight.ndim == 4:
-            values *= 0.5  # WeightWatcher's scale of convolutions
-        values = values[values > 1e-12 * values.max()].numpy()
+            weight = weight.flatten(2).permute(2, 0, 1)
+        found[name] = torch.linalg.svdvals(weight).numpy()
+    return found
+
+
+@provides
+def recorded_spectra(singular_values: Mapping[str, Array]) -> dict[str, Array]:
+    """Singular values as they are recorded, for measures of networks that are gone.
+
+    Args:
+        singular_values: of each layer.
+
+    Returns:
+        float32 by ``RECORDED`` and the layer's name, with a first axis of length 1,
+        which tells them from values of images.
+    """
+    return {
+        f"{RECORDED}{name}": values[np.newaxis].astype(np.float32)
+        for name, values in singular_values.items()
+    }
+
+
+def inputs_from_record(record: Mapping[str, Array]) -> dict[str, Any]:
+    """The input ``singular_values`` of measures, where a record has it.
+
+    Args:
+        record: of a network, see ``recorded_spectra``.
+    """
+    found = {
+        name.removeprefix(RECORDED): values[0].astype(float)
+        for name, values in record.items()
+        if name.startswith(RECORDED)
+    }
+    return {"singular_values": found} if found else {}
+
+
+@provides
+def power_laws(singular_values: Mapping[str, Array]) -> Array:
+    """Exponent of each layer's spectrum, and its largest eigenvalue, (layers, 2).
+
+    Args:
+        singular_values: of each layer.
+    """
+    laws = []
+    for of_layer in singular_values.values():
+        values = of_layer.ravel() ** 2
+        if of_layer.ndim == 2:
+            values = 0.5 * values  # WeightWatcher's scale of convolutions
+        values = values[values > 1e-12 * values.max()]
         if len(values) >= _FEWEST and np.ptp(values) > 0:
             laws.append((power_law(values), values.max()))
     if not laws:

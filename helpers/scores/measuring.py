@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from helpers.measures import evidence, localization, registry
+from helpers.measures import evidence, localization, registry, spectra
 from helpers.networks.faults import Undefined
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import ScoringSet
@@ -42,11 +42,12 @@ DECISIVE: dict[str, tuple[str, ...]] = {
 OF_CUT = ("cam_threshold", "cam_cut")  # what maps do not depend on
 # Reason of a score that records do not suffice for.
 NOT_RECORDED = "not recorded, and the network or its images are not here"
-# Providers of the values of single images of a family, see ``evidence.PROVIDERS``.
+# Providers of arrays of a family: of single images, and of layers.
 IMAGE_VALUES = {
     "localization": ("localization_values", "predictions_of_images"),
     "prediction": ("prediction_values",),
     "reliance": ("reliance_values",),
+    "norms": ("recorded_spectra",),
 }
 # Localization that no threshold decides: what is recorded of it is more exact than what
 # recorded maps of 8 bits give.
@@ -213,6 +214,9 @@ def _further_records(
         **_facts_of_run(model),
         **_recorded_values(scores),
     }
+    part = {"norms": settings_of("norms", task.settings, task.scored_on)}
+    of_layers = store.records([model], part).record("norms", model.model_id)
+    inputs |= spectra.inputs_from_record(of_layers)
     maps = {}
     if "localization" in {item.family for item in measures}:
         maps = _recorded_maps(store, model, task)

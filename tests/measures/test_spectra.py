@@ -40,7 +40,12 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
     for row, column in np.ndindex(3, 3):
         matrix = weight[:, :, row, column]
         values += (np.linalg.eigvalsh(matrix.T @ matrix) / 2).tolist()
-    ((exponent, largest),) = spectra.power_laws(network)  # the others are passed over
+    found = spectra.singular_values(network)
+    assert {name: of.shape for name, of in found.items()} == {"0": (9, 4), "2": (2,)}
+    ((exponent, largest),) = spectra.power_laws(found)  # the others are passed over
+    recorded = spectra.inputs_from_record(spectra.recorded_spectra(found))
+    again = spectra.power_laws(recorded["singular_values"])
+    np.testing.assert_allclose(again, [(exponent, largest)], rtol=1e-6)
     assert largest == pytest.approx(max(values))
     assert exponent == pytest.approx(spectra.power_law(np.array(values)))
     laws = np.array([[2.0, 10.0], [4.0, 0.1]])
@@ -56,4 +61,4 @@ def test_the_stable_rank_by_hand():
 
 def test_a_network_of_small_layers_has_no_spectra():
     with pytest.raises(Undefined, match="no layer has a spectrum of 10 values"):
-        spectra.power_laws(nn.Linear(3, 2))
+        spectra.power_laws(spectra.singular_values(nn.Linear(3, 2)))

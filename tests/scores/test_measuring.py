@@ -246,6 +246,31 @@ def test_a_measure_of_maps_is_scored_from_records_and_one_of_logits_is_not(
     assert reasons["mean_of_logits"] == NOT_RECORDED
 
 
+def test_a_new_measure_of_weights_is_scored_of_networks_that_are_gone(
+    lists, study, tmp_path, scored_on
+):
+    """Their singular values are recorded."""
+    work = tmp_path / study.work.name
+    shutil.copytree(study.work, work)
+    store = Store(work, partial(images_of_study, work), jobs=1)
+    models = models_of(work, study.table, study.data)[:1]
+    measuring.score(store, models, ["norms"], SETTINGS, scored_on)
+
+    @registry.measure("norms", -1, "this test")
+    def widest(singular_values):
+        """Sum of the largest singular values."""
+        return sum(values.max() for values in singular_values.values())
+
+    def measured(models):
+        scores = measuring.score(store, models, ["norms"], SETTINGS, scored_on).scores()
+        return scores.set_index("measure")["value"]["widest"]
+
+    here = measured(models)
+    gone = replace(models[0], at_hand=False)
+    assert here > 0
+    assert measured([gone]) == pytest.approx(here, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "name",
     ["03_cam_scoring", "04_baselines", "05_robustness_ablations", "10_all_measures"],
