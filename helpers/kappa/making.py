@@ -1,7 +1,8 @@
 """Networks of any width, trained on the seen classes by the rules of notebook 02."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,72 +131,80 @@ def made_models(
         ValueError: for a name that cannot be made.
         RuntimeError: where a network diverged.
     """
-    classes = len(data.classes)
-    side = data.train.images.shape[-1]
-    starts = {}
-    folders = {}
-    for name in names:
-        starts[name] = partial(untrained, name, classes, side, training["seed"])
-        starts[name]()  # refuses a name before the first is trained
-        digest = json_digest([name, training])
-        folder = work / FOLDER / "networks" / f"{name.replace(' ', '-')}-{digest}"
-        folders[name] = folder
     # The architecture of a configuration is a ResNet's; it is not used here.
     config = RunConfig("resnet18", **training)
+    networks = []
+    for name in names:
+        digest = json_digest([name, training])
+        folder = work / FOLDER / "networks" / f"{name.replace(' ', '-')}-{digest}"
+        side = data.train.images.shape[-1]
+        network = _Network(name, len(data.classes), side, config, folder)
+        network.untrained()  # refuses a name before the first is trained
+        networks.append(network)
     trained = pool.side_by_side(
-        partial(_train, config=config, starts=starts, folders=folders, device=device),
-        names,
+        partial(_train, device=device),
+        networks,
         shared=partial(images_of_study, work / FOLDER),
         device=device,
         jobs=jobs,
     )
-    results = dict(tqdm(trained, "made networks", total=len(names)))
+    results = dict(tqdm(trained, "made networks", total=len(networks)))
     models = []
-    for name, start in starts.items():
-        family = name.partition(" ")[0]
+    for network in networks:
+        family = network.name.partition(" ")[0]
+        result = results[network]
         facts = {
-            **results[name]["snapshots"][-1],
-            "epochs": results[name]["epochs"],
-            "stop_reason": results[name]["stop_reason"],
-            "model": name,
+            **result["snapshots"][-1],
+            "epochs": result["epochs"],
+            "stop_reason": result["stop_reason"],
+            "model": network.name,
             "family": "resnet" if family in resnet.ARCHITECTURES else family,
-            "architecture": name,
-            "origin": f"made on {classes} classes",
-            "side": side,
+            "architecture": network.name,
+            "origin": f"made on {network.classes} classes",
+            "side": network.side,
         }
-        weights = catalogue.snapshot_path(folders[name], "stop")
-        load = partial(_backbone, start, weights)
-        models.append(Model(folders[name].name, load, facts, partial(_backbone, start)))
+        model_id = network.folder.name
+        models.append(Model(model_id, network.backbone, facts, network.start))
     return models
 
 
-def _train(
-    name: str,
-    data: StudyData,
-    *,
-    config: RunConfig,
-    starts: Mapping[str, Callable[[], nn.Module]],
-    folders: Mapping[str, Path],
-    device: str,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Network:
+    """A network to be made."""
+
+    name: str
+    classes: int
+    side: int  # of its images, pixels
+    config: RunConfig
+    folder: Path  # of its run
+
+    def __str__(self) -> str:
+        """Its name, for messages."""
+        return self.name
+
+    def untrained(self) -> nn.Module:
+        """With its head, before its training."""
+        return untrained(self.name, self.classes, self.side, self.config.seed)
+
+    def start(self) -> nn.Module:
+        """Without its head, before its training."""
+        return without_head(self.untrained())
+
+    def backbone(self, device: torch.device | str = "cpu") -> nn.Module:
+        """Without its head, after its training."""
+        network = self.untrained()
+        weights = contents.read(catalogue.snapshot_path(self.folder, "stop"))
+        network.load_state_dict(weights)
+        network = network.to(device, memory_format=torch.channels_last)
+        return without_head(network).eval()
+
+
+def _train(item: _Network, data: StudyData, *, device: str) -> dict[str, Any]:
     """The result of a network's run."""
-    network = starts[name]()
-    result = train_run(config, data, folders[name], network=network, device=device)
+    network = item.untrained()
+    result = train_run(item.config, data, item.folder, network=network, device=device)
     if result["status"] == "diverged":
         raise ValueError(
             "it diverged; take more images, or leave it out of kappa_families"
         )
     return result
-
-
-def _backbone(
-    start: Callable[[], nn.Module],
-    weights: Path | None = None,
-    device: torch.device | str = "cpu",
-) -> nn.Module:
-    """A network without its head, before or after its training."""
-    network = start()
-    if weights is not None:
-        network.load_state_dict(contents.read(weights))
-    network = without_head(network).to(device, memory_format=torch.channels_last)
-    return network.eval()

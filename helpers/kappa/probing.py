@@ -136,28 +136,26 @@ def _probes(
     device: str,
 ) -> dict[str, dict[str, Any]]:
     """The part "probes" of a network, see ``probes``."""
-    steps = settings["steps"]
     network = model.load(device)
     # The backbone has no head, so that its outputs are features: (N, D).
     clean = logits_of(network, data.train.images, device, model.normalise).numpy()
-    labels = data.train.labels.numpy()
-    fits = []
-    for count in steps:
-        is_fitted = labels < count  # classes are numbered with the seen ones first
-        fits.append(fit_probe(clean[is_fitted], labels[is_fitted], l2=settings["l2"]))
     images = data.test.images.to(device)
-    true = data.test.labels.numpy()
-    predicted = np.full((len(steps), len(noise.levels), len(true)), -1, np.int16)
-    for place, level in enumerate(noise.levels):
+    noisy = []
+    for level in noise.levels:
         degraded = degrade(images, noise, level.strength)
-        features = logits_of(network, degraded, device, model.normalise).numpy()
-        for step, (weight, bias) in enumerate(fits):
-            is_tested = true < steps[step]
-            logits = features[is_tested] @ weight.T + bias
-            predicted[step, place, is_tested] = logits.argmax(1)
-    weight, bias = fits[0]
+        noisy.append(logits_of(network, degraded, device, model.normalise).numpy())
+    labels = data.train.labels.numpy()
+    heads = []
+    predicted = []
+    for count in settings["steps"]:
+        is_fitted = labels < count  # classes are numbered with the seen ones first
+        weight, bias = fit_probe(clean[is_fitted], labels[is_fitted], l2=settings["l2"])
+        heads.append((weight, bias))
+        classes = [(features @ weight.T + bias).argmax(1) for features in noisy]
+        predicted.append(np.where(data.test.labels.numpy() < count, classes, -1))
+    weight, bias = heads[0]
     values = {
-        "predicted": predicted,
+        "predicted": np.array(predicted, np.int16),
         "weights": np.array(sum(tensor.numel() for tensor in network.parameters())),
         "weight": weight.astype(np.float32),
         "bias": bias.astype(np.float32),

@@ -98,13 +98,12 @@ def six_statistics(error: Array, loss: Array) -> Array:
     Returns:
         (..., 6), see ``CELL_STATISTICS``; standard deviations divide by K - 1.
     """
-    values = np.stack([error, loss])
-    means = values.mean(-1)
-    deviations = values.std(-1, ddof=1)
-    percentiles = np.quantile(values, 0.1, axis=-1)
-    # (2, ..., 3)
-    statistics = np.stack([means, deviations, percentiles], axis=-1)
-    return np.concatenate([*statistics], axis=-1)
+    statistics = []
+    for values in (error, loss):
+        statistics.append(values.mean(-1))
+        statistics.append(values.std(-1, ddof=1))
+        statistics.append(np.quantile(values, 0.1, axis=-1))
+    return np.stack(statistics, axis=-1)
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
@@ -246,8 +245,3 @@ def sign_errors(
     ranks = table.groupby("slice")["sign_error"].rank()
     table["mean_rank"] = ranks.groupby(table["measure"]).transform("mean")
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)
-
-
-def _tau_a(x: Array, y: Array, weights: Array, given: None = None) -> Array:
-    """Concordant less discordant pairs as a share of all pairs, (B, M)."""
-    return pair_counts(x, y, weights)[0] / math.comb(y.shape[-1], 2)

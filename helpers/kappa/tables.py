@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from helpers.kappa.grid import along_axis
@@ -30,21 +29,16 @@ def marginals(levels: Sequence[Array], grid: Array, classes: int) -> pd.DataFram
         A row per axis and level with ``CELL_STATISTICS``, and the ends of their 95 %
         intervals in ``<statistic>_low`` and ``<statistic>_high``.
     """
-    tables = []
+    rows = []
     for number, axis in enumerate(AXES):
-        in_draws = np.moveaxis(along_axis(grid, number), 1, 0)  # (1 + B, levels, 6)
-        rows = in_draws[1:].reshape(len(in_draws) - 1, -1)  # (B, levels * 6)
-        low, high = percentile_interval(rows, classes)
-        columns = {"": in_draws[0], "_low": low, "_high": high}
-        parts = [
-            pd.DataFrame(
-                values.reshape(-1, len(CELL_STATISTICS)), columns=list(CELL_STATISTICS)
-            ).add_suffix(suffix)
-            for suffix, values in columns.items()
-        ]
-        table = pd.concat(parts, axis=1)
-        tables.append(table.assign(axis=axis, level=levels[number]))
-    return pd.concat(tables, ignore_index=True)
+        means = along_axis(grid, number)  # (levels, 1 + B, 6)
+        for level, values in zip(levels[number], means, strict=True):
+            low, high = percentile_interval(values[1:], classes)
+            row = {"axis": axis, "level": level}
+            for ending, ends in {"": values[0], "_low": low, "_high": high}.items():
+                row |= pd.Series(ends, CELL_STATISTICS).add_suffix(ending)
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def table2(points: Mapping[str, pd.DataFrame], classes: int) -> pd.DataFrame:
