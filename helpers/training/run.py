@@ -312,16 +312,15 @@ def evaluate(
         batch_size: images at a time.
     """
     network.eval()
-    count = len(split.labels)
     totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
-    for start in range(0, count, batch_size):
-        part = slice(start, start + batch_size)
-        logits = network(resnet.normalise_images(split.batch(part))).float()
-        labels = split.labels[part]
+    batches = (values.split(batch_size) for values in split)
+    for pixels, labels in zip(*batches, strict=True):
+        images = resnet.normalise_images(pixels.permute(0, 3, 1, 2))
+        logits = network(images).float()
         loss = cross_entropy(logits, labels, reduction="sum").double()
         correct = (logits.argmax(1) == labels).sum().double()
         totals += torch.stack([loss, correct])
-    loss, accuracy = (totals / count).tolist()
+    loss, accuracy = (totals / len(split.labels)).tolist()
     return loss, accuracy
 
 
