@@ -1,3 +1,5 @@
+"""Metrics by hand, by plain loops, and beside scikit-learn and torchmetrics."""
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +18,7 @@ FORMS = [
     "average_precision_all_point",
 ]
 
-# Four images of two classes; the last is called class 0 and is of class 1. Three more logits than needed stay out of the way.
+# Four images of two classes; the last is called class 0 and is of class 1.
 LOGITS, LABELS = [[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1, 1]
 
 
@@ -46,19 +48,25 @@ def by_loop(positive, scores):
     return step, eleven, envelope
 
 
-def test_average_precision_by_hand():
-    # From the top: wrong, right, right, wrong, right. P at the hits: 1/2, 2/3, 3/5; the best from there on: 2/3, 2/3, 3/5.
-    step, eleven_point, all_point = classification.average_precision(
-        [0, 1, 1, 0, 1], [5, 4, 3, 2, 1]
-    )
-    assert step == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3)
-    assert all_point == pytest.approx((2 / 3 + 2 / 3 + 3 / 5) / 3)
-    assert eleven_point == pytest.approx(
-        (7 * 2 / 3 + 4 * 3 / 5) / 11
-    )  # R = 2/3 serves 0 to 0.6
-    # Ten hits with a miss after the third: at R = 3/10 exactly, P is 1 still; "above" would take the 10/11 at the end.
-    found = classification.average_precision([1, 1, 1, 0, *[1] * 7], -np.arange(11))
-    assert found[1] == pytest.approx((4 * 1 + 7 * 10 / 11) / 11)
+# P at hits, and the best from there on; 3/10 is reached by the third of ten hits.
+@pytest.mark.parametrize(
+    ("positive", "scores", "expected"),
+    [
+        (
+            [0, 1, 1, 0, 1],
+            [5, 4, 3, 2, 1],
+            ((1 / 2 + 2 / 3 + 3 / 5) / 3, (7 * 2 / 3 + 4 * 3 / 5) / 11, 29 / 45),
+        ),
+        ([1, 1, 1, 0, *[1] * 7], -np.arange(11), (None, (4 + 70 / 11) / 11, None)),
+        (np.arange(6) < 2, -np.arange(6), (1, 1, 1)),
+        (np.arange(6) < 2, np.arange(6), ((1 / 5 + 1 / 3) / 2, 1 / 3, 1 / 3)),
+        (np.arange(6) < 2, np.zeros(6), (1 / 3, 1 / 3, 1 / 3)),
+    ],
+)
+def test_average_precision_by_hand(positive, scores, expected):
+    values = classification.average_precision(positive, scores)
+    for value, by_hand in zip(values, expected, strict=True):
+        assert by_hand is None or value == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize("positives", [1, 3, 10, 40])
@@ -68,18 +76,6 @@ def test_average_precision_equals_a_plain_loop(positives):
     scores = rng.normal(size=80) + positive
     assert classification.average_precision(positive, scores) == pytest.approx(
         by_loop(positive, scores), rel=1e-12
-    )
-
-
-def test_average_precision_of_perfect_worst_and_tied():
-    positive = np.arange(6) < 2
-    assert classification.average_precision(positive, -np.arange(6)) == (1, 1, 1)
-    # Last of six: P = 1/5 and 1/3, and the best from there on 1/3; no point at R = 0 of P = 1 lifts the envelope.
-    assert classification.average_precision(positive, np.arange(6)) == pytest.approx(
-        ((1 / 5 + 1 / 3) / 2, 1 / 3, 1 / 3)
-    )
-    assert classification.average_precision(positive, np.zeros(6)) == pytest.approx(
-        (1 / 3, 1 / 3, 1 / 3)
     )
 
 
@@ -106,94 +102,73 @@ def test_per_class_by_hand():
         "precision": [2 / 3, 1],
         "recall": [1, 0.5],
         "f1": [0.8, 2 / 3],
-    }
-    expected |= {
         FORMS[0]: [(1 / 2 + 2 / 3) / 2, (1 + 2 / 4) / 2],
         FORMS[1]: [2 / 3, (6 * 1 + 5 / 2) / 11],
+        FORMS[2]: [2 / 3, (1 + 1 / 2) / 2],
+        "auc": [0.5, 0.5],
     }
-    expected |= {FORMS[2]: [2 / 3, (1 + 1 / 2) / 2], "auc": [0.5, 0.5]}
-    pd.testing.assert_frame_equal(
-        table.set_index("class"),
-        pd.DataFrame(expected, ["cat", "dog"]),
-        rtol=1e-12,
-        check_names=False,
-    )
+    expected = pd.DataFrame(expected, ["cat", "dog"])
+    table = table.set_index("class")
+    pd.testing.assert_frame_equal(table, expected, rtol=1e-12, check_names=False)
 
 
 def test_summary_equals_scikit_learn_on_softmax(scene):
     logits, labels = scene
     p, predicted = softmax(logits, axis=1), logits.argmax(1)
-    found = classification.summary_metrics(logits, labels)
-    macro = metrics.precision_recall_fscore_support(labels, predicted, average="macro")[
-        :3
-    ]
-    expected = [
-        metrics.accuracy_score(labels, predicted),
-        metrics.top_k_accuracy_score(labels, p, k=5),
-        *macro,
-    ]
-    assert [found[name] for name in SUMMARY] == pytest.approx(expected)
-    assert found["macro_auc"] == pytest.approx(
-        metrics.roc_auc_score(labels, p, multi_class="ovr")
-    )
-    assert found["mean_average_precision_step"] == pytest.approx(
-        metrics.average_precision_score(labels, p, average="macro")
-    )
-    assert found["cross_entropy"] == pytest.approx(metrics.log_loss(labels, p))
+    summary = classification.summary_metrics(logits, labels)
+    macro = metrics.precision_recall_fscore_support(labels, predicted, average="macro")
     forms = np.mean([by_loop(labels == k, p[:, k]) for k in range(7)], axis=0)
-    assert [found[f"mean_{form}"] for form in FORMS] == pytest.approx(forms)
-    assert (found["n"], found["classes_absent"], found["classes_never_predicted"]) == (
-        200,
-        0,
-        0,
-    )
+    expected = {
+        "top1": metrics.accuracy_score(labels, predicted),
+        "top5": metrics.top_k_accuracy_score(labels, p, k=5),
+        **dict(zip(SUMMARY[2:], macro[:3], strict=True)),
+        "macro_auc": metrics.roc_auc_score(labels, p, multi_class="ovr"),
+        "cross_entropy": metrics.log_loss(labels, p),
+        **{f"mean_{form}": value for form, value in zip(FORMS, forms, strict=True)},
+        "n": 200,
+        "classes_absent": 0,
+        "classes_never_predicted": 0,
+    }
+    assert {name: summary[name] for name in expected} == pytest.approx(expected)
 
 
 def test_a_perfect_network_scores_1_and_a_constant_one_as_chance():
     labels = np.arange(12) % 6
     perfect = classification.summary_metrics(40 * np.eye(6)[labels], labels)
-    assert all(
-        perfect[name] == 1
-        for name in [*SUMMARY, "macro_auc", *(f"mean_{form}" for form in FORMS)]
-    )
+    names = [*SUMMARY, "macro_auc", *(f"mean_{form}" for form in FORMS)]
+    assert {perfect[name] for name in names} == {1}
     constant = classification.summary_metrics(np.zeros((12, 6)), labels)
-    assert constant["top1"] == pytest.approx(1 / 6)
-    assert constant["top5"] == pytest.approx(
-        5 / 6
-    )  # the first five classes hold the first, which is top1
-    assert constant["macro_auc"] == 0.5
-    assert constant["cross_entropy"] == pytest.approx(np.log(6))
-    assert constant["macro_precision"] == pytest.approx(
-        1 / 6
-    )  # of the one class that is predicted
-    assert constant["classes_never_predicted"] == 5
-    tied = classification.summary_metrics(
-        np.zeros((10, 9)), [0] * 9 + [8]
-    )  # the first of equal classes is predicted
+    # The first of equal classes is predicted; the first five hold it.
+    expected = {
+        "top1": 1 / 6,
+        "top5": 5 / 6,
+        "macro_auc": 0.5,
+        "cross_entropy": np.log(6),
+        "macro_precision": 1 / 6,  # of the one class that is predicted
+        "classes_never_predicted": 5,
+    }
+    assert {name: constant[name] for name in expected} == pytest.approx(expected)
+    tied = classification.summary_metrics(np.zeros((10, 9)), [0] * 9 + [8])
     assert (tied["top1"], tied["top5"]) == (0.9, 0.9)
 
 
 def test_an_absent_class_is_nan_and_counted_and_in_no_mean(scene):
     logits, labels = scene[0], np.where(scene[1] == 2, 3, scene[1])
+    predicted = logits.argmax(1)
+    assert (predicted == 2).any()  # a precision of 0 would be of a class without images
     table = classification.per_class_metrics(logits, labels, list("abcdefg"))
-    assert (
-        logits.argmax(1) == 2
-    ).any()  # its precision would be 0, which would speak of a class that was never asked for
     assert table.loc[2].isna().tolist() == [False, False, *[True] * 7]
     assert table.drop(2).notna().all(axis=None)
-    found = classification.summary_metrics(logits, labels)
-    assert found["classes_absent"] == 1
-    assert found["macro_recall"] == pytest.approx(
-        metrics.recall_score(
-            labels, logits.argmax(1), labels=[0, 1, 3, 4, 5, 6], average="macro"
-        )
-    )
+    summary = classification.summary_metrics(logits, labels)
+    assert (summary["classes_absent"], summary["classes_never_predicted"]) == (1, 0)
+    present = [0, 1, 3, 4, 5, 6]
+    recall = metrics.recall_score(labels, predicted, labels=present, average="macro")
+    assert summary["macro_recall"] == pytest.approx(recall)
 
 
 def test_a_class_never_predicted_has_no_precision_and_an_f1_of_0():
-    table = classification.per_class_metrics(
-        [[1, 0, -9], [0, 1, -9], [1, 0, -8]], [0, 1, 2], ["a", "b", "c"]
-    )
+    logits = [[1, 0, -9], [0, 1, -9], [1, 0, -8]]
+    table = classification.per_class_metrics(logits, [0, 1, 2], ["a", "b", "c"])
     assert table["precision"].isna().tolist() == [False, False, True]
     assert table.loc[2, ["recall", "f1"]].tolist() == [0, 0]
     assert table.loc[2, FORMS].tolist() == [1, 1, 1]  # its ranking is right
@@ -249,22 +224,13 @@ def test_calibration_errors_are_those_of_torchmetrics_and_by_hand(scene):
 
 
 def test_break_even_by_hand_at_ties_and_by_counting(scene):
-    true, scores = classification.decisions(LOGITS, LABELS)
-    assert classification.break_even_point(true[:, 0], scores[:, 0]) == 0.5
-    assert (
-        classification.break_even_point(true.ravel(), scores.ravel()) == 0.75
-    )  # pooled, it is the accuracy here
-    assert classification.break_even_point(
-        np.arange(8) < 2, np.zeros(8)
-    ) == pytest.approx(2 / 8)  # the share of the class
-    for positive, score in zip(
-        *(found.T for found in classification.decisions(*scene)), strict=True
-    ):
-        assert classification.break_even_point(positive, score) == pytest.approx(
-            positive[np.argsort(-score)][: positive.sum()].mean()
-        )
-
-
-def test_a_class_without_images_is_absent_not_never_predicted():
-    summary = classification.summary_metrics(np.eye(2, 3), [0, 1])
-    assert (summary["classes_absent"], summary["classes_never_predicted"]) == (1, 0)
+    positive, scores = classification.decisions(LOGITS, LABELS)
+    break_even = classification.break_even_point
+    assert break_even(positive[:, 0], scores[:, 0]) == 0.5
+    # Pooled, it is the accuracy here; at ties the share of the class.
+    assert break_even(positive.ravel(), scores.ravel()) == 0.75
+    assert break_even(np.arange(8) < 2, np.zeros(8)) == pytest.approx(2 / 8)
+    positives, scores = classification.decisions(*scene)
+    for positive, score in zip(positives.T, scores.T, strict=True):
+        called = positive[np.argsort(-score)][: positive.sum()]
+        assert break_even(positive, score) == pytest.approx(called.mean())

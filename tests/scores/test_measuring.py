@@ -7,7 +7,6 @@ from functools import partial
 import nbformat
 import numpy as np
 import pandas as pd
-import papermill
 import pytest
 
 from helpers.data.images import images_of_study
@@ -159,47 +158,6 @@ def test_a_model_without_weights_is_told_and_the_others_are_kept(study, tmp_path
     assert [path.stem for path in tmp_path.glob("scores/*.parquet")] == [
         f"{second}@stop"
     ]
-
-
-@pytest.mark.nightly
-def test_a_notebook_with_a_measure_in_a_cell_is_scored_with_two_processes(
-    study, tmp_path
-):
-    """As papermill runs a notebook; the mean of its square is what the cell says."""
-    asks = f"""
-from functools import partial
-from pathlib import Path
-from helpers.data.images import images_of_study
-from helpers.measures.evidence import MeasureSettings
-from helpers.scores import measuring, models, scoring_set, store
-from helpers.training import catalogue
-
-work = Path({str(study.work)!r})
-data = images_of_study(work)
-table = catalogue.read_catalogue(work)
-shelf = store.Store(work, partial(images_of_study, work), jobs=2)
-scores = measuring.score(
-    shelf,
-    models.models_of(work, table, data),
-    ["prediction"],
-    MeasureSettings(),
-    scoring_set.scoring_set(table, data),
-).scores()
-scores.query("measure == 'squared_confidence'")["value"].tolist()
-"""
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in (CELL, asks)],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-    )
-    nbformat.write(notebook, tmp_path / "cell.ipynb")
-    executed = papermill.execute_notebook(
-        tmp_path / "cell.ipynb",
-        tmp_path / "executed.ipynb",
-        cwd=PROJECT_ROOT,
-        progress_bar=False,
-    )
-    values = eval(executed.cells[-1].outputs[-1]["data"]["text/plain"])
-    assert len(values) == 2 and all(1 / 9 <= value <= 1 for value in values)
 
 
 def test_a_cell_that_runs_again_replaces_its_measure_and_no_other(lists):

@@ -85,15 +85,8 @@ def test_runs_that_share_too_few_images_are_refused(study):
 
 
 def test_classes_stand_in_turn():
-    assert classes_in_turn(np.array([4, 4, 4, 4, 7, 7, 1])).tolist() == [
-        0,
-        4,
-        6,
-        1,
-        5,
-        2,
-        3,
-    ]
+    in_turn = classes_in_turn(np.array([4, 4, 4, 4, 7, 7, 1]))
+    assert in_turn.tolist() == [0, 4, 6, 1, 5, 2, 3]
 
 
 def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
