@@ -46,14 +46,6 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     assert set(without.classes[6].ravel()) == {0, 1, 3, 4, 5}  # no image, never drawn
 
 
-def test_steps_that_add_equally_many_classes_do_not_share_their_draws():
-    drawn = resample(LABELS, [3, 6], 50).classes[6]
-    first = np.sort(drawn[:, :3], axis=1)
-    second = np.sort(drawn[:, 3:], axis=1)
-    # Two independent draws of three classes out of three agree in 13 of 100 cases.
-    assert (first == second - 3).all(axis=1).mean() < 0.5
-
-
 def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
     """By a loop over drawn images and classes; images' mean shift is taken out."""
     draws = resample(LABELS, STEPS, 30, seed=1)
