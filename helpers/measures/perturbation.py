@@ -87,72 +87,42 @@ def places(
 
 
 @provides
-def mixup_curves(
+def response_curves(
     perturbed_sample: Sample,
     places: Places,
+    classifier: Classifier,
+    transform_ranges: str,
     perturbation_points: int,
-    batch_size: int,
     seed: int,
 ) -> Curves:
-    """Accuracy under growing mixup; Schiff et al. 2021, Algorithm 1.
+    """Accuracy under growing mixup and transforms; Schiff et al. 2021, Algorithm 1.
 
     Args:
         perturbed_sample: n images.
         places: where they are mixed.
+        classifier: the network, and how it takes images.
+        transform_ranges: of ``transforms.RANGES``.
         perturbation_points: magnitudes of a curve.
-        batch_size: images of a pass.
         seed: of the partners, which all alphas and places of a kind share.
 
     Returns:
-        A curve for each of ``MIXUPS`` that the network allows; an alpha of 1 is a
-        mixture of halves.
+        A curve for each of ``PERTURBATIONS`` that the network allows; an alpha of 1 is
+        a mixture of halves, or the largest magnitude of a transform.
     """
     labels = perturbed_sample.labels.cpu()
     magnitudes = np.linspace(0, 0.5, perturbation_points)
+    size = classifier.batch_size
     curves = {}
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
         for name, place in places.items():
-            mixed = partial(response.mixed_hits, place, labels, pairs, batch_size)
+            mixed = partial(response.mixed_hits, place, labels, pairs, size)
             curves[f"{kind} {name}"] = _curve(mixed, magnitudes)
-    return curves
-
-
-@provides
-def transform_curves(
-    classifier: Classifier,
-    perturbed_sample: Sample,
-    transform_ranges: str,
-    perturbation_points: int,
-) -> Curves:
-    """Accuracy under growing transforms; Schiff et al. 2021, Algorithm 1.
-
-    Args:
-        classifier: the network, and how it takes images.
-        perturbed_sample: n images.
-        transform_ranges: of ``transforms.RANGES``.
-        perturbation_points: magnitudes of a curve.
-
-    Returns:
-        A curve for each of ``TRANSFORMS``; an alpha of 1 is the largest magnitude.
-    """
-    curves = {}
     for name, transform in transforms_of(transform_ranges).items():
         moved = partial(transformed_hits, classifier, perturbed_sample, transform)
         magnitudes = np.linspace(transform.low, transform.high, perturbation_points)
         curves[name] = _curve(moved, magnitudes)
     return curves
-
-
-@provides
-def response_curves(mixup_curves: Curves, transform_curves: Curves) -> Curves:
-    """The curves of all ``PERTURBATIONS``.
-
-    Args:
-        mixup_curves: accuracies by mixup and magnitude.
-        transform_curves: accuracies by transform and magnitude.
-    """
-    return mixup_curves | transform_curves
 
 
 def _curve(

@@ -102,14 +102,14 @@ def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
     Returns:
         (3, N, K) float64.
     """
-    logits = []
-    for quarter_turns in (1, 2, 3):
-        batches = []
-        for pixels in images.images.split(classifier.batch_size):
-            turned = pixels.rot90(quarter_turns, (2, 3))
-            batches.append(classifier.logits(turned))
-        logits.append(torch.cat(batches))
-    return torch.stack(logits).cpu().double().softmax(2)
+    turned = []
+    for turns in (1, 2, 3):
+        batches = [
+            classifier.logits(pixels.rot90(turns, (2, 3)))
+            for pixels in images.images.split(classifier.batch_size)
+        ]
+        turned.append(torch.cat(batches))
+    return torch.stack(turned).cpu().double().softmax(2)
 
 
 @measure(

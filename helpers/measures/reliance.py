@@ -38,8 +38,7 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
     Raises:
         Undefined: for fewer than two images with a box and room around it.
     """
-    size = images.images.shape[-1]
-    masks = box_masks(images.boxes, size).unsqueeze(1)
+    masks = box_masks(images.boxes, images.images.shape[-1]).unsqueeze(1)
     in_boxes = masks.flatten(1)  # (N, size * size)
     rows = (in_boxes.any(1) & ~in_boxes.all(1)).nonzero().squeeze(1)
     if len(rows) < 2:
@@ -48,21 +47,17 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
             "it; two are needed"
         )
     others = rows[localize.derangements(len(rows), 1)[:, 0]]
-    predicted: dict[str, list[Tensor]] = {"box": [], "control": [], "outside": []}
-    size_of_batch = classifier.batch_size
-    for row, other in zip(
-        rows.split(size_of_batch), others.split(size_of_batch), strict=True
-    ):
-        pixels = images.images[row]
-        mean_colour = pixels.float().mean((2, 3), keepdim=True).round().byte()
-        greyed = {"box": masks[row], "control": masks[other], "outside": ~masks[row]}
-        for name, mask in greyed.items():
-            changed = torch.where(mask, mean_colour, pixels)
-            predicted[name].append(classifier.logits(changed).argmax(1))
-    hits = {
-        name: (torch.cat(classes).cpu() == labels[rows]).double().numpy()
-        for name, classes in predicted.items()
-    }
+    size = classifier.batch_size
+    hits = {}
+    for name, lenders in (("box", rows), ("control", others), ("outside", rows)):
+        predicted = []
+        for row, lender in zip(rows.split(size), lenders.split(size), strict=True):
+            pixels = images.images[row]
+            mean_colour = pixels.float().mean((2, 3), keepdim=True).round().byte()
+            is_grey = masks[lender] != (name == "outside")
+            changed = torch.where(is_grey, mean_colour, pixels)
+            predicted.append(classifier.logits(changed).argmax(1))
+        hits[name] = (torch.cat(predicted).cpu() == labels[rows]).double().numpy()
     return pd.DataFrame(hits, index=rows.numpy()).reindex(range(len(images)))
 
 
@@ -104,13 +99,3 @@ def box_only_accuracy(
     has_box = greyed_hits["outside"].notna()
     accuracy = rightly_classified[has_box].mean()
     return float(greyed_hits["outside"].mean() / accuracy) if accuracy else np.nan
-
-
-@measure("reliance", 0, "count")
-def images_without_reliance(greyed_hits: pd.DataFrame) -> float:
-    """Number of images that have no box, or are nothing but box.
-
-    Args:
-        greyed_hits: a row per image, see ``greyed_hits``.
-    """
-    return float(greyed_hits["outside"].isna().sum())

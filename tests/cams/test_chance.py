@@ -86,89 +86,63 @@ def by_pixels(values, mask, rectangle, place, inside, corners):
 def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over_pixels(
     maps, boxes
 ):
-    table, partners = (
-        localize.chance_scores(maps, boxes, SIZE, 0.6),
-        localize.derangements(10),
-    )
-    inside, large = (
-        box_masks(boxes, SIZE).numpy(),
-        localize.upsample(maps, SIZE).numpy(),
-    )
+    table = localize.chance_scores(maps, boxes, SIZE, 0.6)
+    partners = localize.derangements(10)
+    inside = box_masks(boxes, SIZE).numpy()
+    large = localize.upsample(maps, SIZE).numpy()
     for j in range(10):
         mask, rectangle = large[j] >= np.float32(0.6), np.zeros((SIZE, SIZE), bool)
         rows, columns = np.nonzero(mask)
-        rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
-        place = tuple(
-            int((cell + 0.5) * 4) for cell in divmod(int(maps[j].argmax()), 4)
-        )
+        x0, x1, y0, y1 = columns.min(), columns.max() + 1, rows.min(), rows.max() + 1
+        rectangle[y0:y1, x0:x1] = True
+        cells = divmod(int(maps[j].argmax()), 4)
+        place = tuple(int((cell + 0.5) * 4) for cell in cells)
         given = large[j], mask, rectangle, place
         own, best = by_pixels(*given, inside[j], boxes[j])
-        others = [
-            by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j].tolist()
-        ]
-        for name in (*localize.SCORES, "iou_b", "box_found"):
-            assert table[name][j] == pytest.approx(own[name], abs=1e-6), name
+        expected = own | {
+            "map_pixels": mask.sum(),
+            "box_pixels": inside[j].sum(),
+            "common_pixels": (mask & inside[j]).sum(),
+            "image_pixels": SIZE**2,
+            "mask_area": mask.mean(),
+            "box_area": inside[j].mean(),
+            "box_iou": best,
+            **{"x0": x0, "x1": x1, "y0": y0, "y1": y1},
+        }
+        others = [by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j]]
         for name in localize.SCORES:
-            assert table[name + localize.SHUFFLED][j] == pytest.approx(
-                np.mean([other[name] for other in others]), abs=1e-6
-            ), name
-        counts = [mask.sum(), inside[j].sum(), (mask & inside[j]).sum(), SIZE**2]
-        assert (
-            table.loc[
-                j, ["map_pixels", "box_pixels", "common_pixels", "image_pixels"]
-            ].tolist()
-            == counts
-        )
-        assert table.loc[j, ["x0", "x1", "y0", "y1"]].tolist() == [
-            columns.min(),
-            columns.max() + 1,
-            rows.min(),
-            rows.max() + 1,
-        ]
-        assert table.loc[
-            j, ["mask_area", "box_area", "box_iou"]
-        ].tolist() == pytest.approx([mask.mean(), inside[j].mean(), best])
-    for name in (
-        "box_found",
-        "pointing_game",
-    ):  # there was something to find and to miss
+            values = [other[name] for other in others]
+            expected[name + localize.SHUFFLED] = np.mean(values)
+        assert set(expected) == set(table)
+        assert table.loc[j].to_dict() == pytest.approx(expected, abs=1e-6)
+    for name in ("box_found", "pointing_game"):  # some found, some missed
         assert set(table[name]) == {0, 1}
 
 
 def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(
     boxes, monkeypatch
 ):
-    maps, every = (
-        torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4),
-        list(itertools.permutations(range(4))),
-    )
+    random = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
     deranged = [
-        order for order in every if all(i != place for i, place in enumerate(order))
+        order
+        for order in itertools.permutations(range(4))
+        if all(lender != image for image, lender in enumerate(order))
     ]
-    for given in (maps, localize.central_map().expand(4, 8, 8)):
+    for one in (random, localize.central_map()[None]):
         tables = []
         for order in deranged:
             lent = torch.tensor(order)[:, None]
             monkeypatch.setattr(localize, "derangements", lambda *_, lent=lent: lent)
-            tables.append(table := localize.chance_scores(given, boxes[:4], SIZE, 0.3))
-            assert (
-                table[
-                    [
-                        "iou",
-                        "energy_in_box",
-                        "area_matched_iou",
-                        "pixel_average_precision",
-                    ]
-                ]
-                .std()
-                .gt(0.01)
-                .all()
-            )
-            assert corrected(table).mean().abs().max() < 1e-7
-        # In expectation over all of them also for every image: its score less the mean of the other three's.
+            maps = one.expand(4, -1, -1)
+            tables.append(localize.chance_scores(maps, boxes[:4], SIZE, 0.3))
+            assert corrected(tables[-1]).mean().abs().max() < 1e-7
+        own = tables[0][list(localize.SCORES)]
+        assert own.drop(columns="pointing_game").std().gt(0.01).all()
+        # In expectation over all of them also for every image: its score less the mean
+        # of the other three's.
         mean = sum(corrected(table) for table in tables) / 9
-        own = tables[0][list(localize.SCORES)].to_numpy()
-        np.testing.assert_allclose(mean, own - (own.sum(0) - own) / 3, atol=1e-6)
+        expected = own - (own.sum() - own) / 3
+        np.testing.assert_allclose(mean, expected, atol=1e-6)
 
 
 def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():

@@ -86,30 +86,29 @@ def test_accuracy_on_moved_halves_by_hand(batch_size):
 
 
 def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
-    seen = []
-    images, labels = halves(*["left"] * 400), torch.zeros(400, dtype=torch.int64)
+    labels = torch.zeros(400, dtype=torch.int64)
+    sample = Sample(halves(*["left"] * 400), None, labels)
+    classifier = Classifier(Sides(), torch.Tensor.float, "cpu", 400)
+    drawn = []
     for low, high, seed in ((-3, 1, 0), (-3, 1, 0), (-3, 1, 1), (10, 20, 0)):
-        seen.append([])
-        own = {
-            "one": Transform(
-                low,
-                high,
-                lambda images, magnitude: seen[-1].append(magnitude) or images,
-            )
-        }
-        classifier = Classifier(Sides(), torch.Tensor.float, "cpu", 400)
-        assert transforms.accuracies_at_random_magnitudes(
-            classifier, Sample(images, None, labels), own, seed
-        ) == {"one": 1.0}
-        assert (
-            low <= min(seen[-1]) and max(seen[-1]) < high and len(set(seen[-1])) > 300
+        seen = []
+
+        def note(images, magnitude, seen=seen):
+            seen.append(magnitude)
+            return images
+
+        own = {"one": Transform(low, high, note)}
+        accuracies = transforms.accuracies_at_random_magnitudes(
+            classifier, sample, own, seed
         )
+        assert accuracies == {"one": 1.0}
+        assert low <= min(seen) < max(seen) < high
+        assert len(set(seen)) > 300
         # Four standard errors of the mean of 400 uniform numbers.
-        assert (
-            abs(np.mean(seen[-1]) - (low + high) / 2)
-            < 4 * (high - low) / (12 * 400) ** 0.5
-        )
-    assert seen[0] == seen[1] != seen[2]
+        error = (high - low) / (12 * 400) ** 0.5
+        assert abs(np.mean(seen) - (low + high) / 2) < 4 * error
+        drawn.append(seen)
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_translations_move_right_and_down(pixels):
