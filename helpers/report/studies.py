@@ -53,7 +53,7 @@ def errors_across_studies(
         measures: column and title of each measure.
 
     Returns:
-        See ``gap_tables.across_studies``; no rows without other studies.
+        See ``primary.across_studies``; no rows without other studies.
     """
     studies = {
         name: published_models(reports, name) for name in others if name != study

@@ -1,11 +1,9 @@
-"""Reliability of a measure over images, and over repeats with other seeds.
+"""Reliability of a measure over images.
 
 The square root of its reliability bounds the correlation of a measure with anything.
 """
 
 import numpy as np
-import pandas as pd
-import scipy.stats
 from numpy.typing import ArrayLike
 
 from helpers.statistics.correlate import finite_mean, in_draws, pearson
@@ -39,32 +37,3 @@ def reliability(values: ArrayLike, seed: int = 0) -> float:
         return np.nan
     of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
     return float(np.nanmedian(of_all_images))
-
-
-def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
-    """ICC(1) of repeats; Shrout and Fleiss 1979.
-
-    The share of the variance that lies between groups.
-
-    Args:
-        values: (n,), NaN is left out.
-        groups: (n,) names.
-
-    Returns:
-        At most 1; NaN with fewer than two groups, without repeats, or where all values
-        are equal.
-    """
-    columns = {"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}
-    table = pd.DataFrame(columns).dropna()
-    samples = [group for _, group in table.groupby("group")["value"]]
-    sizes = np.array([len(group) for group in samples])
-    total = len(table)
-    further = len(sizes) - 1
-    if further < 1 or total == len(sizes):
-        return np.nan
-    if np.ptp(table["value"]) <= 1e-12 * table["value"].abs().max():
-        return np.nan
-    size = (total - (sizes**2).sum() / total) / further
-    # Variance between groups over that within.
-    ratio = scipy.stats.f_oneway(*samples).statistic
-    return float(1 - size / (ratio + size - 1))

@@ -1,8 +1,7 @@
 import numpy as np
-import pandas as pd
 import pytest
 
-from helpers.statistics.reliability import intraclass_correlation, reliability
+from helpers.statistics.reliability import reliability
 
 
 def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
@@ -41,39 +40,3 @@ def test_two_images_are_two_halves_by_hand():
     assert reliability(np.column_stack([one, -other])) == pytest.approx(-0.5)
     assert np.isnan(reliability(np.column_stack([one, other])[:2]))
     assert np.isnan(reliability(np.column_stack([one, np.ones(4)])))
-
-
-def test_intraclass_correlation_by_the_table_of_variance():
-    # Shrout and Fleiss 1979, table 2: six targets, four judges; ICC(1,1) = .17.
-    ratings = np.array(
-        [
-            [9, 2, 5, 8],
-            [6, 1, 3, 2],
-            [8, 4, 6, 8],
-            [7, 1, 2, 6],
-            [10, 5, 6, 9],
-            [6, 2, 4, 7],
-        ],
-        dtype=float,
-    )
-    groups = np.repeat(np.arange(6), 4)
-    between = 4 * ((ratings.mean(1) - ratings.mean()) ** 2).sum() / 5
-    within = ((ratings - ratings.mean(1, keepdims=True)) ** 2).sum() / 18
-    found = intraclass_correlation(ratings.ravel(), groups)
-    assert found == pytest.approx((between - within) / (between + 3 * within))
-    assert found == pytest.approx(0.17, abs=0.005)
-    # Groups of 1, 2 and 3: k = (6 - 14 / 6) / 2 = 11 / 6; B = 5.25, W = 5/6.
-    values, unequal = np.array([0.0, 1, 2, 3, 4, 5, np.nan]), list("abbcccc")
-    table = pd.DataFrame({"v": values, "g": unequal}).dropna()
-    between = sum(len(p) * (p.v.mean() - 2.5) ** 2 for _, p in table.groupby("g")) / 2
-    within = (0.5 + 2) / 3
-    assert intraclass_correlation(values, unequal) == pytest.approx(
-        (between - within) / (between + (11 / 6 - 1) * within)
-    )
-    assert intraclass_correlation([1, 1, 2, 2], list("aabb")) == pytest.approx(1)
-    for values, groups in (
-        ([1, 2, 3], list("abc")),
-        ([1, 2], list("aa")),
-        ([1, 1, 1, 1], list("aabb")),
-    ):
-        assert np.isnan(intraclass_correlation(values, groups))
