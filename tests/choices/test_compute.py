@@ -93,31 +93,21 @@ def normalised(images):
 def test_closed_form_maps_equal_differentiation_in_double_precision(
     method, formula, given
 ):
-    network = (
-        resnet.build("resnet18", 3, stem="small", width=0.125, seed=0).double().eval()
-    )
-    images, classes = (
-        normalised(given.images.subset(range(6))).double(),
-        torch.tensor([0, 1, 2, 0, 1, 2]),
-    )
+    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)
+    network = network.double().eval()
+    images = normalised(given.images.subset(range(6))).double()
+    classes = torch.tensor([0, 1, 2, 0, 1, 2])
+    layer, weight = network.layer4, network.fc.weight
     with torch.no_grad():
-        features, _ = hooks.features_and_logits(network, network.layer4, images)
-        maps = compute.closed_form_maps(
-            method, formula, features, network.fc.weight, classes
-        )
-    expected = layer_maps(
-        method,
-        network,
-        network.layer4,
-        images,
-        classes,
-        MapOptions(torchcam_compat=formula == "torchcam"),
-    )
-    # The constant 1e-8 of the normalisation weighs unequally where a common factor was dropped; the torchcam form keeps the factor.
+        features, _ = hooks.features_and_logits(network, layer, images)
+        maps = compute.closed_form_maps(method, formula, features, weight, classes)
+    options = MapOptions(torchcam_compat=formula == "torchcam")
+    expected = layer_maps(method, network, layer, images, classes, options)
     assert maps.max() > 0.5
-    assert (maps - normalise_maps(expected)).abs().max() < (
-        1e-10 if formula == "torchcam" else 1e-6
-    )
+    # The 1e-8 of the normalisation weighs unequally where a common factor was dropped;
+    # torchcam's form keeps the factor.
+    difference = (maps - normalise_maps(expected)).abs().max()
+    assert difference < (1e-10 if formula == "torchcam" else 1e-6)
 
 
 def test_a_network_without_a_closed_form_is_refused(given):
@@ -136,39 +126,23 @@ def test_every_closed_form_is_scored_as_one_by_one(
         features, logits = hooks.features_and_logits(
             network, network.layer4, normalised(images)
         )
-        right = logits.argmax(1) == images.labels
-        classes = logits.argmax(1) if class_used == "predicted" else images.labels
-        maps = compute.closed_form_maps(
-            method, formula, features, network.fc.weight, classes
-        )
+    predicted = logits.argmax(1)
+    right = predicted == images.labels
     assert 0 < right.sum() < len(right)
-    for threshold in (0.05, 0.1, 0.3, 0.7):
-        (iou,) = localize.iou_at(maps, box_masks(images.boxes, 16), [threshold])
-        for subset, part in (
-            ("all", right | ~right),
-            ("correct", right),
-            ("wrong", ~right),
-        ):
-            keys = {
-                "method": method,
-                "formula": formula,
-                "class_used": class_used,
-                "threshold": threshold,
-                "subset": subset,
-            }
-            (row,) = chosen(closed["scores"], **keys).to_dict("records")
-            assert (row["layer"], row["annotation"], row["image_size"], row["n"]) == (
-                "layer4",
-                "boxes",
-                16,
-                int(part.sum()),
-            )
-            # A pixel at the threshold may fall to either side in another layout of memory.
-            assert row["value"] == pytest.approx(
-                float(iou[part].double().mean()), abs=1e-3
-            )
-    rows = closed["scores"].dropna(subset="threshold").query("measure == 'iou'")
-    assert len(rows) == len(CLOSED_FORMS) * 2 * 4 * 3
+    classes = predicted if class_used == "predicted" else images.labels
+    weight = network.fc.weight.detach()
+    maps = compute.closed_form_maps(method, formula, features, weight, classes)
+    iou = localize.iou_at(maps, box_masks(images.boxes, 16), SETTINGS.thresholds)
+    subsets = {"all": right | ~right, "correct": right, "wrong": ~right}
+    keys = {"method": method, "formula": formula, "class_used": class_used}
+    fixed = {"layer": "layer4", "annotation": "boxes", "image_size": 16}
+    for subset, part in subsets.items():
+        rows = chosen(closed["scores"], **keys, **fixed, subset=subset)
+        assert rows["threshold"].tolist() == list(SETTINGS.thresholds)
+        assert set(rows["n"]) == {int(part.sum())}
+        # A pixel at the threshold may fall to either side in another memory layout.
+        expected = iou[:, part].double().mean(1)
+        np.testing.assert_allclose(rows["value"], expected, atol=1e-3)
 
 
 def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
@@ -220,18 +194,11 @@ def test_an_empty_subset_is_undefined():
 
 
 def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sampled):
-    keys = {"layer": "layer4", "image_size": 16, "subset": "all", "threshold": 0.3}
-    ways = (
-        ("grad_cam_plus_plus", "correct"),
-        ("smooth_grad_cam_plus_plus", "correct"),
-        ("smooth_grad_cam_plus_plus", "torchcam"),
-    )
-    plain, smooth, other = (
-        chosen(sampled["scores"], **keys, method=method, formula=formula)[
-            "value"
-        ].item()
-        for method, formula in ways
-    )
+    rows = chosen(sampled["scores"], layer="layer4", image_size=16, subset="all")
+    values = rows[rows["threshold"] == 0.3].set_index(["method", "formula"])["value"]
+    plain = values["grad_cam_plus_plus", "correct"]
+    smooth = values["smooth_grad_cam_plus_plus", "correct"]
+    other = values["smooth_grad_cam_plus_plus", "torchcam"]
     assert plain == pytest.approx(smooth, abs=1e-3)
     assert abs(plain - other) > 1e-3
 
@@ -263,28 +230,18 @@ def test_another_image_size_is_scored_as_a_pass_over_resized_images(
     side, network, given, sampled
 ):
     images = given.first(10).images
-    resized = F.interpolate(
-        images.images.float(),
-        size=(side, side),
-        mode="bilinear",
-        antialias=True,
-        align_corners=False,
-    )
+    options = {"mode": "bilinear", "antialias": True, "align_corners": False}
+    resized = F.interpolate(images.images.float(), size=(side, side), **options)
     with torch.no_grad():
         features, logits = hooks.features_and_logits(
             network, network.layer4, resnet.normalise_images(resized)
         )
-        maps = normalise_maps(
-            closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1))
-        )
-    (iou,) = localize.iou_at(maps, box_masks(images.boxes, 16), [0.3])
-    row = chosen(
-        sampled["scores"],
-        method="grad_cam",
-        image_size=side,
-        threshold=0.3,
-        subset="all",
-    ).iloc[0]
+        weight = network.fc.weight
+        maps = closed_form_cam("grad_cam", features, weight, logits.argmax(1))
+    in_boxes = box_masks(images.boxes, 16)
+    (iou,) = localize.iou_at(normalise_maps(maps), in_boxes, [0.3])
+    keys = {"method": "grad_cam", "image_size": side, "subset": "all"}
+    row = chosen(sampled["scores"], **keys, threshold=0.3).iloc[0]
     assert row["value"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
 
 
