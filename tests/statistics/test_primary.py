@@ -13,6 +13,7 @@ from helpers.statistics import correlate as c
 from helpers.statistics import primary as g
 from helpers.statistics.held_out import held_out_errors
 from helpers.statistics.permutation import holm, sign_flip_p
+from helpers.statistics.verdicts import key_of, numbers_of_primary
 
 
 def r(x, y):
@@ -235,6 +236,34 @@ def test_one_study_predicts_another_as_least_squares_by_hand():
     assert math.isnan(table.set_index("measure").loc["noise", "error_points"])
     assert "absent" not in set(table["measure"])
     assert len(g.across_studies({"one": one}, "one", {})) == 0
+
+
+def test_each_number_of_the_primary_table_has_one_name():
+    table = primary(study(), ["between", "noise"]).reset_index()
+    items = list(numbers_of_primary(table))
+    numbers = {name: (value, low, high) for name, value, low, high, _ in items}
+    assert len(numbers) == len(items) and all(name.isidentifier() for name in numbers)
+    row = table.set_index("measure").loc["between"]
+    for question, name in {
+        "r_gap_given_start": "r_between_gap_given_start",
+        "saved_from_best_points": "saved_between",
+    }.items():
+        ends = row[question], row[f"{question}_low"], row[f"{question}_high"]
+        assert numbers[name] == ends
+    assert numbers["error_between"][0] == row["error_with_twins"]
+    assert numbers["best_baseline"][0] == row["best_baseline"]
+    assert "r_train_accuracy_gap_given_train_accuracy" not in numbers  # undefined
+    assert key_of("curve_mean (rotation)") == "curve_mean_rotation"
+
+
+def test_r_among_networks_of_one_start():
+    models = study(runs=8)
+    starts = g.starts_table(c.Bootstrap(models, draws=50), ["noise", "absent"])
+    part = models[~models["pretrained"]]
+    row = starts.set_index("start").loc["scratch"]
+    assert row["r"] == pytest.approx(r(part["noise"], part["gap"]))
+    same = c.Bootstrap(models.assign(pretrained=True), draws=9)
+    assert g.starts_table(same, ["noise"])["start"].tolist() == ["pretrained"]
 
 
 # Published values: records of kinds20 and filled20, by plain loops
