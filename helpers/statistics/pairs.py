@@ -60,7 +60,7 @@ def _with_interval(
     half_width = error * student.ppf((1 + LEVEL) / 2)
     ends = mean - half_width, mean + half_width
     detectable = half_width + error * student.ppf(POWER)
-    return dict(zip(_NUMBERS, (pairs, mean, *ends, p, detectable), strict=True))
+    return dict(zip(_NUMBERS, (pairs, float(mean), *ends, p, detectable), strict=True))
 
 
 def difference_held_fixed(

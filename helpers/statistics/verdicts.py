@@ -45,8 +45,6 @@ GATES = {
 SUPPORTED = "supported"
 CONTRADICTED = "contradicted"
 PRACTICALLY_NONE = "practically none"
-SMALLER = "smaller"  # the gap of networks with larger values
-LARGER = "larger"
 REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 CANNOT_TELL = "cannot tell"
@@ -151,36 +149,30 @@ def closed(gates: pd.DataFrame, measure: str) -> list[str]:
 def verdict(
     low: float,
     high: float,
-    p: float = 0,
-    expected: int = 0,
+    p: float,
+    expected: int,
     negligible: float = NEGLIGIBLE,
     significant: float = SIGNIFICANT,
 ) -> str:
-    """The verdict on a correlation or a difference, in the words of all texts.
+    """The verdict on the claim that a correlation or a difference has a sign.
 
     Args:
         low: lower end of the interval.
         high: its upper end.
         p: adjusted for the family; 0 where the interval alone decides.
-        expected: -1 for a claim that it is below 0, +1 above, 0 without a claim.
+        expected: -1 for a claim that it is below 0, +1 above.
         negligible: size up to which an effect is practically none.
         significant: p below which an effect is clear.
 
     Returns:
-        ``SUPPORTED`` or ``CONTRADICTED`` of a claim, without one ``SMALLER`` (below 0)
-        or ``LARGER``; ``PRACTICALLY_NONE`` or ``CANNOT_TELL``.
+        ``SUPPORTED``, ``CONTRADICTED``, ``PRACTICALLY_NONE`` or ``CANNOT_TELL``.
 
     Example:
-        >>> verdict(-0.9, -0.2, 0.001), verdict(-0.9, -0.2, 0.058)
-        ('smaller', 'cannot tell')
-        >>> verdict(-0.9, -0.2, 0.001, expected=1)
-        'contradicted'
+        >>> verdict(-0.9, -0.2, 0.001, -1), verdict(-0.9, -0.2, 0.058, -1)
+        ('supported', 'cannot tell')
     """
     if p < significant and (low > 0 or high < 0):
-        sign = 1 if low > 0 else -1
-        if expected:
-            return SUPPORTED if sign == np.sign(expected) else CONTRADICTED
-        return LARGER if sign > 0 else SMALLER
+        return SUPPORTED if (low > 0) == (expected > 0) else CONTRADICTED
     is_negligible = low >= -negligible and high <= negligible
     return PRACTICALLY_NONE if is_negligible else CANNOT_TELL
 
