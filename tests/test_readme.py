@@ -76,11 +76,12 @@ def test_what_the_readme_says_of_the_rule_is_what_notebook_12_found():
         item["name"]: item for item in json.loads((report / "results.json").read_text())
     }
     error = results["judged_mean_error"]
-    assert f"of {results['judged_networks']['value']:.0f} networks of other" in README
-    told = f"{error['value']:.1f} points ({error['low']:.1f} to {error['high']:.1f};"
-    assert told in README.replace("\n", " ")
+    words = README.replace("\n", " ")
+    assert f"its {results['judged_networks']['value']:.0f} networks" in words
+    interval = f"{error['low']:.1f} to {error['high']:.1f};"
+    assert f"{error['value']:.1f} points (95 % interval {interval}" in words
     of_fit = results["judged_error_training_accuracy_and_loss"]["value"]
-    assert f"training accuracy and loss err by {of_fit:.1f}" in README
+    assert f"predict them with an error of {of_fit:.1f}" in words
     verdicts = (report / "tables/claims_of_the_rule.csv").read_text()
     assert verdicts.count("True") == 5 and "4 points,4.48,False" in verdicts
 
