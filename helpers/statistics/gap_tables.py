@@ -259,7 +259,7 @@ def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.Da
     models = bootstrap.models
     names = list(measures)
     tables = [correlations(bootstrap, [])]
-    for level, rows in models.groupby(column, sort=False).indices.items():
+    for level, rows in models.groupby(column).indices.items():
         part = bootstrap.subset(rows)
         table = correlations(part, names)
         table["mean"] = part.models[names].mean().to_numpy()
