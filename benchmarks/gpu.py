@@ -131,7 +131,9 @@ def side_by_side(processes: int, sizes: Sizes, device: str) -> list[Row]:
 
 def chosen_jobs(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Row]:
     """Networks that ``jobs: 0`` trains side by side."""
-    config = config_of(name, sizes, width=sizes.width / (1 if is_large else 4))
+    large = {"stem": "imagenet", "last_stride": 2}
+    small = {"width": sizes.width / 4}
+    config = config_of(name, sizes, **(large if is_large else small))
     size = sizes.large if is_large else sizes.small
     network = run.initial_network(config, training.CLASSES)
     shape = (config.batch_size, 3, size, size)

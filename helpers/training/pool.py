@@ -209,9 +209,9 @@ def jobs_on(
     """Number of networks that are computed side by side.
 
     On a GPU with ``jobs`` 0 a pass forth and back is timed, of a batch and of one with
-    four times as many images. If the latter takes twice as long or longer, one network
-    fills the card. If not, it takes as many as memory allows and cores less two, and
-    not more than have work for longer than they need to start.
+    four times as many images. If the latter takes twice as long or does not fit, one
+    network fills the card. If not, it takes as many as memory allows and cores less
+    two, and not more than have work for longer than they need to start.
 
     Args:
         device: "cpu" or a GPU.
@@ -224,10 +224,13 @@ def jobs_on(
         return jobs or cores
     network, (count, *shape) = example()
     network = network.to(device)
-    seconds = [
-        _seconds_of_pass(network, torch.zeros(number, *shape, device=device))
-        for number in (count, 4 * count)
-    ]
+    try:
+        seconds = [
+            _seconds_of_pass(network, torch.zeros(number, *shape, device=device))
+            for number in (count, 4 * count)
+        ]
+    except torch.OutOfMemoryError:
+        return 1
     if seconds[1] >= 2 * seconds[0]:
         return 1
     memory = torch.cuda.max_memory_allocated(device) + _CONTEXT

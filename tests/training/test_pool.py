@@ -140,6 +140,19 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
     assert pool.jobs_on("cuda", jobs, example, passes=2900) == (jobs or 1)
 
 
+def test_a_network_whose_larger_batch_does_not_fit_has_the_card_alone(monkeypatch):
+    def seconds_of_pass(network, images):
+        if len(images) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 0.01
+
+    monkeypatch.setattr(pool, "_seconds_of_pass", seconds_of_pass)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: range(shape[0]))
+    example = torch.nn.Identity(), (4, 3, 8, 8)
+    assert pool.jobs_on("cuda", 0, lambda: example) == 1
+
+
 class Device(str):
     """That torch takes for a GPU, and is none."""
 
