@@ -26,6 +26,7 @@ from helpers.statistics.gap_tables import (
     kinds_table,
     selection_table,
 )
+from helpers.studies import NEED_SCORES
 from helpers.study import Study
 from tests.conftest import tracked
 
@@ -210,11 +211,21 @@ FROM_RECORDS = (
     "08_unlabelled_images",
     "10_all_measures",
 )
+
+
+def is_computed(study_name, name):
+    """Whether a report has the notebook, and its records all that it reads."""
+    report = PROJECT_ROOT / "reports" / study_name
+    part = NEED_SCORES.get(name[:2], "")
+    settings = (report / "records/settings").glob(f"{part}*.json")
+    return (report / name / f"{name}.ipynb").is_file() and any(settings)
+
+
 CASES = [
     (study_name, name)
     for study_name in ("filled20", "kinds20", "kinds24")
     for name in FROM_RECORDS
-    if (PROJECT_ROOT / f"reports/{study_name}/{name}/{name}.ipynb").is_file()
+    if is_computed(study_name, name)
 ]
 
 
