@@ -93,7 +93,7 @@ def step_by_step(
     filled = box_masks(rectangle.unsqueeze(1), size)
     iou = float(localize.mask_iou(mask, box))
     iou_b = float(localize.mask_iou(filled, box))
-    figure, axes = plt.subplots(1, 5, figsize=(12, 3))
+    figure, axes = plt.subplots(1, 5, figsize=(12, 3.4))
     for ax in axes[[0, 2, 3]]:
         _show(ax, images.images[row])
     for ax in axes[[0, 3]]:
