@@ -23,6 +23,7 @@ import psutil
 from filelock import FileLock, Timeout
 from papermill.exceptions import PapermillExecutionError
 
+from helpers.parameters import StudyError, near_names
 from helpers.studies import STUDY_FILE, load, path_of
 
 # Tag of the cell with which a notebook begins to sum up. Where several processes each
@@ -181,8 +182,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, or 1 where it failed.
     """
     given = _parser().parse_args(arguments)
-    study = load(given.study, given.set, given.vary)
-    item = next(item for item in study.executions if item.name == given.name)
+    try:
+        study = load(given.study, given.set, given.vary)
+    except StudyError as faults:
+        sys.exit(f"nothing was run:\n{faults}")
+    executions = {item.name: item for item in study.executions}
+    if given.name not in executions:
+        near = near_names(given.name, executions)
+        sys.exit(f"{study.name} has no {given.name!r}{near}: {', '.join(executions)}")
+    item = executions[given.name]
     path = study.work / "log" / f"{study.name}.log"
     if given.threads:
         os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))

@@ -341,6 +341,20 @@ def bound(divergence: float, sigma: float, images: int) -> float:
     return divergence + math.log(images / sigma) + 10
 
 
+def gaussian_bound(v: Weights, sigma: float, training_images: int) -> float:
+    """PAC-Bayes bound; Jiang et al. 2020, equations 48 and 49.
+
+    ``bound`` of ``|v|^2 / (4 sigma^2)``.
+
+    Args:
+        v: weights, or their changes from the start.
+        sigma: standard deviation of the noise.
+        training_images: their number.
+    """
+    divergence = (v.frobenius**2).sum() / (4 * sigma**2)
+    return bound(divergence, sigma, training_images)
+
+
 def aware_bound(
     v: Weights, changes: Weights, sigma: float, training_images: int
 ) -> float:
@@ -384,8 +398,8 @@ for _row in (
         "Jiang et al. 2020, equation 48",
         "PAC-Bayes bound (from the start)",
         "PAC-Bayes bound of the change from the initial weights.",
-        lambda changes, sigma, training_images: bound(
-            (changes.frobenius**2).sum() / (4 * sigma**2), sigma, training_images
+        lambda changes, sigma, training_images: gaussian_bound(
+            changes, sigma, training_images
         ),
     ),
     (
@@ -393,8 +407,8 @@ for _row in (
         "Jiang et al. 2020, equation 49",
         "PAC-Bayes bound (from the origin)",
         "PAC-Bayes bound of the weights.",
-        lambda weights, sigma, training_images: bound(
-            (weights.frobenius**2).sum() / (4 * sigma**2), sigma, training_images
+        lambda weights, sigma, training_images: gaussian_bound(
+            weights, sigma, training_images
         ),
     ),
     (

@@ -1,5 +1,6 @@
 """Values of a study's networks: read, and computed where they are missing."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -165,10 +166,10 @@ class Store:
         options = {"shared": self.shared, "device": self.device, "jobs": self.jobs}
         return side_by_side(task, models, example=example, **options)
 
-    def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...]]:
-        """A network, and the shape of a small batch, see ``jobs_on``."""
+    def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...], float]:
+        """A network, the shape of a small batch, and passes, see ``jobs_on``."""
         _, *shape = self.shared().train.images.shape
-        return model.load(), (_BATCH, *shape)
+        return model.load(), (_BATCH, *shape), math.inf
 
     def write(
         self,

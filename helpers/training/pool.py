@@ -1,6 +1,5 @@
 """Process many items side by side: processes of one thread on a CPU, or on a GPU."""
 
-import math
 import os
 import threading
 import time
@@ -34,7 +33,8 @@ _SECONDS_OF_START = 15.0  # of processes on a GPU, which load them again, about
 _SHARED: dict[str, Callable[[], Any]] = {}
 _Process = Callable[[Any, Any], Any]  # of an item and what all items need
 _Attempt = tuple[Any, Any, str]  # an item, its result, and "" or why there is none
-_Example = tuple[nn.Module, tuple[int, ...]]  # a network and the shape of its batch
+# A network, the shape of its batch, and the passes of all networks together.
+_Example = tuple[nn.Module, tuple[int, ...], float]
 
 
 def choose_device(device: str) -> str:
@@ -203,9 +203,7 @@ def _start_worker(shared: Callable[[], Any]) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def jobs_on(
-    device: str, jobs: int, example: Callable[[], _Example], passes: float = math.inf
-) -> int:
+def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
     """Number of networks that are computed side by side.
 
     On a GPU with ``jobs`` 0 a pass forth and back is timed, of a batch and of one with
@@ -216,13 +214,13 @@ def jobs_on(
     Args:
         device: "cpu" or a GPU.
         jobs: as asked for; 0 leaves the choice.
-        example: makes one of the networks, and the shape of its batch, (B, 3, S, S).
-        passes: of all networks together.
+        example: makes one of the networks, the shape of its batch, (B, 3, S, S), and
+            the number of passes of all networks together, infinite where unknown.
     """
     cores = len(os.sched_getaffinity(0))
     if jobs or torch.device(device).type == "cpu":
         return jobs or cores
-    network, (count, *shape) = example()
+    network, (count, *shape), passes = example()
     network = network.to(device)
     try:
         seconds = [
@@ -282,9 +280,7 @@ def train_missing(
     if not missing:
         return
     images = partial(images_of_study, work)
-    count = len(images().train)
-    passes = sum(run.max_epochs * count / run.batch_size for run in missing)
-    number = jobs_on(device, jobs, partial(_example, missing[0], images), passes)
+    number = jobs_on(device, jobs, partial(_example, missing, images))
     number = min(number, len(missing))
     results = side_by_side(
         partial(_train, work=work, device=device, compiled=compiled),
@@ -298,11 +294,12 @@ def train_missing(
         yield result
 
 
-def _example(run: RunConfig, images: Callable[[], StudyData]) -> _Example:
-    """A network like that of a run, and the shape of a batch."""
-    scratch = replace(run, pretrained=False, frozen_stages=0)
-    _, *shape = images().train.images.shape
-    return initial_network(scratch, 2), (run.batch_size, *shape)
+def _example(runs: Sequence[RunConfig], images: Callable[[], StudyData]) -> _Example:
+    """A network like that of the first run, its batch, and the steps of all runs."""
+    scratch = replace(runs[0], pretrained=False, frozen_stages=0)
+    count, *shape = images().train.images.shape
+    steps = sum(run.max_epochs * count / run.batch_size for run in runs)
+    return initial_network(scratch, 2), (scratch.batch_size, *shape), steps
 
 
 def _train(

@@ -1,5 +1,6 @@
 """Runs and other work side by side."""
 
+import math
 import os
 import signal
 import subprocess
@@ -131,13 +132,13 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: gib)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory * gib, 0))
 
-    def example():
-        return torch.nn.Identity(), (4, 3, 8, 8)
+    def example(passes=math.inf):
+        return torch.nn.Identity(), (4, 3, 8, 8), passes
 
     assert pool.jobs_on("cuda", jobs, example) == expected
     assert pool.jobs_on("cpu", jobs, example) == (jobs or 5)
     # Less than half a minute of passes in all is not worth a second process.
-    assert pool.jobs_on("cuda", jobs, example, passes=2900) == (jobs or 1)
+    assert pool.jobs_on("cuda", jobs, lambda: example(2900)) == (jobs or 1)
 
 
 def test_a_network_whose_larger_batch_does_not_fit_has_the_card_alone(monkeypatch):
@@ -149,7 +150,7 @@ def test_a_network_whose_larger_batch_does_not_fit_has_the_card_alone(monkeypatc
     monkeypatch.setattr(pool, "_seconds_of_pass", seconds_of_pass)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: range(shape[0]))
-    example = torch.nn.Identity(), (4, 3, 8, 8)
+    example = torch.nn.Identity(), (4, 3, 8, 8), math.inf
     assert pool.jobs_on("cuda", 0, lambda: example) == 1
 
 
