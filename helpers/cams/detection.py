@@ -1,11 +1,66 @@
-"""Metrics of detection and segmentation: average precision and mask metrics."""
+"""Metrics of detection and segmentation: boxes of maps, precision, mask metrics."""
+
+from collections.abc import Sequence
 
 import numpy as np
+import scipy.ndimage
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams.localize import FOUND, best_box_iou, is_box
+from helpers.cams.localize import (
+    FOUND,
+    THRESHOLDS,
+    best_box_iou,
+    cut,
+    is_box,
+    upsample,
+)
 from helpers.networks.faults import Undefined
+
+LEAST_IOUS = (0.3, 0.5, 0.7)  # of a box that is found; Choe et al. 2020
+# Pixels that touch at a side or a corner, in one image of a stack.
+_NEIGHBOURS = np.zeros((3, 3, 3), dtype=bool)
+_NEIGHBOURS[1] = True
+
+
+def box_accuracies(
+    maps: Tensor, boxes: Tensor, size: int, thresholds: Sequence[float] = THRESHOLDS
+) -> NDArray[np.float64]:
+    """MaxBoxAcc v2 at each IoU; Choe et al. 2020, wsolevaluation.
+
+    A map cut at a threshold finds a box of its image where the rectangle around one of
+    its connected parts has the least IoU with it. The threshold of a network is the one
+    at which most images are found. MaxBoxAcc v2 is the mean of the three.
+
+    Args:
+        maps: (N, h, w) normalised maps in [0, 1].
+        boxes: (N, M, 4) x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        size: side of the images in pixels.
+        thresholds: of the map, in (0, 1]; wsolevaluation takes 1,000 from 0 on.
+
+    Returns:
+        (3,) in [0, 1], of ``LEAST_IOUS``: share of the images that have a box and a
+        finite map. NaN without such an image.
+    """
+    is_defined = is_box(boxes).any(1) & maps.isfinite().flatten(1).all(1)
+    boxes = boxes[is_defined]
+    enlarged = upsample(maps[is_defined].float(), size)
+    shares = np.full((len(thresholds), len(LEAST_IOUS)), np.nan)
+    for row, threshold in enumerate(thresholds if len(boxes) else ()):
+        masks = cut(enlarged, threshold).numpy()
+        parts, _ = scipy.ndimage.label(masks, _NEIGHBOURS)
+        places = scipy.ndimage.find_objects(parts)
+        images = torch.tensor([image.start for image, _, _ in places])
+        rectangles = torch.tensor(
+            [[x.start, y.start, x.stop, y.stop] for _, y, x in places]
+        )
+        best = torch.zeros(len(boxes), dtype=torch.float64)
+        if places:
+            ious = best_box_iou(rectangles, boxes[images])
+            best.scatter_reduce_(0, images, ious, "amax")
+        shares[row] = [float((best >= least).double().mean()) for least in LEAST_IOUS]
+    return shares.max(0)
 
 
 def average_precisions(

@@ -45,9 +45,22 @@ def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.double()
 
 
+def margins_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """``z_y - max over k != y of z_k`` of each image, (N,).
+
+    Args:
+        logits: (N, K) z, K at least 2.
+        labels: (N,) y.
+    """
+    true_class = labels[:, None]
+    of_label = logits.gather(1, true_class)[:, 0]
+    of_others = logits.scatter(1, true_class, -torch.inf).amax(1)
+    return of_label - of_others
+
+
 @provides
 def margins(label_logits: Tensor, labels: Tensor) -> Array:
-    """Margins of the training images: ``z_y - max over k != y of z_k``.
+    """Margins of the training images, see ``margins_of``.
 
     Args:
         label_logits: (N, K).
@@ -61,11 +74,7 @@ def margins(label_logits: Tensor, labels: Tensor) -> Array:
     """
     if label_logits.shape[1] < 2:
         raise Undefined("the network has one output, and a margin needs two classes")
-    scores = label_logits
-    true_class = labels[:, None]
-    of_label = scores.gather(1, true_class)[:, 0]
-    of_others = scores.scatter(1, true_class, -torch.inf).amax(1)
-    return (of_label - of_others).numpy()
+    return margins_of(label_logits, labels).numpy()
 
 
 @provides

@@ -115,7 +115,12 @@ def stage_layers(network: nn.Module) -> dict[str, nn.Module]:
 
     Args:
         network: of ``resnet.build``.
+
+    Raises:
+        Undefined: for another network.
     """
+    if not all(hasattr(network, name) for name in _RESNET_STAGES):
+        raise Undefined(f"{type(network).__name__} has not the four stages of a ResNet")
     return {name: network.get_submodule(name) for name in _RESNET_STAGES}
 
 

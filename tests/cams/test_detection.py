@@ -149,3 +149,66 @@ def test_without_any_object_what_is_undefined_is_nan():
     nothing = detection.mask_metrics(0, 0, 0, 0)
     assert nothing.pop("pixels") == 0
     assert np.isnan(list(nothing.values())).all()
+
+
+def found_by_loop(maps, boxes, size, thresholds, least):
+    """Flood fill of each mask, and the best threshold of all images together."""
+    shares = []
+    for threshold in thresholds:
+        masks = (
+            torch.nn.functional.interpolate(
+                maps[:, None], (size, size), mode="bilinear"
+            )[:, 0]
+            >= threshold
+        )
+        found = []
+        for mask, of_image in zip(masks, boxes, strict=True):
+            left = {(x, y) for y, x in mask.nonzero().tolist()}
+            best = 0
+            while left:
+                part, edge = set(), [left.pop()]
+                while edge:
+                    x, y = edge.pop()
+                    part.add((x, y))
+                    around = {
+                        (x + a, y + b) for a in (-1, 0, 1) for b in (-1, 0, 1)
+                    } & left
+                    left -= around
+                    edge += around
+                xs, ys = zip(*part, strict=True)
+                rectangle = [min(xs), min(ys), max(xs) + 1, max(ys) + 1]
+                best = max(best, iou_by_pixels(rectangle, of_image.tolist()))
+            found.append(best >= least)
+        shares.append(np.mean(found))
+    return max(shares)
+
+
+def test_max_box_accuracy_takes_the_best_part_of_a_map_and_the_best_threshold_of_all():
+    random = torch.Generator().manual_seed(3)
+    maps = torch.rand(12, 5, 5, generator=random) / 2
+    maps[:6, 1:4, 1:3] += 0.5  # where the first box of each image lies
+    _, boxes, *_ = detector(count=12, size=16)
+    boxes[:, 0] = torch.tensor([2, 3, 9, 12])
+    thresholds = [0.3, 0.6, 0.8]
+    accuracies = detection.box_accuracies(maps, boxes, 16, thresholds)
+    assert 0 < accuracies[2] < accuracies[1] <= accuracies[0] <= 1
+    for least, accuracy in zip(detection.LEAST_IOUS, accuracies, strict=True):
+        expected = found_by_loop(maps, boxes, 16, thresholds, least)
+        assert accuracy == pytest.approx(expected, abs=1e-12)
+
+
+def test_max_box_accuracy_leaves_out_images_without_box_or_map():
+    maps = torch.zeros(3, 4, 4)
+    maps[:, 1:3, 1:3] = 1
+    maps[1] = torch.nan
+    boxes = torch.tensor([[[1, 1, 3, 3]], [[1, 1, 3, 3]], [[0, 0, 0, 0]]])
+    assert detection.box_accuracies(maps, boxes, 4).tolist() == [1, 1, 1]
+    assert np.isnan(detection.box_accuracies(maps[2:], boxes[2:], 4)).all()
+    empty = detection.box_accuracies(torch.zeros(1, 4, 4), boxes[:1], 4)
+    assert empty.tolist() == [0, 0, 0]
+
+
+def test_max_box_accuracy_joins_pixels_at_a_corner_and_counts_an_iou_of_exactly_a_half():
+    maps = torch.diag(torch.tensor([1.0, 1, 0, 0])).unsqueeze(0)
+    boxes = torch.tensor([[[0, 0, 2, 4]]])
+    assert detection.box_accuracies(maps, boxes, 4).tolist() == [1, 1, 0]
