@@ -304,7 +304,8 @@ def verdicts(
     x = table[list(PREDICTORS)].astype(float)
     training = table["training_accuracy"].to_numpy(dtype=float)
     table["accuracy"] = training - rule.predict(x)
-    table[["high", "low"]] = training[:, None] - rule.interval(x)
+    table["low"] = table["accuracy"] - rule.half_width
+    table["high"] = table["accuracy"] + rule.half_width
     for name, right in hits.items():
         test = binomtest(int(right.sum()), len(right))
         interval = test.proportion_ci(_LEVEL, "wilson")

@@ -230,7 +230,7 @@ def sign_errors(
     for name, errors in slices.items():
         targets = errors.to_numpy()[pairings]
         # Concordant less discordant share of pairs, (1 + D, M).
-        concordance = in_draws(_tau_a, values, targets, np.ones((1, len(slices))))
+        concordance = in_draws(_tau_a, values, targets)
         chance = against_chance(concordance)
         of_slice = {
             "measure": complexities.columns,

@@ -5,13 +5,12 @@ Granulated rank correlation and conditional information (Jiang et al. 2020), sig
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, combinations, product
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
-from scipy.stats import rankdata
 
 from helpers.statistics.correlate import (
     CONFIGURATION,
@@ -40,10 +39,8 @@ def level_codes(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
         models: n of them, a row each.
         axes: A hyperparameters.
     """
-    codes = np.empty((len(models), len(axes)), dtype=np.intp)
-    for number, name in enumerate(axes):
-        codes[:, number] = pd.factorize(models[name])[0]
-    return codes
+    codes = [pd.factorize(models[name])[0] for name in axes]
+    return np.reshape(codes, (len(axes), len(models))).T.astype(np.intp)
 
 
 def joint_codes(codes: Codes) -> Codes:
@@ -52,32 +49,24 @@ def joint_codes(codes: Codes) -> Codes:
     Args:
         codes: (n, A).
     """
-    if not codes.shape[1]:
-        return np.zeros(len(codes), dtype=np.intp)
-    return np.unique(codes, axis=0, return_inverse=True)[1].ravel()
-
-
-def configuration_means(values: Array, configurations: Codes) -> Array:
-    """Average the models of each configuration, without NaN.
-
-    Args:
-        values: (n, M).
-        configurations: (n,) codes from 0 to C - 1.
-
-    Returns:
-        (C, M), to 12 digits: else means of equal values would differ by their rounding,
-        and configurations that tie would get an order.
-    """
-    means = pd.DataFrame(values).groupby(configurations).mean().to_numpy()
-    mantissa, exponent = np.frexp(means)
-    return np.ldexp(mantissa.round(12), exponent)
+    with_constant = np.insert(codes, 0, 0, axis=1)
+    return np.unique(with_constant, axis=0, return_inverse=True)[1].ravel()
 
 
 def _of_configurations(levels: Codes, *values: Array) -> tuple[NDArray, ...]:
-    """Levels (C, A), and means (C, M) of values (n, M), of each configuration."""
+    """Levels (C, A), and means (C, M) of values (n, M), of each configuration.
+
+    Means are of finite values and have 12 digits: else those of equal values would
+    differ by their rounding, and configurations that tie would get an order.
+    """
     configurations = joint_codes(levels)
     first = np.unique(configurations, return_index=True)[1]
-    return levels[first], *(configuration_means(of, configurations) for of in values)
+    means = []
+    for of_models in values:
+        mean = pd.DataFrame(of_models).groupby(configurations).mean().to_numpy()
+        mantissa, exponent = np.frexp(mean)
+        means.append(np.ldexp(mantissa.round(12), exponent))
+    return levels[first], *means
 
 
 def granulated_kendall(
@@ -85,17 +74,17 @@ def granulated_kendall(
 ) -> Array:
     """Rank correlation with the gap while only one hyperparameter changes.
 
-    Granulated Kendall; Jiang et al. 2020, equations (6) and (7).
+    Granulated Kendall; Jiang et al. 2020, equations (6) and (7). The configurations
+    that agree in all but one hyperparameter form a group. Tau-a is averaged over the
+    groups of two configurations or more, and then over hyperparameters.
 
     Args:
         models: a row per model.
         measures: M columns.
-        axes: A hyperparameters.
+        axes: hyperparameters.
 
     Returns:
-        (A, M) psi, whose mean over hyperparameters is the granulated coefficient. The
-        configurations that agree in all other hyperparameters form a group, and tau-a
-        is averaged over the groups; NaN where no group has two configurations.
+        (M,) in [-1, 1]; NaN without such a group.
     """
     values = models[list(measures)].to_numpy(float)
     gap = models[["gap"]].to_numpy(float)
@@ -103,16 +92,17 @@ def granulated_kendall(
     # The gap is averaged over the models where that measure is finite.
     both = (np.where(is_finite, of, np.nan) for of in (values, gap))
     levels, x, y = _of_configurations(level_codes(models, axes), *both)
-    psi = np.empty((len(axes), len(measures)))
+    undefined = np.full(len(measures), np.nan)
+    psi = [undefined]
     for axis in range(len(axes)):
-        taus = [np.empty((0, len(measures)))]
+        taus = [undefined]
         for rows in _members(joint_codes(np.delete(levels, axis, axis=1))):
             first, second = np.triu_indices(len(rows), 1)
             order_x = np.sign(x[rows[first]] - x[rows[second]])
             order_y = np.sign(y[rows[first]] - y[rows[second]])
-            taus.append(finite_mean(order_x * order_y)[None])
-        psi[axis] = finite_mean(np.vstack(taus))
-    return psi
+            taus.append(finite_mean(order_x * order_y))
+        psi.append(finite_mean(np.array(taus)))
+    return finite_mean(np.array(psi))
 
 
 def _members(groups: Codes) -> list[Codes]:
@@ -125,9 +115,12 @@ def conditional_information(
 ) -> Array:
     """Share of the entropy of the order of two models that a measure explains.
 
-    The order is that of their gaps; Jiang et al. 2020, PGDL. The score is the least of
-    ``information_by_set``. It is above 0 by chance alone, so compare scores of the same
-    models only.
+    The order is that of their gaps; Jiang et al. 2020, PGDL. Ordered pairs (a, b) of
+    configurations fall into cells u by the values that some hyperparameters have in
+    both. With ``V_g = 1[gap_a > gap_b]`` and ``V_mu = 1[measure_a > measure_b]`` the
+    share is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)`` over cells of two pairs or
+    more, and the score is the least share of all sets of at most two hyperparameters.
+    It is above 0 by chance alone, so compare scores of the same models only.
 
     Args:
         models: n networks with hyperparameters and measures.
@@ -139,76 +132,45 @@ def conditional_information(
         (D, M) in [0, 1]; NaN where hyperparameters determine the order, or a measure is
         undefined.
     """
-    varied = [name for name in axes if models[name].nunique() > 1]
-    codes = level_codes(models, varied)
+    codes = level_codes(models, [name for name in axes if models[name].nunique() > 1])
     scores = np.full((len(gaps), len(measures)), np.nan)
     values = models[list(measures)].to_numpy(float)
     has_gap = np.isfinite(gaps).all(0)[:, None]
     for rows, columns in same_models(np.isfinite(values) & has_gap):
         of_models = values[np.ix_(rows, columns)], gaps[:, rows].T
         levels, x, y = _of_configurations(codes[rows], *of_models)
-        by_set = information_by_set(x, y, dict(zip(varied, levels.T, strict=True)))
-        scores[:, columns] = np.fmin.reduce(list(by_set.values()))
+        for size in (0, 1, 2):
+            for known in combinations(range(codes.shape[1]), size):
+                share = _explained(x, y, _members(joint_codes(levels[:, known])))
+                scores[:, columns] = np.fmin(scores[:, columns], share)
     return scores
 
 
-def information_by_set(
-    measures: Array, gaps: Array, levels: Mapping[str, Codes]
-) -> dict[tuple[str, ...], Array]:
-    """Share of the entropy of the order of two gaps that a measure explains.
-
-    Ordered pairs (a, b) of configurations fall into cells u by the values that some
-    hyperparameters have in both. With ``V_g = 1[gap_a > gap_b]`` and
-    ``V_mu = 1[measure_a > measure_b]`` it is
-    ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)`` over cells of two pairs or more.
-
-    Args:
-        measures: (C, M) of the configurations.
-        gaps: (C, D).
-        levels: (C,) of each hyperparameter.
-
-    Returns:
-        (D, M) in [0, 1] for every set of at most two hyperparameters that are known;
-        NaN where the order is certain in every cell.
-    """
-    # Ranks have the same order, and are compared faster.
-    ranks = rankdata(measures, "dense", axis=0).astype(np.int16)
-    gap_ranks = rankdata(gaps, "dense", axis=0).astype(np.int16)
-    sets = chain.from_iterable(combinations(levels, size) for size in (0, 1, 2))
-    shares = {}
-    for names in sets:
-        known = np.array([levels[name] for name in names], dtype=np.intp)
-        cells = joint_codes(known.reshape(len(names), len(gaps)).T)
-        information, entropy = _in_cells(ranks, gap_ranks, _members(cells))
-        share = information / np.where(entropy > 0, entropy, np.nan)
-        # Rounded, so that a measure that is constant in every cell has exactly 0.
-        shares[names] = np.round(np.clip(share, 0, 1), 12).T
-    return shares
-
-
-def _in_cells(
-    ranks: NDArray[np.int16], gap_ranks: NDArray[np.int16], members: list[Codes]
-) -> tuple[Array, Array]:
-    """Information (M, D) and entropy (D,) summed over the cells of pairs of groups.
+def _explained(x: Array, y: Array, members: list[Codes]) -> Array:
+    """Share of the entropy that measures explain, (D, M), see above.
 
     In a cell, with H the entropy, ``I = H(gap) + H(measure) - H(both)``. Counts n_i of
     N pairs have ``N H = N log N - sum of n_i log n_i``.
+
+    Args:
+        x: (C, M) measures of configurations.
+        y: (C, D) gaps.
+        members: configurations of each group; pairs of groups are cells.
     """
-    draws = gap_ranks.shape[1]
-    information = np.zeros((ranks.shape[1], draws))
-    entropy = np.zeros(draws)
+    information = np.zeros((x.shape[1], y.shape[1]))
+    entropy = np.zeros(y.shape[1])
     # n log n by n: equal counts cancel exactly, so a certain outcome has entropy 0.
-    counts = np.arange(len(gap_ranks) ** 2 + 1)
+    counts = np.arange(len(y) ** 2 + 1)
     n_log_n = xlogy(counts, counts)
     for (a, one), (b, other) in product(enumerate(members), repeat=2):
         # A configuration makes no pair with itself, and is not larger than itself.
         pairs = len(one) * (len(other) - (a == b))
         if pairs < 2:
             continue
-        measure_larger = _larger(ranks, one, other).T  # (M, pairs)
+        measure_larger = _larger(x, one, other).T  # (M, pairs)
         by_measure = measure_larger.sum(1)[:, None].astype(np.intp)  # (M, 1)
-        for columns in slices(draws, pairs):
-            gap_larger = _larger(gap_ranks[:, columns], one, other)  # (pairs, D)
+        for columns in slices(y.shape[1], pairs):
+            gap_larger = _larger(y[:, columns], one, other)  # (pairs, D)
             # Single precision holds whole numbers exactly up to 16.7 million.
             both = (measure_larger @ gap_larger).astype(np.intp)  # (M, D)
             by_gap = gap_larger.sum(0).astype(np.intp)  # (D,)
@@ -220,12 +182,14 @@ def _in_cells(
             whole = n_log_n[pairs]
             entropy[columns] += (whole - of_gap) / pairs
             information[:, columns] += (whole - of_gap - of_measure + of_both) / pairs
-    return information, entropy
+    share = information / np.where(entropy > 0, entropy, np.nan)
+    # Rounded, so that a measure that is constant in every cell has exactly 0.
+    return np.round(np.clip(share, 0, 1), 12).T
 
 
-def _larger(ranks: NDArray[np.int16], one: Codes, other: Codes) -> NDArray[np.float32]:
+def _larger(values: Array, one: Codes, other: Codes) -> NDArray[np.float32]:
     """1 where one configuration's value is the larger: (C, K) -> (pairs, K)."""
-    is_larger = ranks[one][:, None] > ranks[other][None]
+    is_larger = values[one][:, None] > values[other][None]
     return is_larger.reshape(len(one) * len(other), -1).astype(np.float32)
 
 
@@ -262,7 +226,8 @@ def sign_errors(
     C = -direction * measure; it counts if its effective number of pairs is at least
     ``MINIMUM_SAMPLE``. If none counts, environments are pooled: all pairs that differ
     only in one hyperparameter, between the same two levels, make one environment.
-    Pooled errors are not comparable with the paper's.
+    Pooled errors are not comparable with the paper's. A pair without a value of the
+    measure has no weight.
 
     Args:
         models: a row per model.
@@ -275,50 +240,51 @@ def sign_errors(
         (D, M) largest error in [0, 1] of the environments that count, NaN without one;
         and (M,) whether environments are pooled.
     """
-    names = list(directions)
-    complexities = -models[names].to_numpy(float) * np.array([*directions.values()])
+    values = models[list(directions)].to_numpy(float)
+    values = np.where(np.isfinite(values), values, np.nan)
+    complexities = -values * np.array([*directions.values()])
     levels = level_codes(models, axes)
-    left, right = np.nonzero(np.triu((levels[:, None] != levels).sum(-1) == 1))
+    pairs = np.array(np.nonzero(np.triu((levels[:, None] != levels).sum(-1) == 1)))
+    left, right = pairs
     axis = (levels[left] != levels[right]).argmax(1) if len(left) else left
-    configurations = joint_codes(levels)
-    worst = np.full((len(gaps), len(names)), np.nan)
-    is_pooled = np.zeros(len(names), bool)
-    has_gap = np.isfinite(gaps).all(0)[:, None]
-    for rows, columns in same_models(np.isfinite(complexities) & has_gap):
-        has_both = np.isin(left, rows) & np.isin(right, rows)
-        pairs = np.stack([left, right])[:, has_both]
-        of_axis = axis[has_both]
-        ends = complexities[pairs][..., columns]  # (2, pairs, measures)
-        signs = np.sign(ends[0] - ends[1])
-        of_pairs = configurations[pairs], levels[pairs, of_axis]
-        for pooled, codes in enumerate(of_pairs):
-            environments = joint_codes(np.vstack([np.sort(codes, 0), of_axis]).T)
-            errors = _worst(gaps, pairs, signs, environments, test_images)
-            worst[:, columns] = errors
-            is_pooled[columns] = pooled
-            if np.isfinite(errors[0]).any():
-                break
-    return worst, is_pooled
+    signs = np.sign(complexities[left] - complexities[right])
+    differences = gaps[:, left] - gaps[:, right]
+    of_pairs = joint_codes(levels)[pairs], levels[pairs, axis]
+    alone, pooled = (
+        _worst(
+            differences,
+            signs,
+            _members(joint_codes(np.vstack([np.sort(codes, 0), axis]).T)),
+            test_images,
+        )
+        for codes in of_pairs
+    )
+    is_pooled = np.isnan(alone[0])
+    return np.where(is_pooled, pooled, alone), is_pooled
 
 
 def _worst(
-    gaps: Array, pairs: Codes, signs: Array, environments: Codes, test_images: int
+    differences: Array, signs: Array, environments: list[Codes], test_images: int
 ) -> Array:
-    """Largest error (D, M) of the environments that are large enough; ``signs`` (P, M)
-    are of measures in pairs (2, P), ``environments`` (P,) their numbers."""
-    worst = np.full((len(gaps), signs.shape[1]), np.nan)
-    for members in _members(environments):
-        left, right = pairs[:, members]
-        for rows in slices(len(gaps), len(members)):
-            difference = gaps[rows][:, left] - gaps[rows][:, right]
-            weights = noise_weights(difference, test_images)
-            total = weights.sum(1)
-            enough = total**2 >= MINIMUM_SAMPLE * (weights**2).sum(1)
-            agreement = (weights * np.sign(difference)) @ signs[members]
-            agreement /= np.where(enough & (total > 0), total, np.nan)[:, None]
-            # Rounded, so that full agreement has an error of exactly 0.
-            error = np.round(np.abs((1 - agreement) / 2), 12)
-            worst[rows] = np.fmax(worst[rows], error)
+    """Largest error (D, M) of the environments that are large enough.
+
+    Args:
+        differences: (D, pairs) of gaps.
+        signs: (pairs, M) of the differences of complexities, NaN where undefined.
+        environments: pairs of each.
+        test_images: see ``sign_errors``.
+    """
+    worst = np.full((len(differences), signs.shape[1]), np.nan)
+    for members in environments:
+        difference = differences[:, members]
+        weights = noise_weights(difference, test_images)
+        is_defined = np.isfinite(signs[members])
+        total = weights @ is_defined
+        enough = total**2 >= MINIMUM_SAMPLE * (weights**2 @ is_defined)
+        agreement = (weights * np.sign(difference)) @ np.nan_to_num(signs[members])
+        agreement /= np.where(enough & (total > 0), total, np.nan)
+        # Rounded, so that full agreement has an error of exactly 0.
+        worst = np.fmax(worst, np.round(np.abs((1 - agreement) / 2), 12))
     return worst
 
 
@@ -349,8 +315,6 @@ def conditional_table(
     models = bootstrap.models
     names = list(directions)
     gaps = _permuted_gaps(models, permutations, bootstrap.seed)
-    psi = finite_mean(granulated_kendall(models, names, axes))
-    table = pd.DataFrame({"measure": names, "granulated_kendall": psi})
     information = conditional_information(models, names, axes, gaps)
     errors, pooled = sign_errors(
         models, directions, axes, gaps, test_images=test_images
@@ -358,6 +322,8 @@ def conditional_table(
     chance = _against_chance("conditional_information", information)
     chance |= _against_chance("sign_error", -errors)
     chance |= {name: -chance[name] for name in ("sign_error", "sign_error_band")}
+    table = pd.DataFrame({"measure": names})
+    table["granulated_kendall"] = granulated_kendall(models, names, axes)
     return table.assign(**chance, pooled=pooled, permutations=permutations)
 
 
@@ -403,17 +369,14 @@ def task_table(
         varies, and the average with its adjusted p and critical value.
     """
     table = pd.DataFrame({"measure": list(measures)})
-    undefined = np.full((1 + permutations, len(measures)), np.nan)
-    scores = [undefined]
+    scores = [np.full((1 + permutations, len(measures)), np.nan)]
     for number, (name, part) in enumerate(models.groupby(task)):
         others = [axis for axis in axes if axis != task and part[axis].nunique() > 1]
         # Another seed, so that the permutations of tasks are independent.
         gaps = _permuted_gaps(part, permutations, seed + number)
-        information = undefined
-        if len(others) > 1:
-            information = 100 * conditional_information(part, measures, others, gaps)
-        scores.append(information)
-        table[str(name)] = information[0]
+        information = 100 * conditional_information(part, measures, others, gaps)
+        scores.append(np.where(len(others) > 1, information, np.nan))
+        table[str(name)] = scores[-1][0]
     average = finite_mean(np.stack(scores))
     return table.assign(**_against_chance("average", average))
 
@@ -430,11 +393,8 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> Array:
         not correlate.
     """
     pairs = pd.DataFrame({"gi": gi, "mixup": mixup}, dtype=float)
-    pairs = pairs.replace([np.inf, -np.inf], np.nan)
-    z = pairs.dropna()
+    z = pairs[np.isfinite(pairs).all(axis=1)]
     z = (z - z.mean()) / z.std(ddof=0)
-    r = (z["gi"] * z["mixup"]).mean()
-    sign = np.sign(r) if abs(r) > 1e-12 else np.nan
     # Of two z-scores with correlation r it is (z_x + sign(r) z_y) / sqrt(2).
-    component = (z["gi"] + sign * z["mixup"]) / 2**0.5
+    component = (z["gi"] + np.sign(z["gi"].corr(z["mixup"])) * z["mixup"]) / 2**0.5
     return component.reindex(pairs.index).to_numpy()

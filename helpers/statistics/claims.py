@@ -20,7 +20,6 @@ QUESTIONS = (
     "r_gap_given_fit",
     "r_gap_given_all",
 )
-ADDED = "added_error_points"
 # Questions of the primary table: r given the start, r within kinds of training, error
 # saved on a held-out kind, and the same against the best baseline with a kind held out
 # in all of its architectures.
@@ -53,7 +52,7 @@ class Claim(BaseModel):
     claim: str
     primary: bool = False
     measure: str
-    question: Literal[*QUESTIONS, ADDED, *OF_KINDS, PAIRED]
+    question: Literal[*QUESTIONS, *OF_KINDS, PAIRED]
     side: Literal[*SIDES]
     source: str = ""
     published: float = float("nan")

@@ -29,7 +29,6 @@ FIT = ("train_accuracy", "log_train_loss")
 # Fisher's transformation is infinite at |r| = 1, so r is clipped to this.
 _LARGEST_R = 1 - 1e-12
 _ENTRIES = 2_000_000  # numbers in a temporary array
-_TOLERANCE = 2e-3  # of the mean of values that are stored in half precision
 
 
 def finite_mean(values: Array, weights: Array | None = None) -> Array:
@@ -233,8 +232,8 @@ def in_draws(
     statistic: Statistic,
     x: ArrayLike,
     y: ArrayLike,
-    weights: Array,
     given: Array | None = None,
+    weights: Array | None = None,
 ) -> Array:
     """A statistic of columns with a target, each over the models that have both.
 
@@ -242,23 +241,29 @@ def in_draws(
         statistic: such as ``kendall``.
         x: (n, M), NaN where a model has no value, or (B, n, M).
         y: (n,) or (B, n).
-        weights: (B, n) count of each model in each draw, or (1, n).
         given: (n, k) columns to hold fixed.
+        weights: (B, n) count of each model in each draw; by default, of the table
+            itself, each counts once.
 
     Returns:
         (B, M); NaN below three models.
 
     Raises:
         ValueError: if a weight is negative or not finite.
+
+    Example:
+        >>> in_draws(kendall, [[1], [2], [3], [4]], [1, 2, 4, 3]).round(3)
+        array([[0.667]])
     """
+    x = np.asarray(x, float)
+    x = x if x.ndim == 3 else x[None]
+    y = np.atleast_2d(np.asarray(y, float))
+    weights = np.ones((1, len(y.T))) if weights is None else weights
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError(
             "a weight of a draw is negative or not finite; weights count how often a "
             "model is drawn, 0 where it is not"
         )
-    x = np.asarray(x, float)
-    x = x if x.ndim == 3 else x[None]
-    y = np.atleast_2d(np.asarray(y, float))
     given = np.empty((len(y.T), 0)) if given is None else given
     counts = [len(x), len(y), len(weights)]
     values = np.full((max(counts) if all(counts) else 0, x.shape[-1]), np.nan)
@@ -270,27 +275,6 @@ def in_draws(
             drawn = [of[part] if len(of) > 1 else of for of in of_models]
             values[part, columns] = statistic(*drawn, given[rows])
     return values
-
-
-def of_table(
-    statistic: Statistic, x: ArrayLike, y: ArrayLike, given: Array | None = None
-) -> Array:
-    """``in_draws`` of the table itself, in which each model counts once.
-
-    Args:
-        statistic: such as ``kendall``.
-        x: (n, M), NaN where a model has no value.
-        y: (n,).
-        given: (n, k) columns to hold fixed.
-
-    Returns:
-        (M,); NaN below three models.
-
-    Example:
-        >>> of_table(kendall, [[1], [2], [3], [4]], [1, 2, 4, 3]).round(3)
-        array([0.667])
-    """
-    return in_draws(statistic, x, y, np.ones((1, len(x))), given)[0]
 
 
 @dataclass
@@ -359,24 +343,15 @@ class Bootstrap:
 
         Returns:
             The column itself, (1, n), without values of single images.
-
-        Raises:
-            ValueError: if values of images are not those of their column.
         """
         values = self.models[name].to_numpy(float)
         of_images = "test_accuracy" if name == "gap" else name
         if of_images not in self.means:
             return values[None]
-        column = self.models[of_images].to_numpy(float)
-        mean = finite_mean(np.asarray(self.images[of_images], float).T)
-        is_close = np.isclose(mean, column, rtol=_TOLERANCE, atol=_TOLERANCE)
-        if not (is_close | ~np.isfinite(column)).all():
-            raise ValueError(
-                f"{of_images} per image does not have the means of its column; give "
-                f"both in the order of {len(column)} models and from the same images"
-            )
         # Values may be stored in half precision, the column is exact: only the shift
         # of the mean is taken from them.
+        column = self.models[of_images].to_numpy(float)
+        mean = finite_mean(np.asarray(self.images[of_images], float).T)
         drawn = column + self.means[of_images] - mean
         return values + column - drawn if name == "gap" else drawn
 
@@ -393,15 +368,10 @@ class Bootstrap:
         codes = pd.factorize(self.models[unit or self.unit])[0]
         return pd.DataFrame(np.where(is_finite.T, codes, np.nan)).nunique(1).to_numpy()
 
-    def interval(self, in_draws: Array, units: ArrayLike) -> tuple[Array, Array]:
-        """Percentile interval of statistics in the draws, see ``percentile_interval``.
-
-        Args:
-            in_draws: (draws, M).
-            units: (M,) number of them behind each statistic.
-        """
-        fewest = FEWEST_KINDS if self.unit == "kind" else FEWEST
-        return percentile_interval(in_draws, units, self.level, fewest)
+    @property
+    def fewest(self) -> int:
+        """Number of units behind an interval."""
+        return FEWEST_KINDS if self.unit == "kind" else FEWEST
 
     def mean(self, values: Array) -> pd.DataFrame:
         """Mean over the models, its interval, and the smallest detectable mean.
@@ -414,7 +384,8 @@ class Bootstrap:
             smallest mean that is told from 0 with 80 % power.
         """
         means = finite_mean(values, self.weights)
-        low, high = self.interval(means, self.units(np.isfinite(values)))
+        units = self.units(np.isfinite(values))
+        low, high = percentile_interval(means, units, self.level, self.fewest)
         table = pd.DataFrame({"": finite_mean(values), "_low": low, "_high": high})
         smallest = DETECTABLE * pd.DataFrame(means).std()
         return table.assign(_smallest=smallest.where(np.isfinite(low)))
@@ -502,11 +473,11 @@ def correlate(
     units = bootstrap.units(is_finite)
     x[:, bootstrap.units(is_finite, CONFIGURATION) < FEWEST] = np.nan
     table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
-    table["r"] = of_table(statistic, x, y, given)
+    table["r"] = in_draws(statistic, x, y, given)[0]
     drawn = correlations_in_draws(
         bootstrap, names, target, given=given, statistic=statistic
     )
-    low, high = bootstrap.interval(drawn, units)
+    low, high = percentile_interval(drawn, units, bootstrap.level, bootstrap.fewest)
     smallest = np.tanh(DETECTABLE * pd.DataFrame(_fisher(drawn)).std())
     ends = pd.DataFrame({"low": low, "high": high, "smallest": smallest})
     has_interval = table["r"].notna() & np.isfinite(low)
@@ -546,7 +517,7 @@ def tested(
         full = np.insert(given, 0, 1, axis=1)
         y = y - full @ np.linalg.lstsq(full, y, rcond=None)[0]
     arrangements = np.vstack([np.arange(len(y)), permutations])
-    values = in_draws(statistic, x, y[arrangements], np.ones((1, len(y))), given)
+    values = in_draws(statistic, x, y[arrangements], given)
     null = finite_mean(values)
     return {"null": null} | against_chance(np.abs(values - null))
 
@@ -580,7 +551,7 @@ def correlations_in_draws(
     x = bootstrap.models[list(measures)].to_numpy(float)
     y = bootstrap.models[target].to_numpy(float)
     weights = bootstrap.weights
-    values = in_draws(statistic, x, y, weights, given)
+    values = in_draws(statistic, x, y, given, weights)
     of_target = bootstrap.resampled(target)
     columns = [bootstrap.resampled(name) for name in measures]
     counts = np.array([len(column) for column in columns], int)
@@ -589,7 +560,7 @@ def correlations_in_draws(
         if max(count, len(of_target)) > 1:
             chosen = counts == count
             of_images = np.stack([columns[i] for i in np.flatnonzero(chosen)], -1)
-            both = in_draws(statistic, of_images, of_target, weights, given)
+            both = in_draws(statistic, of_images, of_target, given, weights)
             values[:, chosen] = _without_shift(both, values[:, chosen])
     values[:, [name in bootstrap.no_interval for name in measures]] = np.nan
     return values

@@ -4,6 +4,7 @@ A rule is fitted to networks whose gap is known, stated as numbers in a study fi
 before other networks are trained, and then predicts theirs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,15 +37,15 @@ class GapRule:
         lows: smallest values of the predictors.
         highs: largest values of the predictors.
         penalty: of the ridge regression.
-        half_width: of the 80 % interval, a fraction.
+        half_width: of the 80 % interval of a gap, a fraction.
     """
 
     intercept: float
-    coefficients: list[float]
-    means: list[float]
-    deviations: list[float]
-    lows: list[float]
-    highs: list[float]
+    coefficients: Sequence[float]
+    means: Sequence[float]
+    deviations: Sequence[float]
+    lows: Sequence[float]
+    highs: Sequence[float]
     penalty: float
     half_width: float
 
@@ -66,18 +67,6 @@ class GapRule:
         clipped = np.clip(np.asarray(predictors, float), lows - beyond, highs + beyond)
         scaled = (clipped - self.means) / self.deviations
         return self.intercept + scaled @ np.array(self.coefficients)
-
-    def interval(self, predictors: ArrayLike) -> NDArray[np.float64]:
-        """80 % intervals of the gaps of networks.
-
-        Args:
-            predictors: (n, 3), columns as in ``PREDICTORS``.
-
-        Returns:
-            (n, 2) lower and upper ends, fractions.
-        """
-        ends = np.array([-self.half_width, self.half_width])
-        return self.predict(predictors)[:, None] + ends
 
 
 def predictors(
@@ -163,5 +152,4 @@ def _fit(
     ridge = Ridge(alpha=penalty).fit((predictors - means) / deviations, gaps)
     ends = predictors.min(0), predictors.max(0)
     fitted = ridge.intercept_, ridge.coef_, means, deviations, *ends
-    numbers = [*fitted, penalty, half_width]
-    return GapRule(*(np.asarray(number).tolist() for number in numbers))
+    return GapRule(*fitted, penalty, half_width)

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.claims import ADDED
 from helpers.statistics.correlate import (
-    CONFIGURATION,
     FIT,
     Array,
     Bootstrap,
@@ -21,8 +18,7 @@ from helpers.statistics.correlate import (
     kendall,
     pearson,
 )
-from helpers.statistics.held_out import errors_with, random_folds
-from helpers.statistics.permutation import PERMUTATIONS, permuted_rows, sign_flip_p
+from helpers.statistics.permutation import PERMUTATIONS, permuted_rows
 from helpers.statistics.primary import named
 from helpers.statistics.reliability import reliability
 
@@ -61,41 +57,33 @@ def ranking_table(
 
     Returns:
         A row per measure: for each of ``claims.QUESTIONS`` the correlation with its
-        interval, smallest, null, p, p_adjusted and band, see ``correlate``; the points
-        of error that a measure saves when it is added to hyperparameters, training
-        accuracy and loss; and its split-half reliability over images.
+        interval, smallest, null, p, p_adjusted and band, see ``correlate``; and its
+        split-half reliability over images, where their values are recorded.
     """
     models = bootstrap.models
-    names = list(measures)
-    everything = design(models, axes, FIT)
     questions: dict[str, dict[str, Any]] = {
         "r_gap": {},
         "tau_gap": {"statistic": kendall},
         "r_test_accuracy": {"target": "test_accuracy"},
         "r_gap_given_fit": {"given": design(models, (), FIT)},
-        "r_gap_given_all": {"given": everything},
+        "r_gap_given_all": {"given": design(models, axes, FIT)},
     }
-    x = models[names].to_numpy(float)
-    table = pd.DataFrame({"measure": names, "n": np.isfinite(x).sum(0)})
-    images = {
-        name: bootstrap.images[name] for name in names if name in bootstrap.images
-    }
-    of_halves = {name: reliability(of, bootstrap.seed) for name, of in images.items()}
-    table["images"] = table["measure"].map(
-        {name: images[name].shape[1] for name in images}
-    )
-    table["reliability"] = table["measure"].map(of_halves).astype(float)
     rows = permuted_rows(models[bootstrap.unit], permutations, bootstrap.seed)
+    tables = []
     for question, options in questions.items():
-        answer = correlate(bootstrap, names, permutations=rows, **options)
-        table = table.join(named(answer, question))
-    gap = models["gap"].to_numpy(float)
-    folds = random_folds(models[CONFIGURATION], seed=bootstrap.seed)
-    without = errors_with(everything, 0 * x, gap, folds)
-    saved = without - errors_with(everything, x, gap, folds)
-    means = bootstrap.mean(saved).drop(columns="_smallest")
-    means["_p"] = sign_flip_p(saved, models[CONFIGURATION], bootstrap.seed)
-    return table.join(means.add_prefix(ADDED))
+        answer = correlate(bootstrap, measures, permutations=rows, **options)
+        tables.append(named(answer, question))
+    images = bootstrap.images
+    of_images = {
+        name: {
+            "images": np.shape(images[name])[1],
+            "reliability": reliability(images[name], bootstrap.seed),
+        }
+        for name in measures
+        if name in images
+    }
+    facts = pd.DataFrame(of_images, ["images", "reliability"], dtype=float).T
+    return answer[["measure", "n"]].join(tables).join(facts, on="measure")
 
 
 def correlations(
@@ -197,15 +185,13 @@ def beside_published(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFra
         paper has no such row.
     """
     keys = ["architecture", "threshold", "measure"]
-    published = published.rename(
-        columns={"method": "measure", "pearson_r": "published_r"}
-    )
-    ours, theirs = "pearson_r", "published_r"
+    published = published.rename(columns={"method": "measure"}).set_index(keys)
+    ours, name = "pearson_r", "published_r"
     if "accuracy" in table:
-        ours, theirs = "accuracy", "published_accuracy"
-        published[theirs] = published["accuracy_percent"] / 100
-    joined = table.merge(published[[*keys, theirs]], how="left", on=keys)
-    return joined.assign(difference=joined[ours] - joined[theirs])
+        published["accuracy"] = published["accuracy_percent"] / 100
+        ours, name = "accuracy", "published_accuracy"
+    joined = table.join(published[ours].rename(name), on=keys)
+    return joined.assign(difference=joined[ours] - joined[name])
 
 
 def confounders(
@@ -227,21 +213,20 @@ def confounders(
     """
     models = bootstrap.models
     names = list(measures)
-    tables = {(POOLED, ALL): correlations(bootstrap, names)}
-    for axis in axes:
-        tables[WITHIN, axis] = subsets(bootstrap, names, axis)
+    given = {(GIVEN_ONE, axis): [axis] for axis in axes}
     if axes:
-        tables[GIVEN_ALL, ALL] = correlations(bootstrap, names, design(models, axes))
-    for axis in axes:
-        tables[GIVEN_ONE, axis] = correlations(bootstrap, names, design(models, [axis]))
-    table = _stacked(tables, "kind", "hyperparameter").rename(
-        columns={"pearson_r": "r"}
-    )
-    columns = "measure kind hyperparameter level n r ci_low ci_high"
-    table = table.reindex(columns=columns.split())
+        given = {(GIVEN_ALL, ALL): axes} | given
+    tables = {(POOLED, ALL): correlations(bootstrap, names)}
+    tables |= {(WITHIN, axis): subsets(bootstrap, names, axis) for axis in axes}
+    for key, levels in given.items():
+        tables[key] = correlations(bootstrap, names, design(models, levels))
+    table = _stacked(tables, "kind", "hyperparameter")
+    table = table.rename(columns={"pearson_r": "r"})
+    columns = ["measure", "kind", "hyperparameter", "level", "n", "r"]
+    table = table.reindex(columns=[*columns, "ci_low", "ci_high"])
     table["level"] = table["level"].astype(object).fillna("")
-    order = table["measure"].map(names.index).sort_values(kind="stable").index
-    return table.loc[order].reset_index(drop=True)
+    order = table["measure"].map(names.index)
+    return table.loc[order.argsort(kind="stable")].reset_index(drop=True)
 
 
 def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.DataFrame:
@@ -253,17 +238,12 @@ def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.Da
         column: such as snapshot, repeat or label_noise.
 
     Returns:
-        A row per level and measure: column, level, the means of measure and gap, and
-        ``correlations``; no rows without models.
+        A row per level and measure: column, level and ``correlations``; no rows without
+        models.
     """
-    models = bootstrap.models
-    names = list(measures)
     tables = [correlations(bootstrap, [])]
-    for level, rows in models.groupby(column).indices.items():
-        part = bootstrap.subset(rows)
-        table = correlations(part, names)
-        table["mean"] = part.models[names].mean().to_numpy()
-        table["mean_gap"] = part.models["gap"].mean()
+    for level, rows in bootstrap.models.groupby(column).indices.items():
+        table = correlations(bootstrap.subset(rows), measures)
         tables.append(table.assign(column=column, level=str(level)))
     return pd.concat(tables, ignore_index=True)
 
@@ -307,71 +287,21 @@ def kinds_table(models: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def class_table(
-    names: Sequence[str],
-    labels: ArrayLike,
-    values: Mapping[str, NDArray],
-    test_labels: ArrayLike,
-    test_correct: NDArray,
-) -> pd.DataFrame:
-    """Overlap, accuracies and gap of each class, as means over networks.
+def optimizer_pairs(models: pd.DataFrame, outcomes: Sequence[str]) -> pd.DataFrame:
+    """Change of outcomes from SGD to Adam, for each kind of training.
+
+    The networks of a pair agree in all else; repeats are paired each with each.
 
     Args:
-        names: of the classes, in the order of their labels.
-        labels: (N,) of the scored training images.
-        values: (models, N) by name: "train_accuracy" of 0 and 1, and any measure of
-            single images, such as "iou". NaN where an image has none.
-        test_labels: (T,) of the test images.
-        test_correct: (models, T) of 0 and 1; rows of NaN for networks whose predictions
-            are not recorded, which are left out of the test accuracy and of the gap.
-
-    Returns:
-        A row per class, the largest gap first: class, images, a column per name of
-        ``values``, test_accuracy, and gap, which is training minus test accuracy of the
-        networks that were tested. NaN without.
-    """
-    is_tested = np.isfinite(test_correct).all(axis=1)  # (models,)
-    table = pd.DataFrame({"class": list(names)})
-    table["images"] = np.bincount(labels, minlength=len(table))
-    for key, array in values.items():
-        table[key] = _means_of_classes(array, labels)
-    table["test_accuracy"] = _means_of_classes(test_correct[is_tested], test_labels)
-    training = _means_of_classes(values["train_accuracy"][is_tested], labels)
-    table["gap"] = training - table["test_accuracy"]
-    return table.sort_values("gap", ascending=False, kind="stable", ignore_index=True)
-
-
-def _means_of_classes(values: NDArray, labels: ArrayLike) -> pd.Series:
-    """Mean of the finite values of each label, (models, images) -> (labels,)."""
-    by_class = pd.DataFrame(values.T.astype(float)).groupby(np.asarray(labels))
-    return by_class.sum().sum(axis=1) / by_class.count().sum(axis=1)
-
-
-def matched_pairs(
-    models: pd.DataFrame,
-    axis: str,
-    levels: tuple[str, str],
-    alike: Sequence[str],
-    outcomes: Sequence[str],
-) -> pd.DataFrame:
-    """Change of outcomes when one hyperparameter changes, for each kind of training.
-
-    Args:
-        models: networks with a column ``kind``.
-        axis: the hyperparameter, such as "optimizer".
-        levels: the level before the change, and the one after it.
-        alike: the other columns in which the two of a pair agree, beside the kind;
-            repeats are paired each with each.
+        models: networks with hyperparameters and a column ``kind``.
         outcomes: columns whose change is reported, such as "gap".
 
     Returns:
         A row per kind that has a pair: kind, pairs and the mean change of each outcome,
         in the outcome's own unit.
     """
-    before, after = (models[models[axis] == level] for level in levels)
-    both = before.merge(after, on=["kind", *alike])
+    sgd, adam = (models[models["optimizer"] == name] for name in ("sgd", "adam"))
+    both = sgd.merge(adam, on=["kind", "learning_rate", "weight_decay", "batch_size"])
     changes = {name: both[f"{name}_y"] - both[f"{name}_x"] for name in outcomes}
     by_kind = pd.DataFrame(changes).groupby(both["kind"])
-    table = by_kind.mean()
-    table.insert(0, "pairs", by_kind.size())
-    return table.reset_index()
+    return by_kind.mean().assign(pairs=by_kind.size()).reset_index()

@@ -10,7 +10,6 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import PAIRED, SIDES
-from helpers.statistics.correlate import design, of_table, pearson
 from helpers.statistics.permutation import holm, sign_flip_p
 from helpers.statistics.verdicts import verdict
 
@@ -22,6 +21,7 @@ _NUMBERS = ["pairs", "difference", "low", "high", "p", "detectable"]
 FEWEST_PAIRS = 3  # pairs for an interval that can show that looking changed
 POWER = 0.8  # probability of telling a difference as large as ``detectable``
 EQUAL_ACCURACY = 0.95  # training accuracy at which gaps are compared
+PAIRED_BY = ["pretrained", "repeat"]
 _STARTS = {"all": [True, False], "scratch": [False], "pretrained": [True]}
 
 
@@ -49,18 +49,20 @@ def paired_difference(differences: ArrayLike) -> dict[str, float]:
     pairs = len(values)
     one_sided = sign_flip_p(np.stack([values, -values], 1), range(pairs)).min()
     p = min(1.0, 2 * one_sided) if pairs > 1 else np.nan
-    return _with_interval(pairs, values.mean(), values.sem(), 1, p)
+    return _with_interval(values.mean(), values.sem(), pairs - 1, p) | {"pairs": pairs}
 
 
-def _with_interval(
-    pairs: int, mean: float, error: float, parameters: int, p: float
-) -> dict[str, float]:
-    """Student's interval, and the smallest difference that is told."""
-    student = scipy.stats.t(pairs - parameters)
+def _with_interval(mean: float, error: float, freedom: int, p: float) -> dict[str, Any]:
+    """A mean with Student's interval, and the smallest that would be told."""
+    student = scipy.stats.t(freedom)
     half_width = error * student.ppf((1 + LEVEL) / 2)
-    ends = mean - half_width, mean + half_width
-    detectable = half_width + error * student.ppf(POWER)
-    return dict(zip(_NUMBERS, (pairs, float(mean), *ends, p, detectable), strict=True))
+    return {
+        "difference": float(mean),
+        "low": mean - half_width,
+        "high": mean + half_width,
+        "p": p,
+        "detectable": half_width + error * student.ppf(POWER),
+    }
 
 
 def difference_held_fixed(
@@ -89,7 +91,7 @@ def difference_held_fixed(
     line = scipy.stats.linregress(*values.T)
     mean, error = line.intercept, line.intercept_stderr
     p = 2 * scipy.stats.t.sf(abs(mean) / error, pairs - 2)
-    return _with_interval(pairs, mean, error, 2, p)
+    return _with_interval(mean, error, pairs - 2, p) | {"pairs": pairs}
 
 
 def gap_at_training_accuracy(
@@ -126,17 +128,17 @@ def paired_table(
     models: pd.DataFrame,
     contrasts: Sequence[tuple[str, str]],
     outcomes: Sequence[str],
-    paired_by: Sequence[str],
     held_fixed: Mapping[str, tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
     """Paired differences of several outcomes, for all pairs and by start.
 
+    The networks of a pair share ``PAIRED_BY``.
+
     Args:
         models: one row per network, with the column "looking", which names its arm,
-            "pretrained", those of ``paired_by``, and the outcomes.
+            those of ``PAIRED_BY``, and the outcomes.
         contrasts: arm and control, as "looking" names them.
         outcomes: columns.
-        paired_by: columns that the two members of a pair share.
         held_fixed: further outcomes by name: a column, and the covariate that is held
             fixed, see ``difference_held_fixed``.
 
@@ -145,57 +147,28 @@ def paired_table(
         arm, control, start, outcome, pairs, difference, low, high, p, detectable.
 
     Raises:
-        ValueError: where two networks of an arm share all columns of ``paired_by``.
+        ValueError: where two networks of an arm share all columns of ``PAIRED_BY``.
     """
+    if models.duplicated(["looking", *PAIRED_BY]).any():
+        raise ValueError(
+            f"several networks of an arm have the same {' and '.join(PAIRED_BY)}; a "
+            "pair is one network of each arm"
+        )
     held_fixed = held_fixed or {}
-    columns = {*outcomes}.union(*held_fixed.values())
+    columns = [*{*outcomes}.union(*held_fixed.values())]
+    values = models.set_index(PAIRED_BY)[columns].astype(float)
     rows = []
     for (arm, control), (start, levels) in product(contrasts, _STARTS.items()):
-        of_arms = models["looking"].isin([arm, control])
-        chosen = models[of_arms & models["pretrained"].isin(levels)]
-        chosen = chosen.set_index(["looking", *paired_by])[[*columns]].astype(float)
-        if chosen.index.has_duplicates:
-            raise ValueError(
-                f"several networks of an arm have {', '.join(paired_by)} = "
-                f"{chosen.index[chosen.index.duplicated()][0]}; a pair is one network "
-                "of each arm"
-            )
-        first, second = (chosen[chosen.index.isin([of], 0)] for of in (arm, control))
-        changes = first.droplevel(0) - second.droplevel(0)
+        of_start = models["pretrained"].isin(levels).to_numpy()
+        is_arm, is_control = (models["looking"].eq(of) for of in (arm, control))
+        changes = values[is_arm.to_numpy() & of_start]
+        changes = changes - values[is_control.to_numpy() & of_start]
         answers = {name: paired_difference(changes[name]) for name in outcomes}
         for name, (outcome, covariate) in held_fixed.items():
             answers[name] = difference_held_fixed(changes[outcome], changes[covariate])
         names = {"arm": arm, "control": control, "start": start}
         rows += [names | {"outcome": name} | answers[name] for name in answers]
     return pd.DataFrame(rows, columns=["arm", "control", "start", "outcome", *_NUMBERS])
-
-
-def correlations_by_arm(
-    models: pd.DataFrame, measures: Sequence[str], target: str, plain: str
-) -> pd.DataFrame:
-    """Correlation of measures with a target, over all arms and plain training alone.
-
-    Args:
-        models: one row per network, with "looking", "pretrained", the measures and the
-            target.
-        measures: columns.
-        target: column, such as "gap".
-        plain: the level of "looking" of plain training, which no arm changed.
-
-    Returns:
-        One row per measure: networks, r and r_given_start (whether pretrained) over
-        all networks; plain_networks, plain_r and plain_r_given_start over those of
-        plain training. NaN for fewer than 3 networks, or equal values.
-    """
-    groups = {"": models, "plain_": models[models["looking"] == plain]}
-    table = pd.DataFrame({"measure": list(measures)})
-    for prefix, group in groups.items():
-        x, y = group[list(measures)], group[target]
-        start = design(group, ["pretrained"])
-        table[f"{prefix}networks"] = len(group)
-        table[f"{prefix}r"] = of_table(pearson, x, y)
-        table[f"{prefix}r_given_start"] = of_table(pearson, x, y, start)
-    return table
 
 
 def paired_claims(
@@ -216,29 +189,26 @@ def paired_claims(
         primary claims, and over the others), looking_changed ("yes", "no", or "not
         known" with fewer than three pairs), verdict.
     """
-    columns = ["claim", "primary", "arm", "control", "measure", "side"]
-    stated = [claim for claim in claims if claim["question"] == PAIRED]
-    stated = pd.DataFrame(stated, columns=columns)
-    stated = stated.sort_values("primary", ascending=False, kind="stable")
+    stated = pd.DataFrame(
+        [claim for claim in claims if claim["question"] == PAIRED],
+        columns=["claim", "primary", "arm", "control", "measure", "side"],
+    ).sort_values("primary", ascending=False, kind="stable", ignore_index=True)
     of_all = differences[differences["start"] == "all"]
+    of_all = of_all.set_index(["arm", "control", "outcome"])[_NUMBERS]
     keys = ["arm", "control", "measure"]
-    answers = of_all.rename(columns={"outcome": "measure"})[[*keys, *_NUMBERS]]
-    table = stated.merge(answers, how="left", on=keys)
+    check = stated.assign(measure=CHECK).join(of_all, on=keys)
+    table = stated.join(of_all, on=keys)
     table["pairs"] = table["pairs"].fillna(0).astype(int)
-    check = table[keys].assign(measure=CHECK).merge(answers, how="left", on=keys)
-    is_known = check["pairs"] >= FEWEST_PAIRS
     changed = np.where(excludes_zero(check), "yes", "no")
+    is_known = check["pairs"] >= FEWEST_PAIRS
     table["looking_changed"] = np.where(is_known, changed, "not known")
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
-    return table.assign(verdict=[_verdict_on_pairs(row) for row in table.itertuples()])
-
-
-def _verdict_on_pairs(row: Any) -> str:
-    """Verdict on a row of ``paired_claims``."""
-    if row.looking_changed == "no":
-        return NOT_CHANGED
-    side = SIDES[row.side]
-    return verdict(row.low, row.high, row.p_adjusted, side, negligible=0)
+    verdicts = [
+        verdict(row.low, row.high, row.p_adjusted, SIDES[row.side], negligible=0)
+        for row in table.itertuples()
+    ]
+    not_changed = table["looking_changed"] == "no"
+    return table.assign(verdict=np.where(not_changed, NOT_CHANGED, verdicts))
 
 
 def excludes_zero(rows: Any) -> Any:

@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from helpers.statistics.correlate import (
     CONFIGURATION,
@@ -21,10 +25,10 @@ from helpers.statistics.correlate import (
     correlate,
     design,
     finite_mean,
+    scaled,
     tested,
     with_log_train_loss,
 )
-from helpers.statistics.held_out import errors_with, held_out_errors, predict_gaps
 from helpers.statistics.permutation import holm, permuted_rows, sign_flip_p
 
 PAPER_ACCURACY = 0.8  # training accuracy above which Du et al. 2024 keep a model
@@ -53,6 +57,9 @@ TITLES = {
 }
 ONE_COLUMN = tuple(TITLES)[:4]  # baselines that are a column of the models
 MOST_MEASURES = 8  # of a primary analysis
+FEWEST_FOLDS = 3
+# Hoerl and Kennard 1970; the penalty is that with the least leave-one-out error.
+_RIDGE = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 4, 13)))
 
 
 def by_kinds(bootstrap: Bootstrap) -> Bootstrap:
@@ -110,7 +117,8 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> dict[str, Array]:
     if START in axes:
         columns = {START: design(models, [START])} | columns
     return columns | {
-        "hyperparameters": design(models, axes),
+        # A column of 0, for networks that differ in no hyperparameter.
+        "hyperparameters": np.insert(design(models, axes), 0, 0, axis=1),
         "hyperparameters_and_training": design(models, axes, FIT),
         TRAINING: design(models, (), FIT),
     }
@@ -165,21 +173,17 @@ def primary_table(
     bootstrap = by_kinds(replace(bootstrap, models=models, level=level))
     baselines = baselines_of(models, varied_axes(models, KIND + SETTING))
     table = pd.DataFrame({"measure": [*baselines, *names]})
+    table["baseline"] = table["measure"].isin(baselines)
+    table["units"] = models[bootstrap.unit].nunique()
+    table["kinds"] = models["kind"].nunique()
+    table["level"] = level
     for answer in (
         _correlations(bootstrap, names, baselines, permutations),
         _within_kinds(bootstrap, names, permutations),
         _errors(bootstrap, names, baselines),
     ):
         table = table.merge(answer, how="left", on="measure")
-    facts = {
-        "baseline": table["measure"].isin(baselines),
-        "n": table.pop("n").fillna(len(models)).astype(int),
-        "units": models[bootstrap.unit].nunique(),
-        "kinds": models["kind"].nunique(),
-        "level": level,
-    }
-    for place, (name, values) in enumerate(facts.items(), 1):
-        table.insert(place, name, values)
+    table["n"] = table["n"].fillna(len(models)).astype(int)
     return table
 
 
@@ -235,14 +239,16 @@ def _correlations(
     codes, units = pd.factorize(models[bootstrap.unit])
     rows = permuted_rows(units, permutations, bootstrap.seed)
     is_baseline = np.isin(names, [*baselines])
+
+    def of_units(values: Any) -> Array:
+        """Means of each unit."""
+        return pd.DataFrame(values, dtype=float).groupby(codes).mean().to_numpy()
+
     tables = []
     for question, (target, given) in questions.items():
         answer = correlate(bootstrap, names, target, given=given)
-        x, y, held = (
-            pd.DataFrame(values).astype(float).groupby(codes).mean().to_numpy()
-            for values in (models[names], models[target], given)
-        )
-        p = tested(x, y.ravel(), rows, given=held)["p"]
+        y = of_units(models[target]).ravel()
+        p = tested(of_units(models[names]), y, rows, given=of_units(given))["p"]
         answer["p"] = np.where(answer["r"].notna(), p, np.nan)
         answer["p_adjusted"] = answer["p"].groupby(is_baseline).transform(holm)
         tables.append(named(answer, question))
@@ -267,36 +273,74 @@ def _within_kinds(
     return answer[["measure"]].join(columns)
 
 
+def predict_gaps(predictors: Array, gap: Array, is_new: NDArray[np.bool_]) -> Array:
+    """Gaps of new networks by a ridge regression on standardised predictors.
+
+    Args:
+        predictors: (n, k) columns of all networks.
+        gap: (n,) their gaps, fractions; those of new networks are not read.
+        is_new: (n,) the networks whose gaps are predicted from the others.
+
+    Returns:
+        (m,) in [-1, 1], of the m new networks.
+    """
+    columns = scaled(predictors)
+    _RIDGE.fit(columns[~is_new], gap[~is_new])
+    return _RIDGE.predict(columns[is_new]).clip(-1, 1)
+
+
+def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
+    """Absolute errors of the gaps of held-out networks, see ``predict_gaps``.
+
+    Args:
+        predictors: (n, k); a network without one of them is left out.
+        gap: (n,) fractions.
+        folds: (n,) group of each network; each group is held out in turn.
+
+    Returns:
+        (n,) points; NaN with fewer than ``FEWEST_FOLDS`` groups.
+    """
+    errors = np.full(len(gap), np.nan)
+    rows = np.isfinite(predictors).all(axis=1)
+    folds = np.asarray(folds)[rows]
+    if len(np.unique(folds)) >= FEWEST_FOLDS:
+        columns = scaled(predictors[rows])
+        each_in_turn = {"groups": folds, "cv": LeaveOneGroupOut()}
+        predicted = cross_val_predict(_RIDGE, columns, gap[rows], **each_in_turn)
+        errors[rows] = 100 * np.abs(gap[rows] - predicted.clip(-1, 1))
+    return errors
+
+
 def _errors(
     bootstrap: Bootstrap, names: Sequence[str], baselines: Mapping[str, Array]
 ) -> pd.DataFrame:
     """Errors of baselines and measures on held-out kinds, see ``primary_table``."""
     models = bootstrap.models
     gap = models["gap"].to_numpy(float)
-    x = models[list(names)].to_numpy(float)
+    values = models[list(names)].to_numpy(float).T
+
+    def errors_of(predictors: Collection[Array], folds: str) -> Array:
+        """(n, predictors), each group of networks held out in turn."""
+        columns = [held_out_errors(each, gap, models[folds]) for each in predictors]
+        return np.reshape(columns, (len(columns), len(gap))).T
+
     fit = baselines[TRAINING]
-    folds = {name: pd.factorize(models[name])[0] for name in ("kind", "twins")}
-    of_baselines, of_measures = {}, {}
-    for name, of_models in folds.items():
-        errors = [held_out_errors(c, gap, of_models) for c in baselines.values()]
-        of_baselines[name] = np.stack(errors, axis=1)
-        of_measures[name] = errors_with(fit, x, gap, of_models)
-    errors = {
-        name: np.hstack([of_baselines[name], of_measures[name]]) for name in folds
-    }
+    predictors = [*baselines.values(), *(np.column_stack([fit, x]) for x in values)]
+    errors = {folds: errors_of(predictors, folds) for folds in ("kind", "twins")}
     table = pd.DataFrame({"measure": [*baselines, *names]})
     error = bootstrap.mean(errors["kind"]).drop(columns="_smallest")
     table = table.join(error.add_prefix("error_with"))
     table["error_with_twins"] = finite_mean(errors["twins"])
-    mean_errors = finite_mean(of_baselines["twins"])
-    best = [*baselines][np.nan_to_num(mean_errors, nan=np.inf).argmin()]
+    of_baselines = table.set_index("measure")["error_with_twins"][[*baselines]]
+    best = of_baselines.fillna(np.inf).idxmin()
     saved = pd.DataFrame({"measure": names, "best_baseline": best})
-    for name, held_out, rival in (
+    for name, folds, rival in (
         ("saved_error_points", "kind", fit),
         ("saved_from_best_points", "twins", baselines[best]),
     ):
-        without = errors_with(rival, 0 * x, gap, folds[held_out])
-        points = without - of_measures[held_out]
+        # A column of 0 adds nothing, but leaves out the networks without a value.
+        without = errors_of([np.column_stack([rival, 0 * x]) for x in values], folds)
+        points = without - errors[folds][:, len(baselines) :]
         # Errors of twins are alike: their signs flip together.
         p = sign_flip_p(points, models["twins"], bootstrap.seed)
         saved = saved.join(bootstrap.mean(points).assign(_p=p).add_prefix(name))
@@ -305,35 +349,8 @@ def _errors(
     return table.merge(saved, how="left", on="measure")
 
 
-def starts_table(bootstrap: Bootstrap, measures: Collection[str]) -> pd.DataFrame:
-    """r with the gap among networks of one start alone.
-
-    Args:
-        bootstrap: networks of the primary analysis.
-        measures: columns; others are passed over.
-
-    Returns:
-        A row per start ("pretrained", "scratch") and measure, see ``correlate``; whole
-        kinds are drawn where they repeat.
-    """
-    models = bootstrap.models
-    names = [name for name in measures if name in models and name != START]
-    is_pretrained = models[START].astype(bool)
-    starts = {"pretrained": is_pretrained, "scratch": ~is_pretrained}
-    tables = {
-        start: correlate(by_kinds(bootstrap.subset(rows)), names)
-        for start, rows in starts.items()
-        if rows.any()
-    }
-    return pd.concat(tables, names=["start", None]).reset_index("start")
-
-
 def across_studies(
-    studies: Mapping[str, pd.DataFrame],
-    judged_on: str,
-    measures: Mapping[str, str],
-    *,
-    draws: int = 2_000,
+    studies: Mapping[str, pd.DataFrame], judged_on: str, measures: Mapping[str, str]
 ) -> pd.DataFrame:
     """Error of the gap in one study as predicted by ridge regressions on another.
 
@@ -343,19 +360,17 @@ def across_studies(
         judged_on: the study whose gaps are predicted, from each of the others.
         measures: column and title of each measure, which is used together with training
             accuracy and loss.
-        draws: number of bootstrap draws, for the intervals.
 
     Returns:
-        A row per other study and predictor: measure (a column, or a key of
-        ``TITLES``), title, baseline, trained_on, judged_on, n, and error_points with
-        error_points_low and _high. Errors are NaN where any network of either study has
-        no value of the measure.
+        A row per other study and predictor: trained_on, measure (a column, or a key of
+        ``TITLES``), title, n networks, and error_points with error_points_low and
+        _high. Errors are NaN where any network of either study has no value of the
+        measure.
     """
     new = with_log_train_loss(studies[judged_on])
-    bootstrap = by_kinds(Bootstrap(new, draws=draws))
-    columns = "measure title baseline trained_on judged_on n error_points"
-    ends = "error_points_low error_points_high"
-    tables = [pd.DataFrame(columns=[*columns.split(), *ends.split()])]
+    bootstrap = by_kinds(Bootstrap(new))
+    titles = pd.Series(measures | TITLES)
+    tables = [pd.DataFrame(columns=["trained_on", "measure", "title", "n"])]
     for trained_on in [name for name in studies if name != judged_on]:
         old = with_log_train_loss(studies[trained_on])
         models = pd.concat([old, new], ignore_index=True)
@@ -368,18 +383,12 @@ def across_studies(
                 predictors[name] = design(models, (), [*FIT, name])
         errors = np.full((len(new), len(predictors)), np.nan)
         for number, columns in enumerate(predictors.values()):
-            if np.isfinite(columns).all() and len(old) and len(new):
+            if np.isfinite(columns).all():
                 predicted = predict_gaps(columns, gap, is_new)
                 errors[:, number] = 100 * np.abs(gap[is_new] - predicted)
-        titles = measures | TITLES
-        facts = {
-            "measure": [*predictors],
-            "title": [titles[name] for name in predictors],
-            "baseline": [name in TITLES for name in predictors],
-            "trained_on": trained_on,
-            "judged_on": judged_on,
-            "n": len(new),
-        }
+        table = pd.DataFrame({"trained_on": trained_on, "measure": [*predictors]})
+        table["title"] = table["measure"].map(titles)
+        table["n"] = len(new)
         error = bootstrap.mean(errors).drop(columns="_smallest")
-        tables.append(pd.DataFrame(facts).join(error.add_prefix("error_points")))
+        tables.append(table.join(error.add_prefix("error_points")))
     return pd.concat(tables, ignore_index=True)

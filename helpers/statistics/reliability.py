@@ -31,8 +31,7 @@ def reliability(values: ArrayLike, seed: int = 0) -> float:
     first = (order < images // 2).astype(float)  # (splits, images)
     means = np.stack([finite_mean(table.T, half) for half in (first, 1 - first)])
     means = means[..., np.isfinite(means).all((0, 1))]  # (2, splits, n)
-    ones = np.ones((1, means.shape[-1]))
-    r = in_draws(pearson, means[0][..., None], means[1], ones)[:, 0]
+    r = in_draws(pearson, means[0][..., None], means[1])[:, 0]
     if not np.isfinite(r).any():
         return np.nan
     of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.claims import PAIRED, SIDES
+from helpers.statistics.claims import PAIRED, SIDES, Claim
 from helpers.statistics.correlate import CONFIGURATION, LEVEL
 from helpers.statistics.gap_tables import ended_by_a_rule
 from helpers.statistics.permutation import holm
@@ -50,31 +50,16 @@ NOT_REPRODUCED = "not reproduced"
 CANNOT_TELL = "cannot tell"
 NEGLIGIBLE = 0.2  # |r|, and points of saved error
 SIGNIFICANT = 1 - LEVEL
-_STATED = (
-    "claim",
-    "primary",
-    "measure",
-    "question",
-    "side",
-    "source",
-    "published",
-    "errs_at_most",
-)
-# Numbers behind a verdict: the column that holds each, {} the question; and the value
-# where no table answers it.
+_STATED = [name for name in Claim.model_fields if name not in ("arm", "control")]
+# Numbers behind a verdict, by the ending of the question's column.
 _NUMBERS = {
-    "ours": ("{}", np.nan),
-    "ours_low": ("{}_low", np.nan),
-    "ours_high": ("{}_high", np.nan),
-    "p": ("{}_p", np.nan),
-    "level": ("level", LEVEL),
-    "smallest": ("{}_smallest", np.nan),
-    "error_low": ("error_with_low", np.nan),
-    "error_high": ("error_with_high", np.nan),
-    "n": ("n", 0),
+    "": "ours",
+    "_low": "ours_low",
+    "_high": "ours_high",
+    "_p": "p",
+    "_smallest": "smallest",
 }
-# Name, value, low, high, unit: the arguments of ``Report.result``.
-Named = tuple[str, float | str, float, float, str]
+_ERROR = {"error_with_low": "error_low", "error_with_high": "error_high"}
 
 
 def share_above_chance(corrected: ArrayLike) -> float:
@@ -196,14 +181,15 @@ def verdict_table(
         ranking: see ``ranking_table``.
         gates: see ``condition_table``.
     """
-    of_models = [claim for claim in claims if claim["question"] != PAIRED]
     rows = []
-    for claim in sorted(of_models, key=lambda claim: not claim["primary"]):
-        row = {name: claim[name] for name in _STATED}
-        row |= _answer(claim, [primary, ranking])
-        rows.append(row | {"closed": ", ".join(closed(gates, claim["measure"]))})
-    table = pd.DataFrame(rows, columns=[*_STATED, *_NUMBERS, "closed"])
-    table["n"] = table["n"].astype(int)
+    for claim in sorted(claims, key=lambda claim: not claim["primary"]):
+        if claim["question"] != PAIRED:
+            fails = ", ".join(closed(gates, claim["measure"]))
+            rows.append(claim | _answer(claim, [primary, ranking]) | {"closed": fails})
+    numbers = [*_NUMBERS.values(), *_ERROR.values(), "level", "n"]
+    table = pd.DataFrame(rows, columns=[*_STATED, *numbers, "closed"])
+    table["level"] = table["level"].astype(float).fillna(LEVEL)
+    table["n"] = table["n"].fillna(0).astype(int)
     table["p_adjusted"] = table.groupby("primary")["p"].transform(holm).astype(float)
     return table.assign(verdict=[_verdict_on_claim(row) for row in table.itertuples()])
 
@@ -211,36 +197,31 @@ def verdict_table(
 def _answer(
     claim: Mapping[str, Any], tables: Sequence[pd.DataFrame]
 ) -> dict[str, float]:
-    """``_NUMBERS`` on a claim, from the first table with its question and measure."""
+    """Numbers on a claim, from the first table with its question and measure."""
     question = claim["question"]
-    row = pd.Series(dtype=object)
-    for table in reversed(tables):
-        is_measure = table["measure"].eq(claim["measure"])
-        if question in table and is_measure.any():
-            row = table[is_measure].iloc[0]
-    return {
-        name: row.get(column.format(question), absent)
-        for name, (column, absent) in _NUMBERS.items()
-    }
+    names = {question + ending: name for ending, name in _NUMBERS.items()}
+    for table in tables:
+        rows = table[table["measure"] == claim["measure"]]
+        if question in table and len(rows):
+            return rows.rename(columns=names | _ERROR).iloc[0].drop("measure").to_dict()
+    return {}
 
 
 def _verdict_on_claim(row: Any) -> str:
     """Verdict on a row of ``verdict_table``."""
     side = SIDES[row.side]
-    ends = row.ours_low, row.ours_high
-    word_of_claim = verdict(*ends, row.p_adjusted, side, significant=1 - row.level)
+    low, high = row.ours_low, row.ours_high
+    word = verdict(low, high, row.p_adjusted, side, significant=1 - row.level)
     if np.isfinite(row.published):
-        falls_short = ends[1] < row.published if side > 0 else ends[0] > row.published
+        falls_short = high < row.published if side > 0 else low > row.published
         if falls_short:
             return NOT_REPRODUCED
-        return REPRODUCED if word_of_claim == SUPPORTED else CANNOT_TELL
-    if np.isfinite(row.errs_at_most):
-        if row.error_low > row.errs_at_most:
-            return CONTRADICTED
-        errs_as_claimed = row.error_high <= row.errs_at_most  # False if the end is NaN
-        if word_of_claim == SUPPORTED and not errs_as_claimed:
-            return CANNOT_TELL
-    return word_of_claim
+        return REPRODUCED if word == SUPPORTED else CANNOT_TELL
+    if row.error_low > row.errs_at_most:
+        return CONTRADICTED
+    # False if the end of the interval is NaN.
+    errs_as_claimed = np.isnan(row.errs_at_most) or row.error_high <= row.errs_at_most
+    return CANNOT_TELL if word == SUPPORTED and not errs_as_claimed else word
 
 
 def key_of(predictor: str) -> str:
@@ -256,30 +237,23 @@ def key_of(predictor: str) -> str:
     return re.sub(r"\W+", "_", predictor).strip("_")
 
 
-def numbers_of_primary(primary: pd.DataFrame) -> Iterator[Named]:
-    """The numbers of the primary table, by name.
+def numbers_of_primary(primary: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """The correlations and errors of the primary table, by name.
 
     Args:
         primary: see ``primary.primary_table``.
 
     Yields:
-        For each predictor X and question Q (``gap``, ``gap_given_start``, ...): r_X_Q,
-        error_X and saved_X; and best_baseline with its error. Undefined numbers have no
-        name.
+        Name, value, low, high and, of points, the unit: for each predictor X r_X_gap,
+        r_X_gap_given_start and the like, without undefined ones; and error_X, of kinds
+        held out with twins.
     """
-    suffix = "_p_adjusted"
-    questions = [name.removesuffix(suffix) for name in primary if name.endswith(suffix)]
+    questions = primary.filter(regex="^r_.*_p_adjusted$").columns
     for row in primary.to_dict("records"):
         key = key_of(row["measure"])
-        for question in questions:
-            name, unit = question.replace("r_", f"r_{key}_", 1), ""
-            if question == "saved_from_best_points":
-                name, unit = f"saved_{key}", "points"
+        for question in questions.str.removesuffix("_p_adjusted"):
             if np.isfinite(row[question]):
+                name = question.replace("r_", f"r_{key}_", 1)
                 ends = row[f"{question}_low"], row[f"{question}_high"]
-                yield name, row[question], *ends, unit
-        yield (f"error_{key}", row["error_with_twins"], np.nan, np.nan, "points")
-    for row in primary.dropna(subset="best_baseline").head(1).to_dict("records"):
-        yield ("best_baseline", row["best_baseline"], np.nan, np.nan, "")
-        error = row["error_best_twins"]
-        yield ("error_best_baseline", error, np.nan, np.nan, "points")
+                yield name, row[question], *ends
+        yield f"error_{key}", row["error_with_twins"], np.nan, np.nan, "points"

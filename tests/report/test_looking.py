@@ -61,7 +61,7 @@ def differences_of(count):
     models = pd.concat(arms).assign(pretrained=False, accuracy=ACCURACIES)
     held = {"gap_given_training_accuracy": ("gap", "accuracy")}
     models = models[models["repeat"] < count]
-    return paired_table(models, [CONTRAST], ["gap"], ["pretrained", "repeat"], held)
+    return paired_table(models, [CONTRAST], ["gap"], held)
 
 
 @pytest.mark.parametrize("count", [2, 3])

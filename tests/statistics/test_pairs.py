@@ -7,7 +7,6 @@ import scipy.stats
 
 from helpers.statistics.claims import check_claims
 from helpers.statistics.pairs import (
-    correlations_by_arm,
     difference_held_fixed,
     gap_at_training_accuracy,
     paired_claims,
@@ -78,7 +77,6 @@ def table_of(models):
         models,
         [("in 1", "shuffled 1")],
         ["gap", "area_matched_iou"],
-        ["pretrained", "repeat"],
     )
 
 
@@ -158,26 +156,6 @@ def test_primary_claims_are_a_family_of_their_own():
     assert paired_claims([], table)["verdict"].tolist() == []
 
 
-def test_correlations_of_all_networks_and_of_those_told_nothing():
-    """By hand: among plain ones the measure is minus the gap; a push breaks that."""
-    plain = pd.DataFrame({"gap": [1.0, 2, 3, 4], "iou": [4.0, 3, 2, 1]})
-    plain = plain.assign(looking="plain", pretrained=[True, True, False, False])
-    pushed = plain.assign(looking="map_in_box 1", iou=[8.0, 9, 10, 11])
-    models = pd.concat([plain, pushed], ignore_index=True)
-    (row,) = correlations_by_arm(models, ["iou"], "gap", "plain").to_dict("records")
-    assert row["networks"] == 8
-    assert row["plain_networks"] == 4
-    assert row["plain_r"] == pytest.approx(-1)
-    assert row["plain_r_given_start"] == pytest.approx(-1)
-    assert row["r"] == pytest.approx(np.corrcoef(models["iou"], models["gap"])[0, 1])
-    within = models.groupby("pretrained")[["iou", "gap"]].transform("mean")
-    left = models[["iou", "gap"]] - within
-    expected = np.corrcoef(left["iou"], left["gap"])[0, 1]
-    assert row["r_given_start"] == pytest.approx(expected)
-    few = correlations_by_arm(models[:2], ["iou"], "gap", "plain")
-    assert few[["r", "plain_r"]].isna().all(axis=None)
-
-
 def test_the_detectable_difference_is_told_in_four_of_five_experiments():
     """Twelve pairs, differences of SD 1, simulated 20,000 times."""
     noise = np.random.default_rng(3).normal(size=(20_000, 12))
@@ -235,8 +213,7 @@ def test_a_table_holds_a_covariate_fixed_over_the_pairs_of_each_start():
     models["gap"] += GENERATOR.normal(0, 0.2, len(models))
     held = {"gap_given_accuracy": ("gap", "accuracy")}
     contrast = [("in 1", "shuffled 1")]
-    by = ["pretrained", "repeat"]
-    table = paired_table(models, contrast, ["gap"], by, held)
+    table = paired_table(models, contrast, ["gap"], held)
     row = table.set_index(["start", "outcome"]).loc[("scratch", "gap_given_accuracy")]
     scratch = models[~models["pretrained"]].set_index(["repeat"])
     first = scratch[scratch["looking"] == "in 1"]

@@ -11,9 +11,9 @@ from helpers.files import PROJECT_ROOT, table_of
 from helpers.scores.measuring import with_measures
 from helpers.statistics import correlate as c
 from helpers.statistics import primary as g
-from helpers.statistics.held_out import held_out_errors
 from helpers.statistics.permutation import holm, sign_flip_p
 from helpers.statistics.verdicts import key_of, numbers_of_primary
+from tests.test_primary_numbers import predict
 
 
 def r(x, y):
@@ -162,6 +162,29 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
     )
 
 
+def test_errors_of_held_out_kinds_are_those_of_a_ridge_by_refits():
+    random = np.random.default_rng(3)
+    kinds = np.repeat(np.arange(5), 8)
+    known = random.normal(size=(40, 3))
+    gap = (0.4 + 0.1 * known[:, 0] + 0.1 * random.normal(size=40)).clip(0, 1)
+    known[:, 0] *= 1e9  # units do not matter
+    known[:, 2] = kinds == 2  # varies only where it is left out
+    known[5, 1] = np.nan
+    errors = g.held_out_errors(known, gap, kinds)
+    has_all = np.arange(40) != 5
+    for kind in range(5):
+        out = kinds == kind
+        rest = has_all & ~out
+        new = predict(known[rest], gap[rest], known[has_all & out])
+        expected = 100 * np.abs(new - gap[has_all & out])
+        assert errors[has_all & out] == pytest.approx(expected, rel=1e-6)
+    assert math.isnan(errors[5])
+    # No farther off than a gap can be, and of two groups undefined.
+    norm = np.where(kinds == 2, 1e200, gap * 1e160)[:, None]
+    assert g.held_out_errors(norm, gap, kinds).max() <= 200
+    assert np.isnan(g.held_out_errors(norm, gap, kinds // 3)).all()
+
+
 def test_twins_are_held_out_together_and_turn_together():
     models = study(kinds=8)
     row = primary(models).loc["between"]
@@ -169,13 +192,13 @@ def test_twins_are_held_out_together_and_turn_together():
     twins = models["kind"].str[5:]
     fit = models[[*c.FIT, "between"]].to_numpy()
     gap = models["gap"].to_numpy()
-    errors = held_out_errors(fit, gap, pd.factorize(twins)[0])
+    errors = g.held_out_errors(fit, gap, pd.factorize(twins)[0])
     assert row["error_with_twins"] == pytest.approx(errors.mean())
     kinds = pd.factorize(models["kind"])[0]
-    of_kinds = held_out_errors(fit, gap, kinds)
+    of_kinds = g.held_out_errors(fit, gap, kinds)
     assert row["error_with"] == pytest.approx(of_kinds.mean())
     assert row["error_with"] != pytest.approx(row["error_with_twins"])
-    without = held_out_errors(fit[:, :2], gap, kinds)
+    without = g.held_out_errors(fit[:, :2], gap, kinds)
     saved = (without - of_kinds)[:, None]
     assert row["saved_error_points"] == pytest.approx(saved.mean())
     assert row["saved_error_points_p"] == sign_flip_p(saved, twins, seed=2)[0]
@@ -222,9 +245,7 @@ def test_the_order_in_which_networks_stand_changes_nothing():
 
 def test_one_study_predicts_another_as_least_squares_by_hand():
     one, two = study(1), study(2)
-    table = g.across_studies(
-        {"one": one, "two": two}, "two", {"noise": "Noise"}, draws=200
-    )
+    table = g.across_studies({"one": one, "two": two}, "two", {"noise": "Noise"})
     assert set(table["trained_on"]) == {"one"} and set(table["n"]) == {32}
     row = table.set_index("measure").loc["drop"]
     slope, intercept = np.polyfit(one["drop"], one["gap"], 1)
@@ -239,31 +260,15 @@ def test_one_study_predicts_another_as_least_squares_by_hand():
 
 
 def test_each_number_of_the_primary_table_has_one_name():
-    table = primary(study(), ["between", "noise"]).reset_index()
-    items = list(numbers_of_primary(table))
-    numbers = {name: (value, low, high) for name, value, low, high, _ in items}
+    table = primary(study(), ["between", "noise"])
+    items = list(numbers_of_primary(table.reset_index()))
+    numbers = {name: numbers for name, *numbers in items}
     assert len(numbers) == len(items) and all(name.isidentifier() for name in numbers)
-    row = table.set_index("measure").loc["between"]
-    for question, name in {
-        "r_gap_given_start": "r_between_gap_given_start",
-        "saved_from_best_points": "saved_between",
-    }.items():
-        ends = row[question], row[f"{question}_low"], row[f"{question}_high"]
-        assert numbers[name] == ends
+    columns = [f"r_gap_given_start{end}" for end in ("", "_low", "_high")]
+    row = table.loc["between"]
+    assert numbers["r_between_gap_given_start"] == row[columns].tolist()
     assert numbers["error_between"][0] == row["error_with_twins"]
-    assert numbers["best_baseline"][0] == row["best_baseline"]
-    assert "r_train_accuracy_gap_given_train_accuracy" not in numbers  # undefined
     assert key_of("curve_mean (rotation)") == "curve_mean_rotation"
-
-
-def test_r_among_networks_of_one_start():
-    models = study(runs=8)
-    starts = g.starts_table(c.Bootstrap(models, draws=50), ["noise", "absent"])
-    part = models[~models["pretrained"]]
-    row = starts.set_index("start").loc["scratch"]
-    assert row["r"] == pytest.approx(r(part["noise"], part["gap"]))
-    same = c.Bootstrap(models.assign(pretrained=True), draws=9)
-    assert g.starts_table(same, ["noise"])["start"].tolist() == ["pretrained"]
 
 
 # Published values: records of kinds20 and filled20, by plain loops
