@@ -10,7 +10,8 @@ import psutil
 
 sys.path.insert(0, workflow.basedir)
 from helpers.parameters import StudyError
-from helpers.studies import PROJECT_ROOT, STUDY_FILE, depends, from_records, load, modules_behind, path_of
+from helpers.files import PROJECT_ROOT, STUDY_FILE
+from helpers.studies import depends, from_records, load, modules_behind, path_of
 
 
 def words(value):  # a list, or a text without blanks in its words
@@ -79,4 +80,4 @@ for item in study.executions:
         priority: 0 if item.combination else 1
         threads: 1 if item.combination or item.share else max(1, workflow.cores // at_once(item))
         resources: gpu=int(item.parameters.get("device", "cpu") != "cpu"), gpu_quarters=quarters(item)
-        shell: "{command} {rule:q} {threads} {resources.gpu_quarters}"
+        shell: "{command} {rule:q} {resources.gpu_quarters}"

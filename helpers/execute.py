@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import papermill
@@ -23,8 +22,9 @@ import psutil
 from filelock import FileLock, Timeout
 from papermill.exceptions import PapermillExecutionError
 
+from helpers.files import MANIFEST, STAGING, STUDY_FILE, records_of
 from helpers.parameters import StudyError, near_names
-from helpers.studies import STUDY_FILE, load, path_of
+from helpers.studies import Execution, Study, load, path_of
 
 # Tag of the cell with which a notebook begins to sum up. Where several processes each
 # execute a share of its work, such as 2/4 of the networks, they end before that cell.
@@ -51,15 +51,16 @@ def own_gpu(quarters: int) -> Iterator[None]:
     Args:
         quarters: 0 leaves the process as it is; one that has all shares with no other.
     """
-    files = Path("/dev").glob("nvidia[0-9]*")
-    here = ",".join(sorted(path.name.removeprefix("nvidia") for path in files))
+    files = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    here = ",".join(path.name.removeprefix("nvidia") for path in files)
     cards = [*filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", here).split(","))]
-    starts = range(0, QUARTERS, quarters) if quarters else ()
-    groups = [range(start, start + quarters) for start in starts]
-    places = [*itertools.product(cards, groups)]
-    if not places:
+    if not (quarters and cards):
         yield
         return
+    groups = [
+        range(QUARTERS)[start:][:quarters] for start in range(0, QUARTERS, quarters)
+    ]
+    places = itertools.product(cards, groups)
     locks = Path(tempfile.gettempdir(), "workbook-gpus")
     locks.mkdir(mode=0o1777, exist_ok=True)
     for card, group in itertools.cycle(places):
@@ -73,17 +74,6 @@ def own_gpu(quarters: int) -> Iterator[None]:
             os.environ["CUDA_VISIBLE_DEVICES"] = card
             yield
             return
-
-
-def without_summary(notebook: str) -> nbformat.NotebookNode:
-    """The cells of a notebook before those that sum up."""
-    source = nbformat.read(notebook, as_version=4)
-    source.cells = list(
-        itertools.takewhile(
-            lambda cell: CLOSING not in cell.metadata.get("tags", []), source.cells
-        )
-    )
-    return source
 
 
 def without_widgets(path: Path) -> None:
@@ -107,53 +97,53 @@ def sentence(fault: Exception) -> str:
     return f"cell {fault.cell_index} ({first[:80]}): {fault.ename}: {text}"
 
 
-def execute(
-    notebook: str, parameters: dict[str, Any], work: Path, target: Path, share: str
-) -> str:
+def execute(study: Study, item: Execution) -> str:
     """Execute a notebook and put all that it made into a folder of the report.
 
     Args:
-        notebook: path of the notebook.
-        parameters: values of all its parameters.
-        work: folder of the study's runs, scores and caches.
-        target: folder that the notebook, its tables and its figures replace.
-        share: of its work, such as "2/4", which only fills the folder of work; "" for
-            all of it.
+        study: whose report it is.
+        item: the execution; a share of a notebook's work only fills the folder of work.
 
     Returns:
-        "", or what stopped it. Then the target stays as it was, and all up to there is
-        beside it, in ``<target>.failed``.
+        "", or what stopped it. Then the folder stays as it was, and all up to there is
+        beside it, in ``<folder>.failed``.
     """
-    part = share.replace("/", "_of_")
-    staging = target.with_name(f".{target.name}{part}.partial")
+    target = study.reports / item.place
+    staging = target.with_name(f".{item.name}.partial")
     failed = target.with_name(f"{target.name}.failed")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    os.environ |= {"WORKBOOK_STAGING": str(staging), "WORKBOOK_WORK": str(work)}
-    executed = staging / Path(notebook).name
+    os.environ[STAGING] = str(staging)
+    executed = staging / f"{item.notebook}.ipynb"
+    notebook = nbformat.read(f"notebooks/{executed.name}", as_version=4)
+    if item.share:
+        notebook.cells = [*itertools.takewhile(_is_before_closing, notebook.cells)]
     fault = ""
     try:
         papermill.execute_notebook(
-            without_summary(notebook) if share else notebook,
+            notebook,
             # papermill fills parameters into braces of a path
             str(executed).replace("{", "{{").replace("}", "}}"),
-            parameters,
+            item.parameters,
             kernel_name="python3",
             progress_bar=False,
+            # Else each kernel warns that what it says to this process is not encrypted.
+            extra_arguments=["--log-level=ERROR"],
         )
     except Exception as stopped:
         fault = sentence(stopped)
     if executed.is_file():
         without_widgets(executed)
-    shutil.rmtree(failed, ignore_errors=True)
-    if fault:
-        staging.rename(failed)
-    elif share:
-        shutil.rmtree(staging)
-    else:
-        shutil.rmtree(target, ignore_errors=True)
-        staging.rename(target)
+    place = failed if fault else target
+    for folder in (failed, staging if item.share and not fault else place):
+        shutil.rmtree(folder, ignore_errors=True)
+    if staging.is_dir():
+        staging.rename(place)
     return fault
+
+
+def _is_before_closing(cell: nbformat.NotebookNode) -> bool:
+    return CLOSING not in cell.metadata.get("tags", [])
 
 
 def end_with(pid: int) -> None:
@@ -169,7 +159,7 @@ def log(path: Path, line: str) -> None:
     print(line, flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=file)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,7 +171,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 where it failed.
     """
-    given = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(description="Execute one notebook of a study.")
+    parser.add_argument("study", help="name of its file in params, or a path")
+    parser.add_argument("name", help="of the execution, such as 03_cam_scoring")
+    parser.add_argument("quarters", type=int, nargs="?", default=0, help="of a GPU")
+    for option in ("--set", "--vary"):
+        parser.add_argument(option, action="append", default=[], metavar="NAME=VALUE")
+    given = parser.parse_args(arguments)
     try:
         study = load(given.study, given.set, given.vary)
     except StudyError as faults:
@@ -190,43 +186,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.name not in executions:
         near = near_names(given.name, executions)
         sys.exit(f"{study.name} has no {given.name!r}{near}: {', '.join(executions)}")
-    item = executions[given.name]
-    path = study.work / "log" / f"{study.name}.log"
-    if given.threads:
-        os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
-    os.environ[STUDY_FILE] = str(path_of(given.study))
-    os.environ |= _KERNEL
+    path = study.work / f"log/{study.name}.log"
+    os.environ |= _KERNEL | {STUDY_FILE: str(path_of(given.study))}
     began = time.monotonic()
     with own_gpu(given.quarters):
-        log(path, f"{item.name} starts")
-        fault = execute(
-            f"notebooks/{item.notebook}.ipynb",
-            item.parameters,
-            study.work,
-            study.reports / item.place,
-            item.share,
-        )
+        log(path, f"{given.name} starts")
+        fault = execute(study, executions[given.name])
     ended = f"failed: {fault}" if fault else f"done in {time.monotonic() - began:.0f} s"
-    log(path, f"{item.name} {ended}")
+    log(path, f"{given.name} {ended}")
     for line in publish_records(study.work):  # after a failure, too
         log(path, f"records: {line}")
     return int(bool(fault))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=main.__doc__.partition("\n")[0])
-    parser.add_argument("study", help="name of its file in params, or a path")
-    parser.add_argument("name", help="of the execution, such as 03_cam_scoring")
-    parser.add_argument("threads", type=int, nargs="?", help="all cores without it")
-    parser.add_argument("quarters", type=int, nargs="?", default=0, help="of a GPU")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUES")
-    return parser
-
-
 def publish_records(work: Path) -> list[str]:
     """Publish what is complete in a study's folder of work; return what is refused."""
-    from helpers.files import MANIFEST, records_of
     from helpers.scores import records
 
     if not (work / MANIFEST).is_file():

@@ -24,8 +24,6 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 # Environment variable: the folder to which a notebook writes when a launcher runs it;
 # the launcher publishes it when the notebook succeeds.
 STAGING = "WORKBOOK_STAGING"
-# Environment variable: the study's folder of work when a launcher runs the notebook.
-WORK = "WORKBOOK_WORK"
 # Variable with the path of the study file of which a notebook is an execution.
 STUDY_FILE = "WORKBOOK_STUDY_FILE"
 

@@ -5,6 +5,7 @@ The cell tagged ``parameters`` names them; pydantic checks their values, all at 
 
 import ast
 import difflib
+import itertools
 import json
 import re
 import unicodedata
@@ -21,6 +22,10 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    confloat,
+    conint,
+    conlist,
+    constr,
     create_model,
     with_config,
 )
@@ -60,19 +65,19 @@ class StudyError(ValueError):
 
 def _form(pattern: str) -> Any:
     """A text of a form, which a regular expression matches as a whole."""
-    return Annotated[str, Field(pattern=f"^(?:{pattern})$")]
+    return constr(pattern=f"^(?:{pattern})$")
 
 
-Share = Annotated[float, Field(gt=0, lt=1)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, le=1e9)]
-Factor = Annotated[float, Field(ge=1 / 16, le=8)]
-Number = Annotated[float, Field(ge=0, le=1e9)]
-Whole = Annotated[int, Field(ge=0, le=10**9)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Draws = Annotated[int, Field(ge=3, le=100_000)]
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f]*$", max_length=1000)]
+Share = confloat(gt=0, lt=1)
+Fraction = confloat(ge=0, le=1)
+BelowOne = confloat(ge=0, lt=1)
+Positive = confloat(gt=0, le=1e9)
+Factor = confloat(ge=1 / 16, le=8)
+Number = confloat(ge=0, le=1e9)
+Whole = conint(ge=0, le=10**9)
+Count = conint(ge=1, le=1_000_000)
+Draws = conint(ge=3, le=100_000)
+Text = constr(pattern=r"^[^\x00-\x1f]*$", max_length=1000)
 Folder = _form(r"[^\x00-\x1f~][^\x00-\x1f]{0,999}|~(/[^\x00-\x1f]{1,999})?")
 StudyName = _form(r"\w[\w .+-]{0,99}")
 ClassId = _form(r"[^\x00-\x1f/\\]{1,200}")
@@ -85,7 +90,7 @@ _STRENGTH = r"(?:[1-9]\d?(?:\.\d*[1-9])?|0\.\d*[1-9])"
 # Types that are narrower than the annotation in the cell, of single values and of the
 # items of lists.
 TYPES: dict[str, Any] = {
-    "accuracy_threshold": Annotated[float, Field(gt=0, le=1)],
+    "accuracy_threshold": confloat(gt=0, le=1),
     "accuracy_thresholds": BelowOne,
     "architecture": _form(r"(timm:)?[\w.-]{1,100}"),  # no code: a study file is data
     "architectures": Literal["resnet18", "resnet34", "resnet50", "resnet101"],
@@ -94,7 +99,7 @@ TYPES: dict[str, Any] = {
         *("saliency", "input_x_gradient", "integrated_gradients"),
         *("guided_grad_cam", "occlusion"),
     ],
-    "batch_sizes": Annotated[int, Field(ge=2, le=100_000)],
+    "batch_sizes": conint(ge=2, le=100_000),
     "bootstrap_resamples": Draws,
     "cam_cut": Literal["maximum", "quantile"],
     "cam_method": Literal["cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"],
@@ -110,9 +115,9 @@ TYPES: dict[str, Any] = {
     "flatness_draws": Count,
     "flatness_halvings": Count,
     "flatness_images": Count,
-    "frozen_stages": Annotated[int, Field(ge=0, le=4)],
+    "frozen_stages": conint(ge=0, le=4),
     "image_scales": Factor,
-    "image_size": Annotated[int, Field(ge=16, le=1024)],
+    "image_size": conint(ge=16, le=1024),
     "label_noises": Fraction,
     "label_smoothings": BelowOne,
     "last_stride": Literal[1, 2],
@@ -122,7 +127,7 @@ TYPES: dict[str, Any] = {
         rf"{_STRENGTH}"
         r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
     ),
-    "looks": Annotated[int, Field(ge=1, le=100)],
+    "looks": conint(ge=1, le=100),
     "made_epochs": Count,
     "matched_accuracy": BelowOne,
     "max_epochs": Count,
@@ -131,15 +136,15 @@ TYPES: dict[str, Any] = {
     "momentum": BelowOne,
     "noise_generator": Literal["blur", "autoencoder"],
     "noise_samples": Count,
-    "noise_ssim": Annotated[float, Field(gt=0, le=1)],
+    "noise_ssim": confloat(gt=0, le=1),
     "optimizers": Literal["adam", "adamw", "sgd"],
     "other_studies": StudyName,
     "permutations": Draws,
-    "perturbation_fraction": Annotated[float, Field(gt=0, le=1)],
-    "perturbation_points": Annotated[int, Field(ge=2, le=100_000)],
-    "pictured_images": Annotated[int, Field(ge=1, le=100)],
+    "perturbation_fraction": confloat(gt=0, le=1),
+    "perturbation_points": conint(ge=2, le=100_000),
+    "pictured_images": conint(ge=1, le=100),
     "pixel_mean": Fraction,
-    "pixel_std": Annotated[float, Field(gt=0, le=1)],
+    "pixel_std": confloat(gt=0, le=1),
     "precision": Literal["float32", "bfloat16"],
     "pretrain_class_ids": ClassId,
     "pretrain_data_source": Layout,
@@ -171,9 +176,11 @@ TYPES: dict[str, Any] = {
         r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
     ),
     "thresholds": Share,
+    "training_sizes": Whole,
     "transform_ranges": Literal["cifar10", "svhn"],
     "unseen_class_ids": ClassId,
     "unseen_fractions": BelowOne,
+    "weight_decays": Number,
     "width": Factor,
     "work_dir": Folder,
 }
@@ -184,28 +191,22 @@ _MAY_BE_EMPTY = (
 )
 _MAY_REPEAT = ("pixel_mean", "pixel_std")
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-# Types of the levels of axes that no parameter narrows, or narrows for another use.
-_LEVELS = {
-    "augmentation": bool,
-    "pretrained": bool,
-    "images_per_class": Whole,
-    "repeat": Whole,
-    "weight_decay": Number,
+_AXES = {"repeat": Whole} | {
+    axis: TYPES.get(name, bool) for axis, name in AXIS_PARAMETERS.items()
 }
-_AXES = _LEVELS | {
-    axis: TYPES[name] for axis, name in AXIS_PARAMETERS.items() if axis not in _LEVELS
-}
-
-
-def _list_of(kind: Any) -> Any:
-    """A list with an item or more."""
-    return Annotated[list[kind], Field(min_length=1)]
 
 
 # The levels of some axes, whose combinations are runs.
 TYPES["blocks"] = with_config(_STRICT)(
-    TypedDict("Block", {axis: _list_of(_AXES[axis]) for axis in _AXES}, total=False)
+    TypedDict(
+        "Block",
+        {axis: conlist(_AXES[axis], min_length=1) for axis in _AXES},
+        total=False,
+    )
 )
+
+
+_DECLARATION = re.compile(r"^(\w+): (.+?) = ((?:.|\n(?!\w))+?)  # (.+)$", re.M)
 
 
 class Parameter(NamedTuple):
@@ -231,24 +232,18 @@ def declared(notebook: Path) -> dict[str, Parameter]:
         StudyError: if it has no such cell, or several, or one with other lines.
     """
     cells = read_json(notebook)["cells"]
-    tagged = [
-        cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])
-    ]
-    source = "\n".join("".join(cell["source"]) for cell in tagged)
-    nodes = ast.parse(source).body
-    if len(tagged) != 1 or not all(isinstance(node, ast.AnnAssign) for node in nodes):
+    is_tagged = ["parameters" in cell["metadata"].get("tags", []) for cell in cells]
+    sources = ["".join(cell["source"]) for cell in itertools.compress(cells, is_tagged)]
+    source = "\n".join(sources)
+    if re.search(r"^[^#\n]", _DECLARATION.sub("", source), re.M):
         raise StudyError(
-            f"{notebook}: one cell must be tagged parameters, with lines `name: type = "
-            "literal` alone"
+            f"{notebook}: lines of the cell tagged parameters must be `name: type = "
+            "literal  # comment`"
         )
-    lines = source.splitlines()
-    parameters = {}
-    for node in nodes:
-        comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
-        kind = ast.unparse(node.annotation)
-        default = ast.literal_eval(node.value)
-        parameters[node.target.id] = Parameter(kind, default, comment)
-    return parameters
+    return {
+        name: Parameter(kind, ast.literal_eval(value), comment)
+        for name, kind, value, comment in _DECLARATION.findall(source)
+    }
 
 
 @cache
@@ -268,7 +263,7 @@ def _type(name: str, item: Parameter) -> Any:
     if kind == item.annotation:
         return of_item
     has_items = bool(item.default) and name not in _MAY_BE_EMPTY
-    of_list = _list_of(of_item) if has_items else list[of_item]
+    of_list = conlist(of_item, min_length=1) if has_items else list[of_item]
     if name in _MAY_REPEAT:
         return of_list
     return Annotated[of_list, AfterValidator(_without_duplicates)]
@@ -353,12 +348,23 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         values: of the parameters of the study's notebooks.
     """
     of = defaultdict(list, values)
-    source = (of["data_source"], of["data_path"])
+    others = {"unseen_class_ids": {*of["unseen_class_ids"]}}
     if of["pretrained_weights"] == "made" and True in of["pretrained_levels"]:
-        others = (of["pretrain_data_source"], of["pretrain_data_path"])
-        yield from _shared_classes("pretrain_class_ids", of, others == source)
-    if of["unseen_class_ids"]:
-        yield from _shared_classes("unseen_class_ids", of, True)
+        others["pretrain_class_ids"] = {*of["pretrain_class_ids"]}
+        source = [of["data_source"], of["data_path"]]
+        is_same = source == [of["pretrain_data_source"], of["pretrain_data_path"]]
+        if is_same and not (of["class_ids"] and of["pretrain_class_ids"]):
+            yield (
+                "an empty choice is all classes: class_ids and pretrain_class_ids name "
+                "classes of one source, none of which is in both"
+            )
+    for name, chosen in others.items():
+        shared = sorted(chosen & {*of["class_ids"]})
+        if shared:
+            yield (
+                f"{name} shares {', '.join(shared[:5])} with class_ids; name classes "
+                "that are none of the study's"
+            )
     if of["scored_images"] and of["scored_images"] < len(of["class_ids"]):
         yield (
             f"scored_images is {of['scored_images']}, fewer than the classes; take at "
@@ -366,27 +372,10 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _shared_classes(
-    name: str, values: Mapping[str, Any], is_same_source: bool
-) -> Iterator[str]:
-    """A fault where a choice of classes contains classes of the study."""
-    of_study = set(values["class_ids"])
-    others = set(values[name])
-    shared = of_study & others
-    if is_same_source and not (of_study and others):  # an empty choice is all classes
-        shared = of_study | others or {"all classes"}
-    if shared:
-        yield (
-            f"{name} shares {', '.join(sorted(shared)[:5])} with class_ids; name "
-            "classes that are none of the study's"
-        )
-
-
 def name_of_values(values: Mapping[str, Any]) -> str:
     """Name of the folder for some values of parameters, in their order.
 
-    A value that is not a plain word is written as its digest. If the name would be too
-    long for a file system, it is the digest of all values.
+    A value that is not a plain word is written as its digest.
 
     Example:
         >>> name_of_values({"cam_threshold": 0.05, "cam_method": "layer_cam"})
@@ -397,7 +386,4 @@ def name_of_values(values: Mapping[str, Any]) -> str:
         word = value if isinstance(value, str) else json.dumps(value)
         is_plain = re.fullmatch(r"[\w.+-]{1,40}", word, re.A)
         parts.append(f"{name}={word if is_plain else '~' + json_digest(value)}")
-    name = ",".join(parts)
-    if len(name) <= 120:
-        return name
-    return f"{len(values)}-values-{json_digest(dict(values))}"
+    return ",".join(parts)

@@ -10,7 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    ValidationError,
+    conlist,
+)
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -37,20 +44,19 @@ from helpers.parameters import (
 )
 from helpers.statistics.claims import check_claims
 
-# Notebooks by number, in the order in which they run, each with the notebook whose
-# results it reads.
+# Notebooks by number, each with those of which it reads results.
 READS = {
     "01": "",
     "02": "01",
-    "03": "02",
-    "04": "02",
-    "08": "04",
-    "05": "02",
+    "03": "01 02",
+    "04": "01 02",
+    "05": "01 02",
     "06": "01",
-    "07": "08",
-    "09": "02",
-    "10": "04",
-    "11": "02",
+    "07": "01 02 04 08",
+    "08": "01 02 04",
+    "09": "01 02",
+    "10": "01 02 04",
+    "11": "01 02",
     "12": "",
 }
 TRAINING = ("01", "02")  # notebooks that decide what is trained
@@ -69,10 +75,14 @@ class StudyFile(BaseModel):
     claims: list[dict[str, Any]] = []
     rule: dict[str, Any] = {}  # that predicts gaps, with its numbers
     extends: str = ""
-    run: list[str] = []  # of the extended study, the notebooks to execute
+    run: list[str] = []  # notebooks to execute; without it those that have a block
     common: _Block = {}  # parameters of every notebook that declares them
-    notebooks: Annotated[dict[str, _Block], BeforeValidator(lambda value: value or {})]
-    sweep: dict[str, _Block] = {}
+    notebooks: dict[str, _Block] = {}
+    sweep: dict[
+        str, dict[str, conlist(Any, min_length=1)]
+    ] = {}  # values of a notebook's parameters
+    shares: dict[str, PositiveInt] = {}  # of a notebook's work
+    _base: "StudyFile | None" = None  # has the values that this one lacks
 
     @classmethod
     def read(cls, name: str, root: Path = PROJECT_ROOT) -> "StudyFile":
@@ -87,22 +97,20 @@ class StudyFile(BaseModel):
         """
         path = path_of(name, root)
         study = cls._parsed(path)
-        if not study.extends:
-            return study
-        base = cls._parsed(path.with_name(f"{study.extends}.yaml"))
-        if base.extends or study.claims:
-            raise StudyError(
-                f"{path}: it extends {study.extends}, whose claims it has, and which "
-                "must extend no other"
-            )
-        stems = (*study.run, *study.notebooks)
-        training = [stem for stem in stems if stem[:2] in TRAINING]
-        if training:
-            raise StudyError(
-                f"{path}: it extends {study.extends}, whose images and runs it has; "
-                f"leave out {', '.join(training)}"
-            )
-        return base.with_changes(study)
+        stems = {*study.notebooks}
+        if study.extends:
+            base = study._base = cls._parsed(path.with_name(f"{study.extends}.yaml"))
+            named = [stem for stem in {*study.run, *stems} if stem[:2] in TRAINING]
+            if base.extends or study.claims or named:
+                raise StudyError(
+                    f"{path}: it extends {study.extends}, whose images, runs and "
+                    "claims it has, and which must extend no other; leave out claims, "
+                    f"{' and '.join(TRAINING)}"
+                )
+            study.claims = base.claims
+            stems |= {stem for stem in base.notebooks if stem[:2] not in TRAINING}
+        study.run = sorted(study.run or stems)
+        return study
 
     @classmethod
     def _parsed(cls, path: Path) -> "StudyFile":
@@ -114,36 +122,75 @@ class StudyFile(BaseModel):
                 f"there are {', '.join(studies) or 'none'}"
             )
         try:
-            content = YAML(typ="safe", pure=True).load(path)
-            return cls(**({"notebooks": {}} | content))
-        except ValidationError as faults:
-            meanings = dict.fromkeys(cls.model_fields, "see docs/studies.md")
-            raise StudyError(*sentences(faults, str(path), meanings)) from None
-        except (YAMLError, TypeError, ValueError, RecursionError) as fault:
+            return cls.made(str(path), **YAML(typ="safe", pure=True).load(path))
+        except (YAMLError, TypeError, RecursionError) as fault:
             words = " ".join(str(fault).split())[:500]
             raise StudyError(f"{path} is not a study: {words}") from None
 
-    def with_changes(self, other: "StudyFile") -> "StudyFile":
-        """This study with the values of one that extends it."""
-        notebooks = {
-            stem: {name: block[name] for name in block if name not in other.common}
-            for stem, block in self.notebooks.items()
-        }
-        for stem, block in other.notebooks.items():
-            notebooks[stem] = notebooks.get(stem, {}) | block
-        merged = {
-            "claims": self.claims,
-            "common": self.common | other.common,
-            "notebooks": notebooks,
-            "sweep": self.sweep | other.sweep,
-        }
-        return other.model_copy(update=merged)
+    @classmethod
+    def made(cls, place: str, **content: Any) -> "StudyFile":
+        """A study of some fields.
+
+        Args:
+            place: that has them, such as a file.
+            content: the fields.
+
+        Raises:
+            StudyError: if a field is of another form.
+        """
+        try:
+            return cls(**content)
+        except ValidationError as faults:
+            meanings = dict.fromkeys(cls.model_fields, "see docs/studies.md")
+            raise StudyError(*sentences(faults, place, meanings)) from None
+
+    def with_changes(
+        self, overrides: Iterable[str], variations: Iterable[str]
+    ) -> "StudyFile":
+        """This study with values of a command line over its own; see ``load``.
+
+        Args:
+            overrides: "name=value", or "notebook.name=value".
+            variations: "notebook.name=value,value".
+
+        Raises:
+            StudyError: if a parameter is varied over nothing.
+        """
+        blocks: dict[str, dict] = {"": {}}
+        sweep = {stem: {**self.sweep[stem]} for stem in self.sweep}
+        for text in overrides:
+            stem, name, value = _parts(text)
+            blocks.setdefault(stem, {})[name] = _plain(value)
+        for text in variations:
+            stem, name, values = _parts(text)
+            listed = values if values.startswith("[") else f"[{values}]"
+            sweep.setdefault(stem, {})[name] = _plain(listed)
+        common = blocks.pop("")
+        study = self.made("vary", common=common, notebooks=blocks, sweep=sweep)
+        study._base = self
+        return study
 
     def values_of(self, notebook: Path) -> dict[str, Any]:
-        """What the file says of a notebook's parameters, common ones included."""
-        names = declared(notebook)
-        common = {name: self.common[name] for name in self.common if name in names}
-        return common | self.notebooks.get(notebook.stem, {})
+        """What the study says of a notebook's parameters, common ones included."""
+        values = self._base.values_of(notebook) if self._base else {}
+        for name in declared(notebook).keys() & self.common.keys():
+            values[name] = self.common[name]
+        return values | self.notebooks.get(notebook.stem, {})
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """Notebook, which may be "", name and value of "notebook.name=value"."""
+    target, _, value = text.partition("=")
+    stem, _, name = target.strip().rpartition(".")
+    return stem, name, value
+
+
+def _plain(text: str) -> Any:
+    """A value as YAML has it; the text itself where it is none."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        return text
 
 
 @dataclass(frozen=True)
@@ -234,25 +281,30 @@ def load(
         StudyError: with all faults.
     """
     file = StudyFile.read(name, root)
+    changed = file.with_changes(overrides, variations)
     name = path_of(name, root).stem
-    paths = _notebooks_of(file, root)
-    values = {stem: file.values_of(path) for stem, path in paths.items()}
-    sweep = {stem: dict(block) for stem, block in file.sweep.items()}
-    lists = [re.sub(r"=(?!\[)(.*)", r"=[\1]", text, flags=re.S) for text in variations]
-    faults = [*_unknown_names(file, root)]
-    faults += [*_put(overrides, paths, values), *_put(lists, paths, sweep)]
+    known = {path.stem: path for path in (root / "notebooks").glob("[0-9]*.ipynb")}
+    paths = {stem: known[stem] for stem in file.run if stem in known}
+    faults = [
+        *_unknown_names(file, paths, known),
+        *_unknown_names(changed, paths, known),
+    ]
     try:
         check_claims(file.claims)
     except ValueError as fault:
         faults.append(f"claims: {fault}")
-    executions = []
+    executions: list[Execution] = []
     for stem, path in paths.items():
+        before = tuple(other for other in paths if other[:2] in READS[stem[:2]])
         try:
-            parameters = checked(path, values[stem] | {"study": name})
-            whole = Execution(stem, parameters, _before(stem, paths))
-            executions += _with_sweep(whole, path, sweep.get(stem, {}))
+            parameters = checked(path, changed.values_of(path) | {"study": name})
+            whole = Execution(stem, parameters, before)
+            for item in _combinations(whole, path, changed.sweep.get(stem, {})):
+                executions += in_shares(item, path, file.shares.get(stem, 0))
         except StudyError as wrong:
             faults += wrong.faults
+    if not (faults or executions):
+        faults = ["the block notebooks names no notebook to run"]
     if faults:
         raise StudyError(*faults)
     work, reports = (
@@ -263,129 +315,70 @@ def load(
     study = Study(name, work, inside(reports, name), file.claims, executions)
     everything = study.values()
     for item in executions:
-        changed = item.parameters if item.combination else {}
-        faults += contradictions(everything | changed)
+        faults += contradictions(everything | item.parameters)
     if faults:
         raise StudyError(*faults)
     return study
 
 
-def _notebooks_of(file: StudyFile, root: Path) -> dict[str, Path]:
-    """Paths of the notebooks that a study executes, by their names."""
-    paths = {path.stem: path for path in (root / "notebooks").glob("[0-9]*.ipynb")}
-    for stem in (*file.notebooks, *file.run, *file.sweep):
-        if stem not in paths:
-            near = near_names(stem, paths)
-            raise StudyError(f"there is no notebook {stem!r}{near}")
-    stems = file.run or file.notebooks
-    if file.extends:
-        stems = [stem for stem in stems if stem[:2] not in TRAINING]
-    if not stems:
-        raise StudyError("the block notebooks names no notebook to run")
-    return {stem: paths[stem] for stem in sorted(stems)}
-
-
-def _unknown_names(file: StudyFile, root: Path) -> Iterator[str]:
-    """Faults of common parameters that no notebook declares."""
-    paths = [root / f"notebooks/{stem}.ipynb" for stem in file.notebooks]
-    names = set().union(*map(declared, paths))
-    for name in file.common.keys() - names:
-        yield f"common: no notebook has a parameter {name!r}{near_names(name, names)}"
-
-
-def _put(
-    texts: Iterable[str], paths: Mapping[str, Path], values: dict[str, dict[str, Any]]
+def _unknown_names(
+    file: StudyFile, paths: Mapping[str, Path], known: Iterable[str]
 ) -> Iterator[str]:
-    """Put "name=value" or "notebook.name=value" into values; yield faults."""
-    for text in texts:
-        target, _, value = text.partition("=")
-        stem, _, name = target.strip().rpartition(".")
-        chosen = [key for key in paths if stem in ("", key)]
-        names = {item for key in chosen for item in declared(paths[key])}
-        if name not in names:
-            near = near_names(name, names) or near_names(stem, paths)
-            yield f"{text:.200}: unknown name{near}; write notebook.name=value"
-        for key in chosen:
-            if name in declared(paths[key]):
-                values.setdefault(key, {})[name] = _plain(value)
+    """Faults of notebooks, and of common parameters, that there are not."""
+    for stem in sorted({*file.run, *file.notebooks, *file.sweep, *file.shares}):
+        if stem not in paths:
+            yield f"there is no notebook {stem!r}{near_names(stem, known)} to run"
+    names = {name for path in paths.values() for name in declared(path)}
+    for name in file.common.keys() - names:
+        yield f"no notebook has a parameter {name!r}{near_names(name, names)}"
 
 
-def _plain(text: str) -> Any:
-    """A value as YAML has it; the text itself where it is none."""
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
-        return text
-
-
-def _before(stem: str, paths: Mapping[str, Path]) -> tuple[str, ...]:
-    """The notebook of the study whose results this one reads."""
-    by_number = {other[:2]: other for other in paths}
-    number = READS.get(stem[:2], "")
-    while number and number not in by_number:
-        number = READS[number]
-    return (by_number[number],) if number else ()
-
-
-def _with_sweep(
-    whole: Execution, path: Path, block: Mapping[str, Any]
+def _combinations(
+    whole: Execution, path: Path, block: Mapping[str, list]
 ) -> Iterator[Execution]:
-    """A notebook, and the combinations of its sweep, each with its shares before it.
+    """A notebook, and the combinations of its sweep.
 
     Args:
         whole: with the study's own values.
         path: of the notebook.
-        block: values of each swept parameter, and possibly the number of shares.
+        block: values of each swept parameter.
     """
-    _check_swept(whole.notebook, path, block)
-    shares = block.get("shard", 0)
-    yield from in_shares(whole, shares)
-    names = [name for name in declared(path) if name in block and name != "shard"]
-    for row in itertools.product(*(block[name] for name in names)):
-        if not names:
-            return
-        swept = dict(zip(names, row, strict=True))
-        parameters = checked(path, whole.parameters | swept)
+    yield whole
+    is_trained = whole.notebook[:2] in TRAINING
+    swept = [] if is_trained else declared(path).keys() - {*WITHOUT_EFFECT_ON_RESULTS}
+    wrong = sorted(block.keys() - swept)
+    if wrong:
+        raise StudyError(
+            f"sweep: {whole.notebook}: {wrong[0]} cannot be swept"
+            f"{near_names(wrong[0], swept)}; levels of what is trained are listed in 02"
+        )
+    names = [name for name in declared(path) if name in block]
+    for row in itertools.product(*(block[name] for name in names)) if names else ():
+        parameters = checked(
+            path, whole.parameters | dict(zip(names, row, strict=True))
+        )
         values = name_of_values({name: parameters[name] for name in names})
         if parameters.get("jobs") == 0:
             parameters["jobs"] = 1  # combinations run side by side
         combination = f"{whole.notebook}/{values}"
-        changed = replace(whole, parameters=parameters, combination=combination)
-        yield from in_shares(changed, shares)
+        yield replace(whole, parameters=parameters, combination=combination)
 
 
-def _check_swept(stem: str, path: Path, block: Mapping[str, Any]) -> None:
-    """Refuse a sweep over what is trained or changes no result, and what is no list."""
-    names = declared(path).keys() - {*WITHOUT_EFFECT_ON_RESULTS}
-    faults = []
-    for name, values in block.items():
-        is_list = isinstance(values, list) and values
-        if name not in names:
-            faults.append(f"{name} cannot be swept{near_names(name, names)}")
-        elif name == "shard":
-            if type(values) is not int:
-                faults.append(f"shard is {values!r}, and must be a number of shares")
-        elif stem[:2] in TRAINING:
-            faults.append(f"{name} decides what is trained: list levels in the study")
-        elif not is_list or len({*map(repr, values)}) < len(values):
-            faults.append(f"{name} is {values!r:.100}, and must be a list of values")
-    if faults:
-        raise StudyError(*(f"sweep: {stem}: {fault}" for fault in faults))
-
-
-def in_shares(whole: Execution, count: int) -> Iterator[Execution]:
+def in_shares(whole: Execution, path: Path, count: int) -> list[Execution]:
     """Equal shares of a notebook's work, and the whole, which joins what they made.
 
     Args:
         whole: the execution of the notebook.
+        path: of the notebook.
         count: number of shares; 0 does not split.
     """
-    shares = [
-        replace(whole, parameters=whole.parameters | {"shard": share}, share=share)
-        for share in (f"{number}/{count}" for number in range(1, count + 1))
-    ]
-    yield from shares
-    yield replace(whole, after=(*whole.after, *(share.name for share in shares)))
+    shares = []
+    for number in range(1, count + 1):
+        share = f"{number}/{count}"
+        parameters = checked(path, whole.parameters | {"shard": share})
+        shares.append(replace(whole, parameters=parameters, share=share))
+    after = (*whole.after, *(share.name for share in shares))
+    return [*shares, replace(whole, after=after)]
 
 
 def from_records(study: Study, only_combinations: bool = False) -> Study:
@@ -431,32 +424,28 @@ def modules_behind(notebook: Path, root: Path = PROJECT_ROOT) -> list[str]:
         Modules that it imports, directly or through others, and tables in folders that
         are named like such a module, relative to ``root``.
     """
-    todo = set(_imported("\n".join(code_of(notebook)), root))
+    todo = {*_imported("\n".join(code_of(notebook)), root)}
     modules: set[Path] = set()
     while todo:
         path = todo.pop()
         modules.add(path)
         todo |= _imported(path.read_text(encoding="utf-8"), root) - modules
-    folders = [path.with_suffix("") for path in modules]
-    tables = [table for folder in folders for table in folder.glob("*.csv")]
+    tables = [table for path in modules for table in path.with_suffix("").glob("*.csv")]
     return sorted(str(path.relative_to(root)) for path in (*modules, *tables))
 
 
 @cache
 def _imported(source: str, root: Path) -> frozenset[Path]:
     """Files of the project that a source imports, with the packages around them."""
-    names = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names += [item.name for item in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names += [f"{node.module}.{item.name}" for item in node.names]
     files = set()
-    for name in names:
-        folder = root
-        for part in name.split(".") if name.startswith("helpers.") else []:
-            folder /= part
-            files |= {folder.with_suffix(".py"), folder / "__init__.py"}
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        for item in node.names:
+            folder = root
+            for part in f"{getattr(node, 'module', '')}.{item.name}".split("."):
+                folder /= part
+                files |= {folder.with_suffix(".py"), folder / "__init__.py"}
     return frozenset(path for path in files if path.is_file())
 
 
@@ -482,6 +471,9 @@ def depends(study: Study, execution: Execution, root: Path = PROJECT_ROOT) -> st
     return json_digest([cells, stamps, study.claims if reads_claims else []])
 
 
+_FIRST = re.compile(r"^study: str = ", re.M).search  # finds the first cell
+
+
 def in_force(
     notebook: str, namespace: Mapping[str, Any], root: Path = PROJECT_ROOT
 ) -> dict[str, Any]:
@@ -500,17 +492,20 @@ def in_force(
         StudyError: if a name or a value is wrong, or the study does not exist.
     """
     path = root / f"notebooks/{notebook}.ipynb"
-    names = declared(path)
-    injected = _injected(namespace.get("In", []))
-    if injected >= names.keys():  # a sweep, which has read the study's file
-        return checked(path, {name: namespace[name] for name in injected})
     study = {"study": namespace["study"]}
     checked(path, study)  # it becomes the name of a file
-    committed = {name: item.default for name, item in names.items()}
+    committed = {name: item.default for name, item in declared(path).items()}
     committed |= StudyFile.read("demo", root).values_of(path)
+    executed = reversed(namespace.get("In", []))
+    # If the first cell ran again after it, papermill's cell has no effect any more.
+    since_first = itertools.takewhile(lambda source: not _FIRST(source), executed)
+    of_papermill = [
+        source for source in since_first if source.startswith("# Parameters")
+    ]
+    injected = {*re.findall(r"^(\w+) = ", "\n".join(of_papermill), re.M)}
     changed = {
         name: namespace[name]
-        for name in {*names, *injected}
+        for name in {*committed, *injected}
         # Compared as texts, so that 1, 1.0 and True differ.
         if name in injected or repr(namespace[name]) != repr(committed[name])
     }
@@ -520,21 +515,3 @@ def in_force(
     if faults:
         raise StudyError(*faults)
     return values
-
-
-# A source that assigns ``study`` is the first cell, which declares the parameters.
-_FIRST_CELL = re.compile(r"^study\s*(:\s*str\s*)?=\s*[\"']", re.M)
-
-
-def _injected(cells: Sequence[str]) -> set[str]:
-    """Names that papermill's cell assigned; none if the first cell ran again after it.
-
-    Args:
-        cells: sources of executed cells in order, as IPython keeps them.
-    """
-    for source in reversed(cells):
-        if source.lstrip().startswith("# Parameters"):
-            return {*re.findall(r"^(\w+) = ", source, re.M)}
-        if _FIRST_CELL.search(source):
-            return set()
-    return set()

@@ -156,7 +156,7 @@ GOOD = {
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"class_ids": []}, "pretrain_class_ids shares"),
+        ({"class_ids": []}, "an empty choice is all classes"),
         ({"pretrain_class_ids": ["b", "c"]}, "pretrain_class_ids shares b"),
         ({"unseen_class_ids": ["a"]}, "unseen_class_ids shares a"),
         ({"scored_images": 1}, "fewer than the classes"),

@@ -58,7 +58,9 @@ def test_values_are_the_files_the_common_ones_and_those_of_the_command(project):
     )
     places = {"work_dir": "work", "reports_dir": "reports", "study": "mine"}
     assert [item.notebook for item in study.executions] == [*CELLS]
-    assert [item.after for item in study.executions] == [(), ("01_one",), ("02_two",)]
+    assert [item.after for item in study.executions] == [
+        *((), ("01_one",), ("01_one", "02_two"))
+    ]
     one, two, four = (item.parameters for item in study.executions)
     assert one == {"images": 7, "class_ids": ["a", "b"]} | places
     assert two == {"rate": 1.0, "shard": "", "jobs": 2} | places
@@ -83,13 +85,13 @@ def test_a_study_that_extends_another_shares_its_work_and_its_claims(project):
     assert [item.notebook for item in project({"extends": "base"}).executions] == [
         "04_four"
     ]
-    with pytest.raises(StudyError, match="whose images and runs it has; leave out 01"):
+    with pytest.raises(StudyError, match="leave out claims, 01 and 02"):
         project({"extends": "base", "notebooks": {"01_one": {"images": 8}}})
 
 
 def test_a_sweep_has_every_combination_in_order_and_shares_before_the_whole(project):
-    sweep = {"02_two": {"shard": 2}, "04_four": {"rate": [1, 2]}}
-    content = {"notebooks": dict.fromkeys(CELLS), "sweep": sweep}
+    content = {"notebooks": dict.fromkeys(CELLS), "shares": {"02_two": 2}}
+    content["sweep"] = {"04_four": {"rate": [1, 2]}}
     study = project(content, [], ["04_four.place=a,'b c'"])
     swept = [item for item in study.executions if item.combination]
     assert [item.place for item in swept] == [
@@ -120,14 +122,14 @@ def of(stem, sweep=None, **values):
         ({"notebooks": {}}, "names no notebook to run"),
         ({"notebooks": {"01_on": {}}}, "no notebook '01_on' .did you mean '01_one'"),
         (of("01_one", imges=1), "01_one: no imges .did you mean 'images'"),
-        (of("01_one") | {"common": {"x": 1}}, "common: no notebook has"),
+        (of("01_one") | {"common": {"x": 1}}, "no notebook has a parameter 'x'"),
         (of("01_one", images="x"), "images is 'x': Input should be"),
-        (of("01_one", {"images": [1]}), "images decides what is trained"),
+        (of("01_one", {"images": [1]}), "01_one: images cannot be swept"),
         (of("04_four", {"jobs": [1]}), "jobs cannot be swept"),
-        (of("04_four", {"rate": 1}), "rate is 1, and must be a list"),
+        (of("04_four", {"rate": 1}), "rate. is 1: Input should be a valid list"),
         (of("04_four", {"rate": [1, "x"]}), "rate is 'x'"),
-        (of("04_four", {"shard": 2}), "shard cannot be swept"),
-        (of("02_two", {"shard": "x"}), "shard is 'x'"),
+        (of("04_four") | {"shares": {"04_four": 2}}, "no shard"),
+        (of("02_two") | {"shares": {"02_two": "x"}}, "02_two. is 'x'"),
         (of("04_four") | {"claims": [{"claim": "x"}]}, "claims: claim 1"),
         ({"extends": "mine", "notebooks": {}}, "is not a study|extends"),
     ],

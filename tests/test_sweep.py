@@ -109,9 +109,9 @@ def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itsel
 def test_wrong_names_and_values_are_told_before_anything_runs(project):
     code, output = project.run(["aa=1", "a=x"], ["3_c.c=1"])
     assert code == 1 and ran(project) == []
-    assert "aa=1: unknown name (did you mean 'a'?)" in output
+    assert "no notebook has a parameter 'aa' (did you mean 'a'?)" in output
     assert "a is 'x': Input should be a valid integer" in output
-    assert "3_c.c=[1]: unknown name (did you mean '03_c'?)" in output
+    assert "there is no notebook '3_c' (did you mean '03_c'?)" in output
     assert "Traceback" not in output
 
 
@@ -122,7 +122,7 @@ def test_shares_end_before_the_cell_that_sums_up_and_the_whole_comes_after(proje
         NOTED.format("02", "shard"),
         ('open("ran.txt", "a").write("sum ")', "closing"),
     )
-    project.study(notebooks={"02_b": {}}, sweep={"02_b": {"shard": 2}})
+    project.study(notebooks={"02_b": {}}, shares={"02_b": 2})
     code, output = project.run()
     assert code == 0, output
     assert ran(project) == ["02", "02", "02", "sum"]

@@ -9,9 +9,10 @@ from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from helpers.cams import localize
@@ -19,7 +20,6 @@ from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
-_MASK_BOX = _BOX | {"edgecolor": "#00d5ff", "linestyle": "--"}
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 NO_PIXELS = (
     "Records have no pixels: to draw it anew, put the images where notebook 01 reads "
@@ -44,13 +44,10 @@ def row_of_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
     return int(by_iou[len(rows) // 2])
 
 
-def _show(ax: Axes, image: Tensor | np.ndarray, **options: object) -> None:
-    pixels = np.asarray(image)
-    ax.imshow(
-        pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels,
-        interpolation="nearest",
-        **options,
-    )
+def _show(ax: Axes, image: Tensor, **options: object) -> None:
+    """Draw an image (3, S, S), or a map (h, w) over it."""
+    pixels = np.asarray(image.movedim(0, -1) if image.ndim == 3 else image)
+    ax.imshow(pixels, interpolation="nearest", **options)
     ax.set_axis_off()
 
 
@@ -64,11 +61,10 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
     """
     # Pixel centres lie at whole numbers, so the half-open box [x0, x1) is drawn from
     # x0 - 1/2 to x1 - 1/2.
-    for x0, y0, x1, y1 in np.asarray(boxes).reshape(-1, 4).tolist():
+    for x0, y0, x1, y1 in boxes.reshape(-1, 4).tolist():
         if x1 > x0 and y1 > y0:
-            ax.add_patch(
-                Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, **(options or _BOX))
-            )
+            corner = (x0 - 0.5, y0 - 0.5)
+            ax.add_patch(Rectangle(corner, x1 - x0, y1 - y0, **(_BOX | options)))
 
 
 def step_by_step(
@@ -84,43 +80,32 @@ def step_by_step(
         rule: of cutting, see ``localize.cut``.
     """
     size = images.images.shape[-1]
-    maps = maps[row : row + 1]
     boxes = images.boxes[row : row + 1]
-    box = box_masks(boxes, size)
-    enlarged = localize.upsample(maps, size)
+    enlarged = localize.upsample(maps[row : row + 1], size)
     mask = localize.cut(enlarged, threshold, rule)
     rectangle = localize.bounding_rectangles(mask)
-    filled = box_masks(rectangle.unsqueeze(1), size)
-    iou = float(localize.mask_iou(mask, box))
-    iou_b = float(localize.mask_iou(filled, box))
-    figure, axes = plt.subplots(1, 5, figsize=(12, 3.4))
-    for ax in axes[[0, 2, 3]]:
-        _show(ax, images.images[row])
-    for ax in axes[[0, 3]]:
-        draw_boxes(ax, boxes)
-    _show(axes[1], maps[0], **_MAP)
-    _show(axes[2], enlarged[0], alpha=0.55, **_MAP)
-    _show(
-        axes[3], np.where(mask[0], np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75
+    iou, iou_b = (
+        float(localize.mask_iou(one, box_masks(boxes, size)))
+        for one in (mask, box_masks(rectangle.unsqueeze(1), size))
     )
-    draw_boxes(axes[3], rectangle[0], **_MASK_BOX)
-    # 0 neither, 1 mask only, 2 box only, 3 both: shades that differ in print as well.
-    _show(axes[4], mask[0].int() + 2 * box[0].int(), cmap="cividis", vmin=0, vmax=3)
     titles = (
         "image and box",
         "map of the last stage",
         "enlarged",
-        "mask and its rectangle",
-        f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}",
+        f"mask: IoU {iou:.2f}\nits rectangle: IoU-B {iou_b:.2f}",
     )
+    figure, axes = plt.subplots(1, 4, figsize=(10, 3.2))
     for ax, title in zip(axes, titles, strict=True):
         ax.set_title(title, fontsize="small")
-    shades = plt.get_cmap("cividis")
-    patches = [
-        Patch(color=shades(value / 3), label=label)
-        for value, label in enumerate(("neither", "mask only", "box only", "both"))
-    ]
-    figure.legend(handles=patches, loc="outside lower right", ncols=4, fontsize="small")
+    for ax in axes[[0, 2, 3]]:
+        _show(ax, images.images[row])
+    for ax in axes[[0, 3]]:
+        draw_boxes(ax, boxes)
+    _show(axes[1], maps[row], **_MAP)
+    _show(axes[2], enlarged[0], alpha=0.55, **_MAP)
+    dark = torch.zeros(size, size).masked_fill(mask[0], torch.nan)
+    _show(axes[3], dark, cmap="gray", vmin=0, vmax=1, alpha=0.75)
+    draw_boxes(axes[3], rectangle, edgecolor="#00d5ff", linestyle="--")
     return figure
 
 
@@ -157,33 +142,13 @@ def overlays(
             draw_boxes(ax, images.boxes[column])
             name = f"{fill(columns[column], 22)}\n" if row == 0 else ""
             ax.set_title(f"{name}IoU {iou[column]:.2f}", fontsize="small")
-        axes[row, 0].text(
-            -0.08,
-            0.5,
+        axes[row, 0].annotate(
             fill(rows[row], 18),
-            transform=axes[row, 0].transAxes,
+            (-0.08, 0.5),
+            xycoords="axes fraction",
             rotation=90,
             ha="right",
             va="center",
             fontsize="small",
         )
-    return figure
-
-
-def side_by_side(maps: Tensor, image: ImageSet, titles: Sequence[str]) -> Figure:
-    """Draw an image with its boxes, and beside it the maps of several models.
-
-    Args:
-        maps: (M, h, w).
-        image: one image.
-        titles: of the M maps.
-    """
-    heats = localize.upsample(maps, image.images.shape[-1])
-    figure, axes = plt.subplots(1, 1 + len(maps), figsize=(3 + 3 * len(maps), 3.6))
-    for ax, title in zip(axes, ["image and box", *titles], strict=True):
-        _show(ax, image.images[0])
-        draw_boxes(ax, image.boxes[0])
-        ax.set_title(fill(title, 34), fontsize="small")
-    for ax, heat in zip(axes[1:], heats, strict=True):
-        _show(ax, heat, alpha=0.5, **_MAP)
     return figure

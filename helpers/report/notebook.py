@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from helpers import files
 from helpers.files import PROJECT_ROOT, from_root, inside, write_json, write_table
-from helpers.parameters import WITHOUT_EFFECT_ON_RESULTS, StudyError, declared
+from helpers.parameters import WITHOUT_EFFECT_ON_RESULTS, declared
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
 from helpers.studies import in_force, work_study
@@ -60,20 +60,13 @@ class Report:
             namespace: ``globals()`` of the notebook. It is read, not changed.
 
         Raises:
-            StudyError: if a name or a value is wrong, or the notebook is another
-                clone's.
+            StudyError: if a name or a value is wrong.
         """
-        check_clone(Path.cwd())
         values = in_force(notebook, namespace)
         study = values["study"]
-        of_sweep = files.STAGING in os.environ
-        if of_sweep:
-            folder, work = (
-                Path(os.environ[name]) for name in (files.STAGING, files.WORK)
-            )
-        else:
-            work = inside(from_root(values["work_dir"]), work_study(study))
-            folder = inside(work / "scratch", notebook)
+        work = inside(from_root(values["work_dir"]), work_study(study))
+        by_hand = inside(work / "scratch", notebook)
+        folder = Path(os.environ.get(files.STAGING, by_hand))
         (folder / "results.json").unlink(missing_ok=True)
         reports = inside(from_root(values["reports_dir"]), study)
         point_to_records(work, values["reports_dir"])
@@ -82,7 +75,7 @@ class Report:
         names = declared(PROJECT_ROOT / f"notebooks/{notebook}.ipynb")
         rows = [(name, str(values[name]), item.comment) for name, item in names.items()]
         _show_folded("Parameters", rows, ["parameter", "value", "meaning"])
-        if not of_sweep:
+        if folder == by_hand:
             place = os.path.relpath(folder, PROJECT_ROOT)
             report.tell(
                 f"Tables and figures of this run go to `{place}`; "
@@ -284,27 +277,6 @@ def _plain_number(value: Any) -> Any:
         return value
     number = value.item() if hasattr(value, "item") else value
     return number if math.isfinite(number) else None
-
-
-def check_clone(folder: Path, root: Path = PROJECT_ROOT) -> None:
-    """Refuse to run a notebook of one clone with the modules of another.
-
-    Args:
-        folder: where the notebook runs: JupyterLab takes the notebook's own folder.
-        root: of the clone whose modules are imported.
-
-    Raises:
-        StudyError: where the folder lies in another clone.
-    """
-    for parent in (folder.resolve(), *folder.resolve().parents):
-        if parent != root and (parent / "helpers/report/notebook.py").is_file():
-            raise StudyError(
-                f"this notebook runs in the clone {parent}, and its modules are those "
-                f"of {root}, whose studies it would read and write; install it there: "
-                "make setup"
-            )
-        if parent == root:
-            return
 
 
 def select_shard(items: Any, shard: str) -> Any:

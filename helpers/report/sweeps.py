@@ -12,7 +12,6 @@ from helpers.files import from_root, inside, read_json
 from helpers.parameters import near_names
 from helpers.report import style, tables
 
-_CORRELATION = re.compile(r"r_(\w+)_gap")  # name of a result: its measure
 _MOST_PANELS = 9
 
 
@@ -104,21 +103,8 @@ def drawn_results(frame: pd.DataFrame) -> list[str]:
         for name in numbers
         if numbers[name].nunique() > 1 and not name.endswith(("_low", "_high"))
     ]
-    correlations = [name for name in names if _CORRELATION.fullmatch(name)]
+    correlations = [name for name in names if tables.CORRELATION.fullmatch(name)]
     return (correlations or names)[:_MOST_PANELS]
-
-
-def title(name: str) -> str:
-    """A result in words.
-
-    Example:
-        >>> title("r_iou_gap")
-        'r of IoU with the gap'
-    """
-    correlation = _CORRELATION.fullmatch(name)
-    if correlation:
-        return f"r of {tables.header(correlation[1])} with the gap"
-    return tables.header(name)
 
 
 def small_multiples(frame: pd.DataFrame) -> Figure:
@@ -133,7 +119,7 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
     )
     names = drawn_results(frame)
     long = frame.melt(parameters, names, "result", "value")
-    long["result"] = long["result"].map(title)
+    long["result"] = long["result"].map(tables.header)
     long[parameters] = long[parameters].astype(object)
     long = long.rename(columns=tables.header)
     first, second, third = [*map(tables.header, parameters), None, None][:3]
@@ -164,5 +150,4 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     """
     names = drawn_results(frame)
     ends = [f"{name}{end}" for name in names for end in ("_low", "_high")]
-    columns = [*frame.attrs["parameters"], *names, *ends]
-    return tables.texts(frame[[name for name in columns if name in frame]], title=title)
+    return tables.texts(frame.filter([*frame.attrs["parameters"], *names, *ends]))

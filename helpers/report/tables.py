@@ -4,7 +4,9 @@ Names are readable, and numbers have two digits.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from helpers.files import read_table, table_of
 from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
+CORRELATION = re.compile(r"r_(\w+)_gap")  # name of a result: its measure
 MOST_ROWS = 10  # of a table on a page; all rows are in its file
 _HEADERS = {
     "cells": "configurations",
@@ -137,12 +140,17 @@ def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
 
 
 def header(column: str) -> str:
-    """Header of a column in words.
+    """Header of a column, or a named result, in words.
 
     Example:
         >>> header("r_gap_low")
         'r with the gap: from'
+        >>> header("r_iou_gap")
+        'r of IoU with the gap'
     """
+    correlation = CORRELATION.fullmatch(column)
+    if correlation:
+        return f"r of {header(correlation[1])} with the gap"
     for end, words in _ENDS.items():
         if column.endswith(end) and column not in _HEADERS:
             return header(column.removesuffix(end)) + words
@@ -168,11 +176,7 @@ def two_digits(value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
 
 
-def texts(
-    frame: pd.DataFrame,
-    names: Mapping[str, str] | None = None,
-    title: Callable[[str], str] = header,
-) -> pd.DataFrame:
+def texts(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:
     """A table in words: readable headers and names, two digits, values with intervals.
 
     Accuracies, gaps and shares are in percent or points. A value and the ends of its
@@ -181,41 +185,34 @@ def texts(
     Args:
         frame: of numbers and names.
         names: of models, see ``model_names``.
-        title: gives the header of a column.
     """
     hidden = {name for name in frame if name.endswith(_NOT_SHOWN)} | {*_FOR_FILES}
     if {"measure", "title"} <= {*frame}:
         hidden.add("measure")  # the title names it in words
-    columns = {}
-    for name in frame:
-        start = _STARTS.get(name, name)
-        ends = [f"{start}_low", f"{start}_high"]
-        columns[name] = [name]
-        if {*ends} <= {*frame}:
-            columns[name] += ends
-            hidden |= {*ends}
-    shown = []
+    ends = {name: f"{_STARTS.get(name, name)}_low" for name in frame}
+    ends = {
+        name: [low, f"{low[:-4]}_high"] for name, low in ends.items() if low in frame
+    }
+    hidden.update(*ends.values())
+    shown = [frame[[]]]
     for name in frame.columns.drop(hidden, errors="ignore"):
-        values = frame[columns[name]]
+        columns = frame[[name, *ends.get(name, [])]]
         if name in PERCENT and pd.api.types.is_numeric_dtype(frame[name]):
-            values = 100 * values
-        write = header if name in _NAMES else two_digits
-        cells = [_cell(row, names or {}, write) for row in values.to_numpy(object)]
-        shown.append(pd.Series(cells, frame.index, dtype=object, name=title(name)))
-    return pd.concat([frame[[]], *shown], axis=1)
+            columns = 100 * columns
+        text = partial(_text, names=names or {}, is_name=name in _NAMES)
+        cells = columns[name].map(text)
+        if name in ends:
+            low, high = (columns[end].map(two_digits) for end in ends[name])
+            cells = (cells + " (" + low + " to " + high + ")").where(low.ne("–"), cells)
+        shown.append(cells.rename(header(name)))
+    return pd.concat(shown, axis=1)
 
 
-def _cell(
-    row: Sequence[Any], names: Mapping[str, str], write: Callable[[str], str]
-) -> str:
-    """Text of a value, with the ends of its interval if they stand beside it."""
-    value, *ends = row
+def _text(value: Any, names: Mapping[str, str], is_name: bool) -> str:
+    """Text of a value; a name in words."""
     if isinstance(value, str):
-        return names.get(value) or write(value)
-    text = two_digits(value)
-    if ends and math.isfinite(ends[0]):
-        text += f" ({two_digits(ends[0])} to {two_digits(ends[1])})"
-    return text
+        return names.get(value) or (header(value) if is_name else value)
+    return two_digits(value)
 
 
 def html(

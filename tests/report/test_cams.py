@@ -8,7 +8,6 @@ from matplotlib.patches import Rectangle
 
 from helpers.cams.localize import bounding_rectangles, chance_scores, upsample
 from helpers.data import synthetic
-from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.report import cams
 
@@ -62,7 +61,7 @@ def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
 def test_steps_show_what_they_are_given(scenes, maps):
     figure = cams.step_by_step(maps, scenes, 1, THRESHOLD, "maximum")
     scores = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[1]
-    image, of_stage, enlarged, masked, both = figure.axes
+    image, of_stage, enlarged, masked = figure.axes
     heat = upsample(maps[1:2], SIZE)
     mask = heat >= THRESHOLD
     boxes = scenes.boxes[1].tolist()
@@ -74,18 +73,8 @@ def test_steps_show_what_they_are_given(scenes, maps):
     assert len(styles) == 2  # the two rectangles differ without colour
     shaded = ~np.ma.getmaskarray(masked.images[1].get_array())
     np.testing.assert_array_equal(shaded, ~mask[0].numpy())
-    overlap = np.asarray(both.images[0].get_array())
-    iou = (overlap == 3).sum() / (overlap > 0).sum()
-    assert iou == pytest.approx(float(scores["iou"]))
-    np.testing.assert_array_equal(overlap >= 2, box_masks(scenes.boxes[1:2], SIZE)[0])
-    colours = both.images[0].cmap(both.images[0].norm(overlap))
-    (legend,) = figure.legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["neither", "mask only", "box only", "both"]
-    for value, patch in enumerate(legend.get_patches()):
-        assert (colours[overlap == value] == patch.get_facecolor()).all()
-    numbers = f"IoU {scores['iou']:.2f}\nrectangle: IoU-B {scores['iou_b']:.2f}"
-    assert both.get_title() == f"both / either: {numbers}"
+    numbers = f"IoU {scores['iou']:.2f}\nits rectangle: IoU-B {scores['iou_b']:.2f}"
+    assert masked.get_title() == f"mask: {numbers}"
 
 
 def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
@@ -105,17 +94,6 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
         name = "" if row else f"{'abc'[column]}\n"
         assert ax.get_title() == f"{name}IoU {iou:.2f}"
     assert [axes[row, 0].texts[0].get_text() for row in range(2)] == titles
-
-
-def test_maps_stand_beside_the_image_that_they_are_of(scenes, maps):
-    figure = cams.side_by_side(maps[:2], scenes.subset([3]), ["one", "other"])
-    assert [ax.get_title() for ax in figure.axes] == ["image and box", "one", "other"]
-    for ax in figure.axes:
-        pixels = scenes.images[3].permute(1, 2, 0)
-        np.testing.assert_array_equal(ax.images[0].get_array(), pixels)
-        assert outlines(ax) == scenes.boxes[3].tolist()
-    for heat, ax in zip(upsample(maps[:2], SIZE), figure.axes[1:], strict=True):
-        np.testing.assert_array_equal(ax.images[1].get_array(), heat)
 
 
 def test_a_box_of_zeros_is_padding():

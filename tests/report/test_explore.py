@@ -36,7 +36,7 @@ def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(
     assert isinstance(explorer, Explorer) if shown else "make pages" in explorer.data
 
 
-def test_measures_are_those_of_the_scores_the_primary_ones_first(folder):
+def test_measures_are_those_of_the_scores(folder):
     measures, _, _ = content.of_report(folder)
     models = made.measures(made.catalogue())
     assert [item["title"] for item in measures["measures"]] == [*made.TITLES.values()]
@@ -97,27 +97,13 @@ def test_maps_of_the_page_are_the_published_bytes_by_gap():
 
 
 def test_quantities_of_maps_are_the_measures_of_the_text():
-    """At thresholds from the maps, less chance as there; else from the columns."""
     kept, models = made.kept_maps(), made.catalogue().sort_values("gap")
-    without_columns = content.maps(models, kept)["quantities"]
-    assert [one["rule"] for one in without_columns] == ["threshold"] * 2
-    scored = models.assign(
-        area_matched_iou=np.linspace(0, 1, len(models)),
-        pointing_game=np.linspace(1, 0, len(models)),
-    )
-    shown = content.maps(scored, kept)
-    above, iou, area, maximum = shown["quantities"]
+    shown = content.maps(models, kept)
+    above, iou = shown["quantities"]
     titles = [one["title"] for one in shown["quantities"]]
-    assert titles == [
-        "IoU above shuffled boxes",
-        "IoU, chance not subtracted",
-        "area-matched IoU, above chance",
-        "pointing game, above chance",
-    ]
-    np.testing.assert_allclose(area["values"][0], scored["area_matched_iou"], rtol=1e-4)
-    np.testing.assert_allclose(maximum["values"][0], scored["pointing_game"], rtol=1e-4)
+    assert titles == ["IoU above shuffled boxes", "IoU, chance not subtracted"]
     boxes = torch.from_numpy(kept["boxes"]).long()
-    place = above["thresholds"].index(0.2)
+    place = shown["thresholds"].index(0.2)
     for row, name in enumerate(models["model_id"]):
         maps = from_integers(kept["maps"][kept["model_ids"].index(name)])
         table = localize.chance_scores(maps, boxes, made.SIZE, 0.2)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from helpers.files import PROJECT_ROOT, STAGING, WORK, read_table, write_table
+from helpers.files import PROJECT_ROOT, STAGING, read_table, write_table
 from helpers.parameters import StudyError, declared
 from helpers.report import notebook
 from helpers.report.notebook import Report
@@ -165,7 +165,6 @@ def test_by_hand_a_notebook_writes_to_scratch_and_in_a_sweep_where_that_publishe
     monkeypatch, tmp_path
 ):
     monkeypatch.delenv(STAGING, raising=False)
-    monkeypatch.delenv(WORK, raising=False)
     scratch = tmp_path / "work/demo/scratch/01_data_subset"
     scratch.mkdir(parents=True)
     (scratch / "results.json").touch()  # of the execution before
@@ -177,10 +176,8 @@ def test_by_hand_a_notebook_writes_to_scratch_and_in_a_sweep_where_that_publishe
     assert extending.work.name == "kinds20"
     assert extending.reports.name == "threshold_sweep"
     monkeypatch.setenv(STAGING, str(tmp_path / "staging"))
-    monkeypatch.setenv(WORK, str(tmp_path / "elsewhere"))
     opened = begun(monkeypatch, tmp_path)
     assert opened.folder == tmp_path / "staging"
-    assert opened.work == tmp_path / "elsewhere"
     with pytest.raises(StudyError, match="image_size is 8"):
         begun(monkeypatch, tmp_path, image_size=8)
 
@@ -193,17 +190,3 @@ def test_shares_are_equal_disjoint_and_together_all(count):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     rows = notebook.select_shard(pd.DataFrame({"a": range(5)}), "2/2")
     assert rows["a"].tolist() == [1, 3]
-
-
-def test_a_notebook_of_another_clone_is_refused(tmp_path):
-    for name in ("first", "second"):
-        (tmp_path / name / "notebooks").mkdir(parents=True)
-        (tmp_path / name / "helpers/report").mkdir(parents=True)
-        (tmp_path / name / "helpers/report/notebook.py").touch()
-    first = tmp_path / "first"
-    notebook.check_clone(first / "notebooks", root=first)
-    notebook.check_clone(tmp_path, root=first)  # of no clone: a study elsewhere
-    with pytest.raises(
-        StudyError, match=r"runs in the clone .*second, and its modules"
-    ):
-        notebook.check_clone(tmp_path / "second/notebooks", root=first)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from helpers.cams import localize
 from helpers.measures.registry import MEASURES
@@ -31,16 +31,10 @@ METRICS = {
     "monitor_accuracy": "held-out accuracy (%)",
 }
 # Facts that a reader sees who clicks on a network.
-_CARD = (
-    *("kind", *AXES, "train_accuracy", "test_accuracy", "gap"),
-    *("epoch", "stop_reason", "model_id"),
-)
+_CARD = ["kind", *AXES, "train_accuracy", "test_accuracy", "gap", "epoch"]
+_CARD += ["stop_reason", "model_id"]
 _PRIMARY = "of the primary analysis"
-# Measures of a map that is cut at a threshold; and measures without a threshold, with
-# the rule by which they cut it.
-_AT_THRESHOLDS = ("iou_above_shuffled", "iou")
-_BY_RULES = {"area_matched_iou": "area", "pointing_game": "maximum"}
-_WITH_CHANCE = ", chance not subtracted"
+_AT_THRESHOLDS = ("iou_above_shuffled", "iou")  # measures of a map that is cut
 _PICTURES = 12  # images in each row of the gallery
 # First images, in which classes take turns, that overlaps are computed from.
 _IMAGES = 200
@@ -57,13 +51,8 @@ def of_report(folder: Path) -> list[Content]:
     listing = tables.read(folder, "measures")
     if scores is not None and listing is not None:
         listing = listing[listing["direction"] != 0]
-        models = with_measures(models, scores, listing)
-        titles = listing.set_index("column")["title"].to_dict()
-        primary = tables.read(folder, "primary")
-        first = [] if primary is None else primary["measure"]
-        order = dict.fromkeys([*first, *titles])
-        titles = {name: titles[name] for name in order if name in titles}
-        contents.append(measures(models, titles))
+        titles = dict(zip(listing["column"], listing["title"], strict=True))
+        contents.append(measures(with_measures(models, scores, listing), titles))
     published = read_maps(folder)
     if published is not None:
         contents.append(maps(models, published))
@@ -86,99 +75,62 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
         for name, title in titles.items()
         if name in models and models[name].notna().any()
     ]
-    return {
-        "kind": "measures",
-        **_shared(models),
-        "measures": listed,
-        "targets": _targets(models),
-    }
+    return {"kind": "measures", "measures": listed, **_shared(models)}
 
 
 def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
     """Content of the explorer "maps": pictures, maps of each model, and overlaps.
 
     Args:
-        models: rows of the catalogue, with a column for each measure without a
-            threshold that is to be shown.
+        models: rows of the catalogue.
         published: see ``published_maps.read_maps``.
 
     Returns:
-        With overlaps by each cut, which are means over the first 200 images.
+        With overlaps by threshold, which are means over the first 200 images.
     """
-    places = {name: place for place, name in enumerate(published["model_ids"])}
-    models = models[models["model_id"].isin(places)]
     models = models.dropna(subset="gap").sort_values("gap")
-    rows = [places[name] for name in models["model_id"]]
-    maps_of_models = published["maps"][rows]
+    models = models[models["model_id"].isin(published["model_ids"])]
+    rows = pd.Index(published["model_ids"]).get_indexer(models["model_id"])
     boxes = published["boxes"][:_IMAGES]
-    pictures = slice(_PICTURES)
+    size = int(published["image_size"])
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        of_model = published["maps"][row, pictures]
+        of_model = published["maps"][row, :_PICTURES]
         model["maps"] = b64encode(of_model.tobytes()).decode()
-        model["right"] = published["right"][row, pictures].tolist()
-    names = np.asarray(published["class_names"])[published["labels"]]
+        model["right"] = published["right"][row, :_PICTURES].tolist()
     images = [
         {
             "src": b64encode(thumbnail).decode(),
-            "label": str(name),
+            "label": str(published["class_names"][label]),
             "boxes": of_image[of_image[:, 2] > of_image[:, 0]].astype(int).tolist(),
         }
-        for thumbnail, name, of_image in zip(
-            published["thumbnails"][pictures], names, boxes, strict=False
+        for thumbnail, label, of_image in zip(
+            published["thumbnails"][:_PICTURES],
+            published["labels"],
+            boxes,
+            strict=False,
         )
     ]
-    size = int(published["image_size"])
+    thresholds = [*localize.THRESHOLDS]
+    scored = published["maps"][rows][:, :_IMAGES]
+    table = localize.at_thresholds(scored, boxes, size, thresholds)
+    quantities = []
+    for name in _AT_THRESHOLDS:
+        chance = "" if name in localize.CORRECTED else ", chance not subtracted"
+        by_threshold = table.pivot(index="threshold", columns="model", values=name)
+        values = [*map(_numbers, by_threshold.to_numpy())]
+        quantities.append({"title": MEASURES[name].title + chance, "values": values})
     return {
         "kind": "maps",
         **shown,
         "size": size,
-        "side": maps_of_models.shape[2:],
+        "side": scored.shape[2:],
         "threshold": localize.PAPER_THRESHOLD,
+        "thresholds": thresholds,
         "images": images,
         "scored": len(boxes),
-        "quantities": _quantities(models, maps_of_models[:, :_IMAGES], boxes, size),
-        "targets": _targets(models),
+        "quantities": quantities,
     }
-
-
-def _quantities(
-    models: pd.DataFrame,
-    maps_of_models: NDArray[np.uint8],
-    boxes: NDArray[np.integer],
-    size: int,
-) -> list[Content]:
-    """Measures of maps for each rule of cutting, by threshold and model."""
-    thresholds = list(localize.THRESHOLDS)
-    table = localize.at_thresholds(maps_of_models, boxes, size, thresholds)
-    values = {}
-    for name in _AT_THRESHOLDS:
-        by_threshold = table.pivot(index="threshold", columns="model", values=name)
-        values[name] = [_numbers(row) for row in by_threshold.to_numpy()]
-    values |= {name: [_numbers(models[name])] for name in _BY_RULES if name in models}
-    corrected = (*localize.CORRECTED, *_BY_RULES)
-    return [
-        {
-            "title": MEASURES[name].title + ("" if name in corrected else _WITH_CHANCE),
-            "rule": _BY_RULES.get(name, "threshold"),
-            "thresholds": thresholds,
-            "values": rows,
-        }
-        for name, rows in values.items()
-    ]
-
-
-def _targets(models: pd.DataFrame) -> list[Content]:
-    """Vertical axes: values by model in percent; ``given`` is held fixed."""
-    gap = _numbers(100 * models["gap"])
-    training = _numbers(100 * models["train_accuracy"])
-    test = _numbers(100 * models["test_accuracy"])
-    equal_training = "gap at equal training accuracy (points)"
-    return [
-        {"title": "generalization gap (points)", "values": gap},
-        {"title": equal_training, "values": gap, "given": training},
-        {"title": "test accuracy (%)", "values": test},
-    ]
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
@@ -190,29 +142,29 @@ def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
     """
     runs = models[models["run_id"].isin(histories["run_id"])]
     runs = runs.drop_duplicates("run_id", keep="last")
-    shares = ["train_accuracy", "monitor_accuracy"]
-    histories = histories.sort_values("epoch", ignore_index=True)
-    histories[shares] *= 100
-    by_run = dict(iter(histories.groupby("run_id")))
+    by_run = histories.sort_values("epoch").set_index("run_id")
+    by_run[["train_accuracy", "monitor_accuracy"]] *= 100
     shown = _shared(runs)
     for model, run in zip(shown["models"], runs["run_id"], strict=True):
-        history = by_run[run]
+        history = by_run.loc[[run]]
         model["epochs"] = history["epoch"].tolist()
         model["curves"] = {name: _numbers(history[name]) for name in METRICS}
-    return {"kind": "curves", **shown, "metrics": list(METRICS.items())}
+    return {"kind": "curves", **shown, "metrics": [*METRICS.items()]}
 
 
 def _shared(models: pd.DataFrame) -> Content:
-    """Facts of models, colours of kinds of training, hyperparameters to filter by."""
-    kinds = pd.Series([kind_words(row) for row in models.to_dict("records")])
-    marks = [
-        (kind, to_hex(colour)) for kind, colour in colours(in_order(kinds)).items()
-    ]
-    architectures = list(map(in_words, in_order(models["architecture"])))
+    """What explorers have in common: networks with their facts, colours, axes.
+
+    Kinds of training have colours, ``axes`` are hyperparameters to filter by, and
+    ``targets`` are vertical axes, of which ``given`` is held fixed.
+    """
+    rows = models.to_dict("records")
+    kinds = [kind_words(row) for row in rows]
+    shades = colours(in_order(pd.Series(kinds, dtype=str)))
     axes = [
         {
             "title": in_words(name),
-            "levels": list(map(str, in_order(models[name]))),
+            "levels": [*map(str, in_order(models[name]))],
             "of": models[name].astype(str).tolist(),
         }
         for name in AXES
@@ -220,30 +172,37 @@ def _shared(models: pd.DataFrame) -> Content:
     ]
     is_primary = primary_rows(models)
     if is_primary.any():
-        networks = {
-            "title": "networks",
-            "levels": [_PRIMARY],
-            "of": np.where(is_primary, _PRIMARY, "").tolist(),
-            "start": _PRIMARY,  # the level that is chosen at first
-        }
-        axes.insert(0, networks)
-    cards = tables.texts(models[[name for name in _CARD if name in models]])
-    rows = models.to_dict("records")
+        of_models = np.where(is_primary, _PRIMARY, "").tolist()
+        chosen = {"title": "networks", "levels": [_PRIMARY], "of": of_models}
+        axes.insert(
+            0, chosen | {"start": _PRIMARY}
+        )  # the level that is chosen at first
+    cards = tables.texts(models.filter(_CARD)).to_dict("records")
+    gap, training, test = (
+        _numbers(100 * models[name])
+        for name in ("gap", "train_accuracy", "test_accuracy")
+    )
+    equal_training = "gap at equal training accuracy (points)"
     shown = [
         {
             "name": short_name(row),
             "kind": kind,
             "architecture": in_words(row["architecture"]),
-            "gap": _numbers([100 * row["gap"]])[0],
+            "gap": of_model,
             "card": {"network": short_name(row), **card},
         }
-        for row, kind, card in zip(rows, kinds, cards.to_dict("records"), strict=True)
+        for row, kind, of_model, card in zip(rows, kinds, gap, cards, strict=True)
     ]
     return {
-        "kinds": marks,
-        "architectures": architectures,
+        "kinds": [(kind, to_hex(shades[kind])) for kind in shades],
+        "architectures": [*map(in_words, in_order(models["architecture"]))],
         "models": shown,
         "axes": axes,
+        "targets": [
+            {"title": "generalization gap (points)", "values": gap},
+            {"title": equal_training, "values": gap, "given": training},
+            {"title": "test accuracy (%)", "values": test},
+        ],
     }
 
 

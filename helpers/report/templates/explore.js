@@ -63,7 +63,7 @@ function explorer(place, content, Plotly) {
   const levels = axis => [["", "all"], ...axis.levels.map(level => [level, level])];
   const filters = content.axes.map(axis => [axis, ...choice(axis.title, levels(axis), () => draw(), axis.start)]);
   const kept = () => models.map((_, i) => i).filter(i => filters.every(([axis, , level]) => !level() || axis.of[i] === level()));
-  const [againstList, against] = choice("against", (targets ?? [{ title: "" }]).map(({ title }, at) => [at, title]), () => draw());
+  const [againstList, against] = choice("against", targets.map(({ title }, at) => [at, title]), () => draw());
   // Draws traces in a box of fixed height; points of the first box carry the places of networks.
   const drawn = (box, traces, x, y, height, more = {}) => {
     const lab = place.closest("[data-jp-theme-light]")?.dataset.jpThemeLight;
@@ -106,10 +106,10 @@ function explorer(place, content, Plotly) {
     byKind(traces, heights, title + (target.given ? ", less what training accuracy predicts" : ""), target.title);
   };
   // Draws r of quantities with the chosen target at every threshold, and marks the one that is set.
-  const sweep = (quantities, threshold) => {
+  const sweep = (quantities, thresholds, threshold) => {
     const target = targets[against()], shown = kept();
     const r = row => { const [, xs, ys] = pairs(shown, i => row[i], target); return correlation(xs, ys); };
-    drawn(curve, quantities.map(({ title, thresholds, values }, at) => ({ type: "scatter", mode: "lines+markers", name: title, x: thresholds,
+    drawn(curve, quantities.map(({ title, values }, at) => ({ type: "scatter", mode: "lines+markers", name: title, x: thresholds,
       y: values.map(r), line: { color: GREY, dash: DASHES[at] }, hovertemplate: "threshold %{x}: r = %{y:.2f}<extra></extra>" })), "threshold", `r with ${target.title.replace(/ \(.*/, "")}`, 320,
       { yaxis: { range: [-1.05, 1.05] }, shapes: [{ type: "line", x0: threshold, x1: threshold, yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1 } }] });
   };
@@ -134,19 +134,16 @@ function explorer(place, content, Plotly) {
     draw = () => (content.kind === "curves" ? curves(chosen(), Object.fromEntries(options)[chosen()])
       : relate(content.measures[chosen()].title, i => content.measures[chosen()].values[i]));
   }
-  if (targets) controls.append(againstList);
+  if (content.kind !== "curves") controls.append(againstList);
   controls.append(...filters.map(([, list]) => list));
   place.append(...parts);
   draw();
 }
 
-const RULES = { threshold: "cut at a threshold", area: "cut to the area of the box", maximum: "its maximum" };
-
 // Where networks look: pictures with the mask and the box, and a measure of all networks whose maps are cut alike.
-function gallery({ models, images, size, side, quantities, threshold, scored }, controls, pictures, relate, sweep, first, redraw) {
-  const cell = side[0] * side[1], moved = quantities.filter(one => one.rule === "threshold"), { thresholds } = moved[0];
-  const [quantityList, quantity] = choice("measure", quantities.map(({ title, rule }, at) => [at, `${title} (${RULES[rule]})`]), redraw);
-  const rule = () => quantities[quantity()].rule;
+function gallery({ models, images, size, side, quantities, thresholds, threshold, scored }, controls, pictures, relate, sweep, first, redraw) {
+  const cell = side[0] * side[1];
+  const [quantityList, quantity] = choice("measure", quantities.map(({ title }, at) => [at, title]), redraw);
   const slider = element("input", { type: "range", min: 0, max: thresholds.length - 1, oninput: redraw }), level = element("output");
   slider.value = thresholds.indexOf(threshold);
   const offered = models.map((model, i) => [i, `gap ${model.gap.toFixed(0)}: ${model.name}`]);
@@ -170,9 +167,7 @@ function gallery({ models, images, size, side, quantities, threshold, scored }, 
   });
   const picture = (model, image) => {
     const inside = insides[image], values = enlarged(bytes[model].subarray(image * cell, (image + 1) * cell));
-    const ordered = values.slice().sort().reverse();
-    const limit = { threshold: thresholds[slider.value], area: ordered[Math.max(0, sum(inside) - 1)], maximum: ordered[0] }[rule()];
-    const mask = values.map(value => value >= limit), canvas = element("canvas", { width: size, height: size }), paper = canvas.getContext("2d");
+    const mask = values.map(value => value >= thresholds[slider.value]), canvas = element("canvas", { width: size, height: size }), paper = canvas.getContext("2d");
     if (photographs[image].complete) paper.drawImage(photographs[image], 0, 0, size, size);
     const pixels = paper.getImageData(0, 0, size, size);
     mask.forEach((on, i) => { for (let colour = 0; colour < 3 && !on; colour++) pixels.data[4 * i + colour] *= 0.35; });
@@ -180,16 +175,15 @@ function gallery({ models, images, size, side, quantities, threshold, scored }, 
     paper.strokeStyle = "#ffd400";
     for (const [x0, y0, x1, y1] of images[image].boxes) paper.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
     const both = sum(mask, (on, i) => on * inside[i]), overlap = both / (sum(mask) + sum(inside) - both);
-    const told = rule() === "maximum" ? (both ? "inside" : "outside") : overlap.toFixed(2), wrong = models[model].right[image] ? "" : " ✗";
-    return element("figure", {}, canvas, element("figcaption", { textContent: `${told} ${images[image].label}${wrong}` }));
+    const wrong = models[model].right[image] ? "" : " ✗";
+    return element("figure", {}, canvas, element("figcaption", { textContent: `${overlap.toFixed(2)} ${images[image].label}${wrong}` }));
   };
   return () => {
-    slider.disabled = rule() !== "threshold";
-    level.textContent = slider.disabled ? "–" : thresholds[slider.value];
+    level.textContent = thresholds[slider.value];
     const drawn = rows.map(([, chosen]) => element("div", {}, ...images.map((_, image) => picture(Number(chosen()), image))));
     pictures.replaceChildren("Bright: the mask. Yellow: the box. The number is their overlap; ✗ marks a wrong prediction.", ...drawn);
-    const { title, values } = quantities[quantity()], row = values[slider.disabled ? 0 : slider.value];
+    const { title, values } = quantities[quantity()], row = values[slider.value];
     relate(`${title} (${scored} images)`, i => row[i]);
-    sweep(moved, thresholds[slider.value]);
+    sweep(quantities, thresholds, thresholds[slider.value]);
   };
 }
