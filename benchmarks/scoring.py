@@ -148,7 +148,7 @@ def side(images: ImageSet) -> int:
 
 @torch.inference_mode()
 def everything(*given: Any) -> tuple[Tensor, Any]:
-    """Ours, all of one pass: every closed-form CAM at 20 thresholds, and the measures and values of single images that notebooks keep.
+    """Ours, all of one pass: every closed-form CAM's IoU at 20 thresholds, and the measures and values of single images that notebooks keep.
 
     These are of the families localization, with boxes of other images, and prediction, but for Effective Invariance, which turns the
     images, and of unlabelled images those that need their logits alone. ``given`` are the fields of ``Ours``.
@@ -162,11 +162,8 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
             closed_form_maps(*form, features, weight, out.argmax(1))
             for form in CLOSED_FORMS
         ]
-        of_forms = [
-            localize.overlaps(each, masks, THRESHOLDS, shuffles=0) for each in found
-        ]
-        both = [torch.stack([each["iou"], each["iou_b"]]) for each in of_forms]
-        scores.append(torch.stack(both).cpu())
+        of_forms = [localize.iou_at(each, masks, THRESHOLDS) for each in found]
+        scores.append(torch.stack(of_forms).cpu())
         for values, value in zip(
             (logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True
         ):

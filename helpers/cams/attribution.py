@@ -3,8 +3,7 @@
 import copy
 import operator
 import warnings
-from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,14 +20,6 @@ ATTRIBUTIONS = (
 _FEWEST_IN_PASS = 64  # images of integrated gradients in one pass, at least
 # Windows of occlusion that fit along a side; a window moves by half of its side.
 _OCCLUSION_WINDOWS = 4
-
-
-class Attribution(NamedTuple):
-    """Maps of B images, and the number of passes that they took."""
-
-    maps: Tensor  # (B, S, S) at least 0, not normalised, detached
-    forward_passes: float  # per image
-    backward_passes: float
 
 
 def with_separate_relus(network: nn.Module) -> nn.Module:
@@ -62,7 +53,7 @@ def with_separate_relus(network: nn.Module) -> nn.Module:
 
 def attribution_maps(
     method: str, network: nn.Module, images: Tensor, classes: Tensor, steps: int = 16
-) -> Attribution:
+) -> Tensor:
     """Attribute the logit of a class to the pixels of an image, by Captum.
 
     - "saliency" (Simonyan et al. 2014): the largest absolute gradient over the
@@ -86,35 +77,19 @@ def attribution_maps(
         steps: of integrated gradients.
 
     Returns:
-        Maps, and passes per image.
-
-    Raises:
-        ValueError: if the method is unknown.
+        (B, S, S) at least 0, not normalised, detached.
     """
     attribute, options = _captum_method(method, network, images, steps)
-    passes = Counter()
-
-    def count_backward(gradient: Tensor) -> None:
-        passes["backward"] += len(gradient)
-
-    def count_forward(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        passes["forward"] += len(output)
-        if output.requires_grad:
-            output.register_hook(count_backward)
-
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
         warnings.catch_warnings(),
-        network.register_forward_hook(count_forward),
     ):
         # Captum warns that it sets hooks and removes them.
         warnings.filterwarnings("ignore", module="captum")
         inputs = images.detach().clone().requires_grad_()
         values = attribute(inputs, target=classes.clone(), **options).detach()
-    maps = values.abs().amax(1) if method == "saliency" else values.sum(1).relu()
-    count = len(images)
-    return Attribution(maps, passes["forward"] / count, passes["backward"] / count)
+    return values.abs().amax(1) if method == "saliency" else values.sum(1).relu()
 
 
 def _captum_method(
@@ -124,10 +99,6 @@ def _captum_method(
     # Imported here, since this import takes long and most measures do without.
     from captum import attr
 
-    if method not in ATTRIBUTIONS:
-        raise ValueError(
-            f"no attribution {method!r}; there are {', '.join(ATTRIBUTIONS)}"
-        )
     if method == "integrated_gradients":
         batch = max(_FEWEST_IN_PASS, len(images))
         options = {"n_steps": steps, "internal_batch_size": batch}

@@ -1,4 +1,4 @@
-"""Overlap of maps with objects at any threshold, and chance: objects of other images.
+"""Overlap of maps with objects at any threshold, less chance: objects of other images.
 
 The one place where an IoU is computed. Scores of a map with the object of an image, the
 pixels in its boxes or in a mask:
@@ -21,9 +21,8 @@ An image without an object is undefined in all of them, and so is a map that is 
 finite. Tensors stay on their device.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,20 +41,16 @@ FOUND = 0.5  # least IoU of a correct detection; Everingham et al. 2015
 PAPER_THRESHOLD = 0.1  # of Du et al. 2024
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 CUTS = ("maximum", "quantile")  # rules by which a threshold cuts a map
-# Ending of the column of a score with the objects of other images, its chance level.
-SHUFFLED = "_shuffled"
-# Scores whose measure is the score minus its chance level, under the score's name.
+# Scores whose measure is the score minus its chance level.
 LESS_CHANCE = (
     "energy_in_box",
     "pointing_game",
     "area_matched_iou",
     "pixel_average_precision",
 )
-SCORES = ("iou", *LESS_CHANCE)
-# The IoU alone has two measures: "iou" is the published one, as it is, and
-# "iou_above_shuffled" that minus its chance level.
-ABOVE = "_above_shuffled"
-CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # all measures minus their chance level
+# All measures minus their chance level. The IoU alone has two measures: "iou" is the
+# published one, as it is.
+CORRECTED = ("iou_above_shuffled", *LESS_CHANCE)
 
 
 def iou_of_counts(common: Tensor, one: Tensor, other: Tensor) -> Tensor:
@@ -202,32 +197,16 @@ def cut(maps: Tensor, threshold: float, rule: str = "maximum") -> Tensor:
         >>> cut(maps, 0.5).sum().item(), cut(maps, 0.5, "quantile").sum().item()
         (1, 2)
     """
-    return _missed(maps.nan_to_num(0), [threshold], rule) == 0
-
-
-def _missed(maps: Tensor, thresholds: Sequence[float], rule: str) -> Tensor:
-    """Number of thresholds that each pixel does not reach, (B, S, S) int16.
-
-    Args:
-        maps: (B, S, S) in [0, 1].
-        thresholds: T of them.
-        rule: one of ``CUTS``.
-    """
     if rule not in CUTS:
         raise ValueError(f"the rule of cutting is {rule!r}, and must be one of {CUTS}")
-    for threshold in thresholds:
-        if not 0 < threshold <= 1:
-            raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
-    levels: Iterable[Any] = thresholds
-    if rule == "quantile":
-        pixels = maps[0].numel()
-        below = [min(round(share * pixels), pixels - 1) for share in thresholds]
-        levels = maps.flatten(1).sort(1).values.T[below, :, None, None]
-        levels = levels.clamp(min=torch.finfo(maps.dtype).tiny)  # no pixel of 0
-    missed = torch.zeros(maps.shape, dtype=torch.int16, device=maps.device)
-    for level in levels:
-        missed += maps < level
-    return missed
+    if not 0 < threshold <= 1:
+        raise ValueError(f"thresholds must be in (0, 1], and {threshold} is not")
+    if rule == "maximum":
+        return maps >= threshold
+    pixels = maps[0].numel()
+    below = min(round(threshold * pixels), pixels - 1)
+    level = maps.flatten(1).sort(1).values[:, below, None, None]
+    return (maps >= level) & (maps > 0)
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
@@ -243,26 +222,15 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
         >>> bounding_rectangles(torch.tensor([[[False, True], [False, True]]]))
         tensor([[1, 0, 2, 2]])
     """
-    return _rectangles(~masks, 1).squeeze(1)
-
-
-def _rectangles(missed: Tensor, thresholds: int) -> Tensor:
-    """Rectangles around the masks of all thresholds, (B, T, 4), half-open.
-
-    Args:
-        missed: (B, H, W), number of thresholds that a pixel does not reach.
-        thresholds: their number T, the highest first.
-    """
-    number = torch.arange(thresholds, device=missed.device).view(-1, 1)
     ends = []
     for axis in (1, 2):
-        # (B, T, L), 1 where a place of the side is in the rectangle. amin() is several
+        # (B, L), 1 where a place of the side is in the rectangle. amax() is several
         # times faster than any().
-        occupied = (missed.amin(axis).unsqueeze(1) <= number).view(torch.uint8)
-        last = occupied.shape[2] - occupied.flip(2).argmax(2)
-        ends.append((occupied.argmax(2), last * occupied.amax(2)))
+        occupied = masks.view(torch.uint8).amax(axis)
+        last = occupied.shape[1] - occupied.flip(1).argmax(1)
+        ends.append((occupied.argmax(1), last * occupied.amax(1)))
     (x0, x1), (y0, y1) = ends
-    return torch.stack([x0, y0, x1, y1], 2)
+    return torch.stack([x0, y0, x1, y1], 1)
 
 
 class _Batch(NamedTuple):
@@ -274,13 +242,8 @@ class _Batch(NamedTuple):
     areas: Tensor  # (B, 1 + K) pixels of each object, NaN where scores are undefined
 
 
-def _over_batches(
-    scores_of: Callable[[_Batch], dict[str, Tensor]],
-    maps: Tensor,
-    masks: Tensor,
-    shuffles: int,
-) -> dict[str, Tensor]:
-    """Scores of maps (N, h, w) with masks (N, S, S), and with K others for each."""
+def _batches(maps: Tensor, masks: Tensor, shuffles: int) -> Iterator[_Batch]:
+    """Batches of maps (N, h, w) with masks (N, S, S), and with K others for each."""
     size = masks.shape[-1]
     pixels = masks.to(maps.device).flatten(1)
     counts = pixels.sum(1).float()
@@ -288,7 +251,6 @@ def _over_batches(
     rows = torch.cat([images, derangements(len(maps), shuffles)], 1).to(maps.device)
     # On a CPU a batch should fit into the cache.
     most_pixels = 2**17 if maps.device.type == "cpu" else 2**23
-    batches = []
     for batch in rows.split(max(4, most_pixels // size**2)):
         small = maps[batch[:, 0]].float()
         areas = counts[batch]
@@ -296,83 +258,32 @@ def _over_batches(
         undefined = undefined.unsqueeze(1) | (areas == 0)
         enlarged = upsample(small.nan_to_num(0, 0, 0), size)
         areas = areas.masked_fill(undefined, torch.nan)
-        batches.append(scores_of(_Batch(small, enlarged, pixels[batch].float(), areas)))
-    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+        yield _Batch(small, enlarged, pixels[batch].float(), areas)
 
 
-def overlaps(
-    maps: Tensor,
-    masks: Tensor,
-    thresholds: Sequence[float] = (PAPER_THRESHOLD,),
-    rule: str = "maximum",
-    shuffles: int = SHUFFLES,
-) -> dict[str, Tensor]:
-    """Overlap of maps with objects at any thresholds; Du et al. 2024, (2) to (6).
-
-    Args:
-        maps: (N, h, w) normalised, in [0, 1]; all is computed on their device.
-        masks: (N, S, S) bool, of the objects.
-        thresholds: T of them, in (0, 1].
-        rule: by which they cut a map, see ``cut``.
-        shuffles: number of other images that give chance.
-
-    Returns:
-        (N, T) each: iou, iou_shuffled and iou_b in [0, 1], NaN where undefined;
-        map_pixels and common_pixels; and rectangles (N, T, 4) around the masks.
-
-    Raises:
-        ValueError: if a threshold is outside of (0, 1].
-    """
-    descending = sorted(thresholds, reverse=True)
-    scores_of = partial(_overlaps, thresholds=descending, rule=rule)
-    scores = _over_batches(scores_of, maps, masks, shuffles)
-    place = [descending.index(threshold) for threshold in thresholds]
-    return {name: values[:, place] for name, values in scores.items()}
-
-
-def _overlaps(
-    batch: _Batch, thresholds: Sequence[float], rule: str
-) -> dict[str, Tensor]:
-    """Scores of ``overlaps`` of some images, at descending thresholds."""
-    missed = _missed(batch.enlarged, thresholds, rule)
-    common, marked = _counts(missed.flatten(1).long(), batch.objects, len(thresholds))
-    areas = batch.areas.unsqueeze(2)
-    iou = iou_of_counts(common, marked.unsqueeze(1), areas)
-    rectangles = _rectangles(missed, len(thresholds))
-    size = missed.shape[2]
-    place = torch.arange(size, device=missed.device)
-    x0, y0, x1, y1 = rectangles.unsqueeze(-1).unbind(2)  # (B, T, 1) each
-    rows = ((place >= y0) & (place < y1)).float()
-    columns = ((place >= x0) & (place < x1)).float()
-    # It replaces (rectangle & object).sum() of each.
-    in_both = (rows @ batch.objects[:, 0].unflatten(1, (size, size)) * columns).sum(2)
+def _at_threshold(batch: _Batch, threshold: float, rule: str) -> dict[str, Tensor]:
+    """Scores that a threshold decides, (B,) each, and rectangles, (B, 4)."""
+    mask = cut(batch.enlarged, threshold, rule)
+    pixels = mask.flatten(1).float()
+    common = (batch.objects @ pixels.unsqueeze(2)).squeeze(2)  # (B, 1 + K)
+    marked = pixels.sum(1, keepdim=True)
+    iou = iou_of_counts(common, marked, batch.areas)
+    rectangles = bounding_rectangles(mask)
+    filled = box_masks(rectangles.unsqueeze(1), mask.shape[-1]).flatten(1)
+    in_both = (batch.objects[:, 0] * filled).sum(1)
     return {
         "iou": iou[:, 0],
-        "iou" + SHUFFLED: iou[:, 1:].nanmean(1),
-        "iou_b": iou_of_counts(in_both, rows.sum(2) * columns.sum(2), areas[:, 0]),
-        "map_pixels": marked,
+        "iou_above_shuffled": _above_chance(iou),
+        "iou_b": iou_of_counts(in_both, filled.sum(1), batch.areas[:, 0]),
+        "map_pixels": marked.squeeze(1),
         "common_pixels": common[:, 0],
         "rectangles": rectangles,
     }
 
 
-def _counts(missed: Tensor, objects: Tensor, thresholds: int) -> tuple[Tensor, Tensor]:
-    """Pixels that reach each threshold, in each object and in the image.
-
-    Args:
-        missed: (B, S * S) int64, number of thresholds that a pixel does not reach.
-        objects: (B, 1 + K, S * S), 1 inside.
-        thresholds: their number T, the highest first.
-
-    Returns:
-        (B, 1 + K, T) and (B, T) float32. It replaces, with an object as a mask,
-        ``[(missed[object] <= number).sum() for number in range(T)]``.
-    """
-    if thresholds == 1:  # pixels of one level are counted slowly
-        mask = (missed == 0).float()
-        return objects @ mask.unsqueeze(2), mask.sum(1, keepdim=True)
-    inside, anywhere = _histograms(missed, objects, thresholds + 1)
-    return inside.cumsum(2)[..., :-1], anywhere.cumsum(1)[:, :-1]
+def _above_chance(scores: Tensor) -> Tensor:
+    """Scores with the own object minus the mean of others: (B, 1 + K) -> (B,)."""
+    return scores[:, 0].double() - scores[:, 1:].nanmean(1).double()
 
 
 def _histograms(level: Tensor, objects: Tensor, levels: int) -> tuple[Tensor, Tensor]:
@@ -395,7 +306,7 @@ def _histograms(level: Tensor, objects: Tensor, levels: int) -> tuple[Tensor, Te
 
 
 def _ranked(batch: _Batch) -> dict[str, Tensor]:
-    """Scores that need no threshold, ``LESS_CHANCE``, and their chance levels, (B,)."""
+    """Scores that need no threshold, ``LESS_CHANCE``, above chance, (B,) each."""
     values = batch.enlarged.flatten(1)
     # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
@@ -418,12 +329,11 @@ def _ranked(batch: _Batch) -> dict[str, Tensor]:
         "area_matched_iou": iou_of_counts(in_matched, area, batch.areas),
         "pixel_average_precision": gain.sum(2) / batch.areas,
     }
-    columns = {}
-    for name, score in scores.items():  # (B, 1 + K)
-        score = score.masked_fill(batch.areas.isnan(), torch.nan)
-        columns[name] = score[:, 0]
-        columns[name + SHUFFLED] = score[:, 1:].nanmean(1)
-    return columns
+    undefined = batch.areas.isnan()
+    return {
+        name: _above_chance(score.masked_fill(undefined, torch.nan))
+        for name, score in scores.items()
+    }
 
 
 def _points_into(batch: _Batch) -> Tensor:
@@ -453,7 +363,21 @@ def iou_at(maps: Tensor, masks: Tensor, thresholds: Sequence[float]) -> Tensor:
     Returns:
         (T, N) in [0, 1]; NaN where a mask of an object is empty or a map not finite.
     """
-    return overlaps(maps, masks, thresholds, shuffles=0)["iou"].T
+    return _ious(maps, masks, thresholds, shuffles=0)[..., 0]
+
+
+def _ious(
+    maps: Tensor, masks: Tensor, thresholds: Sequence[float], shuffles: int
+) -> Tensor:
+    """IoU at each threshold with the own object and with others, (T, N, 1 + K)."""
+    batches = []
+    for batch in _batches(maps, masks, shuffles):
+        cuts = [cut(batch.enlarged, threshold).flatten(1) for threshold in thresholds]
+        pixels = torch.stack(cuts, 1).float()  # (B, T, S * S)
+        common = pixels @ batch.objects.mT  # (B, T, 1 + K)
+        marked = pixels.sum(2, keepdim=True)
+        batches.append(iou_of_counts(common, marked, batch.areas.unsqueeze(1)))
+    return torch.cat(batches).transpose(0, 1)
 
 
 def chance_scores(
@@ -463,9 +387,9 @@ def chance_scores(
     threshold: float = PAPER_THRESHOLD,
     rule: str = "maximum",
 ) -> pd.DataFrame:
-    """All scores of each map with the boxes of its image, and with those of others.
+    """All scores of each map with the boxes of its image, less chance.
 
-    The mean with the boxes of other images is the chance level of a score. If all
+    The chance level of a score is its mean with the boxes of other images. If all
     images have the same map, the mean score less its chance level is exactly 0.
 
     Args:
@@ -477,25 +401,23 @@ def chance_scores(
         rule: by which maps are cut, see ``cut``.
 
     Returns:
-        A row per image with the columns: each of ``SCORES``; its chance level, under
-        its name and ``SHUFFLED``; iou_b, box_iou and box_found; map_pixels, box_pixels,
-        common_pixels and image_pixels; mask_area and box_area, as shares of the image;
-        the rectangle around the mask as x0, y0, x1, y1, half-open, zeros for an empty
-        mask. Scores are NaN where undefined.
+        A row per image with the columns: iou; ``CORRECTED``, in [-1, 1], positive where
+        the score is higher than with the boxes of other images; iou_b, box_iou and
+        box_found; map_pixels, box_pixels, common_pixels and image_pixels; mask_area and
+        box_area, as shares of the image; the rectangle around the mask as x0, y0, x1,
+        y1, half-open, zeros for an empty mask. Scores are NaN where undefined.
 
     Raises:
         ValueError: if no image has a box.
     """
     boxes = boxes.to(maps.device)
     masks = _masks_of_boxes(boxes, size)
-    columns = _over_batches(
-        lambda batch: _overlaps(batch, [threshold], rule) | _ranked(batch),
-        maps,
-        masks,
-        SHUFFLES,
-    )
-    corners = columns.pop("rectangles").squeeze(1)
-    columns = {name: values.flatten() for name, values in columns.items()}
+    batches = [
+        _at_threshold(batch, threshold, rule) | _ranked(batch)
+        for batch in _batches(maps, masks, SHUFFLES)
+    ]
+    columns = {name: torch.cat([of[name] for of in batches]) for name in batches[0]}
+    corners = columns.pop("rectangles")
     box_iou = best_box_iou(corners, boxes).where(columns["iou"].isfinite(), torch.nan)
     columns |= dict(zip(("x0", "y0", "x1", "y1"), corners.unbind(1), strict=True))
     columns |= {"box_iou": box_iou, "box_pixels": masks.flatten(1).sum(1)}
@@ -518,27 +440,13 @@ def _masks_of_boxes(boxes: Tensor, size: int) -> Tensor:
     return box_masks(boxes, size)
 
 
-def above_shuffled(scores: pd.DataFrame, measure: str) -> pd.Series:
-    """Subtract from a score of each image its chance level.
-
-    Args:
-        scores: table of ``chance_scores``.
-        measure: one of ``CORRECTED``.
-
-    Returns:
-        (N,); positive if the score is higher than with the objects of other images.
-    """
-    name = measure.removesuffix(ABOVE)
-    return scores[name] - scores[name + SHUFFLED]
-
-
 def at_thresholds(
     maps: NDArray[np.unsignedinteger],
     boxes: Tensor | NDArray[np.integer],
     size: int,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> pd.DataFrame:
-    """Mean overlaps of all models of a study at several thresholds, from kept maps.
+    """Mean IoU of all models of a study at several thresholds, from kept maps.
 
     Args:
         maps: (M, N, h, w) uint8 or uint16, see ``maps.to_integers``.
@@ -548,8 +456,8 @@ def at_thresholds(
         thresholds: of the normalised map, in (0, 1].
 
     Returns:
-        A row per model and threshold: model (its place among the maps), threshold, and
-        iou, iou_b and iou_above_shuffled. NaN where no image defines a value.
+        A row per model and threshold: model (its place among the maps), threshold, iou
+        and iou_above_shuffled. NaN where no image defines a value.
 
     Raises:
         ValueError: if a threshold is outside of (0, 1], or no image has a box.
@@ -563,9 +471,14 @@ def at_thresholds(
     masks = _masks_of_boxes(torch.as_tensor(boxes), size)
     tables = []
     for model, of_model in enumerate(maps):
-        scores = overlaps(from_integers(of_model), masks, thresholds)
-        scores["iou" + ABOVE] = scores["iou"] - scores["iou" + SHUFFLED]
-        names = ["iou", "iou_b", "iou" + ABOVE]
-        means = {name: scores[name].double().nanmean(0) for name in names}
-        tables.append(pd.DataFrame({"model": model, "threshold": thresholds} | means))
+        ious = _ious(from_integers(of_model), masks, thresholds, SHUFFLES)
+        columns = {
+            "model": model,
+            "threshold": thresholds,
+            "iou": ious[..., 0].double().nanmean(1),
+            "iou_above_shuffled": torch.stack(
+                [_above_chance(of_threshold).nanmean() for of_threshold in ious]
+            ),
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)

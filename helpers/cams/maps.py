@@ -37,7 +37,6 @@ GRADIENT_METHODS = (
     "eigen_cam",
     "score_cam",
 )
-_MASKED_IMAGES = 64  # in a pass of Score-CAM
 
 
 def closed_form_cam(
@@ -317,16 +316,11 @@ def _score_cam(explained: _MapTarget, activations: Tensor, channels: int) -> Ten
     strongest = energies.topk(min(channels, activations.shape[1])).indices
     chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
     scores = []
-    channels_per_pass = max(1, _MASKED_IMAGES // max(1, len(images)))
-    for maps in chosen.split(channels_per_pass, 1):
-        count = maps.shape[1]
-        masks = nn.functional.interpolate(
-            maps, size=images.shape[2:], mode="bilinear", align_corners=False
-        )
-        masks = normalise_maps(masks.flatten(0, 1)).unsqueeze(1)  # (B count, 1, S, S)
-        logits = explained.model(images.repeat_interleave(count, 0) * masks)
-        classes = explained.classes.repeat_interleave(count)
-        scores.append(logits.gather(1, classes[:, None]).view(len(images), count))
+    for maps in chosen.split(1, 1):  # (B, 1, h, w)
+        masks = nn.functional.interpolate(maps, images.shape[2:], mode="bilinear")
+        masks = normalise_maps(masks.squeeze(1)).unsqueeze(1)  # (B, 1, S, S)
+        logits = explained.model(images * masks)
+        scores.append(logits.gather(1, explained.classes[:, None]))
     # The score of the empty image, which the paper subtracts, cancels in the softmax.
     return _weighted(torch.cat(scores, 1).softmax(1), chosen)
 
@@ -339,16 +333,9 @@ def _run(explained: _MapTarget) -> tuple[Tensor, Tensor]:
         before it is recorded.
     """
     model = explained.model
-    kind = type(explained.layer).__name__
     leaves: list[Tensor] = []
 
     def cut(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        is_tensor = isinstance(output, Tensor)
-        if not is_tensor or output.ndim != 4:
-            shape = tuple(output.shape) if is_tensor else type(output).__name__
-            raise Undefined(
-                f"the layer {kind} puts out {shape}; a CAM needs (B, C, h, w)"
-            )
         leaves.append(output.detach().clone().requires_grad_())
         # A copy, since an in-place layer behind this one may not overwrite a leaf.
         return leaves[-1].clone()
@@ -359,11 +346,6 @@ def _run(explained: _MapTarget) -> tuple[Tensor, Tensor]:
     state = {name: tensor.detach() for name, tensor in tensors}
     with explained.layer.register_forward_hook(cut):
         logits = functional_call(model, state, (explained.images,))
-    if not leaves:
-        raise Undefined(
-            f"the layer {kind} is not called in the network's forward pass; choose one "
-            "of its own modules"
-        )
     return leaves[-1], logits
 
 

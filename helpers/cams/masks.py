@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
@@ -138,18 +137,9 @@ def grab_cut_masks(images: Tensor) -> Tensor:
 
     Returns:
         (N, S, S) bool on the CPU.
-
-    Raises:
-        ValueError: if OpenCV is not installed.
     """
-    try:
-        import cv2
-    except ImportError as fault:
-        raise ValueError(
-            "saliency provider 'grab_cut' needs OpenCV, which is not installed: pip "
-            "install 'generalization-workbook[saliency]', or choose "
-            "spectral_residual, which needs nothing"
-        ) from fault
+    import cv2  # of the extra "saliency"
+
     masks = spectral_residual_masks(images)
     in_bgr = images.permute(0, 2, 3, 1).flip(3).cpu().numpy()
     for mask, image in zip(masks, in_bgr, strict=True):
@@ -190,10 +180,6 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Te
     masks = []
     for name in names:
         file = (from_root(folder) / name).with_suffix(".png")
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"the image {name} has no mask: {file} is not there"
-            )
         with Image.open(file, formats=["PNG"]) as image:
             is_object = np.asarray(image.convert("RGB")).any(2)
         resized = Image.fromarray(is_object).resize(
@@ -201,27 +187,6 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Te
         )
         masks.append(np.asarray(resized))
     return torch.from_numpy(np.array(masks))
-
-
-def image_quality(masks: Tensor, images: ImageSet) -> pd.DataFrame:
-    """Compare each mask with the boxes of its image.
-
-    Args:
-        masks: (N, S, S) bool.
-        images: N images with boxes.
-
-    Returns:
-        A row per image: iou with the union of its boxes, NaN if both are empty; and
-        floor, the share of the image in its boxes, which is the iou of a mask of all
-        pixels.
-    """
-    in_boxes = box_masks(images.boxes, images.images.shape[-1])
-    return pd.DataFrame(
-        {
-            "iou": localize.mask_iou(masks, in_boxes).double().numpy(),
-            "floor": in_boxes.flatten(1).double().mean(1).numpy(),
-        }
-    )
 
 
 def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
@@ -233,25 +198,22 @@ def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
 
     Returns:
         By name: ``detection.mask_metrics`` over the images whose mask is not empty;
-        images, their number N; dropped, the number of empty masks; box_iou and
-        whole_image_floor, the means of iou and floor of ``image_quality`` over images
-        with a box. A provider with box_iou below the floor is worse than a mask of all
-        pixels.
+        images, their number N; dropped, the number of empty masks; and over images with
+        a box the means of box_iou, the iou of mask and boxes, and whole_image_floor,
+        the iou of a mask of all pixels. A provider with box_iou below the floor is
+        worse than a mask of all pixels.
     """
-    has_mask = masks.flatten(1).any(1)
+    in_boxes = box_masks(images.boxes, images.images.shape[-1])
+    has_mask, has_box = (pixels.flatten(1).any(1) for pixels in (masks, in_boxes))
     marked = masks[has_mask]
-    in_boxes = box_masks(images.boxes, images.images.shape[-1])[has_mask]
-    metrics = detection.mask_metrics(
-        int(marked.sum()),
-        int(in_boxes.sum()),
-        int((marked & in_boxes).sum()),
-        marked.numel(),
-    )
-    quality = image_quality(masks, images)
-    with_box = quality[quality["floor"] > 0]
-    return metrics | {
+    counts = [
+        int(pixels.sum())
+        for pixels in (marked, in_boxes[has_mask], marked & in_boxes[has_mask])
+    ]
+    box_iou = localize.mask_iou(masks[has_box], in_boxes[has_box])
+    return detection.mask_metrics(*counts, marked.numel()) | {
         "images": len(masks),
         "dropped": int((~has_mask).sum()),
-        "box_iou": float(with_box["iou"].mean()),
-        "whole_image_floor": float(with_box["floor"].mean()),
+        "box_iou": float(box_iou.double().mean()),
+        "whole_image_floor": float(in_boxes[has_box].double().mean()),
     }

@@ -7,7 +7,7 @@ the scores, see ``helpers.scores.values.CHOICE``. All ways go through one loop,
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -57,6 +57,13 @@ ATTRIBUTED = "attributed"
 UNTRAINED = "untrained"
 MASKS = "masks"
 
+# Columns of the paper's choice, but for layer and image size.
+PAPER = {
+    "method": "grad_cam",
+    "formula": CORRECT,
+    "class_used": PREDICTED,
+    "annotation": BOXES,
+}
 # Methods and formulas whose maps are computed from one forward pass; the first is the
 # paper's. In closed form "cam" equals "grad_cam".
 CLOSED_FORMS = (
@@ -197,16 +204,20 @@ def _choices(
     classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
     subject = subject_of(classifier, settings.scored_on.images_of(data))
     sample = subject.first(settings.images)
-    compute = {
-        CLOSED: lambda: scores_of_ways(
-            closed_form_ways(subject, settings), subject, settings
-        ),
-        SAMPLED: lambda: scores_of_ways(
-            sampled_ways(sample, settings), sample, settings
-        ),
-        ATTRIBUTED: lambda: attribution_scores(sample, settings),
+    ways = {
+        CLOSED: (subject, closed_form_ways),
+        SAMPLED: (sample, sampled_ways),
+        ATTRIBUTED: (sample, attributed_ways),
     }
-    return {part: compute[part]() for part in parts}
+    records = {}
+    for part in parts:
+        of_part, ways_of = ways[part]
+        records[part] = scores_of_ways(ways_of(of_part, settings), of_part, settings)
+    if ATTRIBUTED in records:  # the method alone differs, and no threshold counts
+        scores = records[ATTRIBUTED]["scores"]
+        scores = scores[scores["measure"].isin(localize.LESS_CHANCE)]
+        records[ATTRIBUTED]["scores"] = scores[["measure", "method", "n", "value"]]
+    return records
 
 
 @dataclass(frozen=True)
@@ -242,14 +253,12 @@ class Subject:
     @property
     def way_of_paper(self) -> dict[str, Any]:
         """Columns of the paper's choice: Grad-CAM of the predicted class."""
-        return {
-            "method": "grad_cam",
-            "formula": CORRECT,
-            "layer": self.layer,
-            "class_used": PREDICTED,
-            "annotation": BOXES,
-            "image_size": self.size,
-        }
+        return PAPER | {"layer": self.layer, "image_size": self.size}
+
+    @cached_property
+    def with_separate_relus(self) -> nn.Module:
+        """The network as Captum's guided backpropagation needs it."""
+        return attribution.with_separate_relus(self.classifier.network)
 
     def first(self, count: int) -> "Subject":
         """The same of the first images alone, a random sample for all models.
@@ -372,6 +381,17 @@ def sampled_ways(subject: Subject, settings: Settings) -> list[Way]:
     return ways
 
 
+def attributed_ways(subject: Subject, settings: Settings) -> list[Way]:
+    """Attributions by Captum, and Grad-CAM beside them.
+
+    Args:
+        subject: the network, a ResNet, with a few images.
+        settings: of the choices.
+    """
+    names = ("grad_cam", *settings.attributions)
+    return [subject.way_of_paper | {"method": name, "formula": ""} for name in names]
+
+
 @torch.no_grad()  # enabled again where a method needs gradients
 def scores_of_ways(
     ways: Iterable[Way], subject: Subject, settings: Settings
@@ -384,13 +404,11 @@ def scores_of_ways(
         settings: of the choices. An image with an empty mask is left out.
 
     Returns:
-        Scores, and IoUs of single images by ``name_of_images``: at the last stage and
+        Scores, and scores of single images by ``name_of_images``: at the last stage and
         the study's image size, of all classes but the true one.
     """
-    annotations = {
-        BOXES: box_masks(subject.images.boxes, subject.size),
-        **settings.masks,
-    }
+    boxes = subject.images.boxes
+    annotations = {BOXES: box_masks(boxes, subject.size), **settings.masks}
     tables = []
     of_images = {}
     for way in ways:
@@ -402,16 +420,16 @@ def scores_of_ways(
         )
         if way["annotation"] != BOXES:
             continue
-        above = above_chance(maps, subject, settings.threshold)
-        rows = above.mean().rename_axis("measure").rename("value").reset_index()
-        rows = rows.assign(n=len(above), subset=ALL_IMAGES, **way)
-        has_threshold = rows["measure"] == "iou_above_shuffled"
-        rows["threshold"] = np.where(has_threshold, settings.threshold, np.nan)
-        tables.append(rows)
+        scores = localize.chance_scores(maps, boxes, subject.size, settings.threshold)
+        means = scores[[*localize.CORRECTED]].mean()
+        rows = pd.DataFrame({"measure": means.index, "value": means.to_numpy()})
+        # That of the IoU; the other measures have none.
+        rows["threshold"] = [settings.threshold, *[np.nan] * len(localize.LESS_CHANCE)]
+        tables.append(rows.assign(n=len(maps), subset=ALL_IMAGES, **way))
         if _is_of_last_stage(way, subject) and way["class_used"] != TRUE:
-            name = name_of_images("iou", way["method"], way["formula"])
-            at_threshold = iou[settings.thresholds.index(settings.threshold)]
-            of_images[name] = at_threshold.numpy().astype(np.float16)
+            for measure in ("iou", *localize.LESS_CHANCE):
+                name = name_of_images(measure, way["method"], way["formula"])
+                of_images[name] = scores[measure].to_numpy(np.float16)
     return {"scores": pd.concat(tables, ignore_index=True), **of_images}
 
 
@@ -421,25 +439,34 @@ def _is_of_last_stage(way: Way, subject: Subject) -> bool:
 
 def _maps_of(way: Way, subject: Subject, settings: Settings) -> Tensor:
     """Normalised maps of one way: (N, h, w), in closed form where there is one."""
-    key = (way["method"], way["formula"], way["class_used"])
+    method = way["method"]
+    key = (method, way["formula"] or CORRECT, way["class_used"])
     if key in subject.maps and _is_of_last_stage(way, subject):
         return subject.maps[key]
-    options = MapOptions(**settings.noise, torchcam_compat=way["formula"] == TORCHCAM)
     classifier = subject.classifier
+    is_attribution = method in attribution.ATTRIBUTIONS
     layer = classifier.network.get_submodule(way["layer"])
     batches = []
-    for number, (pixels, classes) in enumerate(_batches(subject, _BATCH)):
+    size = _CAPTUM_BATCH if is_attribution else _BATCH
+    for number, (pixels, classes) in enumerate(_batches(subject, size)):
         if way["image_size"] != subject.size:
-            batches.append(_at_size(way["image_size"], pixels, layer, subject))
-            continue
-        maps = layer_maps(
-            way["method"],
-            classifier.network,
-            layer,
-            classifier.input(pixels),
-            classes,
-            replace(options, seed=settings.seed + number),
-        )
+            maps = _at_size(way["image_size"], pixels, layer, subject)
+        elif is_attribution:
+            inputs = classifier.input(pixels)
+            network = subject.with_separate_relus
+            maps = attribution.attribution_maps(
+                method, network, inputs, classes, settings.steps
+            )
+        else:
+            options = MapOptions(
+                **settings.noise,
+                seed=settings.seed + number,
+                torchcam_compat=way["formula"] == TORCHCAM,
+            )
+            inputs = classifier.input(pixels)
+            maps = layer_maps(
+                method, classifier.network, layer, inputs, classes, options
+            )
         batches.append(maps)
     return normalise_maps(torch.cat(batches))
 
@@ -490,75 +517,15 @@ def iou_rows(
         measure, subset (all images, those classified right, the others), threshold, n
         (images) and value, NaN where there are none.
     """
+    of_images = pd.DataFrame(iou.T.double().numpy(), columns=list(thresholds))
     subsets = {
-        ALL_IMAGES: torch.ones_like(is_right),
-        RIGHT: is_right,
-        WRONG: ~is_right,
+        ALL_IMAGES: of_images,
+        RIGHT: of_images[is_right.numpy()],
+        WRONG: of_images[~is_right.numpy()],
     }
-    tables = []
-    for subset, images in subsets.items():
-        values = iou[:, images].double()  # (thresholds, images)
-        columns = {
-            "subset": subset,
-            "threshold": thresholds,
-            "n": values.isfinite().sum(1).numpy(),
-            "value": values.nanmean(1).numpy(),
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True).assign(measure="iou")
-
-
-def above_chance(maps: Tensor, subject: Subject, threshold: float) -> pd.DataFrame:
-    """Localization of each map minus that with boxes of other images.
-
-    Args:
-        maps: (N, h, w) in [0, 1].
-        subject: whose N images have boxes.
-        threshold: of the map.
-
-    Returns:
-        A row per image with ``localize.CORRECTED``, each in [-1, 1].
-    """
-    boxes = subject.images.boxes
-    scores = localize.chance_scores(maps, boxes, subject.size, threshold)
-    return pd.DataFrame(
-        {name: localize.above_shuffled(scores, name) for name in localize.CORRECTED}
-    )
-
-
-def attribution_scores(subject: Subject, settings: Settings) -> dict[str, Any]:
-    """Localization of Grad-CAM and of each attribution by Captum.
-
-    Args:
-        subject: the network, a ResNet, with a few images.
-        settings: of the choices.
-
-    Returns:
-        Scores, and values of single images by ``name_of_images``.
-    """
-    classifier = subject.classifier
-    # Guided backpropagation needs a module per call of a ReLU.
-    network = attribution.with_separate_relus(classifier.network)
-    record: dict[str, Any] = {}
-    tables = []
-    for method in ("grad_cam", *settings.attributions):
-        if method == "grad_cam":
-            maps = subject.maps[method, CORRECT, PREDICTED]
-        else:
-            batches = [
-                attribution.attribution_maps(
-                    method, network, classifier.input(pixels), classes, settings.steps
-                )
-                for pixels, classes in _batches(subject, _CAPTUM_BATCH)
-            ]
-            maps = normalise_maps(torch.cat([batch.maps for batch in batches]))
-        above = above_chance(maps, subject, settings.threshold)
-        above = above[[*localize.LESS_CHANCE]]
-        for measure, values in above.items():
-            record[name_of_images(measure, method)] = values.to_numpy()
-        means = above.mean().rename_axis("measure").rename("value").reset_index()
-        tables.append(means.assign(method=method, n=len(above)))
-    return record | {"scores": pd.concat(tables, ignore_index=True)}
+    tables = {name: rows.agg(["count", "mean"]).T for name, rows in subsets.items()}
+    table = pd.concat(tables, names=["subset", "threshold"]).reset_index()
+    return table.rename(columns={"count": "n", "mean": "value"}).assign(measure="iou")
 
 
 def untrained_networks(
@@ -598,9 +565,9 @@ def untrained_networks(
     compute = partial(_untrained_scores, settings=settings, device=store.device)
     scores = store.each(models, {UNTRAINED: decisive}, compute).scores()
     wide = scores.pivot(index="model_id", columns="measure", values="value")
-    architectures = {model.model_id: model.facts["architecture"] for model in models}
-    wide = wide.reindex(list(architectures)).reset_index()
-    return wide.assign(architecture=wide["model_id"].map(architectures))
+    facts = [(model.model_id, model.facts["architecture"]) for model in models]
+    table = pd.DataFrame(facts, columns=["model_id", "architecture"])
+    return table.join(wide, on="model_id")
 
 
 def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn.Module:
@@ -620,13 +587,14 @@ def _untrained_scores(
     classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
     train = subject_of(classifier, data.train.subset(settings.scored_on.rows[first]))
     test = subject_of(classifier, data.test.subset(np.sort(order[first])))
-    in_boxes = box_masks(train.images.boxes, train.size)
     maps = train.maps["grad_cam", CORRECT, PREDICTED]
-    (iou,) = localize.iou_at(maps, in_boxes, [settings.threshold])
+    overlaps = localize.chance_scores(
+        maps, train.images.boxes, train.size, settings.threshold
+    )
     values = {
         "train_accuracy": float(train.is_right.double().mean()),
         "test_accuracy": float(test.is_right.double().mean()),
-        "iou": float(iou.double().nanmean()),
+        "iou": overlaps["iou"].mean(),
     }
     values["gap"] = values["train_accuracy"] - values["test_accuracy"]
     scores = pd.DataFrame(values.items(), columns=["measure", "value"])

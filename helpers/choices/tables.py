@@ -20,9 +20,8 @@ from helpers.choices.compute import (
     BOXES,
     CLOSED,
     CLOSED_FORMS,
-    CORRECT,
     NO_CLASS,
-    PREDICTED,
+    PAPER,
     name_of_images,
 )
 from helpers.scores.store import Records
@@ -75,12 +74,8 @@ def scores_of(records: Records, threshold: float) -> pd.DataFrame:
     scores = records.scores()[["model_id", *KEYS, "n", "value"]]
     scores = scores[scores["part"] != ATTRIBUTED]
     last = scores[scores["part"] == CLOSED].iloc[0]  # of the last stage
-    of_paper = {
-        "method": "grad_cam",
-        "formula": CORRECT,
+    of_paper = PAPER | {
         "layer": last["layer"],
-        "class_used": PREDICTED,
-        "annotation": BOXES,
         "image_size": last["image_size"],
         "threshold": threshold,
         "subset": ALL_IMAGES,
@@ -196,15 +191,11 @@ def annotations(
     """
     is_shown = scores["changed"].isin([NOTHING, ANNOTATION])
     chosen = scores[is_shown & (scores["part"] == CLOSED)]
-    names = chosen["annotation"].replace(BOXES, _OF_BOXES)
-    table = by_choice(bootstrap, chosen.assign(method=names), accuracies)
-    published = published_table("du2024_table7")
-    makers = dict.fromkeys(names, "saliency_masks") | {_OF_BOXES: _OF_BOXES}
-    of_makers = [
-        published[published["method"] == of_paper].assign(method=name)
-        for name, of_paper in makers.items()
-    ]
-    return _beside(table, pd.concat(of_makers))
+    table = by_choice(bootstrap, chosen, accuracies)
+    is_box = table["annotation"] == BOXES
+    of_paper = np.where(is_box, _OF_BOXES, "saliency_masks")
+    beside = _beside(table.assign(method=of_paper), published_table("du2024_table7"))
+    return beside.assign(method=table["annotation"].mask(is_box, _OF_BOXES))
 
 
 def _beside(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:

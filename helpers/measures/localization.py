@@ -101,18 +101,11 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 # ``localize.CORRECTED``. Images whose score is undefined are left out of the mean.
 
 
-def _of_images(image_overlaps: pd.DataFrame, name: str) -> pd.Series:
-    """Values of single images, of which a measure is the mean, (N,)."""
-    if name in localize.CORRECTED:
-        return localize.above_shuffled(image_overlaps, name)
-    return image_overlaps[name]
-
-
 def _enter_mean(name: str, source: str, title: str, summary: str) -> None:
     """Enter the mean over images of a column of ``image_overlaps`` as a measure."""
 
     def mean(image_overlaps: pd.DataFrame) -> float:
-        return _of_images(image_overlaps, name).mean()
+        return image_overlaps[name].mean()
 
     mean.__name__ = name
     mean.__doc__ = summary
@@ -286,7 +279,7 @@ def localization_values(
     """
     names = ("iou", "iou_b", "box_found", *localize.CORRECTED)
     arrays: dict[str, NDArray[Any]] = {
-        name: _of_images(image_overlaps, name).to_numpy(np.float16) for name in names
+        name: image_overlaps[name].to_numpy(np.float16) for name in names
     }
     arrays["correct"] = rightly_classified
     arrays["maps"] = to_integers(from_integers(kept_maps))

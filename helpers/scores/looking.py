@@ -134,10 +134,8 @@ def scores_of_maps(maps: Tensor, images: ImageSet) -> dict[str, NDArray[np.float
         other images.
     """
     table = localize.chance_scores(maps, images.boxes, images.images.shape[-1])
-    scores = {PUBLISHED: table[PUBLISHED].to_numpy(np.float32)}
-    for name in LOCALIZATION:
-        scores[name] = localize.above_shuffled(table, name).to_numpy(np.float32)
-    return scores
+    names = (PUBLISHED, *LOCALIZATION)
+    return {name: table[name].to_numpy(np.float32) for name in names}
 
 
 def with_other_backgrounds(images: ImageSet) -> Tensor:

@@ -1,8 +1,7 @@
 """Measure every network on the scored images; values are computed once and stored."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,7 +14,7 @@ from helpers.measures import evidence, localization, registry, spectra
 from helpers.networks.faults import Undefined
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import ScoringSet
-from helpers.scores.store import NotInRecords, Records, Store
+from helpers.scores.store import NotInRecords, Parts, Records, Store
 
 # Settings that decide the values of a family.
 DECISIVE: dict[str, tuple[str, ...]] = {
@@ -110,16 +109,13 @@ def score(
     """
     parts = {family: settings_of(family, settings, scored_on) for family in families}
     measures = registry.measures_of_families(families)
-    task = Task(measures, settings, evidence.sources_by_name(), scored_on)
-    compute = partial(_records_of_network, task=task, device=store.device)
-    records = store.each(models, parts, compute, needed=False)
-    scores = records.scores()
-    stored = {
-        model.model_id: scores[scores["model_id"] == model.model_id] for model in models
-    }
-    todo = [model for model in models if task.missing(stored[model.model_id])]
-    further = partial(_further_records, task=task, store=store, stored=stored)
-    results = store.side_by_side(further, todo)
+    sources = evidence.sources_by_name()
+    task = _Task(store, parts, scored_on, settings, measures, sources)
+    records = store.each(models, parts, task.of_network, needed=False)
+    stored = records.scores().groupby("model_id")["measure"].agg(set)
+    names = {item.name for item in measures}
+    todo = [item for item in models if names - stored.get(item.model_id, set())]
+    results = store.side_by_side(task.further, todo)
     for model, of_model in tqdm(results, total=len(todo), disable=not todo):
         records.add(model.model_id, of_model)
     scores = records.scores()
@@ -130,117 +126,104 @@ def score(
 
 
 @dataclass(frozen=True)
-class Task:
-    """Measures to compute for each model.
+class _Task:
+    """Measures to compute of each model.
 
     It carries the measures themselves, since the registry of another process lacks
     those that are defined in a notebook.
     """
 
-    measures: Sequence[registry.Measure]
+    store: Store
+    parts: Parts
+    scored_on: ScoringSet
     settings: evidence.MeasureSettings
+    measures: Sequence[registry.Measure]
     sources: Mapping[str, evidence.Source]  # see ``evidence.sources_by_name``
-    scored_on: ScoringSet | None = None  # training images; targets are others
 
-    def missing(self, scores: pd.DataFrame) -> list[registry.Measure]:
-        """Measures that have no row.
-
-        Args:
-            scores: of a network.
-        """
-        return [item for item in self.measures if item.name not in {*scores["measure"]}]
-
-    def records(
-        self,
-        measures: Sequence[registry.Measure],
-        inputs: Mapping[str, Any],
-        providers: Iterable[str] = (),
+    def of_network(
+        self, model: Model, shared: Any, families: Sequence[str]
     ) -> dict[str, dict[str, Any]]:
-        """Scores of some measures by family, and values of single images.
+        """Records of the missing families of a model, but of measures of a cell."""
+        measures = [
+            item
+            for item in self.measures
+            if item.family in families and not registry.is_from_outside(item.function)
+        ]
+        return self._records(measures, self._inputs(model, shared), families)
 
-        Args:
-            measures: to be computed.
-            inputs: what is known of the network, see ``evidence.INPUTS``.
-            providers: of values of single images, of ``IMAGE_VALUES``.
-        """
-        scores, arrays = evidence.score(
-            measures, inputs, self.settings, providers, self.sources
-        )
-        records: dict[str, dict[str, Any]] = {}
-        for family in dict.fromkeys(item.family for item in measures):
-            names = [item.name for item in measures if item.family == family]
-            records[family] = {"scores": scores[scores["measure"].isin(names)]}
-            for name in IMAGE_VALUES.get(family, ()):
-                records[family] |= arrays.get(name, {})
-        return records
-
-
-def _records_of_network(
-    model: Model,
-    shared: Any,
-    families: Sequence[str],
-    *,
-    task: Task,
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    """Records of the missing families of a model, but of measures of a cell."""
-    measures = [
-        item
-        for item in task.measures
-        if item.family in families and not registry.is_from_outside(item.function)
-    ]
-    providers = [IMAGE_VALUES.get(family, ()) for family in families]
-    inputs = _inputs(model, shared, task, device)
-    return task.records(measures, inputs, chain.from_iterable(providers))
-
-
-def _further_records(
-    model: Model,
-    shared: Any,
-    *,
-    task: Task,
-    store: Store,
-    stored: Mapping[str, pd.DataFrame],
-) -> dict[str, dict[str, Any]]:
-    """Records of measures that are not stored, of the network or of its records."""
-    scores = stored[model.model_id]
-    measures = task.missing(scores)
-    if not store.not_computable([model]):
-        return task.records(measures, _inputs(model, shared, task, store.device))
-    inputs = {
-        **dict.fromkeys(evidence.INPUTS, Undefined(NOT_RECORDED)),
-        "images": task.scored_on.images_of(shared),
-        "device": "cpu",
-        **_facts_of_run(model),
-        **_recorded_values(scores),
-    }
-    part = {"norms": settings_of("norms", task.settings, task.scored_on)}
-    of_layers = store.records([model], part).record("norms", model.model_id)
-    inputs |= spectra.inputs_from_record(of_layers)
-    maps = {}
-    if "localization" in {item.family for item in measures}:
-        maps = _recorded_maps(store, model, task)
-    if maps:
+    def further(self, model: Model, shared: Any) -> dict[str, dict[str, Any]]:
+        """Records of measures that are not stored, of the network or of its records."""
+        scores = self.store.records([model], self.parts).scores()
+        measures = [
+            item for item in self.measures if item.name not in {*scores["measure"]}
+        ]
+        if model.at_hand and shared.train.has_pixels:
+            return self._records(measures, self._inputs(model, shared))
+        norms = settings_of("norms", self.settings, self.scored_on)
+        of_layers = self.store.records([model], {"norms": norms})
+        inputs = {
+            **dict.fromkeys(evidence.INPUTS, Undefined(NOT_RECORDED)),
+            **_facts_of_run(model),
+            **_recorded_values(scores),
+            **spectra.inputs_from_record(of_layers.record("norms", model.model_id)),
+            "images": self.scored_on.images_of(shared),
+            "device": "cpu",
+        }
+        maps = {}
+        if "localization" in {item.family for item in measures}:
+            maps = self._recorded_maps(model)
+        if not maps:
+            return self._records(measures, inputs)
         # What no threshold decides is recorded more exactly than maps are.
         is_free = maps["scores"]["measure"].isin(THRESHOLD_FREE)
         inputs |= localization.inputs_from_record(maps)
         inputs |= _recorded_values(maps["scores"][is_free])
-    providers = IMAGE_VALUES["localization"] if maps else ()
-    records = task.records(measures, inputs, providers)
-    for name in THRESHOLD_FREE:
-        if name in maps:
-            records["localization"][name] = maps[name]
-    return records
+        records = self._records(measures, inputs, ["localization"])
+        free = {name: maps[name] for name in THRESHOLD_FREE if name in maps}
+        return records | {"localization": records["localization"] | free}
 
+    def _inputs(self, model: Model, shared: Any) -> dict[str, Any]:
+        return _facts_of_run(model) | {
+            "network": model.load(self.store.device),
+            "initial_network": model.initial(),
+            "images": self.scored_on.images_of(shared),
+            "normalise": model.normalise,
+            "device": self.store.device,
+        }
 
-def _inputs(model: Model, shared: Any, task: Task, device: str) -> dict[str, Any]:
-    return _facts_of_run(model) | {
-        "network": model.load(device),
-        "initial_network": model.initial(),
-        "images": task.scored_on.images_of(shared),
-        "normalise": model.normalise,
-        "device": device,
-    }
+    def _recorded_maps(self, model: Model) -> dict[str, Any]:
+        """Record with maps of all scored images by a method, cut by any threshold."""
+        wanted = self.parts["localization"]
+        for settings in self.store.settings_of("localization"):
+            if wanted == settings | {name: wanted[name] for name in OF_CUT}:
+                records = self.store.records([model], {"localization": settings})
+                record = records.record("localization", model.model_id)
+                if len(record.get("maps", ())) == len(record.get("correct", [None])):
+                    return record
+        return {}
+
+    def _records(
+        self,
+        measures: Sequence[registry.Measure],
+        inputs: Mapping[str, Any],
+        families: Sequence[str] = (),
+    ) -> dict[str, dict[str, Any]]:
+        """Scores of measures by family, and of some families values of images."""
+        providers = {family: IMAGE_VALUES.get(family, ()) for family in families}
+        scores, arrays = evidence.score(
+            measures,
+            inputs,
+            self.settings,
+            chain.from_iterable(providers.values()),
+            self.sources,
+        )
+        records: dict[str, dict[str, Any]] = {}
+        family_of = {item.name: item.family for item in measures}
+        for family, rows in scores.groupby(scores["measure"].map(family_of)):
+            records[family] = {"scores": rows}
+            for name in providers.get(family, ()):
+                records[family] |= arrays.get(name, {})
+        return records
 
 
 def _facts_of_run(model: Model) -> dict[str, Any]:
@@ -251,18 +234,6 @@ def _facts_of_run(model: Model) -> dict[str, Any]:
         "training_images": model.training_images,  # m in a bound
         "train_accuracy": model.facts["train_accuracy"],
     }
-
-
-def _recorded_maps(store: Store, model: Model, task: Task) -> dict[str, Any]:
-    """Record with maps of all scored images by a CAM method, cut by any threshold."""
-    wanted = settings_of("localization", task.settings, task.scored_on)
-    for settings in store.settings_of("localization"):
-        if wanted == settings | {name: wanted[name] for name in OF_CUT}:
-            records = store.records([model], {"localization": settings})
-            record = records.record("localization", model.model_id)
-            if len(record.get("maps", ())) == len(record.get("correct", [None])):
-                return record
-    return {}
 
 
 def _recorded_values(scores: pd.DataFrame) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from helpers.training.pool import side_by_side
 _BATCH = 64  # images of the pass that is timed on a GPU
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
+Parts = Mapping[str, Mapping[str, Any]]  # settings of each part
 
 
 class NotInRecords(LookupError):
@@ -72,9 +73,7 @@ class Store:
         self.device = device
         self.jobs = jobs
 
-    def records(
-        self, models: Sequence[Model], parts: Mapping[str, Mapping[str, Any]]
-    ) -> "Records":
+    def records(self, models: Sequence[Model], parts: Parts) -> "Records":
         """What is stored of some models.
 
         Args:
@@ -87,7 +86,7 @@ class Store:
     def each(
         self,
         models: Sequence[Model],
-        parts: Mapping[str, Mapping[str, Any]],
+        parts: Parts,
         compute: Compute,
         *,
         needed: bool = True,
@@ -135,7 +134,7 @@ class Store:
         model: Model,
         shared: Any,
         *,
-        parts: Mapping[str, Mapping[str, Any]],
+        parts: Parts,
         compute: Compute,
     ) -> None:
         """Compute the missing parts of a model, and write all of them, or none.
@@ -216,7 +215,7 @@ class Store:
         return [model for model in models if not (model.at_hand and has_pixels)]
 
 
-def _keys(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _keys(parts: Parts) -> dict[str, str]:
     """ "<part>-<digest of its settings>" by part."""
     return {part: f"{part}-{json_digest(parts[part])}" for part in parts}
 

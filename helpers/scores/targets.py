@@ -3,21 +3,21 @@
 Labels of a target are used only for the accuracy that is to be predicted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import at, read_or_shift
 from helpers.measures import evidence, registry, transforms
 from helpers.measures.passes import Classifier, Sample
 from helpers.scores.classification import logits_of
-from helpers.scores.measuring import DECISIVE, Task, with_measures
+from helpers.scores.measuring import DECISIVE, with_measures
 from helpers.scores.models import Model
 from helpers.scores.store import Records, Store
 from helpers.statistics.beyond import conditional_information
@@ -64,12 +64,24 @@ def on_targets(
     decisive |= {name: getattr(settings, name) for name in DECISIVE["unlabelled"]}
     parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
     folder = store.folder / "targets"
+    images_on = partial(_images_on, folder=folder, seed=settings.seed)
     if data.test.has_pixels:
-        for shift in shifts:  # made once, and read by all processes
-            read_or_shift(folder / shift, data.test.images, shift, settings.seed)
-    task = Task(measures, settings, evidence.sources_by_name())
-    compute = partial(_on_targets, task=task, folder=folder, device=store.device)
+        for part in parts:  # made once, and read by all processes
+            images_on(data, part)
+    sources = evidence.sources_by_name()
+    score = partial(evidence.score, measures, settings=settings, sources=sources)
+    compute = partial(
+        _on_targets, score=score, images_on=images_on, device=store.device
+    )
     return store.each(models, parts, compute, needed=False)
+
+
+def _images_on(data: StudyData, part: str, folder: Path, seed: int) -> Tensor:
+    """Test images on the target of a part, (N, 3, S, S)."""
+    if part == _part(""):
+        return data.test.images
+    shift = part.removeprefix("target-")
+    return read_or_shift(folder / shift, data.test.images, shift, seed)
 
 
 def _on_targets(
@@ -77,8 +89,8 @@ def _on_targets(
     data: StudyData,
     parts: Sequence[str],
     *,
-    task: Task,
-    folder: Path,
+    score: Callable[..., Any],
+    images_on: Callable[[StudyData, str], Tensor],
     device: str,
 ) -> dict[str, dict[str, Any]]:
     """Records of the parts of targets that a model lacks."""
@@ -91,13 +103,9 @@ def _on_targets(
         inputs["holdout_labels"] = holdout.labels
     records = {}
     for part in parts:
-        images = data.test.images
-        if part != _part(""):
-            shift = part.removeprefix("target-")
-            images = read_or_shift(folder / shift, images, shift, task.settings.seed)
-        logits = logits_of(network, images, device)
+        logits = logits_of(network, images_on(data, part), device)
         inputs["target_logits"] = logits.half()
-        scores = task.records(task.measures, inputs)["unlabelled"]["scores"]
+        scores, _ = score(inputs)
         is_right = logits.argmax(1) == data.test.labels
         accuracy = {"measure": [ACCURACY], "value": [float(is_right.double().mean())]}
         records[part] = {"scores": pd.concat([scores, pd.DataFrame(accuracy)])}
@@ -226,31 +234,30 @@ def invariance_table(
         promises; kendall, with its interval, is that of the raw predictor; information
         is 100 times the conditional mutual information, NaN without ``axes``.
     """
-    rows = []
-    for transform, predictor in product(transforms.TRANSFORMS, PREDICTORS):
-        measure, direction = PREDICTORS[predictor]
-        column = registry.MEASURES[measure].column(transform)
+    bootstrap = Bootstrap(table, draws=draws, seed=seed)
+    measures, directions = zip(*PREDICTORS.values(), strict=True)
+    tables = []
+    for transform in transforms.TRANSFORMS:
+        columns = [registry.MEASURES[name].column(transform) for name in measures]
         target = f"test accuracy under {transform}"
-        models = table[np.isfinite(table[[column, target]].astype(float)).all(axis=1)]
-        bootstrap = Bootstrap(models, draws=draws, seed=seed)
-        tau = correlate(bootstrap, [column], target, statistic=kendall).iloc[0]
+        tau = correlate(bootstrap, columns, target, statistic=kendall)
         information = np.nan
-        if axes and len(models):
+        if axes:
             # Information is on the order of losses, so the accuracy is negated.
-            losses = -models[[target]].to_numpy(float).T
-            information = conditional_information(models, [column], axes, losses).item()
-        row = {
+            losses = -table[[target]].to_numpy(float).T
+            information = conditional_information(table, columns, axes, losses)[0]
+        of_transform = {
             "perturbation": transform,
-            "predictor": predictor,
-            "direction": direction,
-            "n": len(models),
+            "predictor": [*PREDICTORS],
+            "direction": directions,
+            "n": tau["n"],
             "kendall": tau["r"],
             "kendall_low": tau["low"],
             "kendall_high": tau["high"],
             "information": 100 * information,
         }
-        rows.append(row)
-    return pd.DataFrame(rows)
+        tables.append(pd.DataFrame(of_transform))
+    return pd.concat(tables, ignore_index=True)
 
 
 # Columns of ``prediction_errors``.
@@ -283,25 +290,18 @@ def prediction_errors(
         its interval; error_points and bias_points, mean absolute and mean error of
         measures that estimate this accuracy, NaN for others. No row without scores.
     """
-    if scores.empty:
-        return pd.DataFrame(columns=ERROR_COLUMNS)
-    tables = []
+    tables = {}
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]
         bootstrap = Bootstrap(models, draws=draws, seed=seed)
-        r = correlate(bootstrap, names, "test_accuracy")
+        table = correlate(bootstrap, names, "test_accuracy").set_index("measure")
         points = 100 * models[names].sub(models["test_accuracy"], axis=0)
         points[points.columns.intersection([_ONLY_RANKS])] = np.nan
-        columns = {
-            "target": target,
-            "measure": names,
-            "title": [titles[name] for name in names],
-            "n": models[names].notna().sum().to_numpy(),
-            "r": r["r"],
-            "r_low": r["low"],
-            "r_high": r["high"],
-            "error_points": points.abs().mean().to_numpy(),
-            "bias_points": points.mean().to_numpy(),
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
+        tables[target] = table.assign(
+            error_points=points.abs().mean(), bias_points=points.mean()
+        )
+    if not tables:
+        return pd.DataFrame(columns=ERROR_COLUMNS)
+    table = pd.concat(tables, names=["target", "measure"]).reset_index()
+    table = table.rename(columns={"low": "r_low", "high": "r_high"})
+    return table.assign(title=table["measure"].map(titles))[[*ERROR_COLUMNS]]

@@ -36,14 +36,6 @@ def maps(boxes):
     return normalise_maps(drawn)
 
 
-def corrected(table):
-    """Scores less their shuffled ones, a column each."""
-    return (
-        table[list(localize.SCORES)]
-        - table[[name + localize.SHUFFLED for name in localize.SCORES]].to_numpy()
-    )
-
-
 @pytest.mark.parametrize(
     ("count", "columns"), [(1, 0), (2, 1), (4, 3), (9, 8), (50, 8)]
 )
@@ -110,13 +102,12 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
             **{"x0": x0, "x1": x1, "y0": y0, "y1": y1},
         }
         others = [by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j]]
-        for name in localize.SCORES:
-            values = [other[name] for other in others]
-            expected[name + localize.SHUFFLED] = np.mean(values)
+        for name in localize.CORRECTED:
+            score = name.removesuffix("_above_shuffled")
+            expected[name] = own[score] - np.mean([other[score] for other in others])
         assert set(expected) == set(table)
         assert table.loc[j].to_dict() == pytest.approx(expected, abs=1e-6)
-    for name in ("box_found", "pointing_game"):  # some found, some missed
-        assert set(table[name]) == {0, 1}
+    assert set(table["box_found"]) == {0, 1}  # some found, some missed
 
 
 def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(
@@ -135,14 +126,15 @@ def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_t
             monkeypatch.setattr(localize, "derangements", lambda *_, lent=lent: lent)
             maps = one.expand(4, -1, -1)
             tables.append(localize.chance_scores(maps, boxes[:4], SIZE, 0.3))
-            assert corrected(tables[-1]).mean().abs().max() < 1e-7
-        own = tables[0][list(localize.SCORES)]
-        assert own.drop(columns="pointing_game").std().gt(0.01).all()
+            corrected = tables[-1][[*localize.CORRECTED]]
+            assert corrected.mean().abs().max() < 1e-7
+            assert corrected.drop(columns="pointing_game").std().gt(0.01).all()
+        own = tables[0]["iou"]
+        assert own.std() > 0.01
         # In expectation over all of them also for every image: its score less the mean
         # of the other three's.
-        mean = sum(corrected(table) for table in tables) / 9
-        expected = own - (own.sum() - own) / 3
-        np.testing.assert_allclose(mean, expected, atol=1e-6)
+        mean = sum(table["iou_above_shuffled"] for table in tables) / 9
+        np.testing.assert_allclose(mean, own - (own.sum() - own) / 3, atol=1e-6)
 
 
 def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
@@ -162,17 +154,13 @@ def test_where_several_places_are_largest_their_mean_counts():
     table = localize.chance_scores(
         maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE
     )
-    assert table["pointing_game"].tolist() == [1, 0]
-    assert table["pointing_game_shuffled"].tolist() == [0, 1]
+    assert table["pointing_game"].tolist() == [1, -1]
 
 
 def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
     maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
     table = localize.chance_scores(maps, boxes, SIZE)
-    scores = table[
-        [name + end for name in localize.SCORES for end in ("", localize.SHUFFLED)]
-        + ["iou_b", "box_iou", "box_found"]
-    ]
+    scores = table[[*localize.CORRECTED, "iou", "iou_b", "box_iou", "box_found"]]
     assert scores.loc[[2, 3]].isna().all(axis=None)
     assert scores.drop([2, 3]).notna().all(axis=None)
     with pytest.raises(ValueError, match=r"^these images have no boxes$"):
@@ -185,7 +173,6 @@ def test_a_map_of_zeros_has_no_energy_and_one_pixel_is_no_empty_mask():
     boxes = torch.tensor([[[0, 0, 2, 2]], [[2, 1, 4, 4]]])
     table = localize.chance_scores(maps, boxes, 4, 0.5)
     assert table["energy_in_box"].tolist() == [0, 1]
-    assert table["energy_in_box_shuffled"].tolist() == [0, 0]
     assert table["map_pixels"].tolist() == [0, 1]
 
 

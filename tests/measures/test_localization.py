@@ -62,30 +62,23 @@ def test_a_found_box_counts_as_top_1_where_the_class_is_right_and_where_it_is_de
     )
 
 
-def test_what_chance_has_is_taken_off_each_image_before_the_mean():
+def test_measures_are_means_of_the_images_where_they_are_defined():
     image = [0.5, 0.25, np.nan]
+    names = ("iou", "iou_b", "box_found", *localize.CORRECTED)
     table = pd.DataFrame({"box_area": [0.2, 0.3, 0.1], "mask_area": [0.9, 0.8, 0.1]})
-    table = table.assign(iou_b=image, box_found=image)
-    for place, name in enumerate(localize.SCORES):
-        table[name] = image
-        table[name + localize.SHUFFLED] = [place / 16, 0, np.nan]
+    table = table.assign(**dict.fromkeys(names, image))
     right = np.array([True, False, True])
     kept = np.array([[[0, 65535]], [[65535, 0]], [[65535, 65535]]], dtype=np.uint16)
     arrays = localization.localization_values(table, right, kept)
     assert arrays.pop("correct") is right
     assert arrays.pop("maps_16") is kept
     assert arrays.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
-    assert set(arrays) == {"iou", "iou_b", "box_found", *localize.CORRECTED}
+    assert set(arrays) == {*names}
     for name, values in arrays.items():
-        chance = 0.0
-        if name in localize.CORRECTED:
-            score = name.removesuffix("_above_shuffled")
-            chance = localize.SCORES.index(score) / 16
-        expected = [0.5 - chance, 0.25, np.nan]
         assert values.dtype == np.float16
-        assert values.tolist() == pytest.approx(expected, nan_ok=True), name
+        assert values.tolist() == pytest.approx(image, nan_ok=True), name
         if name != "box_found":  # which has variants
-            assert value_of(name, table) == pytest.approx((0.75 - chance) / 2), name
+            assert value_of(name, table) == pytest.approx(0.75 / 2), name
     assert value_of("whole_image_floor", table) == pytest.approx(0.2)
     assert value_of("mask_area", table) == pytest.approx(0.8)
 
