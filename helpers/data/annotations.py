@@ -1,13 +1,15 @@
 """Parsers of annotation files: the labels and boxes of the objects in images.
 
-Each reads one documented form (docs/images.md) and raises ValueError for any other.
+Each reads one documented form (docs/images.md), raises an error for any other, and
+gives the annotations in a file: the name of an image, "" where it is the one that the
+file lies beside, and what is in it.
 """
 
 import csv
 import json
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +36,6 @@ _COLUMNS = {
 _COUNTED_FROM_ONE = {"x1": "x0", "y1": "y0", "x2": "x1", "y2": "y1"}
 
 
-class OtherLayoutError(ValueError):
-    """An annotation shows that the whole source is to be read in another way."""
-
-
 class Annotation(NamedTuple):
     """Objects in one image, as an annotation states them."""
 
@@ -45,6 +43,9 @@ class Annotation(NamedTuple):
     objects: Sequence[tuple[str, Box | None]]
     size: tuple[int, int] | None = None  # stated width and height, or IN_SHARES
     split: str = ""  # as its file calls it, such as "valid"; "" where not stated
+
+
+Annotations = Iterator[tuple[str, Annotation]]  # names of images, what is in them
 
 
 class Record(NamedTuple):
@@ -88,26 +89,23 @@ def _area(box: Box | None) -> float:
     return (box[2] - box[0]) * (box[3] - box[1]) if box else 0.0
 
 
-def _box(numbers: Any) -> Box:
-    """Check that numbers are four and finite, and return them as a box."""
-    box = np.asarray(numbers, dtype=float)
+def _object(label: Any, corners: Any) -> tuple[str, Box | None]:
+    """Check a label, which stands in tables and paths, and a box, or None."""
+    name = to_nfc(str(label).strip())
+    if not name or "/" in name or UNUSABLE.search(name):
+        raise ValueError(f"{name!r:.100} cannot be the name of a class")
+    if corners is None:
+        return name, None
+    box = np.asarray(corners, dtype=float)
     if box.shape != (4,) or not np.isfinite(box).all():
-        raise ValueError(f"{numbers!r:.100} is not a box of 4 finite numbers")
-    return tuple(box.tolist())
+        raise ValueError(f"{corners!r:.100} is not a box of 4 finite numbers")
+    return name, tuple(box.tolist())
 
 
-def _bounds(points: Any) -> Box:
-    """Box around points x, y."""
-    corners = np.asarray(points, dtype=float)
-    return _box([*corners.min(0), *corners.max(0)])
-
-
-def _label(text: Any) -> str:
-    """A label that can be the id of a class: it stands in tables and paths."""
-    label = to_nfc(str(text).strip())
-    if not label or "/" in label or UNUSABLE.search(label):
-        raise ValueError(f"{label!r:.100} cannot be the name of a class")
-    return label
+def _bounds(points: Any) -> list[float]:
+    """Corners of the box around points x, y."""
+    places = np.asarray(points, dtype=float)
+    return [*places.min(0), *places.max(0)]
 
 
 def _size(width: Any, height: Any) -> tuple[int, int] | None:
@@ -119,11 +117,13 @@ def _size(width: Any, height: Any) -> tuple[int, int] | None:
 # --- a file an image ---
 
 
-def parse_voc(content: bytes) -> Annotation:
+def read_voc(file: str, content: bytes, ending: str = "") -> Annotations:
     """Read a Pascal VOC XML file; entity definitions are refused.
 
     Args:
-        content: bytes of the file.
+        file: its path.
+        content: its bytes.
+        ending: of the image of the file's name; "" for the one beside it.
 
     Raises:
         ValueError: if an object has no ``bndbox``, or entities are defined.
@@ -132,24 +132,30 @@ def parse_voc(content: bytes) -> Annotation:
     Example:
         >>> box = b"<xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax>"
         >>> item = b"<object><name>cat</name><bndbox>" + box + b"</bndbox></object>"
-        >>> parse_voc(b"<annotation>" + item + b"</annotation>").objects
+        >>> [(_, found)] = read_voc("1.xml", b"<annotation>" + item + b"</annotation>")
+        >>> found.objects
         [('cat', (1.0, 2.0, 3.0, 4.0))]
     """
     root = ElementTree.fromstring(content)
-    objects = []
-    for item in root.iterfind("object"):
-        sides = ("xmin", "ymin", "xmax", "ymax")
-        box = _box([item.findtext(f"bndbox/{side}") for side in sides])
-        objects.append((_label(item.findtext("name", "")), box))
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    objects = [
+        _object(
+            item.findtext("name", ""),
+            [item.findtext(f"bndbox/{side}") for side in sides],
+        )
+        for item in root.iterfind("object")
+    ]
+    stem, _ = posixpath.splitext(posixpath.basename(file))
     size = _size(root.findtext("size/width"), root.findtext("size/height"))
-    return Annotation(objects, size)
+    yield ending and stem + ending, Annotation(objects, size)
 
 
-def parse_labelme(content: bytes) -> Annotation:
+def read_labelme(file: str, content: bytes) -> Annotations:
     """Read labelme's JSON of one image: the box around the points of each shape.
 
     Args:
-        content: bytes of the file.
+        file: its path.
+        content: its bytes.
 
     Raises:
         ValueError: if a shape is no rectangle, turned or not, and no polygon.
@@ -160,101 +166,77 @@ def parse_labelme(content: bytes) -> Annotation:
         kind = shape.get("shape_type") or "polygon"
         if kind not in ("rectangle", "rotation", "polygon"):
             raise ValueError(f"a shape is a {kind}, no rectangle and no polygon")
-        objects.append((_label(shape["label"]), _bounds(shape["points"])))
-    return Annotation(objects, _size(table.get("imageWidth"), table.get("imageHeight")))
+        objects.append(_object(shape["label"], _bounds(shape["points"])))
+    size = _size(table.get("imageWidth"), table.get("imageHeight"))
+    yield "", Annotation(objects, size)
 
 
-def parse_yolo(content: bytes, names: Mapping[str, str]) -> Annotation:
+def read_yolo(file: str, content: bytes, names: Mapping[str, str]) -> Annotations:
     """Read lines of "class x y width height", centre and size as shares of the image.
 
     Lines with further numbers are refused: they may be a confidence, a track, key
     points or an outline.
 
     Args:
-        content: bytes of the file of one image.
+        file: its path.
+        content: its bytes.
         names: of classes by number.
 
     Raises:
-        OtherLayoutError: for a class without a name; others may have wrong ones then.
-        ValueError: for any other line.
+        ValueError: for any other line, or a class without a name.
 
     Example:
-        >>> parse_yolo(b"0 0.5 0.5 1 0.5", {"0": "cat"}).objects
+        >>> [(_, found)] = read_yolo("1.txt", b"0 0.5 0.5 1 0.5", {"0": "cat"})
+        >>> found.objects
         [('cat', (0.0, 0.25, 1.0, 0.75))]
     """
     objects = []
     for line in filter(str.strip, content.decode().splitlines()):
         number, *numbers = line.split()
-        x, y, width, height = shares = _box(numbers)
-        if min(shares) < -_MOST_ROUNDING or max(shares) > 1 + _MOST_ROUNDING:
-            raise ValueError(f"{line:.60} are no shares of the image: are they pixels?")
         if number not in names:
-            raise OtherLayoutError(
+            raise ValueError(
                 f"the class {number} has no name: names are of {', '.join(names)}"
             )
+        label, shares = _object(names[number], numbers)
+        if min(shares) < -_MOST_ROUNDING or max(shares) > 1 + _MOST_ROUNDING:
+            raise ValueError(f"{line:.60} are no shares of the image: are they pixels?")
+        x, y, width, height = shares
         box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        objects.append((_label(names[number]), box))
-    return Annotation(objects, IN_SHARES)
+        objects.append((label, box))
+    yield "", Annotation(objects, IN_SHARES)
 
 
-# --- a file of many images: the parts of each, which are then parsed ---
+# --- a file of many images ---
 
 
-def parts_by_name(file: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """An annotation of the photograph (.JPEG) that its file is named after.
-
-    Args:
-        file: path of the file.
-        content: its bytes.
-    """
-    stem, _ = posixpath.splitext(posixpath.basename(file))
-    yield f"{stem}.JPEG", content
-
-
-def parts_of_tiny(file: str, content: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Split Tiny ImageNet's table of boxes, or of validation images, by tabs.
+def read_tiny(file: str, content: bytes) -> Annotations:
+    """Read Tiny ImageNet's table of boxes, or of validation images, by tabs.
 
     Args:
         file: path of the table, whose folder is the class where no cell is.
         content: its bytes.
 
-    Returns:
-        Name of each image, and class, xmin, ymin, xmax, ymax.
+    Example:
+        >>> [(name, found)] = read_tiny("n01/n01_boxes.txt", b"a.JPEG\\t0\\t1\\t2\\t3")
+        >>> name, found.objects
+        ('a.JPEG', [('n01', (0.0, 1.0, 2.0, 3.0))])
     """
     folder = posixpath.basename(posixpath.dirname(file))
     for line in content.decode().splitlines():
         name, *cells = line.split("\t")
-        yield name, cells if len(cells) == 5 else [folder, *cells]
+        label, *corners = cells if len(cells) == 5 else [folder, *cells]
+        yield name, Annotation([_object(label, corners)])
 
 
-def parse_tiny(cells: Sequence[str]) -> Annotation:
-    """Read the class and box of an image of Tiny ImageNet.
-
-    Args:
-        cells: see ``parts_of_tiny``.
-
-    Example:
-        >>> parse_tiny(["n01", "0", "1", "2", "3"]).objects
-        [('n01', (0.0, 1.0, 2.0, 3.0))]
-    """
-    label, *numbers = cells
-    return Annotation([(_label(label), _box(numbers))])
-
-
-def parts_of_coco(
-    file: str, content: bytes
-) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Split COCO's JSON by images; groups of objects (iscrowd) are left out.
+def read_coco(file: str, content: bytes) -> Annotations:
+    """Read COCO's JSON; groups of objects (iscrowd) are left out.
 
     Args:
-        file: path of the file.
+        file: its path.
         content: its bytes.
 
-    Returns:
-        ``file_name`` of each image; the image and its annotations, with labels.
-
     Raises:
-        ValueError: if an id is that of two items or of none.
+        ValueError: if an id is that of two items or of none, or an object has no box.
     """
     table = json.loads(content)
     labels = _by_id(table["categories"], "name")
@@ -269,9 +251,10 @@ def parts_of_coco(
                 "are not both listed"
             )
         if not item.get("iscrowd"):
-            of_image[key].append(item | {"label": labels[category]})
+            of_image[key].append(_object(labels[category], _corners_of_coco(item)))
     for image in table["images"]:
-        yield image["file_name"], [image, *of_image[str(image["id"])]]
+        size = _size(image.get("width"), image.get("height"))
+        yield image["file_name"], Annotation(of_image[str(image["id"])], size)
 
 
 def _by_id(items: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
@@ -282,31 +265,17 @@ def _by_id(items: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
     return names
 
 
-def parse_coco(items: Sequence[Mapping[str, Any]]) -> Annotation:
-    """Read the objects of an image of COCO.
-
-    The box of an object that states none is the one around its polygons.
-
-    Args:
-        items: the image and its annotations, see ``parts_of_coco``.
-
-    Raises:
-        ValueError: if an object has neither.
-    """
-    image, *annotations = items
-    objects = []
-    for item in annotations:
-        outlines = item.get("segmentation")
-        if any(item.get("bbox") or ()):  # some tools write zeros for no box
-            x, y, width, height = _box(item["bbox"])
-            box = (x, y, x + width, y + height)
-        elif outlines and isinstance(outlines, list):
-            points = [np.reshape(outline, (-1, 2)) for outline in outlines]
-            box = _bounds(np.concatenate(points))
-        else:
-            raise ValueError("an object has no bbox and no polygon")
-        objects.append((_label(item["label"]), box))
-    return Annotation(objects, _size(image.get("width"), image.get("height")))
+def _corners_of_coco(item: Mapping[str, Any]) -> Sequence[float]:
+    """Corners of an object's ``bbox``, or of the box around its polygons."""
+    outlines = item.get("segmentation")
+    if any(item.get("bbox") or ()):  # some tools write zeros for no box
+        corners = np.array(item["bbox"], dtype=float)
+        corners[2:] += corners[:2]
+        return corners
+    if outlines and isinstance(outlines, list):
+        points = [np.reshape(outline, (-1, 2)) for outline in outlines]
+        return _bounds(np.concatenate(points))
+    raise ValueError("an object has no bbox and no polygon")
 
 
 def columns_of_csv(content: bytes) -> list[str]:
@@ -331,20 +300,16 @@ def columns_of_csv(content: bytes) -> list[str]:
     return [names.get(name, name) for name in columns]
 
 
-def parts_of_csv(
-    file: str, content: bytes
-) -> Iterable[tuple[str, list[dict[str, str]]]]:
-    """Split a table of objects, a line each, by images.
+def read_csv(file: str, content: bytes) -> Annotations:
+    """Read a table of objects, a line each.
 
     Args:
-        file: path of the table.
+        file: its path.
         content: its bytes.
 
-    Returns:
-        Path of each image as the table has it, and its lines.
-
     Raises:
-        ValueError: if a column stands twice or is another one, or corners are missing.
+        ValueError: if a column stands twice or is another one, if corners are missing,
+            or if a line has more cells than there are columns.
     """
     columns = columns_of_csv(content)
     known = {*columns} & {*_COLUMNS}
@@ -354,27 +319,13 @@ def parts_of_csv(
             "split, the corners x0, y0, x1, y1, width and height, each once"
         )
     _, *lines = content.decode("utf-8-sig").splitlines(keepends=True)
-    rows = defaultdict(list)
+    of_image: dict[str, Annotation] = {}
     for row in csv.DictReader(lines, columns, restkey="", restval=""):
-        rows[row["path"].strip()].append(row)
-    return rows.items()
-
-
-def parse_csv(rows: Sequence[Mapping[str, str]]) -> Annotation:
-    """Read the lines of an image of a table of objects.
-
-    Args:
-        rows: see ``parts_of_csv``.
-
-    Raises:
-        ValueError: if a line has more cells than there are columns.
-    """
-    objects = []
-    for row in rows:
         if "" in row:
             raise ValueError(f"a line has the cells {row['']} beyond the columns")
-        numbers = [row[side] for side in _CORNERS if row.get(side, "").strip()]
-        box = _box(numbers) if numbers else None
-        objects.append((_label(row["label"]), box))
-    size = _size(row.get("width"), row.get("height"))
-    return Annotation(objects, size, row.get("split", ""))
+        size = _size(row.get("width"), row.get("height"))
+        image = Annotation([], size, row.get("split", ""))
+        image = of_image.setdefault(row["path"].strip(), image)
+        corners = [row[side] for side in _CORNERS if row.get(side, "").strip()]
+        image.objects.append(_object(row["label"], corners or None))
+    yield from of_image.items()

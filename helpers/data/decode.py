@@ -5,7 +5,6 @@ Files and boxes that cannot be used as they are become faults.
 
 import io
 import os
-import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -86,7 +85,7 @@ def decode_image(
         is_of_disk = isinstance(fault, OSError) and fault.errno
         if is_of_disk or isinstance(fault, MemoryError):
             raise
-        problem = ("unreadable_image", _without_address(fault))
+        problem = ("unreadable_image", _in_words(fault))
         return Decoded(record, None, [], 0, 0, digest, [problem])
     boxes, faults, is_strange = square_boxes(record, oriented.size, size)
     if record.size not in (None, IN_SHARES, image.size, oriented.size):
@@ -117,12 +116,11 @@ def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Dec
     )
 
 
-def _without_address(fault: Exception) -> str:
-    """The message of a fault without addresses in memory, which differ at each run."""
+def _in_words(fault: Exception) -> str:
+    """The message of a fault, without the address in memory that Pillow writes."""
     if isinstance(fault, UnidentifiedImageError):
         return f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-    text = f"{type(fault).__name__}: {fault}"
-    return re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", text)
+    return f"{type(fault).__name__}: {fault}"
 
 
 def _as_annotated(image: Image.Image, stated: tuple[int, int] | None) -> Image.Image:

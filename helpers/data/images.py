@@ -1,7 +1,6 @@
 """The images of a study: chosen from a source, decoded once to squares, and kept."""
 
 import io
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,12 +19,11 @@ from helpers.data import layouts, sources, synthetic
 from helpers.data.annotations import Record
 from helpers.data.decode import Decoded, check_boxes, decode_all
 from helpers.data.layouts import Listing
-from helpers.data.selection import SYNTHETIC, Choice, pixel_digest, select
+from helpers.data.selection import SPLITS, SYNTHETIC, Choice, pixel_digest, select
 from helpers.files import (
     LABELS,
     MANIFEST,
     complete_or_absent,
-    file_digest,
     from_root,
     json_digest,
     read_arrays,
@@ -38,7 +36,6 @@ from helpers.files import (
 
 # Raised when the meaning of what is kept changes: older files are then never used.
 _FORMAT = 8
-SPLITS = ("train", "test")
 _SCENES = 60  # rendered training images of a class, where no number is asked for
 _TABLES = ("index", "faults", "classes")
 
@@ -127,7 +124,7 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
 
     Raises:
         FileNotFoundError: where nothing is at ``data_path``.
-        ValueError: for a source without a usable class.
+        ValueError: for a source without two usable classes.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -139,26 +136,24 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
         torch.Size([3, 16, 16])
     """
     choice = Choice(**parameters)
-    if choice.data_source != SYNTHETIC and not choice.data_path:
+    is_rendered = choice.data_source == SYNTHETIC
+    if not is_rendered and not choice.data_path:
         raise ValueError(
             f"data_source {choice.data_source!r} needs data_path: the folder or .zip "
             "that holds the images"
         )
-    path = from_root(choice.data_path)
+    path = Path(synthetic.__file__) if is_rendered else from_root(choice.data_path)
     # Class folders to scan; an empty sequence scans all.
     classes = choice.class_ids if choice.data_source in layouts.BY_FOLDER else ()
     # The cache is named by a digest of all that it depends on.
-    if choice.data_source == SYNTHETIC:
-        stamp = file_digest(Path(synthetic.__file__))
-    else:
-        stamp = sources.stamp_of_source(path, classes)
+    stamp = sources.stamp_of_source(path, classes)
     decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
     cache = cache_dir / f"images-{json_digest(decisive)}.safetensors"
     labels = cache.with_suffix(".npz")
     pixels = read_tensors(cache)
     if pixels is not None:
-        return _read(labels, pixels)
-    if choice.data_source == SYNTHETIC:
+        return read_labels(labels, pixels)
+    if is_rendered:
         listing, decoded = _rendered(choice)
     else:
         source = sources.open_source(path, cache_dir / "unpacked", classes)
@@ -175,19 +170,16 @@ def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
     names = {f"{SYNTHETIC}_{name}": name for name in synthetic.CLASS_NAMES}
     ids = list(names)
     size = choice.image_size
-    counts = {
-        "train": choice.images_per_class or _SCENES,
-        "test": choice.test_images_per_class,
-    }
+    counts = (choice.images_per_class or _SCENES, choice.test_images_per_class)
     decoded = []
-    for split, count in counts.items():
+    for split, count in zip(SPLITS, counts, strict=True):
         scenes = synthetic.scenes(len(ids), count, size, choice.data_seed, split)
         for number, (pixels, label, boxes) in enumerate(zip(*scenes, strict=True)):
             class_id = ids[label]
             name = f"{split}/{class_id}/{number % count:05d}"  # class by class
             record = Record(name, class_id, split)
-            box = tuple(boxes[0].tolist())
             digest = pixel_digest(pixels)
+            box = tuple(boxes[0].tolist())
             decoded.append(Decoded(record, pixels, [box], size, size, digest, []))
     return Listing(SYNTHETIC, list(choice.class_ids or ids), names, [], []), decoded
 
@@ -198,42 +190,41 @@ def _study_data(
     """Choose images and join them to the data of a study.
 
     Raises:
-        ValueError: if no image is left to choose.
+        ValueError: if fewer than two classes, or no test images, are left.
     """
-    needs_boxes = any(image.boxes for image in decoded if image.record.split == "train")
     check_boxes(decoded)
     # select appends the images that it leaves out to these faults
-    chosen = select(listing.classes, decoded, needs_boxes, listing.faults, choice)
-    for split, images in chosen.items():
-        if not images:
-            sentences = sentences_of_faults(listing.faults)
-            raise ValueError(
-                f"no {split} image is left in {choice.data_path}, of {len(decoded)} "
-                f"listed; faults: {'; '.join(sentences) or 'none'}; put usable images "
-                f"there, or change {choice}"
-            )
+    chosen = select(listing.classes, decoded, listing.faults, choice)
     index = pd.DataFrame(
         [
             (image.record.name, image.record.class_id, split, image.digest)
-            for split, images in chosen.items()
-            for image in images
+            for split in SPLITS
+            for image in chosen[split]
         ],
         columns=["name", "class_id", "split", "digest"],
     )
     # Labels follow the listed classes: select returns images class by class, and
     # factorize numbers classes as they appear.
     index["label"], ids = pd.factorize(index["class_id"])
-    classes = pd.DataFrame({"label": range(len(ids)), "class_id": ids})
-    classes["class_name"] = class_names(ids, listing.names)
+    if len(ids) < 2 or not chosen["test"]:
+        faults = "; ".join(sentences_of_faults(listing.faults)) or "none"
+        raise ValueError(
+            f"of {len(decoded)} images of {choice.data_path}, read as "
+            f"{listing.layout}, {len(index)} are left, {len(chosen['test'])} of them "
+            f"for test, of {len(ids)} classes, and a study needs 2; faults: {faults}; "
+            f"see docs/images.md, put usable images there, or change {choice}"
+        )
+    names = pd.Series([listing.names.get(class_id, class_id) for class_id in ids])
+    # ILSVRC has "crane" twice.
+    names = names.mask(names.duplicated(keep=False), names + " (" + ids + ")")
+    classes = pd.DataFrame(
+        {"label": range(len(ids)), "class_id": ids, "class_name": names}
+    )
     counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
     labels = index.groupby("split")["label"]
-    sets = {
-        split: image_set(images, labels.get_group(split))
-        for split, images in chosen.items()
-    }
     faults = pd.DataFrame(listing.faults, columns=sources.Fault._fields)
     return StudyData(
-        **sets,
+        *[image_set(chosen[split], labels.get_group(split)) for split in SPLITS],
         index=index,
         faults=faults[["class_id", "split", "name", "fault", "detail"]],
         classes=classes.join(counts.add_suffix("_images"), on="class_id"),
@@ -241,24 +232,22 @@ def _study_data(
     )
 
 
-def sentences_of_faults(faults: Iterable[sources.Fault]) -> list[str]:
+def sentences_of_faults(faults: Iterable[sources.Fault] | pd.DataFrame) -> list[str]:
     """Sentences on what a source holds and a study leaves out.
 
     Args:
-        faults: those of a listing, or the rows of ``StudyData.faults``.
+        faults: those of a listing, or ``StudyData.faults``.
 
     Returns:
         One sentence per kind of fault, with its number and its first one.
     """
-    by_kind = defaultdict(list)
-    for fault in faults:
-        by_kind[fault.fault].append(fault)
+    table = pd.DataFrame(faults, columns=sources.Fault._fields)
     sentences = []
-    for kind, of_kind in by_kind.items():
-        first = of_kind[0]
+    for kind, of_kind in table.groupby("fault", sort=False):
+        first = of_kind.iloc[0]
         words = f"{len(of_kind):,} × {kind.replace('_', ' ')}"
-        example = f"{first.name or first.class_id}: {first.detail}".rstrip(": ")
-        sentences.append(f"{words}, such as {example}")
+        example = f"{first['name'] or first['class_id']}: {first['detail']}"
+        sentences.append(f"{words}, such as {example.rstrip(': ')}")
     return sentences
 
 
@@ -280,28 +269,6 @@ def image_set(images: Sequence[Decoded], labels: ArrayLike) -> ImageSet:
     )
 
 
-def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Unique names of classes.
-
-    They are the source's names, with the id appended if several classes share a name
-    (ILSVRC has "crane" twice).
-
-    Args:
-        class_ids: ids of the classes.
-        names: the source's names by id; a class without one is called by its id.
-
-    Example:
-        >>> class_names(["n1", "n2", "n3"], {"n1": "crane", "n2": "crane"})
-        ['crane (n1)', 'crane (n2)', 'n3']
-    """
-    plain = [names.get(class_id) or class_id for class_id in class_ids]
-    counts = Counter(plain)
-    return [
-        f"{name} ({class_id})" if counts[name] > 1 else name
-        for name, class_id in zip(plain, class_ids, strict=True)
-    ]
-
-
 # --- files ---
 
 
@@ -313,21 +280,12 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
         parameters: see ``load_study_data``.
 
     Raises:
-        ValueError: if fewer than two classes are left, and as ``load_study_data``.
+        ValueError: as ``load_study_data``.
         FileNotFoundError: as ``load_study_data``.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
-    if len(data.classes) < 2:
-        class_id = data.classes["class_id"].item()
-        raise ValueError(
-            f"only the class {class_id} is left, and a classifier needs 2; faults: "
-            f"{'; '.join(sentences_of_faults(data.faults.itertuples())) or 'none'}"
-        )
-    manifest = {
-        "fingerprint": data.fingerprint,
-        "parameters": parameters,
-    }
     write_labels(work / LABELS, data)
+    manifest = {"fingerprint": data.fingerprint, "parameters": parameters}
     write_json(work / MANIFEST, manifest)
     return data
 
@@ -336,8 +294,8 @@ def write_labels(path: Path, data: StudyData) -> None:
     """Write all data of a study's images except pixels, a megabyte at most.
 
     Args:
-        path: an ``.npz``: labels and boxes by split, the tables as parquet files, the
-            layout, and the side of the images in pixels.
+        path: an ``.npz``: boxes by split, the tables as parquet files, the layout, and
+            the side of the images in pixels.
         data: the images.
     """
     contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
@@ -345,42 +303,36 @@ def write_labels(path: Path, data: StudyData) -> None:
     arrays = {name: np.frombuffer(text, np.uint8) for name, text in contents.items()}
     arrays["size"] = np.array(data.train.images.shape[-1])
     for split in SPLITS:
-        images = getattr(data, split)
-        arrays[f"{split}_labels"] = images.labels.numpy()
-        arrays[f"{split}_boxes"] = images.boxes.numpy()
+        arrays[f"{split}_boxes"] = getattr(data, split).boxes.numpy()
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
-def _read(path: Path, pixels: Mapping[str, Tensor]) -> StudyData:
-    """Read what ``write_labels`` wrote; splits without pixels have a shape alone."""
-    arrays = read_arrays(path)
-    tables = {name: pd.read_parquet(io.BytesIO(arrays[name])) for name in _TABLES}
-    names = tables["index"].groupby("split")["name"].apply(tuple)
-    size = int(arrays["size"])
-    sets = {}
-    for split in SPLITS:
-        labels = torch.from_numpy(arrays[f"{split}_labels"])
-        shape = (len(labels), 3, size, size)
-        images = pixels.get(split, torch.empty(shape, dtype=torch.uint8, device="meta"))
-        boxes = torch.from_numpy(arrays[f"{split}_boxes"])
-        sets[split] = ImageSet(images, labels, boxes, names[split])
-    return StudyData(**sets, **tables, layout=arrays["layout"].tobytes().decode())
-
-
-def without_pixels(path: Path) -> StudyData:
+def read_labels(path: Path, pixels: Mapping[str, Tensor] | None = None) -> StudyData:
     """Read the data that ``write_labels`` wrote, which has no pixels.
 
     Args:
         path: the file.
-
-    Returns:
-        The data; tensors of images have a shape and no values.
+        pixels: (N, 3, S, S) uint8 by split; where it is None, tensors of images have a
+            shape and no values.
 
     Raises:
         ValueError: if the file is damaged; the message says what to do.
     """
-    return _read(path, {})
+    arrays = read_arrays(path)
+    tables = {name: pd.read_parquet(io.BytesIO(arrays[name])) for name in _TABLES}
+    size = int(arrays["size"])
+    sets = {}
+    for split, rows in tables["index"].groupby("split"):
+        shape = (len(rows), 3, size, size)
+        no_pixels = torch.empty(shape, dtype=torch.uint8, device="meta")
+        sets[split] = ImageSet(
+            pixels[split] if pixels else no_pixels,
+            torch.tensor(rows["label"].to_numpy()),
+            torch.from_numpy(arrays[f"{split}_boxes"]),
+            tuple(rows["name"]),
+        )
+    return StudyData(**sets, **tables, layout=arrays["layout"].tobytes().decode())
 
 
 def images_of_study(work: Path) -> StudyData:
@@ -405,7 +357,7 @@ def images_of_study(work: Path) -> StudyData:
     except FileNotFoundError:
         if not labels.is_file():
             raise
-        data = without_pixels(labels)
+        data = read_labels(labels)
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
             f"the images of {record['parameters'].get('data_path')} were changed since "

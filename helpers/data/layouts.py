@@ -19,25 +19,20 @@ from defusedxml.ElementTree import ParseError
 
 from helpers.data.annotations import (
     Annotation,
-    OtherLayoutError,
+    Annotations,
     Record,
     columns_of_csv,
     of_largest,
-    parse_coco,
-    parse_csv,
-    parse_labelme,
-    parse_tiny,
-    parse_voc,
-    parse_yolo,
-    parts_by_name,
-    parts_of_coco,
-    parts_of_csv,
-    parts_of_tiny,
+    read_coco,
+    read_csv,
+    read_labelme,
+    read_tiny,
+    read_voc,
+    read_yolo,
 )
 from helpers.data.sources import Fault, Source, split_of, to_nfc
 
 RECOGNISED = "auto"  # in place of a layout: the one that the files have
-MALFORMED = "malformed_annotation"
 _COCO = {"images", "annotations", "categories"}
 _CSV = {"path", "label"}
 # What damaged and other files raise.
@@ -64,8 +59,6 @@ _HARMLESS = re.compile(
     r"[^/]+\.(md|rst|pdf|html?|py|ipynb|sh|bib|log|cache))",
     re.IGNORECASE,
 )
-_MOST_MALFORMED = 0.5  # share of annotations; a source with more is refused
-_FEWEST_ANNOTATED = 0.5  # share of images; with fewer, folders may be the classes
 # CIFAR-10: data_batch_1, test_batch; CIFAR-100: train, test; as rows or as pickles.
 _CIFAR = (
     r"(?P<top>(?:.*/)?)"
@@ -197,38 +190,33 @@ def _place(path: str) -> tuple[str, ...]:
 def _read_annotated(
     source: Source,
     files: Sequence[str],
-    parse: Callable[[Any], Annotation],
-    parts: Callable[[str, bytes], Iterable[tuple[str, Any]]] | None = None,
+    read: Callable[[str, bytes], Annotations],
 ) -> Items:
-    """Read files of annotations, of one image each or in parts by images."""
+    """Read files of annotations, of one image each or of many."""
     images = _Images(source)
     file_of: dict[str, str] = {}
     for file in files:
         content = source.read(file)
         missing = []
-        for name, part in parts(file, content) if parts else [("", content)]:
-            path = images.named(file, name) if parts else images.beside(file)
-            if not path:
-                missing.append(name)
-                continue
-            if path in file_of:
-                raise ValueError(
-                    f"{path} is in {file_of[path]} and again in {file}; remove one"
-                )
-            file_of[path] = file
-            try:
-                yield images.record(path, parse(part), file)
-            except OtherLayoutError:
-                raise
-            except _FAULTS as fault:
-                yield Fault(path, MALFORMED, f"{file}: {_in_words(fault)}")
+        try:
+            for name, annotation in read(file, content):
+                path = images.named(file, name) if name else images.beside(file)
+                if not path:
+                    missing.append(name)
+                    continue
+                if path in file_of:
+                    raise ValueError(f"{path} is in {file_of[path]} too; remove one")
+                file_of[path] = file
+                yield images.record(path, annotation, file)
+        except _FAULTS as fault:
+            raise ValueError(f"{file}: {_in_words(fault)}") from fault
         if missing:
             detail = f"{len(missing)} have no image, or several, such as {missing[0]}"
             yield Fault(file, "missing_image", detail)
 
 
 def _in_words(fault: Exception) -> str:
-    is_known = type(fault) in (ValueError, OtherLayoutError)
+    is_known = type(fault) is ValueError
     return str(fault) if is_known else f"{type(fault).__name__}: {fault}".strip()
 
 
@@ -248,7 +236,7 @@ def _read_yolo(source: Source, files: Sequence[str]) -> Items:
         names = yaml.load(content, yaml.BaseLoader)["names"]
     pairs = enumerate(names) if isinstance(names, list) else names.items()
     names = {str(number): name for number, name in pairs}
-    yield from _read_annotated(source, files, partial(parse_yolo, names=names))
+    yield from _read_annotated(source, files, partial(read_yolo, names=names))
 
 
 # --- files that tell a layout ---
@@ -329,12 +317,12 @@ LAYOUTS: dict[str, Layout] = {
     "ilsvrc": Layout(
         "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG with ILSVRC/Annotations/CLS-LOC/*",
         partial(_matching, pattern=r"(.*/)?ILSVRC/Annotations/CLS-LOC/.*\.xml"),
-        partial(_read_annotated, parse=parse_voc, parts=parts_by_name),
+        partial(_read_annotated, read=partial(read_voc, ending=".JPEG")),
     ),
     "tiny_imagenet": Layout(
         "train/WNID/images/*.JPEG with train/WNID/WNID_boxes.txt",
         partial(_matching, pattern=r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt"),
-        partial(_read_annotated, parse=parse_tiny, parts=parts_of_tiny),
+        partial(_read_annotated, read=read_tiny),
     ),
     "cifar": Layout(
         "data_batch_1.bin or train.bin of CIFAR",
@@ -344,17 +332,17 @@ LAYOUTS: dict[str, Layout] = {
     "coco": Layout(
         "a .json with images, annotations and categories",
         partial(_tables, ending="json", columns=json.loads, needed=_COCO),
-        partial(_read_annotated, parse=parse_coco, parts=parts_of_coco),
+        partial(_read_annotated, read=read_coco),
     ),
     "csv": Layout(
         "a .csv with the columns path,label,x0,y0,x1,y1",
         partial(_tables, ending="csv", columns=columns_of_csv, needed=_CSV),
-        partial(_read_annotated, parse=parse_csv, parts=parts_of_csv),
+        partial(_read_annotated, read=read_csv),
     ),
     "labelme": Layout(
         "images with a .json of labelme beside each",
         partial(_beside_images, ending="json"),
-        partial(_read_annotated, parse=parse_labelme),
+        partial(_read_annotated, read=read_labelme),
     ),
     "yolo": Layout(
         "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
@@ -364,7 +352,7 @@ LAYOUTS: dict[str, Layout] = {
     "voc": Layout(
         "JPEGImages/*.jpg with Annotations/*.xml, or beside",
         partial(_beside_images, ending="xml"),
-        partial(_read_annotated, parse=parse_voc),
+        partial(_read_annotated, read=read_voc),
     ),
     "class_folders": Layout(
         "CLASS/*.jpg, or train/CLASS and val/CLASS",
@@ -431,21 +419,15 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
         ) from fault
 
 
-def _usable_records(items: Iterable[Record | Fault]) -> list[Record]:
+def _usable_records(items: Sequence[Record | Fault]) -> list[Record]:
     """Images with their class; those for training if all are for test.
 
     Raises:
-        ValueError: if there is none, or most annotations are malformed.
+        ValueError: if there is none.
     """
     records = [item for item in items if isinstance(item, Record)]
-    faults = [item for item in items if isinstance(item, Fault)]
-    malformed = [fault.detail for fault in faults if fault.fault == MALFORMED]
-    if malformed and len(malformed) >= _MOST_MALFORMED * len(records):
-        raise ValueError(
-            f"{len(malformed)} annotations cannot be read, first {malformed[0]}"
-        )
     if not records:
-        words = [f"{fault.name}: {fault.detail}" for fault in faults[:3]]
+        words = [f"{fault.name}: {fault.detail}" for fault in items[:3]]
         raise ValueError("; ".join(["no image of a class is there", *words]))
     if not any(record.split == "train" for record in records):
         # Images are for test because the source itself has the name of a test split.
@@ -460,22 +442,18 @@ def _check_folders(source: Source, records: Sequence[Record]) -> None:
         ValueError: if folders of classes hold images without an annotation, or images
             whose objects are of other classes than the folders.
     """
-    try:
+    folders = {}
+    with suppress(ValueError):  # no folders of classes
         items = list(read_class_folders(source, source.images))
-    except ValueError:
-        return
-    folders = {item.name: item.class_id for item in items}
-    names = sorted(set(folders.values()))
-    labels = sorted({item.class_id for item in records})
-    is_same = all(
-        folders.get(item.name, item.class_id) == item.class_id for item in records
-    )
-    few = len(records) < _FEWEST_ANNOTATED * len(source.images)
-    if len(names) > 1 and (few or not is_same):
+        folders = {item.name: item.class_id for item in items}
+    objects = {item.name: item.class_id for item in records}
+    names = sorted({*folders.values()})
+    if len(names) > 1 and folders != objects:
         raise ValueError(
             f"folders name the classes {', '.join(names[:3])}, and objects of "
-            f"{len(records)} of {len(source.images)} images {', '.join(labels[:3])}; "
-            "name class_folders or the layout of the annotations as data_source"
+            f"{len(objects)} of {len(folders)} images name "
+            f"{', '.join(sorted({*objects.values()})[:3])}; name class_folders or the "
+            "layout of the annotations as data_source"
         )
 
 
@@ -488,13 +466,8 @@ def _listing(
 ) -> Listing:
     """List the images of the classes asked for, or of all with training images."""
     trained = {record.class_id for record in records if record.split == "train"}
-    candidates = asked or sorted({record.class_id for record in records} - {""})
+    candidates = asked or sorted({record.class_id for record in records})
     classes = [name for name in candidates if name in trained]
-    if len(classes) < (1 if asked else 2):
-        raise ValueError(
-            f"a classifier needs 2 classes, and it has {len(classes)} of "
-            f"{len(records)} images: {', '.join(classes or asked[:3])}"
-        )
     faults = [
         item
         for item in items

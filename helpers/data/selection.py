@@ -1,7 +1,7 @@
 """Choose training and test images of a study: seeded, per class, no image twice."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -14,6 +14,7 @@ from torch.nn.functional import adaptive_avg_pool2d, normalize
 from helpers.data.decode import Decoded
 from helpers.data.sources import Fault
 
+SPLITS = ("train", "test")
 SYNTHETIC = "synthetic"  # the data source that is rendered
 _AT_A_TIME = 1024  # training images that are compared
 _THUMBNAIL = 16  # side, pixels
@@ -40,22 +41,21 @@ class Choice:
 def select(
     class_ids: Sequence[str],
     decoded: Sequence[Decoded],
-    needs_boxes: bool,
     faults: list[Fault],
     choice: Choice,
 ) -> Splits:
     """Choose training and test images of the same classes.
 
-    Random numbers are seeded by class, so that the images of a class do not depend on
-    other classes. A source without test images has some of its training images held out
-    for the test. A class without a test image is left out of training as well, unless
-    no class has one: a gap compares accuracies over the same classes. Training images
-    that show the photograph of a held-out test image are left out.
+    Where a training image has a box, only those with one are trained on. Random numbers
+    are seeded by class, so that the images of a class do not depend on other classes. A
+    source without test images has some of its training images held out for the test. A
+    class without a test image is left out of training as well, unless no class has one:
+    a gap compares accuracies over the same classes. Training images that show the
+    photograph of a held-out test image are left out.
 
     Args:
         class_ids: classes in the order of their labels.
         decoded: all images of these classes.
-        needs_boxes: whether a training image needs a usable box.
         faults: a list, to which the faults of what is left out are appended.
         choice: numbers of images per class, and the seed.
 
@@ -65,6 +65,7 @@ def select(
     pools = defaultdict(list)  # by class and split
     for image in _without_copies(decoded, faults):
         pools[image.record.class_id, image.record.split].append(image)
+    needs_boxes = any(image.boxes for image in decoded if image.record.split == "train")
     hold_out = not any(image.record.split == "test" for image in decoded)
     chosen = {}  # by class, images of both splits
     for class_id in class_ids:
@@ -77,10 +78,16 @@ def select(
             kind = "class_with_too_few_images"
             faults.append(Fault("", kind, detail, class_id, "train"))
         else:
-            faults += _fewer_than_asked(class_id, splits, choice)
             chosen[class_id] = splits
     if choice.data_source != SYNTHETIC:
-        _tell_copies_of_test(chosen.values(), faults, hold_out)
+        copies = _copies_of_test(**_joined(chosen.values()))
+        left_out = ", and is left out" if hold_out else ""
+        for image, original in copies:
+            detail = f"it shows the test image {original}{left_out}"
+            faults.append(image.record.fault("copy_of_test_image", detail))
+        # Where the source itself divides them, copies stay.
+        for splits in chosen.values() if hold_out else ():
+            splits["train"] = _without(splits["train"], [image for image, _ in copies])
     with_test = {name: splits for name, splits in chosen.items() if splits["test"]}
     for class_id, splits in chosen.items():
         if with_test and not splits["test"]:
@@ -94,37 +101,8 @@ def _joined(classes: Collection[Splits]) -> Splits:
     """Images of all classes, class by class."""
     return {
         split: [image for splits in classes for image in splits[split]]
-        for split in ("train", "test")
+        for split in SPLITS
     }
-
-
-def _fewer_than_asked(class_id: str, splits: Splits, choice: Choice) -> Iterator[Fault]:
-    """Faults of a class with fewer images than the choice asks for."""
-    for split, word, asked in (
-        ("test", "test", choice.test_images_per_class),
-        ("train", "training", choice.images_per_class),
-    ):
-        count = len(splits[split])
-        if count < asked:
-            kind = f"fewer_{word}_images_than_asked"
-            yield Fault("", kind, f"{count} of {asked}", class_id, split)
-
-
-def _tell_copies_of_test(
-    classes: Collection[Splits], faults: list[Fault], hold_out: bool
-) -> None:
-    """Make a fault of each training image that shows a test image.
-
-    With ``hold_out`` they are left out: the source itself does not divide them.
-    """
-    copies = _copies_of_test(**_joined(classes))
-    left_out = ", and is left out" if hold_out else ""
-    for image, original in copies:
-        detail = f"it shows the test image {original}{left_out}"
-        faults.append(image.record.fault("copy_of_test_image", detail))
-    if hold_out:
-        for splits in classes:
-            splits["train"] = _without(splits["train"], [image for image, _ in copies])
 
 
 def _draw_class(

@@ -7,6 +7,7 @@ factor, and that of a rotation in degrees.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -216,60 +217,57 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """
     kind, value = parsed(name)
     if kind in _BY_NUMBER:
-        return torch.cat(
-            [_BY_NUMBER[kind](chunk, value) for chunk in images.split(_CHUNK)]
-        )
+        change = _BY_NUMBER[kind]
+        return torch.cat([change(chunk, value) for chunk in images.split(_CHUNK)])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
-    change = _CALIBRATED[kind]
     greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0, "jpeg": 99.0}
-    strength = _strength(
-        lambda strength: change(sample, strength, seed),
-        sample,
-        name,
-        greatest[kind],
-    )
-    return change(images, strength, seed)
-
-
-def _strength(
-    changed: Callable[[float], Tensor], sample: Tensor, name: str, greatest: float
-) -> float:
-    """Find the strength with the mean SSIM in a name, by bisection.
-
-    The SSIM is 1 at strength 0 and falls with the strength.
-
-    Args:
-        changed: gives the sample shifted by a strength.
-        sample: (n, 3, H, W) uint8.
-        name: name of the shift.
-        greatest: strength that is tried at most.
-    """
-    _, target = parsed(name)
-    low = 0.0
-    high = math.inf
-    strength = greatest / 64
-    trials = []
-    for _ in range(_STEPS):
-        mean_ssim = float(ssim(sample, changed(strength)).double().mean())
-        error = abs(mean_ssim - target)
-        trials.append((error, strength, mean_ssim))
-        is_too_weak = mean_ssim > target
-        if error <= _TOLERANCE or (is_too_weak and strength == greatest):
-            break
-        if is_too_weak:
-            low = strength
-        else:
-            high = strength
-        has_upper_bound = high < math.inf
-        strength = (low + high) / 2 if has_upper_bound else min(2 * strength, greatest)
-    error, strength, mean_ssim = min(trials)
+    change = partial(_CALIBRATED[kind], seed=seed)
+    error, strength, mean_ssim = _nearest(change, sample, value, greatest[kind])
     if error > _STEP_TOLERANCE:
         raise ValueError(
             f"shift {name!r} cannot be made of these images: the nearest mean SSIM is "
             f"{mean_ssim:.3f}, at strength {strength:g}"
         )
-    return strength
+    return change(images, strength)
+
+
+def _nearest(
+    change: Callable[[Tensor, float], Tensor],
+    sample: Tensor,
+    target: float,
+    greatest: float,
+) -> tuple[float, float, float]:
+    """Find the strength with a mean SSIM, by bisection.
+
+    The SSIM is 1 at strength 0 and falls with the strength.
+
+    Args:
+        change: shifts images by a strength.
+        sample: (n, 3, H, W) uint8.
+        target: the mean SSIM.
+        greatest: strength that is tried at most.
+
+    Returns:
+        The distance to the target, the strength, and the mean SSIM.
+    """
+    low = 0.0
+    high = math.inf
+    strength = greatest / 64
+    trials = []
+    for _ in range(_STEPS):
+        mean_ssim = float(ssim(sample, change(sample, strength)).double().mean())
+        error = abs(mean_ssim - target)
+        trials.append((error, strength, mean_ssim))
+        if mean_ssim > target:
+            low = strength
+        else:
+            high = strength
+        if error <= _TOLERANCE or low == greatest:
+            break
+        # Twice the strength until one is too great, then halfway between the two.
+        strength = min((low + high) / 2, 2 * strength, greatest)
+    return min(trials)
 
 
 def read_or_shift(folder: Path, images: Tensor, name: str, seed: int = 0) -> Tensor:

@@ -17,7 +17,6 @@ from helpers.training.catalogue import (
     run_folder,
     snapshot_path,
     start_path,
-    weights_digests,
 )
 from helpers.training.config import RunConfig, config_from, rows_of_run
 from helpers.training.run import initial_network
@@ -67,22 +66,18 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
         A model for each row with a snapshot, in the order of the rows.
     """
     classes = len(data.classes)
-    digests: dict[str, dict[str, str]] = {}
     models = []
     for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
         config = config_from(row)
-        run = row["run_id"]
-        snapshot = row["snapshot"]
-        if run not in digests:
-            digests[run] = weights_digests(work, run)
+        path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
         model = Model(
             row["model_id"],
             partial(load_network, work, row, classes),
             row,
             partial(_initial, work, config, classes),
             training_images=len(rows_of_run(data.train.labels, config)[0]),
-            weights=digests[run].get(snapshot, ""),
-            at_hand=snapshot_path(run_folder(work, run), snapshot).is_file(),
+            weights=row.get("digest", ""),
+            at_hand=path.is_file(),
         )
         models.append(model)
     return models

@@ -1,6 +1,5 @@
 """Values of a study's networks: read, and computed where they are missing."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -33,9 +32,10 @@ from helpers.scores.values import (
     read_scores,
     read_values,
 )
-from helpers.training.pool import side_by_side
+from helpers.training.pool import jobs_on, side_by_side
 
 _BATCH = 64  # images of the pass that is timed on a GPU
+_PASSES = 300.0  # such passes in which a network is scored, about
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 Parts = Mapping[str, Mapping[str, Any]]  # settings of each part
@@ -159,16 +159,18 @@ class Store:
             task: is called with a model and what all models share.
             models: to be processed.
         """
-        example = None
+        jobs = self.jobs
         if models and not self.not_computable(models):
-            example = partial(self._example, models[0])
-        options = {"shared": self.shared, "device": self.device, "jobs": self.jobs}
-        return side_by_side(task, models, example=example, **options)
+            jobs = jobs_on(self.device, self.jobs, partial(self._example, models))
+        options = {"shared": self.shared, "device": self.device, "jobs": jobs}
+        return side_by_side(task, models, **options)
 
-    def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...], float]:
+    def _example(
+        self, models: Sequence[Model]
+    ) -> tuple[nn.Module, tuple[int, ...], float]:
         """A network, the shape of a small batch, and passes, see ``jobs_on``."""
         _, *shape = self.shared().train.images.shape
-        return model.load(), (_BATCH, *shape), math.inf
+        return models[0].load(), (_BATCH, *shape), _PASSES * len(models)
 
     def write(
         self,

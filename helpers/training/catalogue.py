@@ -33,11 +33,10 @@ from helpers.training.config import (
 
 # Columns of the catalogue.
 _NUMBERS = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
-_RUN = ["epochs", "seconds", "device"]
 _COLUMNS = [
     *("model_id", "run_id", "cell", "kind", "status", "stop_reason"),
     *("snapshot", "epoch", *_NUMBERS),
-    *_RUN,
+    *("epochs", "seconds", "device", "digest"),
 ]
 
 
@@ -120,8 +119,8 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
         if folder:
             rows += _rows_of(folder)
     table = pd.DataFrame(rows, columns=[*_COLUMNS, *HYPERPARAMETERS])
-    table = table.sort_values("model_id", ignore_index=True)
-    return table.astype(dict.fromkeys(_NUMBERS, float))
+    table = table.sort_values("model_id", ignore_index=True).fillna({"digest": ""})
+    return table.astype(dict.fromkeys(_NUMBERS, float) | {"digest": str})
 
 
 def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
@@ -145,38 +144,12 @@ def _rows_of(folder: Path) -> list[dict[str, Any]]:
     """Rows of a complete run: one per snapshot, or one without snapshots."""
     config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
-    of_run = {
-        "run_id": result["run_id"],
-        "status": result["status"],
-        "stop_reason": result["stop_reason"],
-        "cell": configuration_name(config),
-        "kind": kind_name(config),
-        **{name: result[name] for name in _RUN},
-        **asdict(config),
-    }
+    names = {"cell": configuration_name(config), "kind": kind_name(config)}
     rows = []
     for snapshot in result["snapshots"] or [{"snapshot": "none"}]:
         model_id = f"{result['run_id']}@{snapshot['snapshot']}"
-        rows.append(of_run | snapshot | {"model_id": model_id})
+        rows.append(asdict(config) | result | names | snapshot | {"model_id": model_id})
     return rows
-
-
-def weights_digests(work: Path, run: RunConfig | str) -> dict[str, str]:
-    """Digest of the weights of each snapshot of a complete run.
-
-    Args:
-        work: the folder of work of a study.
-        run: its configuration or its id.
-
-    Returns:
-        By snapshot, 16 hex digits; "" where ``result.json`` has none: earlier versions
-        wrote none, and publishing the run adds it.
-    """
-    folder = result_folder(work, run)
-    if folder is None:
-        return {}
-    snapshots = read_json(folder / "result.json")["snapshots"]
-    return {item["snapshot"]: item.get("digest", "") for item in snapshots}
 
 
 def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
@@ -189,11 +162,12 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     Returns:
         A row per run and epoch, with its ``run_id``.
     """
-    tables = []
-    for name in run_ids:
-        folder = result_folder(work, name)
-        if folder:
-            tables.append(read_table(folder / "history.parquet").assign(run_id=name))
+    folders = {name: result_folder(work, name) for name in run_ids}
+    tables = [
+        read_table(folder / "history.parquet").assign(run_id=name)
+        for name, folder in folders.items()
+        if folder
+    ]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -269,7 +243,7 @@ def keep_checkpoints(
 
     Returns:
         Rows of these models, smallest gap first, with the column ``file``. The header
-        of each file holds the same facts.
+        of each file holds these facts, and the classes.
     """
     has_weights = [
         snapshot_path(run_folder(work, row.run_id), row.snapshot).is_file()
@@ -282,8 +256,7 @@ def keep_checkpoints(
     columns = ["model_id", *HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]
     for row in chosen.to_dict("records"):
         state = load_network(work, row, len(classes)).state_dict()
-        facts = {name: row[name] for name in columns}
-        facts["classes"] = json.dumps(list(classes))
+        facts = {**row, "classes": json.dumps(list(classes))}
         save_float16(inside(folder, row["file"]), state, _form(row), facts)
     return chosen[["file", *columns]].reset_index(drop=True)
 

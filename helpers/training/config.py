@@ -276,11 +276,12 @@ def levels_table(
     rows = []
     for name, levels_of_axis in axes.items():
         levels_of_runs = [getattr(run, name) for run in runs]
-        in_order = dict.fromkeys([*levels_of_axis, *levels_of_runs])
-        levels = [level for level in in_order if level in levels_of_runs]
-        if name == "images_per_class":
-            levels = [level or "all" for level in levels]
-        rows.append({"hyperparameter": name, "levels": ", ".join(map(str, levels))})
+        levels = [
+            "all" if name == "images_per_class" and not level else str(level)
+            for level in dict.fromkeys([*levels_of_axis, *levels_of_runs])
+            if level in levels_of_runs
+        ]
+        rows.append({"hyperparameter": name, "levels": ", ".join(levels)})
     return pd.DataFrame(rows)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
-_TRIED = 2  # items on a GPU before the choice: the first one loads CUDA's libraries
-_SECONDS_OF_START = 15.0  # of processes on a GPU, which load them again, about
+_SECONDS_OF_START = 15.0  # of processes on a GPU, which load its libraries, about
 # In a worker process: under "load" a function that returns what all items need, and
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
@@ -81,7 +79,6 @@ def side_by_side(
     shared: Callable[[], Any],
     device: str = "cpu",
     jobs: int = 0,
-    example: Callable[[], _Example] | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Process items in several processes at once.
 
@@ -92,11 +89,8 @@ def side_by_side(
         shared: loads what all items need, once in each process.
         device: "cpu" or a GPU. On a CPU an item has one thread, so that results do not
             depend on ``jobs``.
-        jobs: number of processes; 0 takes one per core on a CPU and one on a GPU. With
-            1 everything is done in this process.
-        example: see ``jobs_on``. With it and ``jobs`` 0 a GPU takes two items in this
-            process, and as many processes as ``jobs_on`` says for the others, unless
-            these are done before processes have started.
+        jobs: number of processes; 0 takes one per core on a CPU and one on a GPU, see
+            ``jobs_on`` for more. With 1 everything is done in this process.
 
     Yields:
         Each item with its result, in the order in which they are done.
@@ -105,27 +99,19 @@ def side_by_side(
         RuntimeError: if items failed; it names three of them, after all others are
             done. At once if a process died.
     """
-    number = len(items)
-    load = cache(shared)
-    tried: list[_Attempt] = []
-    if example and items and not jobs and torch.device(device).type != "cpu":
-        threads = torch.get_num_threads()
-        for item in items[:_TRIED]:
-            started = time.monotonic()
-            tried.append(_attempt(process, item, load, threads))
-        items = items[_TRIED:]
-        seconds = (time.monotonic() - started) * len(items)
-        jobs = jobs_on(device, 0, example) if seconds > _SECONDS_OF_START else 1
-    attempts = chain(tried, _attempts(process, items, load, device, jobs))
+    is_cpu = torch.device(device).type == "cpu"
+    cores = len(os.sched_getaffinity(0)) if is_cpu else 1
+    processes = max(1, min(jobs or cores, len(items)))
+    threads = 1 if is_cpu else max(1, torch.get_num_threads() // processes)
     faults = []
-    for item, result, fault in attempts:
+    for item, result, fault in _attempts(process, items, shared, processes, threads):
         if fault:
             faults.append(fault)
         else:
             yield item, result
     if faults:
         raise RuntimeError(
-            f"{len(faults)} of {number} failed; the others are complete. "
+            f"{len(faults)} of {len(items)} failed; the others are complete. "
             + "; ".join(faults[:3])
         )
 
@@ -133,20 +119,17 @@ def side_by_side(
 def _attempts(
     process: _Process,
     items: Sequence[Any],
-    load: Callable[[], Any],
-    device: str,
-    jobs: int,
+    shared: Callable[[], Any],
+    processes: int,
+    threads: int,
 ) -> Iterator[_Attempt]:
     """Process items in this process, or side by side; see ``side_by_side``."""
-    is_cpu = torch.device(device).type == "cpu"
-    cores = len(os.sched_getaffinity(0)) if is_cpu else 1
-    processes = min(jobs or cores, len(items))
-    threads = 1 if is_cpu else max(1, torch.get_num_threads() // max(1, processes))
-    if processes <= 1:
+    if processes == 1:
+        load = cache(shared)
         for item in items:
             yield _attempt(process, item, load, threads)
         return
-    options = {"initializer": _start_worker, "initargs": (load.__wrapped__,)}
+    options = {"initializer": _start_worker, "initargs": (shared,)}
     # Libraries that a process loads later have as few threads, too.
     with parallel_config("loky", inner_max_num_threads=threads, **options):
         parallel = Parallel(processes, return_as="generator_unordered")
@@ -215,7 +198,7 @@ def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
         device: "cpu" or a GPU.
         jobs: as asked for; 0 leaves the choice.
         example: makes one of the networks, the shape of its batch, (B, 3, S, S), and
-            the number of passes of all networks together, infinite where unknown.
+            the number of passes of all networks together, about.
     """
     cores = len(os.sched_getaffinity(0))
     if jobs or torch.device(device).type == "cpu":
@@ -238,15 +221,12 @@ def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
 
 
 def _seconds_of_pass(network: nn.Module, images: torch.Tensor) -> float:
-    """Seconds of a pass forth and back on a GPU, the least of five."""
-    seconds = []
-    for _ in range(5):
-        torch.cuda.synchronize(images.device)
-        started = time.perf_counter()
-        network(images).sum().backward()
-        torch.cuda.synchronize(images.device)
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
+    """Seconds of a pass forth and back on a GPU, the mean of five."""
+    from torch.utils.benchmark import Timer  # which warns where there is no GPU
+
+    variables = {"network": network, "images": images}
+    timer = Timer("network(images).sum().backward()", globals=variables)
+    return timer.timeit(5).mean
 
 
 def train_missing(
@@ -280,15 +260,11 @@ def train_missing(
     if not missing:
         return
     images = partial(images_of_study, work)
-    number = jobs_on(device, jobs, partial(_example, missing, images))
-    number = min(number, len(missing))
-    results = side_by_side(
-        partial(_train, work=work, device=device, compiled=compiled),
-        missing,
-        shared=images,
-        device=device,
-        jobs=number,
+    number = min(
+        jobs_on(device, jobs, partial(_example, missing, images)), len(missing)
     )
+    train = partial(_train, work=work, device=device, compiled=compiled)
+    results = side_by_side(train, missing, shared=images, device=device, jobs=number)
     words = f"runs, {number} at a time on {device}"
     for _, result in tqdm(results, words, total=len(missing)):
         yield result

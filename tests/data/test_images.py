@@ -116,7 +116,6 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
     lines[5] = "n01_5.JPEG\t-4\t-4\t9\t9"  # reaches outside
     lines[6] = "n01_6.JPEG\t20\t20\t30\t30"  # wholly outside
     lines[7] = "n01_7.JPEG\t5\t5\t5\t9"  # no area
-    lines[9] = "n01_9.JPEG\t1\t1\tx\t9"  # malformed
     del lines[10]  # no annotation
     files["train/n01/n01_boxes.txt"] = "\n".join(lines).encode()
     del files["train/n03/n03_boxes.txt"]
@@ -136,15 +135,13 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
         "box_outside_clipped": 1,
         "box_outside_dropped": 1,
         "box_without_area": 1,
-        "malformed_annotation": 1,
         "not_read": 1,
         "unknown_class": 2,
-        "fewer_test_images_than_asked": 1,
     }
     assert data.classes["class_id"].tolist() == ["n01", "n02"]
     used = {name.rsplit("/", 1)[1] for name in data.train.names if "n01" in name}
     assert used == {
-        f"n01_{number}.JPEG" for number in (2, 3, 5, 8, 11)
+        f"n01_{number}.JPEG" for number in (2, 3, 5, 8, 9, 11)
     }  # 4 is 3's double
     classes = data.faults.groupby("fault")["class_id"].agg(set)
     assert classes["unreadable_image"] == {"n01"}
@@ -181,7 +178,7 @@ def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out
     train = class_folders("train/")
     with pytest.raises(
         ValueError,
-        match=r"no test image is left in .*; faults: 12 × test image in training",
+        match=r"12 are left, 0 of them for test, of 2 .*; faults: 12 × test image in t",
     ):
         load(
             train
@@ -208,17 +205,13 @@ def test_training_and_test_images_are_of_the_same_classes(load):
     assert data.classes["class_id"].tolist() == ["cat", "dog"]
     assert data.train.labels.unique().tolist() == [0, 1]
     assert data.test.labels.unique().tolist() == [0, 1]
-    assert images.sentences_of_faults(data.faults.itertuples()) == [
+    assert images.sentences_of_faults(data.faults) == [
         "1 × unknown class, such as emu: no image of it is for training",
-        "1 × fewer test images than asked, such as owl: 0 of 2",
         "1 × class without test images, such as owl: "
         "its 5 training images are left out too",
     ]
     rest = load(files, images_per_class=5, test_images_per_class=0)
     assert rest.classes["test_images"].tolist() == [7, 7, 1]  # what training leaves
-    broken = {f"val/dog/{number}.png": b"" for number in range(6)}
-    data = load(files | broken, place="broken")
-    assert data.classes["class_id"].tolist() == ["cat"]
 
 
 def photograph(seed, side=40):
@@ -307,7 +300,7 @@ def test_the_held_out_test_split_is_seeded_and_disjoint(tmp_path, load):
         voc_folder(count=5), place="few", test_images_per_class=50
     )  # a class of few images is not held out whole
     assert counts(few) == [[3, 2], [3, 2]]
-    assert kinds(few) == {"fewer_test_images_than_asked": 2}
+    assert kinds(few) == {}
 
 
 def test_no_number_of_test_images_takes_all_that_training_leaves(load):
@@ -325,7 +318,7 @@ def test_no_number_of_test_images_takes_all_that_training_leaves(load):
     assert counts(whole) == [[5, 3], [5, 3]]
     with pytest.raises(
         ValueError,
-        match=r"^no test image is left in .* or change .*images_per_class=0, test_imag",
+        match=r"16 are left, 0 of them for test, .* or change .*images_per_class=0, test",
     ):
         load(voc_folder(count=8), place="voc", test_images_per_class=0)
 
@@ -339,9 +332,6 @@ def test_fewer_images_are_a_subset_whatever_other_classes_are_asked_for_and_labe
         for count in (2, 5, 0)
     }
     assert names[2] < names[5] < names[0]
-    assert kinds(load(path, images_per_class=10)) == {
-        "fewer_training_images_than_asked": 2
-    }
     turned = load(path, "tiny_imagenet", images_per_class=2, class_ids=["n02", "n01"])
     assert turned.classes["class_id"].tolist() == ["n02", "n01"]
     assert set(turned.train.names) == names[2]

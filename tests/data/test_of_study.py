@@ -110,7 +110,9 @@ def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_
         name: b"" if name.startswith("cat") else content
         for name, content in class_folders().items()
     }
-    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifi"):
+    with pytest.raises(
+        ValueError, match=r"of 1 classes, and a study needs 2; faults: 6 × unre"
+    ):
         images.choose_images(
             tmp_path / "mine",
             data_source="class_folders",

@@ -134,22 +134,3 @@ def test_other_convolutions_are_left_alone():
         type(resnet.sample_first(nn.Conv2d(24, 8, 1, 2, groups=2)))
         is resnet.SampledConvolution
     )  # 12 in each group
-
-
-@pytest.mark.parametrize(
-    ("stem", "kernel", "stride", "padding", "pools"),
-    [
-        ("imagenet", 7, 2, 3, True),
-        ("small", 3, 1, 1, False),
-        ("strided", 3, 2, 1, False),
-    ],
-)
-def test_each_stem_has_its_kernel_stride_and_padding(
-    stem, kernel, stride, padding, pools
-):
-    network = resnet.build("resnet18", 2, stem=stem, width=0.0625, seed=0)
-    first = network.conv1
-    assert first.kernel_size == (kernel, kernel)
-    assert first.stride == (stride, stride)
-    assert first.padding == (padding, padding)
-    assert isinstance(network.maxpool, nn.MaxPool2d) == pools

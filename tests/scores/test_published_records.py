@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.data.images import without_pixels
+from helpers.data.images import read_labels
 from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
@@ -42,7 +42,7 @@ def study(request, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("work"))
     opened = Study.open(request.param, work_dir=folder, device="cpu")
     # Whether the images are on this machine or not.
-    opened.images = without_pixels(report / "records/images.npz")
+    opened.images = read_labels(report / "records/images.npz")
     opened.store = Store(opened.work, lambda: opened.images, jobs=1)
     table = opened.models
     families = ["localization", "norms", "reliance"]
@@ -153,7 +153,7 @@ def test_intervals_of_r_are_those_of_the_tables_with_images_drawn(study):
 def test_drops_are_the_recorded_accuracies_less_those_of_changed_images(tmp_path):
     """From records alone; what was never recorded has a reason in place of a value."""
     opened = Study.open("kinds24", work_dir=str(tmp_path), device="cpu")
-    opened.images = without_pixels(opened.reports / "records/images.npz")
+    opened.images = read_labels(opened.reports / "records/images.npz")
     opened.store = Store(opened.work, lambda: opened.images, jobs=1)
     settings = MeasureSettings(perturbation_fraction=0.3, perturbation_points=7)
     measured = opened.measure(["perturbation"], settings, opened.scoring_set())

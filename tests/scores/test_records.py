@@ -206,7 +206,7 @@ def test_what_records_lack_and_would_need_weights_is_told_in_a_sentence(
 ):
     study, *_, done = published
     work, folder = copied(done, tmp_path)
-    data = images.without_pixels(folder / "images.npz")
+    data = images.read_labels(folder / "images.npz")
     chosen = models.models_of(work, study.table, data)
     scored_on = scoring_set.scoring_set(study.table, data, 20)
     other = MeasureSettings(cam_method="layer_cam")

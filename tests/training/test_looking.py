@@ -180,33 +180,6 @@ def test_arms_of_one_seed_start_alike_and_a_strong_penalty_moves_the_map(data, c
     assert inside["map_in_box 5"] < inside["plain"] < inside["map_out_of_box 5"]
 
 
-@pytest.mark.parametrize("level", ["map_in_shuffled_box 0.5", "background_swapped 0.5"])
-def test_a_guided_run_goes_on_after_a_kill_with_the_same_bits(
-    data, config, tmp_path, monkeypatch, level
-):
-    import safetensors.torch
-
-    chosen = replace(config, looking=level)
-    run.train_run(chosen, data, tmp_path / "whole")
-    monkeypatch.setattr(run, "_PAUSE", 0)
-    save = run.Training.save
-
-    def save_and_fail(training):
-        save(training)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run.Training, "save", save_and_fail)
-    with pytest.raises(KeyboardInterrupt):
-        run.train_run(chosen, data, tmp_path / "parts")
-    monkeypatch.setattr(run.Training, "save", save)
-    run.train_run(chosen, data, tmp_path / "parts")
-    first, second = (
-        safetensors.torch.load_file(tmp_path / name / "snapshot-stop.safetensors")
-        for name in ("whole", "parts")
-    )
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 def test_a_snapshot_is_taken_at_the_first_epoch_above_the_matched_accuracy(config):
     config = replace(config, max_epochs=9, matched_accuracy=0.9)
     accuracies = [0.5, 0.91, 0.85, 0.92]

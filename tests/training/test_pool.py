@@ -154,35 +154,6 @@ def test_a_network_whose_larger_batch_does_not_fit_has_the_card_alone(monkeypatc
     assert pool.jobs_on("cuda", 0, lambda: example) == 1
 
 
-class Device(str):
-    """That torch takes for a GPU, and is none."""
-
-    type = "cuda"
-
-
-@pytest.mark.parametrize(("seconds", "chosen"), [(1, 1), (9, 3)])
-def test_on_a_gpu_two_items_show_whether_processes_are_worth_their_start(
-    monkeypatch, seconds, chosen
-):
-    clock = iter(range(0, 1000, seconds))
-    monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(pool.torch, "device", Device)
-    monkeypatch.setattr(pool, "jobs_on", lambda device, jobs, example: 3)
-    asked = []
-
-    def attempts(process, items, load, device, jobs):
-        asked.append((len(items), jobs))
-        return ((item, process(item, load()), "") for item in items)
-
-    monkeypatch.setattr(pool, "_attempts", attempts)
-    results = pool.side_by_side(
-        lambda item, shared: item + shared, [1, 2, 3, 4], shared=lambda: 10,
-        device="cuda", example=lambda: None,
-    )  # fmt: skip
-    assert list(results) == [(1, 11), (2, 12), (3, 13), (4, 14)]
-    assert asked == [(2, chosen)]
-
-
 def precision_and_threads(item, shared):
     flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     return flags, torch.get_num_threads()

@@ -73,11 +73,19 @@ def assert_alike(one, other):
     assert not list(other.glob("*checkpoint*"))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "adamw", "strong_augmentation": "crops+mixup"},
+        {"optimizer": "sgd", "looking": "map_in_shuffled_box 0.5"},
+        {"looking": "background_swapped 0.5", "label_noise": 0.2},
+    ],
+)
 def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(
-    data, config, tmp_path, monkeypatch, optimizer
+    data, config, tmp_path, monkeypatch, change
 ):
-    config = replace(config, optimizer=optimizer)
+    config = replace(config, **change)
     train_run(config, data, tmp_path / "whole")
     monkeypatch.setattr(run, "_PAUSE", 0)
     save = run.Training.save
@@ -121,12 +129,6 @@ def test_restored_states_of_the_optimizer_lie_in_memory_as_before(
             assert state.stride() == stepped.state[before][name].stride()
             convolutions += state.ndim == 4 and not state.is_contiguous()
     assert convolutions > 0
-
-
-def test_more_images_a_class_than_there_are_are_refused(data, config, tmp_path):
-    most = int(data.train.labels.bincount().max())
-    with pytest.raises(ValueError, match=f"the largest class has {most}; take at most"):
-        train_run(replace(config, images_per_class=most + 1), data, tmp_path)
 
 
 def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(
@@ -277,11 +279,18 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
     )
 
 
-def test_refuses_images_of_another_study(data, config, tmp_path):
-    with pytest.raises(
-        ValueError, match=f"belongs to the data other, and was given {data.fingerprint}"
-    ):
-        train_run(replace(config, data="other"), data, tmp_path)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "other"}, "belongs to the data other, and was given"),
+        ({"images_per_class": 13}, "the largest class has 12; take at most as many"),
+    ],
+)
+def test_images_of_another_study_or_too_few_are_refused(
+    data, config, tmp_path, change, message
+):
+    with pytest.raises(ValueError, match=message):
+        train_run(replace(config, **change), data, tmp_path)
 
 
 def test_a_complete_run_is_returned_and_not_trained_again(
