@@ -155,7 +155,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     """
     ours = Ours(*given)
     ours = ours._replace(folded=ours.pass_through())
-    scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
+    scores, logits, maps, weight = [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
         masks = box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [
@@ -164,14 +164,12 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
         ]
         of_forms = [localize.iou_at(each, masks, THRESHOLDS) for each in found]
         scores.append(torch.stack(of_forms).cpu())
-        for values, value in zip(
-            (logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True
-        ):
-            values.append(value.cpu())
-    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)))
+        logits.append(out.cpu())
+        maps.append(found[0].cpu())
+    seen = passes.Pass(torch.cat(logits), torch.cat(maps))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
     return torch.cat(scores, 2), evidence.score(
-        of_one_pass(), known, settings_of(ours), ["localization_values"]
+        of_one_pass(), known, evidence.MeasureSettings(), ["localization_values"]
     )
 
 
@@ -181,24 +179,21 @@ def of_one_pass() -> list[registry.Measure]:
     target = [
         item
         for item in registry.measures_of_families(["unlabelled"])
-        if set(item.needs) <= {"target", "temperature"}
+        if set(registry.needs(item.function)) <= {"target", "temperature"}
     ]
     return [item for item in own if item.name != "effective_invariance"] + target
 
 
 def given_of(ours: Ours) -> dict[str, Any]:
     """What measures are given."""
-    given = {
+    normalise = resnet.normalise_images
+    through = ours.pass_through()
+    return {
         "network": ours.network,
-        "fused_network": ours.pass_through(),
+        "classifier": passes.Classifier(through, normalise, ours.device, ours.batch),
         "images": ours.images,
+        "device": ours.device,
     }
-    return given | {"normalise": resnet.normalise_images, "device": ours.device}
-
-
-def settings_of(ours: Ours) -> evidence.MeasureSettings:
-    """Under which settings measures are computed."""
-    return evidence.MeasureSettings(batch_size=ours.batch)
 
 
 def score_families(*given: Any) -> Any:
@@ -207,7 +202,7 @@ def score_families(*given: Any) -> Any:
     return evidence.score(
         registry.measures_of_families(["localization", "prediction"]),
         given_of(ours),
-        settings_of(ours),
+        evidence.MeasureSettings(),
     )[0]
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import RECORDS, from_root, inside
-from helpers.measures.evidence import MeasureSettings
-from helpers.measures.single import settings_of
+from helpers.measures.evidence import MeasureSettings, settings_of
 from helpers.parameters import near_names
 from helpers.report.notebook import Report, point_to_records, select_shard
 from helpers.scores.classification import correct, test_logits

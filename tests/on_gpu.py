@@ -25,8 +25,7 @@ from helpers.data import images
 from helpers.data.images import choose_images
 from helpers.kappa import networks, noise, probing
 from helpers.measures import registry
-from helpers.measures.evidence import MeasureSettings
-from helpers.measures.single import score_network
+from helpers.measures.evidence import MeasureSettings, score_network
 from helpers.scores import measuring, models, scoring_set, store
 from helpers.scores import targets as shifted
 from helpers.training import catalogue, pool, run
@@ -243,7 +242,6 @@ def waits(study: Study) -> dict[str, int]:
             images_of_pass,
             ["localization", "prediction"],
             device=DEVICE,
-            batch_size=64,
         )
         counts[str(number)] = limits["waits"] - before
     return counts

@@ -27,7 +27,7 @@ from helpers.checkpoints.images import (
 from helpers.data.images import ImageSet
 from helpers.data.sources import open_source
 from helpers.measures.agreement import agreement
-from helpers.measures.single import score_network
+from helpers.measures.evidence import score_network
 from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
 

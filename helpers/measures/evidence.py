@@ -1,18 +1,22 @@
 """Values that measures need of a network and its images, each computed once."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import helpers.measures.registry as registry
-from helpers.measures.registry import Measure, Value
+from helpers.data.images import ImageSet
+from helpers.measures.registry import Measure, Source
 from helpers.networks.faults import Undefined
 from helpers.networks.hooks import evaluation_mode
+from helpers.networks.resnet import normalise_images
+from helpers.parameters import near_names
 
 # Values that the caller gives; None stands for one that the caller does not have.
 INPUTS = (
@@ -25,11 +29,6 @@ INPUTS = (
     "holdout_logits",  # of labelled images that the network was not fitted to
     "holdout_labels",
 )
-# A function that computes a value; its arguments name what it needs.
-Source = Callable[..., Any]
-PROVIDERS = registry.PROVIDERS
-_ABSENT = "this network or its images have no such variant"
-_TOO_LARGE = "too large for floating point"  # no table can rank by infinity
 
 
 @dataclass(frozen=True)
@@ -48,30 +47,33 @@ class MeasureSettings:
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
-    batch_size: int = 0  # images a pass; 0 is 64, on a GPU 256; changes rounding alone
     seed: int = 0  # of all random numbers
 
 
-def provides(function: Source) -> Source:
-    """Enter a function into what measures can ask for, under its name.
+def settings_of(
+    families: Sequence[str], settings: Mapping[str, Any]
+) -> MeasureSettings:
+    """Settings of measures, after a check of all names.
 
     Args:
-        function: its arguments name what it needs in turn.
-
-    Returns:
-        The function.
+        families: of ``registry.FAMILIES``.
+        settings: fields of ``MeasureSettings``.
 
     Raises:
-        ValueError: if a measure has its name.
+        ValueError: for a family or a setting that does not exist.
     """
-    name = function.__name__
-    if name in registry.MEASURES:
-        raise ValueError(f"{name!r} is the name of a measure; choose another one")
-    PROVIDERS[name] = function
-    return function
+    known = asdict(MeasureSettings())
+    for asked, possible in ((families, registry.FAMILIES), (settings, known)):
+        for name in asked:
+            if name not in possible:
+                raise ValueError(
+                    f"measures have no {name!r}{near_names(name, possible)}; there are "
+                    f"{', '.join(possible)}"
+                )
+    return MeasureSettings(**settings)
 
 
-class Evidence:
+class Evidence(dict[str, Any]):
     """Values of one network by name, each computed when it is first asked for."""
 
     def __init__(
@@ -86,12 +88,11 @@ class Evidence:
             inputs: see ``INPUTS``; a value that a function would compute may be among
                 them, and is then taken as it is.
             settings: of the measures.
-            sources: see ``sources_by_name``; without them those of this process.
+            sources: functions by the value that they compute; without them those of
+                this process.
         """
-        self._sources = sources or sources_by_name()
-        self._values = dict.fromkeys(INPUTS) | dict(inputs) | asdict(settings)
-        if not settings.batch_size:
-            del self._values["batch_size"]  # so that it is computed
+        super().__init__(dict.fromkeys(INPUTS) | asdict(settings) | dict(inputs))
+        self._sources = sources or registry.SOURCES
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name, computed at the first call.
@@ -99,26 +100,17 @@ class Evidence:
         Raises:
             Undefined: says why it cannot be computed.
         """
-        if name not in self._values:
+        if name not in self:
             source = self._sources[name]
             try:
-                arguments = {need: self[need] for need in registry.needs(source)}
-                self._values[name] = source(**arguments)
+                needs = {need: self[need] for need in registry.needs(source)}
+                self[name] = source(**needs)
             except Undefined as fault:
-                self._values[name] = fault
-        value = self._values[name]
+                self[name] = fault
+        value = super().__getitem__(name)
         if isinstance(value, Undefined):
             raise value
         return value
-
-
-def sources_by_name() -> dict[str, Source]:
-    """The function behind every value that can be asked for, by its name.
-
-    Another process needs them where a notebook cell has defined some.
-    """
-    measures = {item.name: item.function for item in registry.MEASURES.values()}
-    return measures | PROVIDERS
 
 
 def score(
@@ -134,23 +126,20 @@ def score(
         measures: to be computed, in this order.
         inputs: what the caller has, see ``INPUTS``.
         settings: of the measures.
-        image_values: names of providers of values of single images.
-        sources: of another process, see ``sources_by_name``.
+        image_values: names of sources of values of single images.
+        sources: of another process, see ``Evidence``.
 
     Returns:
         A row per measure and variant: measure, variant, value (NaN where undefined),
         reason (why there is no value, in one line). And the values of single images by
-        their provider, without those that cannot be computed.
+        their source, without those that cannot be computed.
     """
     evidence = Evidence(inputs, settings, sources)
-    rows = []
+    rows: list[tuple[str, str, float, str]] = []
     images = {}
-    network = inputs.get("network")
-    is_here = isinstance(network, nn.Module)
-    with evaluation_mode(network) if is_here else nullcontext():
+    with np.errstate(all="ignore"):  # what is not finite gets a reason
         for item in measures:
-            for variant, value in _values_by_variant(item, evidence).items():
-                rows.append((item.name, variant, *_number_and_reason(value)))
+            rows += _rows(item, evidence)
         for name in image_values:
             with suppress(Undefined):
                 images[name] = evidence[name]
@@ -158,22 +147,60 @@ def score(
     return pd.DataFrame(rows, columns=columns), images
 
 
-def _values_by_variant(item: Measure, evidence: Evidence) -> Mapping[str, float | str]:
-    """Numbers of a measure's variants, or the reasons why there are none."""
+def _rows(item: Measure, evidence: Evidence) -> Iterator[tuple[str, str, float, str]]:
+    """Name, variant, number and reason of each variant of a measure."""
     variants = item.variants or ("",)
+    absent = Undefined("this network or its images have no such variant")
     try:
-        value: Value = evidence[item.name]
+        values = evidence[item.name]
     except Undefined as fault:
-        return dict.fromkeys(variants, str(fault).splitlines()[0])
-    if not isinstance(value, Mapping):
-        return {variants[0]: value}
-    return dict.fromkeys(item.variants, _ABSENT) | value or {"": np.nan}
+        values = dict.fromkeys(variants, fault)
+    if not isinstance(values, Mapping):
+        values = {variants[0]: values}
+    for variant, value in (dict.fromkeys(item.variants, absent) | values).items():
+        if isinstance(value, Undefined):
+            yield item.name, variant, np.nan, str(value).splitlines()[0]
+        elif np.isfinite(value):
+            yield item.name, variant, float(value), ""
+        else:
+            yield item.name, variant, np.nan, f"the value is {value}"
 
 
-def _number_and_reason(value: float | str) -> tuple[float, str]:
-    """A finite number, or NaN and the reason why there is none."""
-    if isinstance(value, str):
-        return np.nan, value
-    if np.isfinite(value):
-        return float(value), ""
-    return np.nan, "undefined" if np.isnan(value) else _TOO_LARGE
+def score_network(
+    network: nn.Module,
+    images: ImageSet,
+    families: Sequence[str] = ("localization", "prediction"),
+    *,
+    normalise: Callable[[Tensor], Tensor] = normalise_images,
+    device: str | torch.device = "cpu",
+    **settings: Any,
+) -> pd.DataFrame:
+    """Measures of a network on images, each with its reason where it has no value.
+
+    Args:
+        network: one whose last stage has maps, such as torchvision's ResNets.
+        images: its training images, see ``load_study_data``; outputs of the network
+            stand in the order of their labels.
+        families: of ``registry.FAMILIES``, such as "localization" and "norms", or names
+            of single measures.
+        normalise: turns uint8 images (N, 3, H, W) into the network's input; that of
+            ImageNet by default.
+        device: of the network.
+        settings: of ``MeasureSettings``, such as ``cam_threshold=0.2``.
+
+    Returns:
+        A row per measure and variant: measure, variant, value (NaN where undefined)
+        and reason.
+
+    Raises:
+        ValueError: for a family or a setting that does not exist.
+    """
+    chosen = settings_of([*{*families} - {*registry.MEASURES}], settings)
+    inputs = {
+        "network": network.to(device),
+        "images": images,
+        "normalise": normalise,
+        "device": torch.device(device),
+    }
+    with evaluation_mode(network):
+        return score(registry.measures_of_families(families), inputs, chosen)[0]

@@ -5,7 +5,7 @@ returns; arguments of that function, under ``@provides``, are computed first lik
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import vector_to_parameters
 
-from helpers.measures.evidence import provides
 from helpers.measures.norms import Weights, complexity
-from helpers.measures.passes import Sample
+from helpers.measures.passes import Sample, hits, in_batches, is_right
+from helpers.measures.registry import provides
 from helpers.networks.faults import Undefined
 
 # (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The
@@ -36,9 +36,7 @@ EPSILON = 1e-3  # standard deviation of magnitude-aware noise on a weight of 0
 _TRAVEL = 2.5
 
 
-def search(
-    drop_at: Callable[[float], float], first: float, tries: int, name: str
-) -> float:
+def search(drop_at: Callable[[float], float], first: float, tries: int) -> float:
     """Find the magnitude of a change that lowers accuracy by 10 points.
 
     By bisection of its logarithm, once one magnitude is too small and another too
@@ -48,7 +46,6 @@ def search(
         drop_at: drop of accuracy at a magnitude.
         first: magnitude that is tried first; a good guess saves tries.
         tries: magnitudes that are tried at most.
-        name: of the magnitude, for messages.
 
     Returns:
         A magnitude whose drop is within ``TOLERANCE`` of ``TARGET_DROP``. Where none of
@@ -57,10 +54,10 @@ def search(
 
     Raises:
         Undefined: where all magnitudes were too small, up to ``HIGHEST``, or too
-            large.
+            large, as where the accuracy is too low to drop.
 
     Example:
-        >>> round(search(lambda magnitude: 10 * magnitude**2, 0.01, 15, "sigma"), 2)
+        >>> round(search(lambda magnitude: 10 * magnitude**2, 0.01, 15), 2)
         0.1
     """
     below, above = 0.0, math.inf  # the target
@@ -81,57 +78,20 @@ def search(
             magnitude = math.sqrt(below * above) or above / _STEP
     if not below or above == math.inf:
         raise Undefined(
-            f"no {name} from {magnitude:.1g} to {HIGHEST:g} was found that lowers "
-            f"accuracy by {TARGET_DROP:g}"
+            f"no change of the weights of a size up to {HIGHEST:g} was found that "
+            f"lowers accuracy by {TARGET_DROP:g}"
         )
     return math.sqrt(below * above)
 
 
-def _batches(sample: Sample, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and labels of a sample, in batches."""
-    inputs = sample.inputs.split(batch_size)
-    return zip(inputs, sample.labels.split(batch_size), strict=True)
-
-
-def hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mask of the images that are classified correctly, (B,) bool.
-
-    Args:
-        logits: (B, K); an image with a NaN among them is not correct.
-        labels: (B,).
-    """
-    return (logits.argmax(1) == labels) & ~logits.isnan().any(1)
-
-
-@torch.inference_mode()
-def accuracy(network: nn.Module, sample: Sample, batch_size: int) -> float:
+def accuracy(network: nn.Module, sample: Sample) -> float:
     """Accuracy of a network on a sample, in [0, 1].
 
     Args:
         network: in evaluation mode.
         sample: images with labels.
-        batch_size: images at a time.
     """
-    batches = _batches(sample, batch_size)
-    right = [hits(network(inputs), labels) for inputs, labels in batches]
-    return float(torch.cat(right).double().mean())
-
-
-def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
-    """Accuracy on a sample, if it is high enough to drop by ``TARGET_DROP``.
-
-    Args:
-        network: in evaluation mode, on the device.
-        sample: images and labels.
-        batch_size: images of a pass.
-
-    Raises:
-        Undefined: where it is lower.
-    """
-    clean = accuracy(network, sample, batch_size)
-    if clean < TARGET_DROP:
-        raise Undefined(f"the accuracy of {clean:.3g} cannot drop by {TARGET_DROP:g}")
-    return clean
+    return float(hits(network, in_batches(sample.inputs), sample.labels).mean())
 
 
 def _vector(tensors: Iterable[Tensor]) -> Tensor:
@@ -150,11 +110,7 @@ def _drawn(
 
 @provides
 def noise_drop(
-    flat_network: nn.Module,
-    flatness_sample: Sample,
-    flatness_draws: int,
-    batch_size: int,
-    seed: int,
+    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, seed: int
 ) -> DropAt:
     """Mean drop of accuracy by Gaussian noise on all parameters, over noisy copies.
 
@@ -164,16 +120,12 @@ def noise_drop(
         flat_network: without batch normalisation, in evaluation mode.
         flatness_sample: images whose accuracy drops.
         flatness_draws: noisy copies.
-        batch_size: images at a time.
         seed: of the noise.
 
     Returns:
         The drop of an accuracy in [0, 1] by magnitude: the standard deviation.
-
-    Raises:
-        Undefined: where the accuracy is too low to drop.
     """
-    clean = accuracy_to_lose(flat_network, flatness_sample, batch_size)
+    clean = accuracy(flat_network, flatness_sample)
     weights = _vector(flat_network.parameters())
     generator = torch.Generator().manual_seed(seed)
     noises = [
@@ -187,28 +139,28 @@ def noise_drop(
         total = 0.0
         for noise in noises:
             vector_to_parameters(weights + spread * noise, flat_network.parameters())
-            total += accuracy(flat_network, flatness_sample, batch_size)
+            total += accuracy(flat_network, flatness_sample)
         vector_to_parameters(weights, flat_network.parameters())
         return clean - total / len(noises)
 
     return drop_at
 
 
-def slope(network: nn.Module, sample: Sample, batch_size: int) -> tuple[Tensor, float]:
+def slope(network: nn.Module, sample: Sample) -> tuple[Tensor, float]:
     """Gradient of a sample's mean cross-entropy by the weights, and the accuracy.
 
     Args:
         network: in evaluation mode; its parameters are made to need gradients.
         sample: images with labels.
-        batch_size: images at a time.
 
     Returns:
         Gradient (omega,) in nats, 0 for a weight that is not used; accuracy in [0, 1].
     """
     parameters = list(network.requires_grad_().parameters())
     gradient = torch.zeros_like(_vector(parameters))
-    right = []
-    for inputs, labels in _batches(sample, batch_size):
+    correct = []
+    batches = in_batches(sample.inputs), in_batches(sample.labels)
+    for inputs, labels in zip(*batches, strict=True):
         with torch.enable_grad():
             logits = network(inputs)
             # The gradient of an image rounds to 0 above a margin of 36 in logits; in
@@ -217,17 +169,13 @@ def slope(network: nn.Module, sample: Sample, batch_size: int) -> tuple[Tensor, 
             loss = total / len(sample.labels)
         parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
         gradient += _vector(parts)
-        right.append(hits(logits, labels))
-    return gradient, float(torch.cat(right).double().mean())
+        correct.append(is_right(logits, labels))
+    return gradient, float(torch.cat(correct).double().mean())
 
 
 @provides
 def ascent_drop(
-    flat_network: nn.Module,
-    sharpness_sample: Sample,
-    sharpness_steps: int,
-    batch_size: int,
-    seed: int,
+    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, seed: int
 ) -> DropAt:
     """Largest drop of accuracy by gradient ascent in a box around the weights.
 
@@ -241,16 +189,12 @@ def ascent_drop(
         flat_network: without batch normalisation, in evaluation mode.
         sharpness_sample: images whose accuracy drops.
         sharpness_steps: of the ascent.
-        batch_size: images at a time.
         seed: of the start.
 
     Returns:
         The drop of an accuracy in [0, 1] by magnitude: the half-width.
-
-    Raises:
-        Undefined: where the accuracy is too low to drop.
     """
-    clean = accuracy_to_lose(flat_network, sharpness_sample, batch_size)
+    clean = accuracy(flat_network, sharpness_sample)
     weights = _vector(flat_network.parameters())
     generator = torch.Generator().manual_seed(seed)
     start = _drawn(flat_network, torch.rand, generator)
@@ -263,7 +207,7 @@ def ascent_drop(
         lowest = math.inf
         for _ in range(sharpness_steps + 1):
             vector_to_parameters(shifted, flat_network.parameters())
-            gradient, reached = slope(flat_network, sharpness_sample, batch_size)
+            gradient, reached = slope(flat_network, sharpness_sample)
             lowest = min(lowest, reached)
             if clean - lowest > TARGET_DROP + TOLERANCE:
                 break
@@ -285,7 +229,7 @@ def sigma(noise_drop: DropAt, flatness_halvings: int) -> float:
         noise_drop: (magnitude_aware, sigma) -> drop of accuracy.
         flatness_halvings: magnitudes tried at most.
     """
-    return search(partial(noise_drop, False), 2.0**-7, flatness_halvings, "sigma")
+    return search(partial(noise_drop, False), 2.0**-7, flatness_halvings)
 
 
 @provides
@@ -296,7 +240,7 @@ def relative_sigma(noise_drop: DropAt, flatness_halvings: int) -> float:
         noise_drop: (magnitude_aware, sigma) -> drop of accuracy.
         flatness_halvings: magnitudes tried at most.
     """
-    return search(partial(noise_drop, True), 2.0**-4, flatness_halvings, "sigma'")
+    return search(partial(noise_drop, True), 2.0**-4, flatness_halvings)
 
 
 @provides
@@ -308,7 +252,7 @@ def alpha(ascent_drop: DropAt, flatness_halvings: int) -> float:
             point.
         flatness_halvings: magnitudes tried at most.
     """
-    return search(partial(ascent_drop, False), 2.0**-14, flatness_halvings, "alpha")
+    return search(partial(ascent_drop, False), 2.0**-14, flatness_halvings)
 
 
 @provides
@@ -321,7 +265,7 @@ def relative_alpha(ascent_drop: DropAt, flatness_halvings: int, alpha: float) ->
         flatness_halvings: magnitudes tried at most.
         alpha: half-width that is tried first, that of the other box.
     """
-    return search(partial(ascent_drop, True), alpha, flatness_halvings, "alpha'")
+    return search(partial(ascent_drop, True), alpha, flatness_halvings)
 
 
 def bound(divergence: float, sigma: float, images: int) -> float:
@@ -341,22 +285,22 @@ def bound(divergence: float, sigma: float, images: int) -> float:
     return divergence + math.log(images / sigma) + 10
 
 
-def gaussian_bound(v: Weights, sigma: float, training_images: int) -> float:
+def gaussian_bound(weights: Weights, sigma: float, training_images: int) -> float:
     """PAC-Bayes bound; Jiang et al. 2020, equations 48 and 49.
 
     ``bound`` of ``|v|^2 / (4 sigma^2)``.
 
     Args:
-        v: weights, or their changes from the start.
+        weights: of the network, or their changes from the start.
         sigma: standard deviation of the noise.
         training_images: their number.
     """
-    divergence = (v.frobenius**2).sum() / (4 * sigma**2)
+    divergence = (weights.frobenius**2).sum() / (4 * sigma**2)
     return bound(divergence, sigma, training_images)
 
 
 def aware_bound(
-    v: Weights, changes: Weights, sigma: float, training_images: int
+    weights: Weights, changes: Weights, relative_sigma: float, training_images: int
 ) -> float:
     """Magnitude-aware PAC-Bayes bound; Jiang et al. 2020, equations 56 and 57.
 
@@ -365,30 +309,33 @@ def aware_bound(
     ``w - w0`` or ``w``, as printed.
 
     Args:
-        v: of omega weights.
+        weights: omega weights v, or their changes from the start.
         changes: ``w - w0`` of all weights.
-        sigma: standard deviation sigma' of the noise, in units of each weight.
+        relative_sigma: standard deviation sigma' of the noise, per unit of weight.
         training_images: their number.
     """
-    mean_square = np.square(v.flat).mean()
-    denominators = EPSILON**2 + sigma**2 * changes.flat**2  # (omega,)
-    ratios = (EPSILON**2 + (sigma**2 + 1) * mean_square) / denominators
-    return bound(np.log(ratios).sum() / 4, sigma, training_images)
+    squares = relative_sigma**2 * changes.flat**2  # (omega,)
+    mean_square = np.square(weights.flat).mean()
+    above = EPSILON**2 + (relative_sigma**2 + 1) * mean_square
+    divergence = np.log(above / (EPSILON**2 + squares)).sum() / 4
+    return bound(divergence, relative_sigma, training_images)
 
 
-def box_bound(v: Weights, alpha: float, sigma: float, training_images: int) -> float:
+def box_bound(
+    weights: Weights, alpha: float, sigma: float, training_images: int
+) -> float:
     """Sharpness bound; Jiang et al. 2020, equations 51 and 52.
 
     ``bound`` of ``|v|^2 ln(2 omega) / (4 alpha^2)``.
 
     Args:
-        v: of omega weights.
+        weights: omega weights, or their changes from the start.
         alpha: half-width of the box.
         sigma: standard deviation of the noise.
         training_images: their number.
     """
-    squares = (v.frobenius**2).sum()
-    divergence = squares * math.log(2 * len(v.flat)) / (4 * alpha**2)
+    squares = (weights.frobenius**2).sum()
+    divergence = squares * math.log(2 * len(weights.flat)) / (4 * alpha**2)
     return bound(divergence, sigma, training_images)
 
 
@@ -397,7 +344,6 @@ for _row in (
         "pacbayes_init",
         "Jiang et al. 2020, equation 48",
         "PAC-Bayes bound (from the start)",
-        "PAC-Bayes bound of the change from the initial weights.",
         lambda changes, sigma, training_images: gaussian_bound(
             changes, sigma, training_images
         ),
@@ -406,23 +352,18 @@ for _row in (
         "pacbayes_orig",
         "Jiang et al. 2020, equation 49",
         "PAC-Bayes bound (from the origin)",
-        "PAC-Bayes bound of the weights.",
-        lambda weights, sigma, training_images: gaussian_bound(
-            weights, sigma, training_images
-        ),
+        gaussian_bound,
     ),
     (
         "pacbayes_flatness",
         "Jiang et al. 2020, equation 53",
         "PAC-Bayes flatness",
-        "Inverse variance of the noise that lowers accuracy by 10 points.",
         lambda sigma: 1 / sigma**2,
     ),
     (
         "pacbayes_mag_init",
         "Jiang et al. 2020, equation 56",
         "magnitude-aware PAC-Bayes bound (from the start)",
-        "Magnitude-aware PAC-Bayes bound of the change from the initial weights.",
         lambda changes, relative_sigma, training_images: aware_bound(
             changes, changes, relative_sigma, training_images
         ),
@@ -431,23 +372,18 @@ for _row in (
         "pacbayes_mag_orig",
         "Jiang et al. 2020, equation 57",
         "magnitude-aware PAC-Bayes bound (from the origin)",
-        "Magnitude-aware PAC-Bayes bound of the weights.",
-        lambda weights, changes, relative_sigma, training_images: aware_bound(
-            weights, changes, relative_sigma, training_images
-        ),
+        aware_bound,
     ),
     (
         "pacbayes_mag_flatness",
         "Jiang et al. 2020, equation 61",
         "magnitude-aware PAC-Bayes flatness",
-        "Inverse variance of noise per unit of weight at 10 points less accuracy.",
         lambda relative_sigma: 1 / relative_sigma**2,
     ),
     (
         "sharpness_init",
         "Jiang et al. 2020, equation 51",
         "sharpness bound (from the start)",
-        "Sharpness bound of the change from the initial weights.",
         lambda changes, alpha, sigma, training_images: box_bound(
             changes, alpha, sigma, training_images
         ),
@@ -456,23 +392,18 @@ for _row in (
         "sharpness_orig",
         "Jiang et al. 2020, equation 52",
         "sharpness bound (from the origin)",
-        "Sharpness bound of the weights.",
-        lambda weights, alpha, sigma, training_images: box_bound(
-            weights, alpha, sigma, training_images
-        ),
+        box_bound,
     ),
     (
         "sharpness_flatness",
         "Jiang et al. 2020, equation 54",
         "sharpness",
-        "Inverse square of the half-width of a box at 10 points less accuracy.",
         lambda alpha: 1 / alpha**2,
     ),
     (
         "sharpness_mag_flatness",
         "Jiang et al. 2020, equation 62",
         "magnitude-aware sharpness",
-        "Inverse square of that half-width, in units of ``|w_j| + 1``.",
         lambda relative_alpha: 1 / relative_alpha**2,
     ),
 ):

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures.evidence import INPUTS, MeasureSettings, provides, score
-from helpers.measures.registry import measure, measures_of_families
+from helpers.measures.evidence import INPUTS, MeasureSettings, score
+from helpers.measures.registry import measure, measures_of_families, provides
 from helpers.networks.faults import Undefined
 
 MAPS = "maps_16"  # name of the maps in a record of a model

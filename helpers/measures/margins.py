@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers.data.images import ImageSet
-from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
 from helpers.measures.prediction import margins_of
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, provides
 from helpers.networks import hooks
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array

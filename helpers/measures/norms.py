@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _NormBase
 
-from helpers.measures.evidence import provides
-from helpers.measures.registry import measure, needs
-from helpers.networks.faults import Undefined, is_of_machine
+from helpers.measures.registry import measure, needs, provides
+from helpers.networks.faults import Undefined
 from helpers.networks.hooks import observe
 from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
@@ -60,8 +59,6 @@ def folded_copy(network: nn.Module) -> nn.Module:
     try:
         folded = fuse(copied, inplace=True)
     except Exception as fault:  # whatever a network does with what is no tensor
-        if is_of_machine(fault):
-            raise
         raise Undefined(
             f"torch.fx cannot trace {type(network).__name__}, so that batch "
             f"normalisation cannot be folded in ({type(fault).__name__})"
@@ -121,16 +118,11 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
             layers.setdefault(module, Layer(module.weight.detach(), *settings, size))
 
     observe(folded, example.cpu().double(), note)
-    of_layers = {id(module.weight) for module in layers}
-    others = [
-        name
-        for name, value in folded.named_parameters()
-        if value.ndim in (2, 4) and id(value) not in of_layers
-    ]
-    if others or not layers:
+    matrices = [value for value in folded.parameters() if value.ndim in (2, 4)]
+    if not layers or len(matrices) != len(layers):
         raise Undefined(
             "norms are of networks whose only matrices are weights of nn.Conv2d and "
-            f"nn.Linear; this one has {', '.join(others[:3]) or 'none'}"
+            "nn.Linear"
         )
     return list(layers.values())
 
@@ -158,24 +150,20 @@ def operator_norm(layer: Layer) -> float:
     if not kernels.isfinite().all():
         return math.nan
     height, width = kernels.shape[3:]
-    size = layer.input_size
-    if height == width == 1:  # the same at all frequencies
-        size = layer.stride
-    sides = []
-    for axis, length in enumerate((height, width)):
-        dilated = (length - 1) * layer.dilation[axis] + 1
-        step = layer.stride[axis]
-        sides.append(math.ceil(max(size[axis], dilated) / step) * step)
-    padded = kernels.new_zeros(*kernels.shape[:3], *sides)
+    # A kernel of one pixel is the same at all frequencies.
+    size = (1, 1) if height == width == 1 else layer.input_size
+    reach = (np.array([height, width]) - 1) * layer.dilation + 1
+    steps = -(-np.maximum(size, reach) // layer.stride)  # rounded up
+    padded = kernels.new_zeros(*kernels.shape[:3], *(steps * layer.stride).tolist())
     spread = padded[..., :: layer.dilation[0], :: layer.dilation[1]]
     spread[..., :height, :width] = kernels
-    # (groups, out, in, rows, s, columns, s) -> as many more inputs as pixels a stride
-    parts = padded.unflatten(4, (-1, layer.stride[1]))
-    parts = parts.unflatten(3, (-1, layer.stride[0]))
-    parts = parts.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
-    transforms = torch.fft.rfft2(parts).flatten(3)  # (groups, out, in, frequencies)
-    matrices = transforms.permute(0, 3, 1, 2)
-    if matrices.shape[2] > matrices.shape[3]:
+    # (groups, out, in, rows, columns, s, s), as many more inputs as pixels a stride
+    parts = padded
+    for axis, step in enumerate(layer.stride, 3):
+        parts = parts.unfold(axis, step, step)
+    transforms = torch.fft.rfft2(parts, dim=(3, 4))
+    matrices = transforms.permute(0, 3, 4, 1, 2, 5, 6).flatten(4)
+    if matrices.shape[3] > matrices.shape[4]:
         matrices = matrices.mT
     squares = torch.linalg.eigvalsh(matrices @ matrices.mH)
     return math.sqrt(max(0.0, float(squares.max())))
@@ -237,16 +225,6 @@ def changes(
     return Weights([replace(now, weight=now.weight - old.weight) for now, old in pairs])
 
 
-def log(values: ArrayLike) -> Array:
-    """Natural logarithm, NaN where a value is not above 0.
-
-    Args:
-        values: of any shape.
-    """
-    values = np.asarray(values, dtype=float)
-    return np.log(np.where(values > 0, values, np.nan))
-
-
 def log_product(norms: Array, margin: float = 1.0) -> Array:
     """Logarithm of a product over layers: ``ln(prod of s_i^2 / margin^2)``.
 
@@ -255,13 +233,13 @@ def log_product(norms: Array, margin: float = 1.0) -> Array:
         margin: of the training images.
 
     Returns:
-        (...,), NaN when a norm is 0.
+        (...,), not finite when a norm is 0.
 
     Example:
         >>> float(log_product(np.array([1.0, np.e])).round(6))
         2.0
     """
-    return 2 * log(norms).sum(-1) - 2 * log(margin)
+    return 2 * (np.log(norms).sum(-1) - np.log(margin))
 
 
 def log_sum(norms: Array, margin: float = 1.0) -> Array:
@@ -274,10 +252,10 @@ def log_sum(norms: Array, margin: float = 1.0) -> Array:
         margin: of the training images.
 
     Returns:
-        (...,), NaN when a norm is 0.
+        (...,), not finite when a norm is 0.
     """
     count = norms.shape[-1]
-    return math.log(count) + log_product(norms, margin) / count
+    return np.log(count) + log_product(norms, margin) / count
 
 
 def ratios(numerators: Array, norms: Array) -> Array:
@@ -290,9 +268,9 @@ def ratios(numerators: Array, norms: Array) -> Array:
         norms: (..., d) s_i.
 
     Returns:
-        (...,), NaN when an s_i is 0.
+        (...,), not finite when an s_i is 0.
     """
-    return np.square(numerators / np.where(norms > 0, norms, np.nan)).sum(-1)
+    return np.square(numerators / norms).sum(-1)
 
 
 def log_bound(norms: Array, numerators: Array, margin: float) -> Array:
@@ -306,9 +284,9 @@ def log_bound(norms: Array, numerators: Array, margin: float) -> Array:
         margin: of the training images.
 
     Returns:
-        (...,), NaN when a norm is 0.
+        (...,), not finite when a norm is 0.
     """
-    return log_product(norms, margin) + log(ratios(numerators, norms))
+    return log_product(norms, margin) + np.log(ratios(numerators, norms))
 
 
 @provides
@@ -360,13 +338,12 @@ def scaled_complexity(
     """
     if is_logarithm:
         return 0.5 * (value - math.log(images))
-    with np.errstate(invalid="ignore"):  # of a negative value
-        return np.sqrt(value / images)
+    return np.sqrt(value / images)
 
 
 def complexity(
     family: str,
-    row: tuple[str, str, str, str, Callable[..., Any]],
+    row: tuple[str, str, str, Callable[..., Any]],
     variants: tuple[str, ...] = (),
 ) -> None:
     """Enter a complexity into the list of measures; larger promises a larger gap.
@@ -374,27 +351,25 @@ def complexity(
     Args:
         family: of ``registry.FAMILIES``.
         row: name of the measure, that of a logarithm begins with "log_"; paper and
-            equation; label for figures; summary of one line; and the formula, which of
-            what its arguments name gives ``v`` or ``ln v``, of which the measure is the
+            equation; label for figures and summary; and the formula, which of what its
+            arguments name gives ``v`` or ``ln v``, of which the measure is the
             ``scaled_complexity``.
         variants: names of the values where the formula gives several.
     """
-    name, source, title, summary, formula = row
+    name, source, title, formula = row
     names = needs(formula)
 
     def scaled(**values: Any) -> Any:
-        value = scaled_complexity(
-            formula(**{need: values[need] for need in names}),
-            values["training_images"],
-            name.startswith("log_"),
-        )
+        raw = formula(**{need: values[need] for need in names})
+        images = values["training_images"]
+        value = scaled_complexity(raw, images, name.startswith("log_"))
         return dict(zip(variants, value, strict=True)) if variants else value
 
     scaled.__name__ = name
-    scaled.__doc__ = summary
+    scaled.__doc__ = title
     scaled.__module__ = formula.__module__
     # What the measure asks for, see ``registry.needs``.
-    scaled.needs = tuple(dict.fromkeys([*names, "training_images"]))
+    scaled.needs = (*names, "training_images")
     measure(family, -1, source, title=title, variants=variants)(scaled)
 
 
@@ -406,70 +381,60 @@ for _row in (
         "params",
         "Jiang et al. 2020, equation 20",
         "parameters",
-        "Number of weights.",
         lambda weights: len(weights.flat),
     ),
     (
         "inverse_margin",
         "Jiang et al. 2020, equation 22",
         "inverse margin",
-        "Inverse of the squared margin.",
         lambda margin: 1 / margin**2,
     ),
     (
         "l2",
         "Dziugaite et al. 2020 (code), L2",
         "L2 norm",
-        "Euclidean norm of all weights.",
         lambda weights: np.linalg.norm(weights.frobenius),
     ),
     (
         "l2_dist",
         "Dziugaite et al. 2020 (code), L2_DIST",
         "L2 distance from the start",
-        "Euclidean distance of all weights from the initial ones.",
         lambda changes: np.linalg.norm(changes.frobenius),
     ),
     (
         "log_prod_of_fro_over_margin",
         "Jiang et al. 2020, equation 36",
         "log product of Frobenius norms over margin",
-        "Product of squared Frobenius norms over the squared margin, its logarithm.",
         lambda weights, margin: log_product(weights.frobenius, margin),
     ),
     (
         "log_prod_of_fro",
         "Jiang et al. 2020, equation 37",
         "log product of Frobenius norms",
-        "Product of squared Frobenius norms, its logarithm.",
         lambda weights: log_product(weights.frobenius),
     ),
     (
         "log_sum_of_fro_over_margin",
         "Jiang et al. 2020, equation 38",
         "log sum of Frobenius norms over margin",
-        "Sum of squared Frobenius norms over the squared margin, its logarithm.",
         lambda weights, margin: log_sum(weights.frobenius, margin),
     ),
     (
         "log_sum_of_fro",
         "Jiang et al. 2020, equation 39",
         "log sum of Frobenius norms",
-        "Sum of squared Frobenius norms, its logarithm; see ``log_sum``.",
         lambda weights: log_sum(weights.frobenius),
     ),
     (
         "fro_dist",
         "Jiang et al. 2020, equation 40",
         "Frobenius distance from the start",
-        "Squared Euclidean distance of all weights from the initial ones.",
         lambda changes: (changes.frobenius**2).sum(),
     ),
     (
         "param_norm",
         "Jiang et al. 2020, equation 42",
         "parameter norm",
-        "Squared Euclidean norm of all weights.",
         lambda weights: (weights.frobenius**2).sum(),
     ),
 ):
@@ -486,7 +451,9 @@ def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
     """
     return {
         "root": scaled_complexity(path_product, training_images),
-        "log": scaled_complexity(log(path_product), training_images, is_logarithm=True),
+        "log": scaled_complexity(
+            np.log(path_product), training_images, is_logarithm=True
+        ),
     }
 
 
@@ -509,22 +476,18 @@ for _row in (
         "log_prod_of_spec",
         "Jiang et al. 2020, equation 32",
         "log product of spectral norms",
-        "Product of squared spectral norms, its logarithm.",
         lambda weights: log_product(weights.spectral),
     ),
     (
         "log_prod_of_spec_over_margin",
         "Jiang et al. 2020, equation 31",
         "log product of spectral norms over margin",
-        "Product of squared spectral norms over the squared margin, its logarithm.",
         lambda weights, margin: log_product(weights.spectral, margin),
     ),
     (
         "log_spec_init_main",
         "Jiang et al. 2020, equation 29",
         "log spectral bound from the start",
-        "Spectral bound of the change from the start, its logarithm; see "
-        "``log_bound``.",
         lambda weights, changes, margin: log_bound(
             weights.spectral, changes.frobenius, margin
         ),
@@ -533,35 +496,30 @@ for _row in (
         "log_spec_orig_main",
         "Jiang et al. 2020, equation 30",
         "log spectral bound",
-        "Spectral bound of the weights, its logarithm; see ``log_bound``.",
         lambda weights, margin: log_bound(weights.spectral, weights.frobenius, margin),
     ),
     (
         "fro_over_spec",
         "Jiang et al. 2020, equation 33",
         "Frobenius over spectral norms",
-        "Sum of squared Frobenius over spectral norms.",
         lambda weights: ratios(weights.frobenius, weights.spectral),
     ),
     (
         "log_sum_of_spec_over_margin",
         "Jiang et al. 2020, equation 34",
         "log sum of spectral norms over margin",
-        "Sum of squared spectral norms over the squared margin, its logarithm.",
         lambda weights, margin: log_sum(weights.spectral, margin),
     ),
     (
         "log_sum_of_spec",
         "Jiang et al. 2020, equation 35",
         "log sum of spectral norms",
-        "Sum of squared spectral norms, its logarithm; see ``norms.log_sum``.",
         lambda weights: log_sum(weights.spectral),
     ),
     (
         "dist_spec_init",
         "Jiang et al. 2020, equation 41",
         "spectral distance from the start",
-        "Sum of squared spectral norms of the change from the start.",
         lambda changes: (changes.spectral**2).sum(-1),
     ),
 ):
@@ -580,5 +538,4 @@ def spectral_norm(weights: Weights, margin: float) -> Mapping[str, float]:
         margin: of the training images, in logits, see ``prediction.margin``.
     """
     logarithm = log_bound(weights.spectral[0], weights.frobenius, margin)
-    with np.errstate(over="ignore"):  # exp overflows to inf
-        return {"log": logarithm, "raw": np.exp(logarithm)}
+    return {"log": logarithm, "raw": np.exp(logarithm)}

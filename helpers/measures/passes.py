@@ -1,11 +1,12 @@
 """The forward pass over the training images that most measures share."""
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.cams.maps import (
@@ -14,7 +15,7 @@ from helpers.cams.maps import (
     layer_maps,
     normalise_maps,
 )
-from helpers.measures.evidence import provides
+from helpers.measures.registry import provides
 from helpers.networks import hooks
 from helpers.networks.faults import Undefined, is_of_machine
 
@@ -27,20 +28,6 @@ class Sample(NamedTuple):
     pixels: Tensor  # (n, 3, S, S) uint8
     inputs: Tensor  # (n, 3, S, S) float32, normalised, channels last
     labels: Tensor  # (n,) int64
-
-
-def sample_of(images: Any, normalise: Any, device: Any, count: int) -> Sample:
-    """The first images, all where there are fewer than ``count``.
-
-    Args:
-        images: N images with labels and boxes.
-        normalise: from uint8 images to input of the network.
-        device: "cpu" or "cuda".
-        count: number of images at most.
-    """
-    pixels = images.images[:count].to(device)
-    inputs = hooks.prepared(pixels, normalise, device)
-    return Sample(pixels, inputs, images.labels[:count].to(device))
 
 
 @dataclass(frozen=True)
@@ -60,36 +47,75 @@ class Classifier:
         """
         return hooks.prepared(pixels, self.normalise, self.device)
 
+    @torch.inference_mode()
     def logits(self, pixels: Tensor) -> Tensor:
-        """Logits (B, K) of images, on the device.
+        """Logits (N, K) of images, on the device, computed a batch at a time.
 
         Args:
-            pixels: (B, 3, S, S) uint8.
+            pixels: (N, 3, S, S) uint8.
         """
-        return self.network(self.input(pixels))
+        batches = pixels.split(self.batch_size)
+        return torch.cat([self.network(self.input(batch)) for batch in batches])
+
+    def sample(self, images: Any, count: int) -> Sample:
+        """The first images, all where there are fewer than ``count``.
+
+        Args:
+            images: N images with labels.
+            count: number of images at most.
+        """
+        pixels = images.images[:count].to(self.device)
+        labels = images.labels[:count].to(self.device)
+        return Sample(pixels, self.input(pixels), labels)
 
 
 @provides
-def classifier(
-    fused_network: nn.Module, normalise: Any, device: Any, batch_size: int
-) -> Classifier:
+def classifier(fused_network: nn.Module, normalise: Any, device: Any) -> Classifier:
     """The network with batch normalisation folded into it, and how it takes images.
 
     Args:
         fused_network: in evaluation mode.
         normalise: from uint8 images to input of the network.
         device: of the network.
-        batch_size: images at a time.
     """
-    return Classifier(fused_network, normalise, device, batch_size)
+    size = 256 if torch.device(device).type == "cuda" else 64
+    return Classifier(fused_network, normalise, device, size)
 
 
-@dataclass(frozen=True)
-class Pass:
+@provides
+def example(classifier: Classifier, images: Any) -> Tensor:
+    """The first image as input of the network, (1, 3, S, S).
+
+    Args:
+        classifier: the network, and how it takes images.
+        images: N images with labels and boxes.
+
+    Raises:
+        Undefined: where the network cannot be run on it, or is no classifier.
+    """
+    inputs = classifier.input(images.images[:1])
+    try:
+        with torch.inference_mode():
+            shape = classifier.network(inputs).shape
+    except Exception as fault:  # whatever a network raises
+        if is_of_machine(fault):
+            raise
+        words = (str(fault).splitlines() or [""])[0][:200]
+        raise Undefined(
+            f"the network fails on these images ({type(fault).__name__}: {words})"
+        ) from fault
+    if len(shape) != 2:
+        raise Undefined(
+            f"the network puts out shape {tuple(shape)}; a classifier puts out (B, K) "
+            "logits"
+        )
+    return inputs
+
+
+class Pass(NamedTuple):
     """Results of a forward pass over N images, on the CPU, in their order."""
 
     logits: Tensor  # (N, K) float32
-    features: Tensor | None  # (N, D) float32, input of a linear layer giving the logits
     maps: Tensor | None  # (N, h, w), of the predicted class; None without closed form
 
 
@@ -107,69 +133,28 @@ def forward_pass(
         cam_method: of ``maps.CLOSED_FORM_METHODS``.
 
     Returns:
-        Logits; features where a linear layer gives the logits; normalised maps of the
-        predicted class where they have a closed form.
-
-    Raises:
-        Undefined: where the network is no classifier.
+        Logits; normalised maps of the predicted class where they have a closed form.
     """
     network = classifier.network
-    layer, last_linear = hooks.last_called(network, example)
-    first_inputs = classifier.input(images.images[:_CHECKED_IMAGES])
-    linear = _linear_of_maps(network, layer, first_inputs)
+    layer = hooks.last_called(network, example)[0] or nn.Identity()
+    first = classifier.input(images.images[:_CHECKED_IMAGES])
+    try:
+        of_first = hooks.features_and_logits(network, layer, first)
+        linear = closed_form_classifier(network, *of_first)
+    except ValueError:  # the maps have no closed form
+        return Pass(classifier.logits(images.images).float().cpu(), None)
     batches = []
-    maps = []
-    linear_inputs: list[Tensor] = []
-    with ExitStack() as opened:
-        if last_linear is not None:
-            hook = last_linear.register_forward_pre_hook(
-                lambda module, values: linear_inputs.append(values[0].float())
-            )
-            opened.enter_context(hook)
-        if linear is not None:
-            activations = opened.enter_context(hooks.captured_output(layer))
+    with hooks.captured_output(layer) as activations:
         for pixels in images.images.split(classifier.batch_size):
-            batches.append(classifier.logits(pixels).float())
-            if linear is not None:
-                weighted = closed_form_cam(
-                    cam_method, activations[-1], linear.weight, batches[-1].argmax(1)
-                )
-                maps.append(normalise_maps(weighted).float())
-                activations.clear()
-    logits = torch.cat(batches)
-    if logits.ndim != 2:
-        raise Undefined(
-            f"the network puts out shape {tuple(logits.shape)}; a classifier puts out "
-            "(B, K) logits"
-        )
+            logits = classifier.logits(pixels).float()
+            last = activations[-1]
+            activations.clear()
+            classes = logits.argmax(1)
+            weighted = closed_form_cam(cam_method, last, linear.weight, classes)
+            maps = normalise_maps(weighted).float()
+            batches.append((logits, maps))
     # Each is transferred once, since the host waits for a GPU at every transfer.
-    return Pass(
-        logits.cpu(),
-        _features(last_linear, linear_inputs, logits),
-        torch.cat(maps).cpu() if maps else None,
-    )
-
-
-def _features(
-    linear: nn.Linear | None, inputs: list[Tensor], logits: Tensor
-) -> Tensor | None:
-    """Inputs (N, D) of the last linear layer, if it gives the logits (N, K)."""
-    if linear is None or linear.out_features != logits.shape[1]:
-        return None
-    features = torch.cat(inputs).cpu()
-    return features if features.ndim == 2 and len(features) == len(logits) else None
-
-
-def _linear_of_maps(
-    network: nn.Module, layer: nn.Module | None, inputs: Tensor
-) -> nn.Linear | None:
-    """The linear layer of the maps' closed form, None where they have none."""
-    if layer is None:
-        return None
-    maps, logits = hooks.features_and_logits(network, layer, inputs)
-    with suppress(ValueError):
-        return closed_form_classifier(network, maps, logits)
-    return None
+    return Pass(*(torch.cat(each).cpu() for each in zip(*batches, strict=True)))
 
 
 @provides
@@ -197,44 +182,16 @@ def maps(
     """
     if forward_pass.maps is not None:
         return forward_pass.maps
-    layer = hooks.last_maps_layer(classifier.network, example)
+    network = classifier.network
+    layer = hooks.last_maps_layer(network, example)
     method = "grad_cam" if cam_method == "cam" else cam_method
-    size = classifier.batch_size
-    classes = forward_pass.logits.argmax(1).split(size)
+    classes = forward_pass.logits.argmax(1).to(classifier.device)
     batches = []
-    for pixels, predicted in zip(images.images.split(size), classes, strict=True):
-        inputs = classifier.input(pixels)
-        predicted = predicted.to(inputs.device)
-        weighted = layer_maps(method, classifier.network, layer, inputs, predicted)
+    for rows in torch.arange(len(classes)).split(classifier.batch_size):
+        inputs = classifier.input(images.images[rows])
+        weighted = layer_maps(method, network, layer, inputs, classes[rows])
         batches.append(normalise_maps(weighted).float())
     return torch.cat(batches)
-
-
-@provides
-def example(network: nn.Module, images: Any, normalise: Any, device: Any) -> Tensor:
-    """The first image as input of the network, (1, 3, S, S).
-
-    Args:
-        network: in evaluation mode.
-        images: N images with labels and boxes.
-        normalise: from uint8 images to input of the network.
-        device: "cpu" or "cuda".
-
-    Raises:
-        Undefined: where the network cannot be run on it.
-    """
-    inputs = sample_of(images, normalise, device, 1).inputs
-    try:
-        with torch.inference_mode():
-            network(inputs)
-    except Exception as fault:  # whatever a network raises
-        if is_of_machine(fault):
-            raise
-        words = (str(fault).splitlines() or [""])[0][:200]
-        raise Undefined(
-            f"the network fails on these images ({type(fault).__name__}: {words})"
-        ) from fault
-    return inputs
 
 
 @provides
@@ -269,54 +226,78 @@ def training_images(images: Any) -> int:
 
 @provides
 def flatness_sample(
-    images: Any, normalise: Any, device: Any, flatness_images: int
+    classifier: Classifier, images: Any, flatness_images: int
 ) -> Sample:
     """Images on which accuracy is measured under noise on the weights.
 
     Args:
+        classifier: the network, and how it takes images.
         images: N images with labels and boxes.
-        normalise: from uint8 images to input of the network.
-        device: "cpu" or "cuda".
         flatness_images: their number at most.
     """
-    return sample_of(images, normalise, device, flatness_images)
+    return classifier.sample(images, flatness_images)
 
 
 @provides
 def sharpness_sample(
-    images: Any, normalise: Any, device: Any, sharpness_images: int
+    classifier: Classifier, images: Any, sharpness_images: int
 ) -> Sample:
     """Images on which accuracy is measured under the worst change of the weights.
 
     Args:
+        classifier: the network, and how it takes images.
         images: N images with labels and boxes.
-        normalise: from uint8 images to input of the network.
-        device: "cpu" or "cuda".
         sharpness_images: their number at most.
     """
-    return sample_of(images, normalise, device, sharpness_images)
+    return classifier.sample(images, sharpness_images)
 
 
 @provides
 def perturbed_sample(
-    images: Any, normalise: Any, device: Any, response_sample: int
+    classifier: Classifier, images: Any, response_sample: int
 ) -> Sample:
     """Images that are mixed and transformed.
 
     Args:
+        classifier: the network, and how it takes images.
         images: N images with labels and boxes.
-        normalise: from uint8 images to input of the network.
-        device: "cpu" or "cuda".
         response_sample: their number at most.
     """
-    return sample_of(images, normalise, device, response_sample)
+    return classifier.sample(images, response_sample)
 
 
-@provides
-def batch_size(device: Any) -> int:
-    """Images of a pass: more gain nothing, and fill a processor's cache.
+def in_batches(values: Tensor) -> tuple[Tensor, ...]:
+    """Cut (N, ...) into parts that fill a processor's cache, or keep a GPU busy.
 
     Args:
-        device: "cpu" or "cuda".
+        values: (N, ...) on the device where each part is worked on.
     """
-    return 256 if torch.device(device).type == "cuda" else 64
+    return values.split(256 if values.is_cuda else 64)
+
+
+def is_right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mask of the images that are classified correctly, (B,) bool.
+
+    Args:
+        logits: (B, K); an image with a NaN among them is not correct.
+        labels: (B,).
+    """
+    return (logits.argmax(1) == labels) & ~logits.isnan().any(1)
+
+
+@torch.inference_mode()
+def hits(
+    network: nn.Module, batches: Iterable[Tensor], labels: Tensor
+) -> NDArray[np.bool_]:
+    """Mask of the images that a network classifies correctly.
+
+    Args:
+        network: in evaluation mode.
+        batches: of inputs, N together.
+        labels: (N,).
+
+    Returns:
+        (N,), see ``is_right``.
+    """
+    logits = torch.cat([network(batch) for batch in batches])
+    return is_right(logits, labels.to(logits.device)).cpu().numpy()

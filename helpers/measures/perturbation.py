@@ -1,29 +1,29 @@
 """Accuracy under mixed and transformed training images, and how classes cluster."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from helpers.measures import response
-from helpers.measures.evidence import provides
-from helpers.measures.passes import Classifier, Pass, Sample
-from helpers.measures.registry import Value, measure
+from helpers.measures.passes import Classifier, Sample
+from helpers.measures.registry import Value, measure, provides
 from helpers.measures.transforms import (
     HORIZONTAL,
     TRANSFORMS,
     VERTICAL,
     accuracies_at_random_magnitudes,
-    transformed_hits,
+    transformed_accuracy,
     transforms_of,
     translations,
 )
+from helpers.networks import hooks
 from helpers.networks.faults import Undefined
 
 INPUT = "input"
@@ -45,7 +45,7 @@ _CLUSTERED_STREAM = 4  # second number of the seed, see ``response``
 _NO_FIRST_LAYER = "the network has no first layer with maps that carry all of the image"
 
 Places = dict[str, response.Place]  # where images are mixed
-Curves = dict[str, pd.Series]  # accuracy by alpha in [0, 1] of each perturbation
+Curves = pd.DataFrame  # accuracy, a row per alpha in [0, 1], a column per perturbation
 
 
 @provides
@@ -62,28 +62,22 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
     """
     labels = pd.Series(images.labels.cpu().numpy())
     is_first_or_second = labels.groupby(labels).cumcount() < 2
-    count = round(perturbation_fraction * len(images))
-    last = int(max(labels.index[is_first_or_second], default=-1))
-    return max(count, last + 1)
+    last = labels.index[is_first_or_second].max()
+    return max(round(perturbation_fraction * len(images)), int(last) + 1)
 
 
 @provides
-def places(
-    fused_network: nn.Module, perturbed_sample: Sample, batch_size: int
-) -> Places:
+def places(fused_network: nn.Module, perturbed_sample: Sample) -> Places:
     """Places where images are mixed: the input, and the end of a first layer.
 
     Args:
         fused_network: the network with batch normalisation folded into it.
         perturbed_sample: training images and labels.
-        batch_size: images of a pass.
     """
     inputs = perturbed_sample.inputs
     places = {INPUT: response.Place(inputs, fused_network)}
-    with suppress(Undefined):
-        first = response.first_layer(fused_network, inputs, batch_size)
-        places[FIRST_LAYER] = first
-    return places
+    first = response.first_layer(fused_network, inputs)
+    return places | {FIRST_LAYER: first} if first else places
 
 
 @provides
@@ -110,32 +104,19 @@ def response_curves(
         a mixture of halves, or the largest magnitude of a transform.
     """
     labels = perturbed_sample.labels.cpu()
-    magnitudes = np.linspace(0, 0.5, perturbation_points)
-    size = classifier.batch_size
+    alphas = np.linspace(0, 1, perturbation_points)
     curves = {}
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
         for name, place in places.items():
-            mixed = partial(response.mixed_hits, place, labels, pairs, size)
-            curves[f"{kind} {name}"] = _curve(mixed, magnitudes)
+            mixed = partial(response.mixed_hits, place, labels, pairs)
+            hits = [mixed(alpha / 2) for alpha in alphas]
+            curves[f"{kind} {name}"] = np.mean(hits, axis=1)
     for name, transform in transforms_of(transform_ranges).items():
-        moved = partial(transformed_hits, classifier, perturbed_sample, transform)
+        moved = partial(transformed_accuracy, classifier, perturbed_sample, transform)
         magnitudes = np.linspace(transform.low, transform.high, perturbation_points)
-        curves[name] = _curve(moved, magnitudes)
-    return curves
-
-
-def _curve(
-    hits_at: Callable[[float], Tensor], magnitudes: NDArray[np.float64]
-) -> pd.Series:
-    """Accuracy at each magnitude, by alpha.
-
-    Args:
-        hits_at: magnitude -> (n,) whether each changed image is classified correctly.
-        magnitudes: (points,) ascending.
-    """
-    accuracies = [float(hits_at(value).double().mean()) for value in magnitudes]
-    return pd.Series(accuracies, np.linspace(0, 1, len(magnitudes)))
+        curves[name] = [moved(magnitude) for magnitude in magnitudes]
+    return pd.DataFrame(curves, alphas)
 
 
 @measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")
@@ -145,8 +126,8 @@ def response_curve(response_curves: Curves) -> Mapping[str, float]:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    points = pd.concat(response_curves)
-    return {f"{name}{_AT}{alpha:.6f}": value for (name, alpha), value in points.items()}
+    points = response_curves.unstack().items()
+    return {f"{name}{_AT}{alpha:.6f}": value for (name, alpha), value in points}
 
 
 def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
@@ -164,13 +145,12 @@ def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
         mixup accuracy in whole percent.
     """
     defined = models.dropna(subset=["mixup_accuracy", "gi_score"])
-    percent = (defined["mixup_accuracy"] / 0.01).round()
-    scores = defined["gi_score"].groupby(percent)
-    spans = (scores.max() - scores.min())[scores.size() > 1]
-    if not len(spans):
-        return models.iloc[:0]
-    alike = defined[percent == spans.idxmax()].sort_values("gi_score", kind="stable")
-    return alike.iloc[[0, -1]]
+    in_order = defined.sort_values("gi_score", kind="stable")
+    percent = (in_order["mixup_accuracy"] / 0.01).round()
+    groups = in_order.groupby(percent)
+    pairs = [alike.iloc[[0, -1]] for _, alike in groups if len(alike) > 1]
+    none = models.iloc[:0]
+    return max(pairs, key=lambda pair: np.ptp(pair["gi_score"]), default=none)
 
 
 def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
@@ -180,20 +160,14 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
         scores: a row per model, measure and variant, see ``Records.scores``.
 
     Returns:
-        A row per point of a curve: model_id, perturbation, alpha in [0, 1], accuracy
-        in [0, 1] and score, the Gi-score of the whole curve; no rows without the
-        family "perturbation".
+        A row per point of a curve: model_id, perturbation, alpha in [0, 1] and accuracy
+        in [0, 1]; no rows without the family "perturbation".
     """
-    scores = scores.assign(variant=scores["variant"].astype(str))
     points = scores[scores["measure"] == "response_curve"]
-    names = points["variant"].str.extract(f"(?P<perturbation>.*){_AT}(?P<alpha>.*)")
-    points = points.join(names).rename(columns={"value": "accuracy"})
-    points = points.dropna(subset="alpha").astype({"alpha": float})
-    gi = scores[scores["measure"] == "gi_score"]
-    gi = gi.rename(columns={"variant": "perturbation", "value": "score"})
-    keys = ["model_id", "perturbation"]
-    points = points[[*keys, "alpha", "accuracy"]]
-    return points.merge(gi[[*keys, "score"]], how="left", on=keys)
+    pattern = f"(?P<perturbation>.*){_AT}(?P<alpha>.*)"
+    names = points["variant"].astype(str).str.extract(pattern).astype({"alpha": float})
+    points = points[["model_id"]].join(names).assign(accuracy=points["value"])
+    return points.dropna(subset="alpha")
 
 
 @measure(
@@ -211,10 +185,7 @@ def gi_score(response_curves: Curves) -> Value:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return {
-        name: response.gi_of_curve(curve.index, curve)
-        for name, curve in response_curves.items()
-    }
+    return response_curves.apply(response.gi_of_curve).to_dict()
 
 
 @measure(
@@ -232,10 +203,7 @@ def pal_score(response_curves: Curves) -> Value:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return {
-        name: response.pal_of_curve(curve.index, curve)
-        for name, curve in response_curves.items()
-    }
+    return response_curves.apply(response.pal_of_curve).to_dict()
 
 
 @measure(
@@ -287,7 +255,7 @@ def curve_mean(response_curves: Curves) -> Value:
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return {name: curve.mean() for name, curve in response_curves.items()}
+    return response_curves.mean().to_dict()
 
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", variants=tuple(TRANSFORMS))
@@ -307,9 +275,7 @@ def accuracy_under_augmentation(
 
 
 @measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
-def mixup_accuracy(
-    perturbed_sample: Sample, places: Places, seed: int, batch_size: int
-) -> Value:
+def mixup_accuracy(perturbed_sample: Sample, places: Places, seed: int) -> Value:
     """Accuracy on halfway mixtures of two training images of a class, in [0, 1].
 
     Mean over the pairs of a class, and then over classes.
@@ -318,17 +284,37 @@ def mixup_accuracy(
         perturbed_sample: training images and labels.
         places: where images are mixed.
         seed: of the random numbers.
-        batch_size: images of a pass.
     """
     labels = perturbed_sample.labels.cpu()
     pairs = response.class_pairs(labels, PAIRS_PER_CLASS, seed)
     classes = labels[pairs[0]].numpy()
     accuracies = {}
     for name, place in places.items():
-        hits = response.mixed_hits(place, labels, pairs, batch_size, 0.5)
-        of_classes = pd.Series(hits.double().numpy()).groupby(classes).mean()
+        hits = response.mixed_hits(place, labels, pairs, 0.5)
+        of_classes = pd.Series(hits).groupby(classes).mean()
         accuracies[name] = float(of_classes.mean())
     return accuracies
+
+
+@provides
+def features(
+    classifier: Classifier, perturbed_sample: Sample, example: Tensor
+) -> Tensor | None:
+    """What the last linear layer takes of a sample, if it gives the logits: (n, D).
+
+    Args:
+        classifier: the network, and how it takes images.
+        perturbed_sample: training images.
+        example: (1, 3, S, S) input.
+    """
+    linear = hooks.last_called(classifier.network, example)[1] or nn.Identity()
+    inputs = []
+    with linear.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
+        logits = classifier.logits(perturbed_sample.pixels)
+    gives_logits = getattr(linear, "out_features", 0) == logits.shape[1]
+    if not gives_logits or inputs[0].ndim != 2:
+        return None
+    return torch.cat(inputs)
 
 
 @measure(
@@ -339,7 +325,7 @@ def mixup_accuracy(
     variants=("initial", "penultimate"),
 )
 def davies_bouldin_index(
-    perturbed_sample: Sample, places: Places, forward_pass: Pass, seed: int
+    perturbed_sample: Sample, places: Places, features: Tensor | None, seed: int
 ) -> Value:
     """Spread of classes over their distance, at least 0; small is apart.
 
@@ -349,49 +335,36 @@ def davies_bouldin_index(
     Args:
         perturbed_sample: training images and labels.
         places: where images are mixed.
-        forward_pass: of the training images.
+        features: (n, D) inputs of that layer; None where there is none.
         seed: of the random numbers.
     """
     labels = perturbed_sample.labels.cpu().numpy()
     indices = {}
     first = places.get(FIRST_LAYER)
     if first and first.values.ndim == 4:
-        indices["initial"] = _dispersion_of_maps(first.values, labels, seed)
-    if forward_pass.features is not None:
-        features = forward_pass.features[: len(labels)].double().numpy()
+        # As in the authors' code.
+        window = [min(4, side) for side in first.values.shape[2:]]
+        points = max_pool2d(first.values, window).flatten(1)
+        generator = np.random.default_rng((seed, _CLUSTERED_STREAM))
+        of_draws = []
+        for _ in range(_CLUSTERED_DRAWS):
+            drawn = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]
+            of_draws.append(_dispersion(points[drawn], labels[drawn]))
+        indices["initial"] = np.mean(of_draws)
+    if features is not None:
         indices["penultimate"] = _dispersion(features, labels)
     return indices
 
 
-def _dispersion(points: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
+def _dispersion(points: Tensor, labels: NDArray[np.integer]) -> float:
     """Davies-Bouldin index of points (n, D) with labels (n,)."""
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
 
-    classes = len(np.unique(labels))
-    if not 1 < classes < len(labels):
-        raise Undefined(f"{len(labels)} images of {classes} classes do not cluster")
-    if not np.isfinite(points).all():
-        raise Undefined("outputs of a layer are not finite")
-    return float(davies_bouldin_score(points, labels))
-
-
-def _dispersion_of_maps(maps: Tensor, labels: NDArray[np.integer], seed: int) -> float:
-    """Davies-Bouldin index of maps (n, C, h, w), as in Natekar and Sharma's code.
-
-    Maps are max-pooled by 4 x 4 and flattened. With more than 120 images it is the mean
-    over 10 random subsets of 120.
-    """
-    window = [min(4, side) for side in maps.shape[2:]]
-    points = max_pool2d(maps, window).flatten(1).double().cpu().numpy()
-    if len(labels) <= _CLUSTERED_IMAGES:
-        return _dispersion(points, labels)
-    generator = np.random.default_rng((seed, _CLUSTERED_STREAM))
-    values = []
-    for _ in range(_CLUSTERED_DRAWS):
-        images = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]
-        values.append(_dispersion(points[images], labels[images]))
-    return float(np.mean(values))
+    try:
+        return davies_bouldin_score(points.double().cpu().numpy(), labels)
+    except ValueError as fault:
+        raise Undefined(f"outputs of a layer do not cluster: {fault}") from fault
 
 
 @measure(
@@ -426,15 +399,24 @@ def train_accuracy(training_accuracy: float) -> float:
     return training_accuracy
 
 
-def _accuracy_lost(accuracy: float, under_change: float, labels: Tensor) -> float:
-    """Training accuracy less that on changed images, where it is above twice chance."""
+@provides
+def learnt_accuracy(train_accuracy: float, labels: Tensor) -> float:
+    """Training accuracy of which a change can take something away.
+
+    Args:
+        train_accuracy: of all training images.
+        labels: (N,) of the training images.
+
+    Raises:
+        Undefined: where it is below twice chance.
+    """
     twice_chance = 2 / len(labels.unique())
-    if not accuracy >= twice_chance:
+    if not train_accuracy >= twice_chance:
         raise Undefined(
-            f"the training accuracy of {accuracy:.2f} is below twice chance, "
+            f"the training accuracy of {train_accuracy:.2f} is below twice chance, "
             f"{twice_chance:.2f}: there is too little that a change could take away"
         )
-    return accuracy - under_change
+    return train_accuracy
 
 
 def _mean_of_shifts(accuracies: Mapping[str, float]) -> float:
@@ -448,9 +430,7 @@ def _mean_of_shifts(accuracies: Mapping[str, float]) -> float:
     title="accuracy lost by shifts",
 )
 def drop(
-    train_accuracy: float,
-    accuracy_under_augmentation: Mapping[str, float],
-    labels: Tensor,
+    learnt_accuracy: float, accuracy_under_augmentation: Mapping[str, float]
 ) -> float:
     """Training accuracy less that on shifted training images, in [-1, 1].
 
@@ -459,12 +439,10 @@ def drop(
     shift; NaN where A is below twice chance.
 
     Args:
-        train_accuracy: A.
+        learnt_accuracy: A.
         accuracy_under_augmentation: by transform.
-        labels: (N,) of the training images.
     """
-    shifted = _mean_of_shifts(accuracy_under_augmentation)
-    return _accuracy_lost(train_accuracy, shifted, labels)
+    return learnt_accuracy - _mean_of_shifts(accuracy_under_augmentation)
 
 
 @measure(
@@ -474,25 +452,23 @@ def drop(
     title="accuracy lost by small shifts",
 )
 def drop_small_shift(
-    train_accuracy: float,
+    learnt_accuracy: float,
     classifier: Classifier,
     perturbed_sample: Sample,
-    labels: Tensor,
     seed: int,
 ) -> float:
     """Like ``drop``, with shifts of at most 12 % of the side.
 
     Args:
-        train_accuracy: of all training images.
+        learnt_accuracy: of all training images.
         classifier: the network, and how it takes images.
         perturbed_sample: training images and labels.
-        labels: (N,) of all training images.
         seed: of the shifts.
     """
     accuracies = accuracies_at_random_magnitudes(
         classifier, perturbed_sample, translations(_SMALL_SHIFT), seed
     )
-    return _accuracy_lost(train_accuracy, _mean_of_shifts(accuracies), labels)
+    return learnt_accuracy - _mean_of_shifts(accuracies)
 
 
 @measure(
@@ -501,16 +477,13 @@ def drop_small_shift(
     "Natekar and Sharma 2020; Aithal, Kashyap and Subramanyam 2021",
     title="accuracy lost by mixing",
 )
-def drop_mixup(
-    train_accuracy: float, mixup_accuracy: Mapping[str, float], labels: Tensor
-) -> float:
+def drop_mixup(learnt_accuracy: float, mixup_accuracy: Mapping[str, float]) -> float:
     """Training accuracy less that on halfway mixtures of a class, in [-1, 1].
 
     NaN where training accuracy is below twice chance.
 
     Args:
-        train_accuracy: of all training images.
+        learnt_accuracy: of all training images.
         mixup_accuracy: by place; images are mixed at the input.
-        labels: (N,) of the training images.
     """
-    return _accuracy_lost(train_accuracy, mixup_accuracy[INPUT], labels)
+    return learnt_accuracy - mixup_accuracy[INPUT]

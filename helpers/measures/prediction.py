@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
@@ -100,7 +99,6 @@ def margin(margins: Array) -> float:
 
 
 @provides
-@torch.inference_mode()
 def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
     """Softmax of the training images turned by 90, 180 and 270 degrees.
 
@@ -111,14 +109,9 @@ def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
     Returns:
         (3, N, K) float64.
     """
-    turned = []
-    for turns in (1, 2, 3):
-        batches = [
-            classifier.logits(pixels.rot90(turns, (2, 3)))
-            for pixels in images.images.split(classifier.batch_size)
-        ]
-        turned.append(torch.cat(batches))
-    return torch.stack(turned).cpu().double().softmax(2)
+    turned = (images.images.rot90(turns, (2, 3)) for turns in (1, 2, 3))
+    logits = torch.stack([classifier.logits(pixels) for pixels in turned])
+    return logits.cpu().double().softmax(2)
 
 
 @measure(

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -17,14 +16,15 @@ FAMILIES = (
     "unlabelled",
     "reliance",
 )
+# A function that computes a value; its arguments name what it needs.
+Source = Callable[..., Any]
+# What a measure returns: a number, or one for each variant that there is.
+Value = float | Mapping[str, float]
+SOURCES: dict[str, Source] = {}  # by the name of what they compute, measures included
 MEASURES: dict[str, "Measure"] = {}
-# Functions that compute what measures ask for, by the name of what they compute.
-PROVIDERS: dict[str, Callable[..., Any]] = {}
 # Version of a family's values, 1 where it is absent; raised when a formula changes, so
 # that values are computed anew.
 VALUES_VERSIONS = {"reliance": 2}
-# What a measure returns: a number, or one for each variant that there is.
-Value = float | Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -37,40 +37,19 @@ class Measure:
     direction: int  # +1: a larger value promises a smaller gap; -1: a larger; 0: none
     source: str  # paper and equation
     variants: tuple[str, ...]  # ways to compute it, of which the first is ranked; or ()
-    summary: str  # one line
     function: Callable[..., Value]
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Names of the function's arguments, see ``evidence``."""
-        return needs(self.function)
-
-    def column(self, variant: str = "") -> str:
+    def column(self, variant: str) -> str:
         """Column of tables that holds a variant; the first has the measure's name.
 
         Args:
             variant: of the measure; "" is the first.
         """
-        if self._is_first(variant):
-            return self.name
-        return f"{self.name} ({variant})"
-
-    def label(self, variant: str = "") -> str:
-        """Label of a variant in figures; the first has the measure's title.
-
-        Args:
-            variant: of the measure; "" is the first.
-        """
-        if self._is_first(variant):
-            return self.title
-        return f"{self.title}, {variant}"
-
-    def _is_first(self, variant: str) -> bool:
-        return variant in ("", *self.variants[:1])
+        is_first = variant in ("", *self.variants[:1])
+        return self.name if is_first else f"{self.name} ({variant})"
 
 
-@cache
-def needs(function: Callable[..., Any]) -> tuple[str, ...]:
+def needs(function: Source) -> tuple[str, ...]:
     """Names of a function's arguments, or those of its attribute ``needs``.
 
     Args:
@@ -79,7 +58,7 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     return getattr(function, "needs", tuple(inspect.signature(function).parameters))
 
 
-def is_from_outside(function: Callable[..., Any]) -> bool:
+def is_from_outside(function: Source) -> bool:
     """Whether a function is from a notebook cell or a user's module.
 
     Args:
@@ -89,6 +68,27 @@ def is_from_outside(function: Callable[..., Any]) -> bool:
         True where no process but this one is sure to have it.
     """
     return function.__module__.partition(".")[0] != "helpers"
+
+
+def provides(function: Source) -> Source:
+    """Enter a function into what measures can ask for, under its name.
+
+    Args:
+        function: its arguments name what it needs in turn.
+
+    Returns:
+        The function. One of a notebook cell replaces itself.
+
+    Raises:
+        ValueError: if a value or measure of the workbook has its name.
+    """
+    name = function.__name__
+    if name in SOURCES and not is_from_outside(SOURCES[name]):
+        raise ValueError(
+            f"the measure or value {name!r} already exists; choose another name"
+        )
+    SOURCES[name] = function
+    return function
 
 
 def measure(
@@ -102,11 +102,10 @@ def measure(
     """Enter a function into the list of measures.
 
     It is then scored, tabled, drawn and ranked wherever measures are. Its arguments
-    name what it needs: of ``evidence.PROVIDERS``, ``evidence.INPUTS``,
-    ``MeasureSettings`` or other measures. It returns a ``Value``, NaN where it is
-    undefined; its ``faults.Undefined`` is the reason why there is no value, and any
-    other error stops. The first line of
-    its docstring is the summary.
+    name what it needs: of ``SOURCES``, ``evidence.INPUTS`` or ``MeasureSettings``. It
+    returns a ``Value``, NaN where it is undefined; its ``faults.Undefined`` is the
+    reason why there is no value, and any other error stops. The first line of its
+    docstring is the summary.
 
     Args:
         family: one of ``FAMILIES``.
@@ -117,31 +116,18 @@ def measure(
         variants: names of the values where it returns several; the first is ranked.
 
     Returns:
-        The decorator, which leaves the function as it is. A measure of a notebook cell
-        replaces itself.
+        The decorator, which leaves the function as it is, see ``provides``.
 
     Raises:
-        ValueError: by the decorator, if the name is taken by a measure of the workbook,
-            or by a value that measures share.
+        ValueError: by the decorator, see ``provides``.
     """
 
     def decorate(function: Callable[..., Value]) -> Callable[..., Value]:
+        provides(function)
         name = function.__name__
-        present = MEASURES.get(name)
-        taken = present is not None and not is_from_outside(present.function)
-        if taken or name in PROVIDERS:
-            raise ValueError(
-                f"the measure or value {name!r} already exists; choose another name"
-            )
+        label = title or name.replace("_", " ")
         MEASURES[name] = Measure(
-            name=name,
-            title=title or name.replace("_", " "),
-            family=family,
-            direction=direction,
-            source=source,
-            variants=variants,
-            summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            function=function,
+            name, label, family, direction, source, variants, function
         )
         return function
 
@@ -149,20 +135,21 @@ def measure(
 
 
 def measures_of_families(families: Sequence[str]) -> list[Measure]:
-    """The measures of some families, in their order.
+    """The measures of some families, and single ones that are named.
 
     Args:
-        families: of ``FAMILIES``.
+        families: of ``FAMILIES``, or names of measures.
     """
-    measures = []
-    for family in families:
-        measures += [item for item in MEASURES.values() if item.family == family]
-    return measures
+    return [
+        item
+        for item in MEASURES.values()
+        if item.family in families or item.name in families
+    ]
 
 
 def ranked() -> dict[str, Measure]:
     """Measures with a direction, by the column of their first variant."""
-    return {item.column(): item for item in MEASURES.values() if item.direction}
+    return {name: item for name, item in MEASURES.items() if item.direction}
 
 
 def columns() -> pd.DataFrame:
@@ -170,23 +157,23 @@ def columns() -> pd.DataFrame:
 
     Returns:
         A row per measure and variant: column, measure, variant, title, family,
-        direction (0 is a count), source, needs, summary, defined_in (module and
-        function).
+        direction (0 is a count), source, summary, defined_in (module and function).
     """
     rows = []
     for item in MEASURES.values():
         for variant in item.variants or ("",):
+            column = item.column(variant)
+            is_first = column == item.name
             row = {
-                "column": item.column(variant),
+                "column": column,
                 "measure": item.name,
                 "variant": variant,
-                "title": item.label(variant),
+                "title": item.title if is_first else f"{item.title}, {variant}",
                 "family": item.family,
                 "direction": item.direction,
                 "source": item.source,
-                "needs": ", ".join(item.needs),
-                "summary": item.summary,
-                "defined_in": f"{item.function.__module__}.{item.function.__name__}",
+                "summary": (inspect.getdoc(item.function) or "").partition("\n")[0],
+                "defined_in": f"{item.function.__module__}.{item.name}",
             }
             rows.append(row)
     return pd.DataFrame(rows)

@@ -10,16 +10,14 @@ from torch import Tensor
 
 from helpers.cams import localize
 from helpers.data.boxes import box_masks
-from helpers.measures.evidence import provides
 from helpers.measures.passes import Classifier
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 
 _SOURCE = "ours; intervention on the image"
 
 
 @provides
-@torch.inference_mode()
 def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataFrame:
     """Correctness of predictions when a part of the image takes its mean colour.
 
@@ -39,26 +37,22 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
         Undefined: for fewer than two images with a box and room around it.
     """
     masks = box_masks(images.boxes, images.images.shape[-1]).unsqueeze(1)
-    in_boxes = masks.flatten(1)  # (N, size * size)
-    rows = (in_boxes.any(1) & ~in_boxes.all(1)).nonzero().squeeze(1)
+    areas = masks.flatten(1).double().mean(1)
+    (rows,) = ((areas > 0) & (areas < 1)).nonzero(as_tuple=True)
     if len(rows) < 2:
         raise Undefined(
             f"{len(rows)} of {len(images)} images have a box that leaves room around "
             "it; two are needed"
         )
     others = rows[localize.derangements(len(rows), 1)[:, 0]]
-    size = classifier.batch_size
+    greys = {"box": masks[rows], "control": masks[others], "outside": ~masks[rows]}
+    pixels = images.images[rows]
+    colours = pixels.mean((2, 3), keepdim=True, dtype=torch.float32).round().byte()
     hits = {}
-    for name, lenders in (("box", rows), ("control", others), ("outside", rows)):
-        predicted = []
-        for row, lender in zip(rows.split(size), lenders.split(size), strict=True):
-            pixels = images.images[row]
-            mean_colour = pixels.float().mean((2, 3), keepdim=True).round().byte()
-            is_grey = masks[lender] != (name == "outside")
-            changed = torch.where(is_grey, mean_colour, pixels)
-            predicted.append(classifier.logits(changed).argmax(1))
-        hits[name] = (torch.cat(predicted).cpu() == labels[rows]).double().numpy()
-    return pd.DataFrame(hits, index=rows.numpy()).reindex(range(len(images)))
+    for name, is_grey in greys.items():
+        logits = classifier.logits(torch.where(is_grey, colours, pixels)).cpu()
+        hits[name] = (logits.argmax(1) == labels[rows]).double().numpy()
+    return pd.DataFrame(hits, rows.numpy()).reindex(range(len(images)))
 
 
 @provides

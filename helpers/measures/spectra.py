@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers.measures.evidence import provides
 from helpers.measures.norms import Weights
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 

@@ -1,6 +1,7 @@
 """Rotation, translation and colour jitter by a magnitude, and accuracy under them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,8 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from helpers.measures.passes import Classifier, Sample
-from helpers.measures.response import hits
+from helpers.measures.passes import Classifier, Sample, is_right
 
 
 def _functional() -> Any:
@@ -39,17 +39,17 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     return _functional().rotate(images, float(degrees), bilinear)
 
 
-def translate(images: Tensor, right: float, down: float) -> Tensor:
-    """Move images, bilinearly, on black.
+def translate(images: Tensor, fraction: float, axis: int) -> Tensor:
+    """Move images to the right or down, bilinearly, on black.
 
     Args:
         images: (B, C, H, W) uint8.
-        right: fraction of the width.
-        down: fraction of the height.
+        fraction: of the side.
+        axis: 0 moves to the right, 1 down.
     """
-    height, width = images.shape[-2:]
+    move = [0.0, 0.0]
+    move[axis] = fraction * images.shape[3 - axis]
     bilinear = _functional().InterpolationMode.BILINEAR
-    move = [right * width, down * height]
     return _functional().affine(images, 0.0, move, 1.0, [0.0, 0.0], bilinear)
 
 
@@ -96,46 +96,31 @@ def translations(largest: float) -> dict[str, Transform]:
         largest: fraction of the side.
     """
     return {
-        HORIZONTAL: Transform(
-            -largest, largest, lambda images, right: translate(images, right, 0)
-        ),
-        VERTICAL: Transform(
-            -largest, largest, lambda images, down: translate(images, 0, down)
-        ),
+        name: Transform(-largest, largest, partial(translate, axis=axis))
+        for axis, name in enumerate((HORIZONTAL, VERTICAL))
     }
 
 
 TRANSFORMS: Mapping[str, Transform] = transforms_of()
 
 
-def transformed_hits(
+def transformed_accuracy(
     classifier: Classifier, sample: Sample, transform: Transform, magnitudes: ArrayLike
-) -> Tensor:
-    """Mask of the transformed images that are classified correctly.
+) -> float:
+    """Accuracy on transformed images, in [0, 1].
 
     Args:
         classifier: the network, and how it takes images.
         sample: N images with labels.
         transform: of the images.
         magnitudes: (N,), or one for all images.
-
-    Returns:
-        (N,) bool.
     """
-
-    def batches() -> Iterator[Tensor]:
-        for rows in torch.arange(len(sample.pixels)).split(classifier.batch_size):
-            if np.ndim(magnitudes):
-                images = [
-                    transform.apply(sample.pixels[row : row + 1], magnitudes[row])
-                    for row in rows.tolist()
-                ]
-                batch = torch.cat(images)
-            else:
-                batch = transform.apply(sample.pixels[rows], magnitudes)
-            yield classifier.input(batch)
-
-    return hits(classifier.network, batches(), sample.labels)
+    size = 1 if np.ndim(magnitudes) else classifier.batch_size
+    batches = sample.pixels.split(size)
+    of_batches = np.broadcast_to(magnitudes, len(batches))
+    changed = map(transform.apply, batches, of_batches)
+    logits = classifier.logits(torch.cat([*changed]))
+    return float(is_right(logits, sample.labels).double().mean())
 
 
 def accuracies_at_random_magnitudes(
@@ -160,6 +145,7 @@ def accuracies_at_random_magnitudes(
     accuracies = {}
     for name, transform in transforms.items():
         magnitudes = transform.low + positions * (transform.high - transform.low)
-        correct = transformed_hits(classifier, sample, transform, magnitudes)
-        accuracies[name] = float(correct.double().mean())
+        accuracies[name] = transformed_accuracy(
+            classifier, sample, transform, magnitudes
+        )
     return accuracies

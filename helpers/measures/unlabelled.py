@@ -15,8 +15,7 @@ from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.evidence import provides
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 
 VARIANTS = ("as given", "calibrated")

@@ -109,7 +109,7 @@ def score(
     """
     parts = {family: settings_of(family, settings, scored_on) for family in families}
     measures = registry.measures_of_families(families)
-    sources = evidence.sources_by_name()
+    sources = registry.SOURCES
     task = _Task(store, parts, scored_on, settings, measures, sources)
     records = store.each(models, parts, task.of_network, needed=False)
     stored = records.scores().groupby("model_id")["measure"].agg(set)
@@ -138,7 +138,7 @@ class _Task:
     scored_on: ScoringSet
     settings: evidence.MeasureSettings
     measures: Sequence[registry.Measure]
-    sources: Mapping[str, evidence.Source]  # see ``evidence.sources_by_name``
+    sources: Mapping[str, registry.Source]  # functions by what they compute
 
     def of_network(
         self, model: Model, shared: Any, families: Sequence[str]

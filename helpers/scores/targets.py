@@ -68,7 +68,7 @@ def on_targets(
     if data.test.has_pixels:
         for part in parts:  # made once, and read by all processes
             images_on(data, part)
-    sources = evidence.sources_by_name()
+    sources = registry.SOURCES
     score = partial(evidence.score, measures, settings=settings, sources=sources)
     compute = partial(
         _on_targets, score=score, images_on=images_on, device=store.device

@@ -18,7 +18,7 @@ from helpers.parameters import TYPES
 def lists(monkeypatch):
     """Empty lists of measures and providers, to be filled by a test."""
     monkeypatch.setattr(registry, "MEASURES", {})
-    monkeypatch.setattr(evidence, "PROVIDERS", {})
+    monkeypatch.setattr(registry, "SOURCES", {})
 
 
 def network():
@@ -33,7 +33,7 @@ def enter(function, **named):
 def test_what_two_measures_need_is_worked_out_once(lists):
     calls = []
 
-    @evidence.provides
+    @registry.provides
     def base(seed):
         calls.append(seed)
         return seed + 1
@@ -41,12 +41,14 @@ def test_what_two_measures_need_is_worked_out_once(lists):
     def double(base):
         return 2 * base
 
-    def triple(base, batch_size):
-        return 3 * base + batch_size
+    def triple(base, transport_images):
+        return 3 * base + transport_images
 
     items = [enter(double), enter(triple)]
     scores, _ = evidence.score(
-        items, {"network": network()}, evidence.MeasureSettings(seed=4, batch_size=100)
+        items,
+        {"network": network()},
+        evidence.MeasureSettings(seed=4, transport_images=100),
     )
     assert scores["value"].tolist() == [10, 115]
     assert calls == [4]
@@ -57,7 +59,7 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
 ):
     calls = []
 
-    @evidence.provides
+    @registry.provides
     def start(initial_network):
         calls.append(1)
         raise Undefined("no initial weights were given\nsecond line")
@@ -77,7 +79,7 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
     )
     assert scores["value"].isna().all()
     assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + [
-        "too large for floating point"
+        "the value is inf"
     ]
     assert sorted(scores["variant"]) == ["", "", "a", "b"]
     assert calls == [1]
@@ -99,7 +101,7 @@ def test_the_first_variant_has_the_measures_own_name(lists):
         return {}
 
     item = enter(several, variants=("one", "two"))
-    assert [item.column(), item.column("one"), item.column("two")] == [
+    assert [item.column(""), item.column("one"), item.column("two")] == [
         "several",
         "several",
         "several (two)",
@@ -110,45 +112,55 @@ def test_the_first_variant_has_the_measures_own_name(lists):
     assert list(registry.ranked()) == ["several"]
 
 
-def test_the_registry_refuses_a_name_twice(lists):
-    def same():
+@pytest.mark.parametrize("enter", [registry.provides, registry.measure("norms", 1, "")])
+@pytest.mark.parametrize("name", ["margins", "iou"])
+def test_the_name_of_a_value_or_a_measure_of_the_workbook_is_taken(enter, name):
+    def other():
         return 0.0
 
-    same.__module__ = "helpers.measures.norms"
-    enter(same)
-    with pytest.raises(ValueError, match="'same' already exists"):
-        enter(same)
+    other.__name__ = name
+    before = registry.SOURCES[name]
+    with pytest.raises(ValueError, match=f"'{name}' already exists"):
+        enter(other)
+    assert registry.SOURCES[name] is before
 
 
-def test_a_measure_with_the_name_of_a_shared_value_is_refused():
-    def margins():
-        return 0.0
+def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(
+    tiny_given, monkeypatch
+):
+    monkeypatch.setattr(registry, "MEASURES", dict(registry.MEASURES))
+    monkeypatch.setattr(registry, "SOURCES", dict(registry.SOURCES))
 
-    with pytest.raises(ValueError, match="'margins' already exists"):
-        registry.measure("norms", -1, "a paper")(margins)
-    assert "margins" not in MEASURES
-
-
-def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
+    @registry.measure("norms", -1, "a paper")
     def training(network):
         return float(network.training)
 
     model = network().train()
-    assert evidence.score(
-        [enter(training)], {"network": model}, evidence.MeasureSettings()
-    )[0]["value"].tolist() == [0.0]
+    table = evidence.score_network(model, tiny_given["images"], ["training"])
+    assert table["value"].tolist() == [0.0]
     assert model.training
 
 
+@pytest.mark.parametrize(
+    ("families", "settings", "message"),
+    [
+        (["localisation"], {}, r"'localisation' \(did you mean 'localization'"),
+        (["norms"], {"cam_treshold": 0.1}, r"'cam_treshold' \(did you mean 'cam_thres"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_told_with_the_nearest(
+    families, settings, message
+):
+    with pytest.raises(ValueError, match=message):
+        evidence.score_network(network(), None, families, **settings)
+
+
 def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
-    known = {
-        *evidence.INPUTS,
-        *evidence.sources_by_name(),
-        *evidence.MeasureSettings.__dataclass_fields__,
-    }
+    settings = evidence.MeasureSettings.__dataclass_fields__
+    known = {*evidence.INPUTS, *registry.SOURCES, *settings}
     for item in MEASURES.values():
-        assert item.source and item.summary, item.name
-    for name, source in evidence.sources_by_name().items():
+        assert item.source and item.function.__doc__, item.name
+    for name, source in registry.SOURCES.items():
         assert set(registry.needs(source)) <= known, name
 
 
@@ -174,6 +186,7 @@ def test_the_example_of_a_new_measure_in_the_documentation_works(
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (example,) = [block for block in blocks if "@measure" in block]
     monkeypatch.setattr(registry, "MEASURES", {})
+    monkeypatch.setattr(registry, "SOURCES", dict(registry.SOURCES))
     exec(example, {})
     (item,) = registry.MEASURES.values()
     table, _ = evidence.score([item], tiny_given, evidence.MeasureSettings())

@@ -6,6 +6,7 @@ import torch
 
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, margins
+from helpers.measures.passes import Classifier
 from helpers.measures.registry import MEASURES
 from helpers.networks import hooks, resnet
 from helpers.networks.faults import Undefined
@@ -27,10 +28,9 @@ def margins_at(made, images):
     inputs = {
         "network": made,
         "images": images,
-        "normalise": normalise,
-        "device": "cpu",
+        "classifier": Classifier(made, normalise, "cpu", 4),
     }
-    settings = evidence.MeasureSettings(batch_size=4)
+    settings = evidence.MeasureSettings()
     return evidence.Evidence(inputs, settings)["layer_margins"]
 
 

@@ -75,9 +75,9 @@ def scored(network, images):
         "fused_network": network,
     }
     given |= {"initial_network": None, "logits": network(images.images.float())}
-    return score(
-        measures_of_families(["reliance"]), given, MeasureSettings(batch_size=4)
-    )[0].set_index("measure")
+    return score(measures_of_families(["reliance"]), given, MeasureSettings())[
+        0
+    ].set_index("measure")
 
 
 def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(

@@ -158,7 +158,7 @@ class Attention(nn.Module):
 
 
 def test_networks_with_matrices_beside_the_weights_of_layers_have_no_norms():
-    with pytest.raises(ValueError, match=r"only matrices are weights.* matrix"):
+    with pytest.raises(ValueError, match="only matrices are weights"):
         layers(Attention())
 
 

@@ -70,19 +70,17 @@ def test_accuracy_on_moved_halves_by_hand(batch_size):
         torch.tensor([0, 1, 1, 1]),
     )
     move = TRANSFORMS["horizontal translation"]
-
     classifier = Classifier(Sides(), torch.Tensor.float, "cpu", batch_size)
 
-    def hits(magnitudes):
+    def accuracy(magnitudes):
         sample = Sample(images, None, labels)
-        return transforms.transformed_hits(
-            classifier, sample, move, magnitudes
-        ).tolist()
+        return transforms.transformed_accuracy(classifier, sample, move, magnitudes)
 
-    assert hits(0.0) == [True, True, False, True]
-    # Half a width to the right: left becomes right, right leaves the image and no half is brighter.
-    assert hits(0.5) == [False, False, True, False]
-    assert hits([0.0, -0.5, 0.5, 0.0]) == [True, False, True, True]
+    assert accuracy(0.0) == 3 / 4
+    # Half a width to the right: left becomes right, right leaves the image and no half
+    # is brighter.
+    assert accuracy(0.5) == 1 / 4
+    assert accuracy([0.0, -0.5, 0.5, 0.0]) == 3 / 4
 
 
 def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():

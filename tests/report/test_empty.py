@@ -69,7 +69,7 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
 def test_scores_without_perturbations_have_no_curves(rows):
     scores = in_columns(pd.DataFrame({"measure": ["iou"] * rows, "value": 0.1}))
     curves = perturbation.curves_of(scores.assign(model_id="m"))
-    assert list(curves) == ["model_id", "perturbation", "alpha", "accuracy", "score"]
+    assert list(curves) == ["model_id", "perturbation", "alpha", "accuracy"]
     assert len(curves) == 0
 
 

@@ -23,8 +23,7 @@ from helpers.study import Study
 SETTINGS = MeasureSettings()
 FAMILIES = ["localization", "prediction"]
 CELL = """
-from helpers.measures.evidence import provides
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, provides
 
 POWER = 2
 
@@ -46,7 +45,7 @@ def squared_confidence(largest):
 def lists(monkeypatch):
     """Lists of measures and providers that a test may add to."""
     monkeypatch.setattr(registry, "MEASURES", dict(registry.MEASURES))
-    monkeypatch.setattr(evidence, "PROVIDERS", dict(evidence.PROVIDERS))
+    monkeypatch.setattr(registry, "SOURCES", dict(registry.SOURCES))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,6 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others(scored_on):
         ({"cam_threshold": 0.5}, "localization", True),
         ({"cam_threshold": 0.5}, "prediction", False),
         ({"cam_cut": "quantile"}, "localization", True),
-        ({"batch_size": 7}, "prediction", False),
         ({"flatness_draws": 3}, "flatness", True),
         ({"seed": 3}, "perturbation", True),
     ):
@@ -112,13 +110,12 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others(scored_on):
 
 def test_every_setting_that_a_measure_reads_decides_its_family():
     """A setting that is left out would leave values of other settings in place."""
-    inputs = {*evidence.INPUTS, "batch_size"}
-    names = set(MeasureSettings.__dataclass_fields__) - inputs
+    names = {*MeasureSettings.__dataclass_fields__} - {*evidence.INPUTS}
     for family, decisive in measuring.DECISIVE.items():
         needed = {item.name for item in registry.measures_of_families([family])}
         waiting = list(needed)
         while waiting:
-            source = evidence.sources_by_name().get(waiting.pop())
+            source = registry.SOURCES.get(waiting.pop())
             further = {*registry.needs(source)} - needed if source else set()
             needed |= further
             waiting += further
