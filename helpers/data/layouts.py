@@ -405,21 +405,18 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     reader = LAYOUTS[name]
     try:
         items = list(reader.read(source, reader.files(source)))
-        records = _usable_records(items)
+        records = _usable_records(source, items)
         if layout == RECOGNISED and name not in (*_PUBLISHED, "class_folders"):
             _check_folders(source, records)
         return _listing(name, source, items, records, [to_nfc(c) for c in classes])
     except _FAULTS as fault:
-        unread = [*source.faults, *_unread_files(source, source.images)]
-        words = [_in_words(fault)]
-        words += [f"{item.name}: {item.detail}" for item in unread[:5]]
         raise ValueError(
-            f"{source.root} is not read as {name}: {'; '.join(words)}; {name} is "
+            f"{source.root} is not read as {name}: {_in_words(fault)}; {name} is "
             f"{reader.looks_like}, see docs/images.md"
         ) from fault
 
 
-def _usable_records(items: Sequence[Record | Fault]) -> list[Record]:
+def _usable_records(source: Source, items: Sequence[Record | Fault]) -> list[Record]:
     """Images with their class; those for training if all are for test.
 
     Raises:
@@ -427,7 +424,8 @@ def _usable_records(items: Sequence[Record | Fault]) -> list[Record]:
     """
     records = [item for item in items if isinstance(item, Record)]
     if not records:
-        words = [f"{fault.name}: {fault.detail}" for fault in items[:3]]
+        faults = [*items, *source.faults, *_unread_files(source, source.images)]
+        words = [f"{fault.name}: {fault.detail}" for fault in faults[:5]]
         raise ValueError("; ".join(["no image of a class is there", *words]))
     if not any(record.split == "train" for record in records):
         # Images are for test because the source itself has the name of a test split.

@@ -1,8 +1,8 @@
 """Shifts of images, such as blur or rotation, of a given strength.
 
-The strength of blur, noise and JPEG compression is given by the structural similarity
-(SSIM) of the shifted image to the original one; that of brightness and contrast by a
-factor, and that of a rotation in degrees.
+The strength of blur and noise is given by the structural similarity (SSIM) of the
+shifted image to the original one; that of brightness and contrast by a factor, and that
+of a rotation in degrees.
 """
 
 import math
@@ -140,12 +140,6 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     return functional.rotate(images, degrees, interpolation=bilinear)
 
 
-def _jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
-    """Save images as JPEG files of quality 100 less the strength, and read them."""
-    quality = max(1, round(100 - strength))
-    return _torchvision().jpeg(images.cpu(), quality).to(images.device)
-
-
 def _blur(images: Tensor, deviation: float, seed: int) -> Tensor:
     return in_chunks(images, lambda pixels: blurred(pixels, deviation))
 
@@ -156,7 +150,7 @@ def _noise(images: Tensor, deviation: float, seed: int) -> Tensor:
 
 
 # Shifts whose strength is found by the SSIM in their name.
-_CALIBRATED = {"blur": _blur, "noise": _noise, "jpeg": _jpeg}
+_CALIBRATED = {"blur": _blur, "noise": _noise}
 # Shifts whose strength is the number in their name: a factor, or degrees.
 _BY_NUMBER = {
     "brightness": lambda images, by: _torchvision().adjust_brightness(images, by),
@@ -203,7 +197,7 @@ def at(column: str, shift: str = "") -> str:
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shift images; the same images, name and seed give the same bytes.
 
-    Blur, noise and JPEG have one strength for all images. It is the one at which the
+    Blur and noise have one strength for all images. It is the one at which the
     mean SSIM of up to 256 images is the number in the name, to 0.002; or to 0.02 if
     the SSIM jumps over that number, as it may with few images.
 
@@ -221,7 +215,7 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
         return torch.cat([change(chunk, value) for chunk in images.split(_CHUNK)])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
-    greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0, "jpeg": 99.0}
+    greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0}
     change = partial(_CALIBRATED[kind], seed=seed)
     error, strength, mean_ssim = _nearest(change, sample, value, greatest[kind])
     if error > _STEP_TOLERANCE:

@@ -76,7 +76,7 @@ def test_a_source_of_another_layout_is_refused_by_name_and_what_it_is(load, layo
     with pytest.raises(ValueError, match=r"is none of ilsvrc, tiny_imagenet"):
         load(files, "cub")
     with pytest.raises(
-        ValueError, match="read as class_folders, .*, and a study needs 2; "
+        ValueError, match=r"read as class_folders, .*, and a study needs 2; "
     ):
         load(files)
 
