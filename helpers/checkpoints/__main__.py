@@ -4,69 +4,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from helpers.checkpoints import judging
+from helpers.files import complete_or_absent, from_root
 
 _DESCRIPTION = """Predict the test accuracy of checkpoints from their training images,
 by the rule of this repository's studies. Nothing is trained, no test image is needed,
 and no code from a checkpoint is run."""
-
-
-def _lines(path: str) -> list[str]:
-    """Lines of a text file, without empty ones."""
-    lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    return [line.strip() for line in lines if line.strip()]
-
-
-# Arguments in the order of --help: fields of ``judging.Inputs``, and where and how.
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "checkpoints": {
-        "type": Path,
-        "help": "folder of .safetensors, .pt or .pth; or a file",
-    },
-    "images": {
-        "type": Path,
-        "help": "folder or .zip of training images, a folder a class",
-    },
-    "--labelled": {"type": Path, "help": "held-out images with labels, 50 or more"},
-    "--unlabelled": {"type": Path, "help": "images without labels, to order networks"},
-    "--architecture": {
-        "default": "auto",
-        "help": "a name of torchvision or timm, or module:function; auto recognises "
-        "torchvision's ResNets",
-    },
-    "--classes": {
-        "type": _lines,
-        "default": (),
-        "help": "text file with a class a line, in the order of the outputs; "
-        "sorted without it",
-    },
-    "--image-size": {
-        "type": int,
-        "default": 0,
-        "help": "side of the images in training, pixels; without it the usual size "
-        "with the highest training accuracy",
-    },
-    "--mean": {
-        "type": float,
-        "nargs": 3,
-        "default": (),
-        "help": "of the normalisation, RGB, 0 to 1",
-    },
-    "--std": {
-        "type": float,
-        "nargs": 3,
-        "default": (),
-        "help": "of the normalisation, RGB, 0 to 1",
-    },
-    "--images-per-class": {
-        "type": float,
-        "default": 0.0,
-        "help": "in training, where IMAGES holds only some of them",
-    },
-    "--reports": {"default": "reports", "help": "of the studies that calibrate"},
-    "--device": {"default": "auto", "help": "cpu, cuda or auto"},
-    "--out": {"type": Path, "default": Path("own"), "help": "folder for verdicts.csv"},
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,26 +24,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m helpers.checkpoints", description=_DESCRIPTION
+        "python -m helpers.checkpoints",
+        description=_DESCRIPTION,
+        fromfile_prefix_chars="@",
     )
-    for name, argument in _ARGUMENTS.items():
-        parser.add_argument(name, **argument)
+    for name, item in judging.Inputs.model_fields.items():
+        flag = name if item.is_required() else f"--{name.replace('_', '-')}"
+        several = "+" if item.default == () else None
+        parser.add_argument(
+            flag, nargs=several, default=item.default, help=item.description
+        )
+    parser.add_argument(
+        "--reports", default="reports", help="of studies that calibrate"
+    )
+    parser.add_argument("--out", default="own", help="folder for verdicts.csv")
+    given = vars(parser.parse_args(arguments))
+    reports, out = from_root(given.pop("reports")), Path(given.pop("out"))
     try:
-        return _judge(**vars(parser.parse_args(arguments)))
+        judged = judging.judge(judging.Inputs(**given), reports, out)
     except (ValueError, OSError) as fault:
         print(f"{parser.prog}: {fault}", file=sys.stderr)
         return 2
-
-
-def _judge(reports: str, device: str, out: Path, **inputs: Any) -> int:
-    # Imported here, since torch takes seconds to import and --help does not need it.
-    from helpers.checkpoints import judging
-    from helpers.files import complete_or_absent, from_root
-    from helpers.training.pool import choose_device
-
-    judged = judging.judge(
-        judging.Inputs(**inputs), from_root(reports), out, choose_device(device)
-    )
     with complete_or_absent(out / "verdicts.csv") as temporary:
         judged.verdicts.to_csv(temporary, index=False)
     print("\n".join(judged.sentences))

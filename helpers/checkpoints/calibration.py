@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from helpers.files import inside, read_table, table_of
-from helpers.scores.measuring import with_measures
+from helpers.files import inside, table_of
+from helpers.report.studies import published_models
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule, predictors
 
 STUDIES = ("kinds20", "filled20", "kinds24")
@@ -37,11 +37,7 @@ def networks(
     tables = []
     for study in studies:
         folder = inside(reports, study)
-        catalogue = pd.read_csv(
-            table_of(folder, "catalogue.csv"), dtype={"left_out": str}
-        )
-        scores = read_table(table_of(folder, "scores.parquet"))
-        models = with_measures(catalogue, scores)
+        models = published_models(folder)
         is_used = models["left_out"].isna() & models["gap"].notna()
         if not wrong_labels:
             is_used &= models["label_noise"].eq(0)

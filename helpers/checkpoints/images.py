@@ -1,6 +1,5 @@
 """Images of a folder as a network of any size takes them."""
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -209,21 +208,16 @@ def choose_preparation(
         accuracy = max((predicted == labels).mean(), best_order(predicted, labels)[0])
         return accuracy, -float(cross_entropy(logits, images.labels))
 
-    def best(
-        sides: Sequence[int], normalisations: Sequence[tuple[Channels, Channels]]
-    ) -> Preparation:
-        fits = {}
-        for side, normalisation in itertools.product(sides, normalisations):
-            preparation = Preparation(side, *normalisation)
-            try:
-                fits[preparation] = fit(preparation)
-            except torch.OutOfMemoryError:
-                raise
-            except (AssertionError, RuntimeError, ValueError) as error:
-                fault = f"{side} px: {error}"
-        if not fits:
-            raise ValueError(f"the network takes none of these sizes ({fault})")
-        return max(fits, key=fits.__getitem__)
-
-    side = best(sides, normalisations[:1]).side
-    return best([side], normalisations)
+    fits = {}
+    for side in sides:
+        preparation = Preparation(side, *normalisations[0])
+        try:
+            fits[preparation] = fit(preparation)
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, RuntimeError, ValueError) as error:
+            fault = f"{side} px: {error}"
+    if not fits:
+        raise ValueError(f"the network takes none of these sizes ({fault})")
+    side = max(fits, key=fits.__getitem__).side
+    return max((Preparation(side, *one) for one in normalisations), key=fit)

@@ -1,14 +1,14 @@
 """Predict the test accuracy of checkpoints, or count it on labelled images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, model_validator
 from scipy.stats import binomtest
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -17,7 +17,6 @@ from helpers.checkpoints import calibration, networks
 from helpers.checkpoints.images import (
     NORMALISATIONS,
     SIDES,
-    Channels,
     Pictures,
     Preparation,
     best_order,
@@ -30,6 +29,7 @@ from helpers.measures.agreement import agreement
 from helpers.measures.evidence import score_network
 from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
+from helpers.training.pool import choose_device
 
 FEWEST_LABELLED = 50
 _LEVEL = 0.8  # of all intervals
@@ -55,37 +55,44 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(BaseModel):
     """Checkpoints, images, and what a user says of them."""
 
-    checkpoints: Path  # a folder, or one file
-    images: Path  # a folder or .zip of training images
-    labelled: Path | None = None  # the same of held-out images with labels
-    unlabelled: Path | None = None  # the same of images without labels
-    architecture: str = networks.AUTO
-    classes: Sequence[str] = ()  # in the order of the outputs; empty: sorted
-    images_per_class: float = 0.0  # in training; 0: those of ``images``
-    image_size: int = 0  # in training, pixels; 0: the usual one that fits best
-    mean: Channels = ()  # of the normalisation; empty: the usual one that fits best
-    std: Channels = ()
+    checkpoints: Path = Field(
+        description="folder of .safetensors, .pt, .pth; or a file"
+    )
+    images: Path = Field(description="folder or .zip of training images, with classes")
+    labelled: Path | None = Field(
+        None, description="held-out images with labels, 50 or more"
+    )
+    unlabelled: Path | None = Field(
+        None, description="images without labels, to order networks"
+    )
+    architecture: str = Field(
+        networks.AUTO,
+        description="a name of torchvision or timm, or module:function; auto "
+        "recognises torchvision's ResNets",
+    )
+    classes: Sequence[str] = Field(
+        (), description="in the order of the outputs, or @FILE, one a line; else sorted"
+    )
+    images_per_class: float = Field(
+        0, description="in training, where IMAGES holds only some of them"
+    )
+    image_size: int = Field(
+        0,
+        description="of the images in training, pixels; without it the usual one with "
+        "the highest training accuracy",
+    )
+    mean: Sequence[float] = Field((), description="of the normalisation, RGB, 0 to 1")
+    std: Sequence[float] = Field((), description="of the normalisation, RGB, 0 to 1")
+    device: str = Field("auto", description="cpu, cuda or auto")
 
-    def preparation(
-        self, network: nn.Module, pictures: Pictures, device: str
-    ) -> Preparation:
-        """The size and normalisation of a network's training.
-
-        Args:
-            network: on the device, in evaluation mode, with logits as output.
-            pictures: its training images.
-            device: of the network.
-
-        Raises:
-            ValueError: if the network takes none of the sizes.
-        """
-        sides = [self.image_size] if self.image_size else SIDES
-        named = [(tuple(self.mean), tuple(self.std))] if self.mean else NORMALISATIONS
-        return choose_preparation(network, pictures, sides, named, device)
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if {len(self.mean), len(self.std)} not in ({0}, {3}):
+            raise ValueError("mean and std belong together; give three numbers of each")
+        return self
 
 
 class Judged(NamedTuple):
@@ -95,21 +102,21 @@ class Judged(NamedTuple):
     sentences: list[str]  # the answer first
 
 
-def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Judged:
+def judge(inputs: Inputs, reports: Path, work: Path) -> Judged:
     """Judge the checkpoints of a folder by their training images.
 
     Args:
         inputs: checkpoints and images.
         reports: folder of the reports of the studies that calibrate.
         work: folder in which a .zip is unpacked.
-        device: "cpu" or "cuda".
 
     Raises:
         OSError: if a folder or file does not exist.
         ValueError: if the images cannot be used.
     """
-    if bool(inputs.mean) != bool(inputs.std):
-        raise ValueError("mean and std belong together; give both or none")
+    device = choose_device(inputs.device)
+    sides = [inputs.image_size] if inputs.image_size else SIDES
+    named = [(tuple(inputs.mean), tuple(inputs.std))] if inputs.mean else NORMALISATIONS
     files = networks.find(inputs.checkpoints)
     opened = partial(open_source, unpacked=work / "unpacked")
     pictures = Pictures.of_classes(opened(inputs.images), inputs.classes)
@@ -130,7 +137,7 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
         try:
             network = networks.load(path, inputs.architecture, len(pictures.classes))
             network = network.to(device)
-            preparation = inputs.preparation(network, pictures, device)
+            preparation = choose_preparation(network, pictures, sides, named, device)
             images = pictures.at(preparation.side)
             row |= facts_of(network, images, preparation, device)
         except ValueError as fault:
@@ -149,9 +156,8 @@ def judge(inputs: Inputs, reports: Path, work: Path, device: str = "cpu") -> Jud
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
     table = verdicts(facts, calibration.rule(models), hits)
     if predicted:
-        shares = agreement(np.array(list(predicted.values())))
-        by_name = dict(zip(predicted, shares, strict=True))
-        table["agreement"] = table["checkpoint"].map(by_name)
+        shares = pd.Series(agreement(np.array([*predicted.values()])), [*predicted])
+        table["agreement"] = table["checkpoint"].map(shares)
     return Judged(table, _sentences(table, hits, models, len(pictures.classes)))
 
 

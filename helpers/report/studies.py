@@ -11,12 +11,11 @@ from helpers.scores.measuring import with_measures
 from helpers.statistics.primary import across_studies, primary_rows
 
 
-def published_models(reports: Path, study: str) -> pd.DataFrame:
-    """Networks of the primary analysis of a published study.
+def published_models(report: Path) -> pd.DataFrame:
+    """Networks of a published study.
 
     Args:
-        reports: folder of all reports.
-        study: name of the study.
+        report: ``reports/<study>``.
 
     Returns:
         Rows of its catalogue with a column per measure.
@@ -24,16 +23,13 @@ def published_models(reports: Path, study: str) -> pd.DataFrame:
     Raises:
         FileNotFoundError: if the report lacks its catalogue or scores.
     """
-    folder = inside(reports, study)
-    catalogue = tables.read(folder, "catalogue")
-    scores = tables.read(folder, "scores", ".parquet")
+    catalogue = tables.read(report, "catalogue")
+    scores = tables.read(report, "scores", ".parquet")
     if catalogue is None or scores is None:
         raise FileNotFoundError(
-            f"{folder}/tables holds no catalogue.csv and scores.parquet of the study "
-            f"{study!r}; name a published study in other_studies, or none"
+            f"{report} has no catalogue.csv and scores.parquet; name a published study"
         )
-    rows = catalogue[primary_rows(catalogue)].reset_index(drop=True)
-    return with_measures(rows, scores)
+    return with_measures(catalogue, scores)
 
 
 def errors_across_studies(
@@ -55,8 +51,9 @@ def errors_across_studies(
     Returns:
         See ``primary.across_studies``; no rows without other studies.
     """
-    studies = {
-        name: published_models(reports, name) for name in others if name != study
-    }
-    studies[study] = models
+    studies = {study: models}
+    for name in others:
+        if name != study:
+            published = published_models(inside(reports, name))
+            studies[name] = published[primary_rows(published)].reset_index(drop=True)
     return across_studies(studies, study, measures)

@@ -250,7 +250,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
     assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
     assert "a.pt is expected to do best" in capsys.readouterr().out
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
-    options += ["--classes", tmp_path / "classes.txt"]
+    options += ["--classes", f"@{tmp_path / 'classes.txt'}"]
     assert run(tmp_path / "checkpoints/b.pt", places[1], *options) == 0
     assert run(tmp_path / "checkpoints/c.pt", places[1], *options) == 1
 
