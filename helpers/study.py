@@ -51,17 +51,13 @@ class Measured:
     def image_values(self) -> dict[str, NDArray[np.float32]]:
         """Values of single images by column, (models, images), NaN where undefined."""
         rows = pd.Index(self.records.model_ids).get_indexer(self.models["model_id"])
-        is_here = rows >= 0  # False for networks of another shard
-        of_images = {}
-        for family in IMAGE_VALUES:
-            if family not in self.records.keys:
-                continue
-            for name, values in self.records.of_images(family).items():
-                if name in self.models:
-                    shape = (len(rows), values.shape[1])
-                    of_images[name] = np.full(shape, np.nan, np.float32)
-                    of_images[name][is_here] = values[rows[is_here]]
-        return of_images
+        is_here = rows[:, None] >= 0  # False for networks of another shard
+        return {
+            name: np.where(is_here, values[rows], np.float32(np.nan))
+            for family in IMAGE_VALUES.keys() & self.records.keys
+            for name, values in self.records.of_images(family).items()
+            if name in self.models
+        }
 
     @property
     def analysed(self) -> "Measured":
@@ -130,11 +126,9 @@ class Study:
         of_work = work_study(name)
         work = inside(from_root(work_dir), of_work)
         reports = inside(from_root(reports_dir), name)
-        records = inside(from_root(reports_dir), of_work) / RECORDS
-        if not work.is_dir() and not records.is_dir():
-            studies = sorted(
-                path.parent.name for path in reports.parent.glob(f"*/{RECORDS}")
-            )
+        if not (work.is_dir() or (reports.with_name(of_work) / RECORDS).is_dir()):
+            paths = reports.parent.glob(f"*/{RECORDS}")
+            studies = sorted(path.parent.name for path in paths)
             raise FileNotFoundError(
                 f"no study {name!r} is in {work.parent} or has records in "
                 f"{reports.parent}{near_names(name, studies)}; run `make "
@@ -245,8 +239,7 @@ class Study:
             ValueError: for a family or a setting that does not exist.
         """
         chosen = settings_of(families, settings)
-        scored_on = self.scoring_set(scored_images)
-        return self.measure(families, chosen, scored_on).models
+        return self.measure(families, chosen, self.scoring_set(scored_images)).models
 
     def bootstrap(
         self,
@@ -276,6 +269,5 @@ class Study:
             warn(NO_INTERVAL)
         # Correlations may be adjusted for training accuracy and log loss.
         models = with_log_train_loss(models)
-        return Bootstrap(
-            models, of_images, draws=draws, seed=seed, no_interval=no_interval
-        )
+        options = {"draws": draws, "seed": seed, "no_interval": no_interval}
+        return Bootstrap(models, of_images, **options)

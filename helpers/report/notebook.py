@@ -5,6 +5,7 @@ Each is shown in the notebook and goes to a file in the folder of this execution
 
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from helpers.studies import in_force, work_study
 _PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "papermill")
 _DPI = 90
 _DIGITS = "%.8g"  # of a number in a table
+_RESULT = ("name", "value", "low", "high", "unit")  # of results.json
 
 
 @dataclass
@@ -99,25 +101,23 @@ class Report:
         Raises:
             ValueError: if the name would leave the folder.
         """
-        path = inside(self.folder, f"figures/{name}.png")
-        published = inside(self.published / self.notebook, f"figures/{name}.png")
+        place = f"figures/{name}.png"
+        path = inside(self.folder, place)
+        title = figure_title(name)
+        published = self.published / self.notebook / place
         if figure is not None:
             with files.complete_or_absent(path) as temporary:
                 figure.savefig(temporary, format="png", dpi=_DPI)
             plt.close(figure)
-        elif not missing:
-            self.tell(caption)
-            return
-        elif self.repeats_published and published.is_file():
+        elif missing and self.repeats_published and published.is_file():
             with files.complete_or_absent(path) as temporary:
-                temporary.write_bytes(published.read_bytes())
+                shutil.copy(published, temporary)
             caption += f" *As published. {missing}*"
         else:
-            self.tell(f"**{figure_title(name)}** is left out. {missing}")
+            self.tell(f"**{title}** is left out. {missing}" if missing else caption)
             return
         self.figures += 1
-        number = f"{int(self.notebook[:2])}.{self.figures}"
-        title = f"Figure {number}. {figure_title(name)}."
+        title = f"Figure {int(self.notebook[:2])}.{self.figures}. {title}."
         display(Image(path, alt=title))
         self.tell(f"**{title}** {caption}")
 
@@ -160,6 +160,7 @@ class Report:
         with files.complete_or_absent(path) as temporary:
             frame.to_csv(temporary, index=False, float_format=_DIGITS)
         place = f"<code>tables/{path.name}</code>"
+        rows = min(rows, tables.MOST_ROWS)
         if 0 < rows < len(frame):
             place = f"{rows} of {len(frame):,} rows; all of them: {place}"
         if len(frame):
@@ -218,10 +219,10 @@ class Report:
             raise ValueError(
                 f"the result {name!r} needs a name of letters, digits and underscores"
             )
-        numbers = {"value": value, "low": low, "high": high}
-        content = {key: _plain_number(item) for key, item in numbers.items()}
-        self.results[name] = {"name": name, **content, "unit": unit}
-        write_json(self.folder / "results.json", list(self.results.values()))
+        numbers = [_plain_number(number) for number in (value, low, high)]
+        content = (name, *numbers, unit)
+        self.results[name] = dict(zip(_RESULT, content, strict=True))
+        write_json(self.folder / "results.json", [*self.results.values()])
 
     def end(self, device: object = "cpu") -> None:
         """Show the named results, and what made this report.
@@ -257,9 +258,12 @@ class Report:
     def names(self) -> dict[str, str]:
         """Short name of each model by its id, once notebook 02 has run or published."""
         path = self.work / "catalogue.parquet"
-        if path.is_file():
-            return tables.model_names(files.read_table(path))
-        return tables.model_names(tables.read(self.published, "catalogue"))
+        is_here = path.is_file()
+        return tables.model_names(
+            files.read_table(path)
+            if is_here
+            else tables.read(self.published, "catalogue")
+        )
 
 
 def _show_folded(

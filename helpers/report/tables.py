@@ -225,13 +225,13 @@ def html(
     Args:
         frame: all rows.
         names: of models, see ``model_names``.
-        rows: number of first rows that are shown, ``MOST_ROWS`` at most.
+        rows: number of first rows that are shown.
     """
     shown = texts(frame, names)
     is_constant = shown.nunique().eq(1).to_numpy() & (len(shown) > 2)
     if is_constant.all():
         is_constant[:] = False
-    first = shown.loc[:, ~is_constant].head(min(rows, MOST_ROWS))
+    first = shown.loc[:, ~is_constant].head(rows)
     with pd.option_context("display.max_colwidth", None):
         table = first.to_html(index=False, border=0)
     facts = [f"{name} {text}" for name, text in shown.iloc[0][is_constant].items()]
