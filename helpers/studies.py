@@ -395,20 +395,17 @@ def from_records(study: Study, only_combinations: bool = False) -> Study:
     records = study.reports.with_name(study.work.name) / RECORDS
     if not path or from_root(path).exists() or not (records / MANIFEST).is_file():
         return study
-    left_out = list(NEED_IMAGES)
-    for notebook, part in NEED_SCORES.items():
-        if not any((records / "settings").glob(f"{part}-*.json")):
-            left_out.append(notebook)
-    kept = [
-        item
+    parts = {path.name.partition("-")[0] for path in records.glob("settings/*.json")}
+    lacking = [number for number in NEED_SCORES if NEED_SCORES[number] not in parts]
+    kept = {
+        item.name: item
         for item in study.executions
-        if item.notebook[:2] not in left_out
+        if item.notebook[:2] not in (*NEED_IMAGES, *lacking)
         and (item.combination or not only_combinations)
-    ]
-    names = [item.name for item in kept]
+    }
     executions = [
-        replace(item, after=tuple(name for name in item.after if name in names))
-        for item in kept
+        replace(item, after=tuple(name for name in item.after if name in kept))
+        for item in kept.values()
     ]
     return replace(study, executions=executions)
 

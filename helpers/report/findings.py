@@ -9,6 +9,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,7 +71,7 @@ def page(report: Path) -> str:
         subject=study.subject,
         holds=holds,
         frame=lambda name: read(report, name),
-        figure=_figure_of(report),
+        figure=partial(_figure, report),
         swept=lambda notebook: results_of(report / "sweeps" / notebook),
         other=lambda study: numbers(inside(report.parent, study)),
         **numbers(report),
@@ -96,16 +97,12 @@ def holds(condition: bool, caller: Callable[[], str]) -> str:
     return f"{sentence}\n"
 
 
-def _figure_of(report: Path) -> Callable[[str, str, str], str]:
-    """Function of notebook, figure and caption that gives an image, where it is."""
-
-    def figure(notebook: str, name: str, caption: str) -> str:
-        place = f"{notebook}/figures/{name}.png"
-        if not (report / place).is_file():
-            return ""
-        return f"![{caption}]({place})\n\n*{caption}*"
-
-    return figure
+def _figure(report: Path, notebook: str, name: str, caption: str) -> str:
+    """A figure of a notebook as an image in Markdown, where it is."""
+    place = f"{notebook}/figures/{name}.png"
+    if not (report / place).is_file():
+        return ""
+    return f"![{caption}]({place})\n\n*{caption}*"
 
 
 def text_of(report: Path) -> str:
@@ -114,37 +111,40 @@ def text_of(report: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else page(report)
 
 
+def draw_sweeps(report: Path) -> None:
+    """Draw each sweep into ``figures/results.png``, where its page shows it.
+
+    Args:
+        report: ``reports/<study>``.
+    """
+    for sweep in report.glob("sweeps/*/"):
+        frame = results_of(sweep)
+        if len(frame):
+            (sweep / "figures").mkdir(exist_ok=True)
+            small_multiples(frame).savefig(sweep / "figures/results.png", dpi=90)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write FINDINGS.md, or print the lines in which it differs from the numbers."""
     parser = argparse.ArgumentParser(description="Findings of a study's report.")
     parser.add_argument("study")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
     options = parser.parse_args(arguments)
-    report = inside(options.reports, options.study)
-    path = report / PAGE
+    report = inside(PROJECT_ROOT / "reports", options.study)
     if options.write:
-        _draw_sweeps(report)
+        draw_sweeps(report)
     try:
         text = page(report)
     except (StaleSentence, jinja2.UndefinedError) as fault:
         print(f"params/{options.study}.md.j2: {fault}", file=sys.stderr)
         return 2
     if options.write:
-        with complete_or_absent(path) as temporary:
+        with complete_or_absent(report / PAGE) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    there = path.read_text(encoding="utf-8") if path.is_file() else ""
-    lines = difflib.unified_diff(there.splitlines(), text.splitlines(), n=0)
-    print("\n".join(lines) or f"every number of {path} is what the notebooks named")
-    return int(there != text)
-
-
-def _draw_sweeps(report: Path) -> None:
-    """Draw each sweep into ``figures/results.png``, where findings show it."""
-    for sweep in report.glob("sweeps/*/"):
-        (sweep / "figures").mkdir(exist_ok=True)
-        figure = small_multiples(results_of(sweep))
-        figure.savefig(sweep / "figures/results.png", dpi=90)
+    there = text_of(report).splitlines()
+    lines = [*difflib.unified_diff(there, text.splitlines(), n=0)]
+    print("\n".join(lines) or "every number is what the notebooks named")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

@@ -48,9 +48,7 @@ def build(reports: Path, source: Path) -> Path:
         shutil.copy(_TEMPLATES / name, static)
     (static / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
     shutil.copy(PROJECT_ROOT / "docs/glossary.md", source)
-    studies = [
-        folder for folder in sorted(reports.iterdir()) if any(executions(folder))
-    ]
+    studies = [path for path in sorted(reports.iterdir()) if [*executions(path)]]
     for folder in studies:
         write_study(folder, source / folder.name)
     (source / "index.md").write_text(_first_page(studies, source), encoding="utf-8")
@@ -92,16 +90,16 @@ def write_study(report: Path, target: Path) -> None:
         target: folder of what Sphinx reads.
     """
     shutil.copytree(report, target, ignore=_NO_PAGES)
+    findings.draw_sweeps(target)
     for path in target.rglob("[0-9][0-9]_*.ipynb"):
         notebook = nbformat.read(path, as_version=4)
         place = path.parent.relative_to(target)
-        folder = os.path.relpath(
-            report / place, report.parent / SITE / report.name / place
-        )
-        clean(notebook, folder, os.path.relpath(target / "explore.md", path.parent))
+        page = report.parent / SITE / report.name / place
+        explorer = os.path.relpath(target / "explore.md", path.parent)
+        clean(notebook, os.path.relpath(report / place, page), explorer)
         nbformat.write(notebook, path)
-    pages = [_name(path, target) for path in executions(target)]
-    pages += [_write_sweep(sweep, report) for sweep in sorted(target.glob("sweeps/*/"))]
+    pages = [str(path.relative_to(target)) for path in executions(target)]
+    pages += [_write_sweep(sweep) for sweep in sorted(target.glob("sweeps/*/"))]
     text = _findings(report)
     contents = content.of_report(report)
     if contents:
@@ -115,11 +113,6 @@ def write_study(report: Path, target: Path) -> None:
 def _findings(report: Path) -> str:
     """The findings of a study, with links to those of others as pages have them."""
     return findings.text_of(report).replace(findings.PAGE, "index.md")
-
-
-def _name(path: Path, folder: Path) -> str:
-    """Name of a notebook's page in the contents of a page in a folder."""
-    return str(path.relative_to(folder).with_suffix(""))
 
 
 def clean(notebook: NotebookNode, folder: str, explorer: str) -> None:
@@ -159,27 +152,24 @@ def error_of(notebook: NotebookNode) -> str:
     return ""
 
 
-def _write_sweep(folder: Path, report: Path) -> str:
-    """Write the page of a sweep and its combinations; its name in the contents."""
+def _write_sweep(folder: Path) -> str:
+    """Write the page of a sweep and its combinations; its place in the contents."""
+    name = folder.name.replace("_", " ")
+    parts = [f"# Sweep of {name}", "Each combination, executed:"]
     combinations = []
-    failed = ""
     for path in sorted(folder.glob("*/*/*.ipynb")):
-        name = path.relative_to(folder).parts[0]
-        combinations.append(f"{name} <{_name(path, folder)}>")
+        place = path.relative_to(folder)
+        combinations.append(f"{place.parts[0]} <{place}>")
         error = error_of(nbformat.read(path, as_version=4))
-        failed += f"- {name}: {error}\n" if error else ""
-    place = f"sweeps/{folder.name}"
-    frame = sweeps.results_of(report / place)
-    text = f"# Sweep of {folder.name.replace('_', ' ')}\n\n"
+        if error:
+            parts.append(f"- {place.parts[0]}: {error}")
+    frame = sweeps.results_of(folder)
     if len(frame):
-        sweeps.small_multiples(frame).savefig(folder / "results.png", dpi=90)
-        text += "![Each result against the swept parameters](results.png)\n\n"
-        text += sweeps.table(frame).to_markdown(index=False) + "\n\n"
-    if failed:
-        text += f"Failed:\n\n{failed}\n"
-    text += "Each combination, executed:\n\n" + _contents(combinations)
+        picture = "![Each result against the swept parameters](figures/results.png)"
+        parts[1:1] = [picture, sweeps.table(frame).to_markdown(index=False)]
+    text = "\n\n".join([*parts, _contents(combinations)])
     (folder / "index.md").write_text(text, encoding="utf-8")
-    return f"{place}/index"
+    return f"sweeps/{folder.name}/index"
 
 
 def _explorers(contents: Sequence[content.Content]) -> str:
@@ -201,23 +191,20 @@ def _contents(pages: Sequence[str]) -> str:
 
 def _first_page(studies: Sequence[Path], source: Path) -> str:
     """The page of all studies: each question, with a picture and its answer."""
-    parts = ["# Which image classifiers will generalize?\n"]
-    questions = set()
+    parts = {}  # by question: parts of one study have one
     for report in studies:
         title, *rest = _findings(report).split("\n\n")
-        question = title.partition(": ")[2]
-        if question in questions:
-            continue  # parts of one study have one question
-        questions.add(question)
-        parts.append(f"## [{title.removeprefix('# ')}]({report.name}/index)\n")
-        answers = [text for text in rest if text.startswith("**")][:1]
         pictures = [text for text in rest if text.startswith("![")][:1]
+        answers = [text for text in rest if text.startswith("**")][:1]
         text = "\n\n".join([*pictures, *answers] or rest[:1])
-        parts.append(re.sub(r"\]\((?!http)", f"]({report.name}/", text) + "\n")
         if (source / report.name / "explore.md").is_file():
-            parts.append(f"[Explore its networks by hand]({report.name}/explore)\n")
+            text += "\n\n[Explore its networks by hand](explore)"
+        text = re.sub(r"\]\((?!http)", f"]({report.name}/", text)
+        heading = f"## [{title.removeprefix('# ')}]({report.name}/index)"
+        parts.setdefault(title.partition(": ")[2], f"{heading}\n\n{text}")
     pages = [f"{report.name} <{report.name}/index>" for report in studies]
-    return "\n".join([*parts, _contents([*pages, "glossary"])])
+    title = "# Which image classifiers will generalize?"
+    return "\n\n".join([title, *parts.values(), _contents([*pages, "glossary"])])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pandas as pd
 import seaborn
 
 from helpers.files import STAGING
+from helpers.report.markup import in_words
 
 # Shades of kinds of training by their start; colours of all else.
 _STARTS = {"pretrained": "Blues", "scratch": "Oranges"}
@@ -91,30 +92,17 @@ def in_order(names: pd.Series) -> list:
 
 
 def short_name(model: Mapping[str, Any]) -> str:
-    """A model as tables name it: "ResNet18, pretrained, augmented, adam 0.004, seed 0".
+    """A model as tables name it: "ResNet18, pretrained, augmented, adam 0.004, seed 1".
 
     Args:
-        model: a row of the catalogue; those of earlier versions lack some columns.
+        model: a row of the catalogue.
     """
-    looking = model.get("looking", "plain")
-    strong = model.get("strong_augmentation", "none")
-    frozen = model.get("frozen_stages")
-    size = model["images_per_class"]
-    noise = model["label_noise"]
     parts = [
-        model["architecture"].replace("resnet", "ResNet"),
-        "pretrained" if model["pretrained"] else "from scratch",
-        "augmented" if model["augmentation"] else "",
-        f"{size:.0f} a class" if size else "",
-        f"{noise:.0%} wrong labels" if noise else "",
-        "" if looking == "plain" else looking.replace("_", " "),
-        "" if strong == "none" else strong,
-        "smoothed labels" if model.get("label_smoothing") else "",
-        f"{frozen:.0f} frozen stages" if frozen else "",
+        in_words(model["kind"]),
         f"{model['optimizer']} {model['learning_rate']:g}",
-        f"decay {model['weight_decay']:g}" if model.get("weight_decay") else "",
-        f"seed {model['repeat']}" if model.get("repeat") else "",
-        "first snapshot" if model.get("snapshot") == "first" else "",
+        f"decay {model['weight_decay']:g}" if model["weight_decay"] else "",
+        f"seed {model['repeat']}" if model["repeat"] else "",
+        "first snapshot" if model["snapshot"] == "first" else "",
     ]
     return ", ".join(filter(None, parts))
 
