@@ -17,7 +17,6 @@ CELLS = [
     "models = tables.read(folder, 'catalogue')\n"
     "explore.show('measures', made.measures(models), made.TITLES)",
     "explore.show('maps', models, made.kept_maps())",
-    "explore.show('curves', models, tables.read(folder, 'histories', '.parquet'))",
 ]
 DRAWN = (
     "return [...document.querySelectorAll('.explorer')].filter(box => "
@@ -42,7 +41,7 @@ def test_every_explorer_answers_a_click(tmp_path):
     nbformat.write(notebook, tmp_path / "explore.ipynb")
     with browsing.jupyterlab(tmp_path) as address, browsing.chromium() as browser:
         assert browsing.run_notebook(browser, address("explore.ipynb")) == []
-        browsing.until(lambda: browser.execute_script(DRAWN) == 3, 120, "three plots")
+        browsing.until(lambda: browser.execute_script(DRAWN) == 2, 120, "two plots")
         for box in browser.find_elements("css selector", ".explorer"):
             place = [round(value) for value in browser.execute_script(POINT, box)]
             area = box.find_element("css selector", ".nsewdrag")

@@ -104,14 +104,6 @@ def write_report(folder: Path) -> Path:
         table.to_csv(folder / f"tables/{name}.csv", index=False)
     scores = models.melt("model_id", [*TITLES], "measure").assign(variant="")
     write_table(folder / "tables/scores.parquet", scores)
-    epochs = {
-        "epoch": [1, 2, 3],
-        "train_loss": [2.0, 1.0, 0.5],
-        "train_accuracy": [0.3, 0.6, 0.9],
-        "monitor_accuracy": [0.2, 0.5, 0.6],
-    }
-    histories = [pd.DataFrame(epochs).assign(run_id=name) for name in models["run_id"]]
-    write_table(folder / "tables/histories.parquet", pd.concat(histories))
     content = kept_maps() | {"study": folder.name, "part": "localization-0"}
     publish(folder, content)
     rows = zip(content["model_ids"], content["maps"], content["right"], strict=True)

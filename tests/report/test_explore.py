@@ -4,7 +4,6 @@ import base64
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -37,7 +36,7 @@ def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(
 
 
 def test_measures_are_those_of_the_scores(folder):
-    measures, _, _ = content.of_report(folder)
+    measures, _ = content.of_report(folder)
     models = made.measures(made.catalogue())
     assert [item["title"] for item in measures["measures"]] == [*made.TITLES.values()]
     for item, name in zip(measures["measures"], made.TITLES, strict=True):
@@ -62,26 +61,6 @@ def test_an_undefined_value_is_null_and_a_model_without_a_gap_is_left_out():
     assert len(shown["models"]) == len(models) - 1 and len(shown["measures"]) == 1
     assert shown["measures"][0]["values"][0] is None
     json.dumps(shown, allow_nan=False)
-
-
-def test_curves_are_those_of_the_histories():
-    models = made.catalogue()
-    curves = {
-        "train_loss": [0.5, 1.5],
-        "train_accuracy": [0.9, np.nan],
-        "monitor_accuracy": [0.5, 0.25],
-    }
-    run = {"run_id": models["run_id"][0], "epoch": [2, 1]}
-    snapshots = pd.concat([models.assign(snapshot="first"), models])
-    shown = content.curves(snapshots, pd.DataFrame(run | curves))
-    (run,) = shown["models"]
-    assert run["epochs"] == [1, 2]
-    assert run["curves"] == {
-        "train_loss": [1.5, 0.5],
-        "train_accuracy": [None, 90],
-        "monitor_accuracy": [25, 50],
-    }
-    assert dict(shown["metrics"]).keys() == run["curves"].keys()
 
 
 def test_maps_of_the_page_are_the_published_bytes_by_gap():

@@ -1,6 +1,6 @@
-"""Three explorers, in JupyterLab and on a page of the report.
+"""Two explorers, in JupyterLab and on a page of the report.
 
-Of measures against the gap, of maps, and of training curves.
+Of measures against the gap, and of maps.
 """
 
 from typing import Any
@@ -12,7 +12,6 @@ from helpers.report.style import interactive
 TITLES = {
     "measures": "Which measure correlates with the gap?",
     "maps": "Where do the networks look?",
-    "curves": "How did the networks train?",
 }
 
 

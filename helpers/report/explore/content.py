@@ -1,6 +1,6 @@
 """Content of the explorers, as values that explore.js draws.
 
-Networks with their gap, kind and facts, and their measures, maps or curves.
+Networks with their gap, kind and facts, and their measures or maps.
 """
 
 from base64 import b64encode
@@ -25,11 +25,6 @@ from helpers.training.config import PAPER_AXES
 
 Content = dict[str, Any]
 AXES = (*PAPER_AXES, "images_per_class", "label_noise", "repeat", "snapshot")
-METRICS = {
-    "train_loss": "training loss (nats)",
-    "train_accuracy": "training accuracy (%)",
-    "monitor_accuracy": "held-out accuracy (%)",
-}
 # Facts that a reader sees who clicks on a network.
 _CARD = ["kind", *AXES, "train_accuracy", "test_accuracy", "gap", "epoch"]
 _CARD += ["stop_reason", "model_id"]
@@ -56,9 +51,6 @@ def of_report(folder: Path) -> list[Content]:
     published = read_maps(folder)
     if published is not None:
         contents.append(maps(models, published))
-    histories = tables.read(folder, "histories", ".parquet")
-    if histories is not None:
-        contents.append(curves(catalogue, histories))
     return contents
 
 
@@ -131,25 +123,6 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
         "scored": len(boxes),
         "quantities": quantities,
     }
-
-
-def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
-    """Content of the explorer "curves": loss and accuracies of each run by epoch.
-
-    Args:
-        models: rows of the catalogue.
-        histories: run_id, epoch, ``METRICS``.
-    """
-    runs = models[models["run_id"].isin(histories["run_id"])]
-    runs = runs.drop_duplicates("run_id", keep="last")
-    by_run = histories.sort_values("epoch").set_index("run_id")
-    by_run[["train_accuracy", "monitor_accuracy"]] *= 100
-    shown = _shared(runs)
-    for model, run in zip(shown["models"], runs["run_id"], strict=True):
-        history = by_run.loc[[run]]
-        model["epochs"] = history["epoch"].tolist()
-        model["curves"] = {name: _numbers(history[name]) for name in METRICS}
-    return {"kind": "curves", **shown, "metrics": [*METRICS.items()]}
 
 
 def _shared(models: pd.DataFrame) -> Content:

@@ -113,28 +113,14 @@ function explorer(place, content, Plotly) {
       y: values.map(r), line: { color: GREY, dash: DASHES[at] }, hovertemplate: "threshold %{x}: r = %{y:.2f}<extra></extra>" })), "threshold", `r with ${target.title.replace(/ \(.*/, "")}`, 320,
       { yaxis: { range: [-1.05, 1.05] }, shapes: [{ type: "line", x0: threshold, x1: threshold, yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1 } }] });
   };
-  const curves = (metric, title) => {
-    const shown = kept(), heights = {}, colours = Object.fromEntries(content.kinds);
-    said.textContent = `${shown.length} of ${models.length} runs.`;
-    const traces = shown.map(i => {
-      const { kind, name, architecture, epochs: x } = models[i], y = models[i].curves[metric], showlegend = !(kind in heights);
-      const hovertemplate = `${name}<br>epoch %{x}: %{y:.2~g}<extra></extra>`;
-      const line = { color: colours[kind], width: 1.3, dash: DASHES[architectures.indexOf(architecture) % 6] };
-      (heights[kind] ??= []).push(...y.filter(value => value !== null).slice(-1));
-      return { type: "scatter", mode: "lines", name: kind, legendgroup: kind, showlegend, line, x, y, customdata: x.map(() => i), hovertemplate };
-    });
-    byKind(traces, heights, "epoch", title);
-  };
   let draw;
   if (content.kind === "maps") draw = gallery(content, controls, pictures, relate, sweep, kept(), () => draw());
   else {
-    const options = content.kind === "curves" ? content.metrics : content.measures.map((one, at) => [at, one.title]);
-    const [list, chosen] = choice(content.kind === "curves" ? "measured" : "measure", options, () => draw());
+    const [list, chosen] = choice("measure", content.measures.map((one, at) => [at, one.title]), () => draw());
     controls.append(list);
-    draw = () => (content.kind === "curves" ? curves(chosen(), Object.fromEntries(options)[chosen()])
-      : relate(content.measures[chosen()].title, i => content.measures[chosen()].values[i]));
+    draw = () => relate(content.measures[chosen()].title, i => content.measures[chosen()].values[i]);
   }
-  if (content.kind !== "curves") controls.append(againstList);
+  controls.append(againstList);
   controls.append(...filters.map(([, list]) => list));
   place.append(...parts);
   draw();
