@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 from scipy.stats import binomtest
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -88,12 +88,6 @@ class Inputs(BaseModel):
     std: Sequence[float] = Field((), description="of the normalisation, RGB, 0 to 1")
     device: str = Field("auto", description="cpu, cuda or auto")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if {len(self.mean), len(self.std)} not in ({0}, {3}):
-            raise ValueError("mean and std belong together; give three numbers of each")
-        return self
-
 
 class Judged(NamedTuple):
     """The result for a folder of checkpoints."""
@@ -114,6 +108,8 @@ def judge(inputs: Inputs, reports: Path, work: Path) -> Judged:
         OSError: if a folder or file does not exist.
         ValueError: if the images cannot be used.
     """
+    if bool(inputs.mean) != bool(inputs.std):
+        raise ValueError("mean and std belong together; give both or none")
     device = choose_device(inputs.device)
     sides = [inputs.image_size] if inputs.image_size else SIDES
     named = [(tuple(inputs.mean), tuple(inputs.std))] if inputs.mean else NORMALISATIONS
