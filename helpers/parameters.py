@@ -134,7 +134,6 @@ TYPES: dict[str, Any] = {
     "minimum_images_per_class": Count,
     "minimum_train_accuracy": BelowOne,
     "momentum": BelowOne,
-    "noise_generator": Literal["blur", "autoencoder"],
     "noise_samples": Count,
     "noise_ssim": confloat(gt=0, le=1),
     "optimizers": Literal["adam", "adamw", "sgd"],

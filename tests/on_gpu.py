@@ -166,7 +166,7 @@ def ablations(study: Study) -> dict[str, Any]:
 
 
 def kappa(study: Study) -> dict[str, Any]:
-    """Probes of features under blur and of an auto-encoder."""
+    """Probes of features under the noise of an auto-encoder."""
     model = study.models[0]
     facts = dict(model.facts) | {"family": "resnet", "model": "r", "origin": "made"}
     backbone = replace(
@@ -175,20 +175,9 @@ def kappa(study: Study) -> dict[str, Any]:
         load=lambda device: networks.without_head(model.load(device)),
     )
     levels = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
-    counted = []
-    for degraded in (
-        noise.Degradation("blur", levels=levels),
-        noise.Degradation("autoencoder", 0, noise.AutoEncoder().eval(), levels),
-    ):
-        kept = probing.probes(
-            study.store(),
-            [backbone],
-            study.data,
-            degraded,
-            [2, 3],
-            0.01,
-        )
-        counted.append(kept.record("probes", backbone.model_id)["predicted"].size)
+    degraded = noise.Degradation(0, noise.AutoEncoder().eval(), levels)
+    kept = probing.probes(study.store(), [backbone], study.data, degraded, [2, 3], 0.01)
+    counted = [kept.record("probes", backbone.model_id)["predicted"].size]
     noise.train_autoencoder(study.data.train.images[:16], seed=0, device=DEVICE)
     return {"predicted": counted}
 

@@ -1,8 +1,7 @@
 """Networks of any width, trained on the seen classes by the rules of notebook 02."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,78 +132,65 @@ def made_models(
     """
     # The architecture of a configuration is a ResNet's; it is not used here.
     config = RunConfig("resnet18", **training)
-    networks = []
+    side = data.train.images.shape[-1]
+    of_networks = {}
     for name in names:
+        build = partial(untrained, name, len(data.classes), side, config.seed)
+        build()  # refuses a name before the first network is trained
         digest = json_digest([name, training])
         folder = work / FOLDER / "networks" / f"{name.replace(' ', '-')}-{digest}"
-        side = data.train.images.shape[-1]
-        network = _Network(name, len(data.classes), side, config, folder)
-        network.untrained()  # refuses a name before the first is trained
-        networks.append(network)
+        of_networks[name] = build, folder
     trained = pool.side_by_side(
-        partial(_train, device=device),
-        networks,
+        partial(_train, of_networks=of_networks, config=config, device=device),
+        names,
         shared=partial(images_of_study, work / FOLDER),
         device=device,
         jobs=jobs,
     )
-    results = dict(tqdm(trained, "made networks", total=len(networks)))
+    results = dict(tqdm(trained, "made networks", total=len(names)))
     models = []
-    for network in networks:
-        family = network.name.partition(" ")[0]
-        result = results[network]
+    for name, (build, folder) in of_networks.items():
+        family = name.partition(" ")[0]
         facts = {
-            **result["snapshots"][-1],
-            "epochs": result["epochs"],
-            "stop_reason": result["stop_reason"],
-            "model": network.name,
+            **results[name]["snapshots"][-1],
+            "epochs": results[name]["epochs"],
+            "stop_reason": results[name]["stop_reason"],
+            "model": name,
             "family": "resnet" if family in resnet.ARCHITECTURES else family,
-            "architecture": network.name,
-            "origin": f"made on {network.classes} classes",
-            "side": network.side,
+            "origin": f"made on {len(data.classes)} classes",
+            "side": side,
         }
-        model_id = network.folder.name
-        models.append(Model(model_id, network.backbone, facts, network.start))
+        load, start = (partial(_backbone, build, of) for of in (folder, None))
+        models.append(Model(folder.name, load, facts, start))
     return models
 
 
-@dataclass(frozen=True)
-class _Network:
-    """A network to be made."""
-
-    name: str
-    classes: int
-    side: int  # of its images, pixels
-    config: RunConfig
-    folder: Path  # of its run
-
-    def __str__(self) -> str:
-        """Its name, for messages."""
-        return self.name
-
-    def untrained(self) -> nn.Module:
-        """With its head, before its training."""
-        return untrained(self.name, self.classes, self.side, self.config.seed)
-
-    def start(self) -> nn.Module:
-        """Without its head, before its training."""
-        return without_head(self.untrained())
-
-    def backbone(self, device: torch.device | str = "cpu") -> nn.Module:
-        """Without its head, after its training."""
-        network = self.untrained()
-        weights = contents.read(catalogue.snapshot_path(self.folder, "stop"))
-        network.load_state_dict(weights)
-        network = network.to(device, memory_format=torch.channels_last)
-        return without_head(network).eval()
-
-
-def _train(item: _Network, data: StudyData, *, device: str) -> dict[str, Any]:
+def _train(
+    name: str,
+    data: StudyData,
+    *,
+    of_networks: Mapping[str, tuple[Callable[[], nn.Module], Path]],
+    config: RunConfig,
+    device: str,
+) -> dict[str, Any]:
     """The result of a network's run."""
-    network = item.untrained()
-    result = train_run(item.config, data, item.folder, network=network, device=device)
+    build, folder = of_networks[name]
+    result = train_run(config, data, folder, network=build(), device=device)
     if result["status"] == "diverged":
         raise ValueError(
             "it diverged; take more images, or leave it out of kappa_families"
         )
     return result
+
+
+def _backbone(
+    build: Callable[[], nn.Module],
+    folder: Path | None,
+    device: torch.device | str = "cpu",
+) -> nn.Module:
+    """A network without its head, after its training; without a folder before it."""
+    network = build()
+    if folder:
+        network.load_state_dict(contents.read(catalogue.snapshot_path(folder, "stop")))
+    network = network.to(device, memory_format=torch.channels_last)
+    return without_head(network).eval()

@@ -33,27 +33,17 @@ CLIP = {
 }
 
 
-class Architecture(NamedTuple):
-    """A published architecture: how it is built, and which images it takes."""
+class Checkpoint(NamedTuple):
+    """A published network: its file, how it is built, and which images it takes."""
 
+    name: str
+    path: Path  # of its weights
+    architecture: str  # the beginning of its name
     family: str
     build: Callable[[], nn.Module]
     side: int = _SIDE  # of its images, pixels
     mean: Sequence[float] = _IMAGENET_MEAN  # of pixels in [0, 1], RGB
     std: Sequence[float] = _IMAGENET_STD
-
-
-class Checkpoint(NamedTuple):
-    """A file with the weights of a published network."""
-
-    name: str
-    path: Path
-    folder: str  # that is a family; "" for one of the architecture's family
-
-    @property
-    def architecture(self) -> str:
-        """Its name, with which that of the file begins."""
-        return re.split(r"[.-]", self.name)[0]
 
 
 def is_made(name: str) -> bool:
@@ -94,68 +84,68 @@ def without_head(network: nn.Module) -> nn.Module:
     return network
 
 
-def architecture(name: str) -> Architecture:
-    """A published architecture by its name.
-
-    Args:
-        name: of a CLIP network ("RN50"), or in torchvision, or else in timm.
-
-    Returns:
-        Its family is the module that defines it. Images have the side that it was
-        trained with; EfficientNets take 224 px, as in Huang et al. 2025.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest ones.
-    """
-    import timm  # pip install "generalization-workbook[backbones]"
-    import torchvision
-
-    of_torchvision = torchvision.models.list_models(module=torchvision.models)
-    if name in of_torchvision:
-        build = torchvision.models.get_model_builder(name)
-        return Architecture(build.__module__.split(".")[-1], build)
-    in_timm = CLIP.get(name, name)
-    if not timm.is_model(in_timm):
-        near = near_names(name, [*CLIP, *of_torchvision, *timm.list_models()])
-        raise ValueError(
-            f"{name!r} is no network of torchvision or timm and no folder{near}; "
-            "kappa_families takes their names and folders of checkpoints whose files "
-            "begin with one; a network to be made has a width: 'resnet18 w0.25'"
-        )
-    build = partial(timm.create_model, in_timm)
-    family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
-    published = timm.get_pretrained_cfg(in_timm)
-    side = _SIDE if family == "efficientnet" else published.input_size[-1]
-    family = "clip" if name in CLIP else family
-    return Architecture(family, build, side, published.mean, published.std)
-
-
 def checkpoints(names: Sequence[str], weights: str) -> Iterator[Checkpoint]:
-    """The files of published networks.
+    """Networks whose weights lie in local files.
 
     Args:
-        names: of architectures, see ``architecture``; or of a folder of checkpoints,
-            which is a family; the name of a file begins with that of its architecture,
-            then a point or a hyphen ("resnet18-2.pth").
+        names: of architectures: of a CLIP network ("RN50"), or in torchvision, or else
+            in timm; or of a folder of checkpoints, which is a family; the name of a
+            file begins with that of its architecture, then a point or a hyphen
+            ("resnet18-2.pth").
         weights: a path from the project's root, with {architecture} for the name.
+
+    Yields:
+        Of other networks the family is the module that defines them. Images have the
+        side that a network was trained with; EfficientNets take 224 px, as in Huang et
+        al. 2025.
 
     Raises:
         FileNotFoundError: for a folder without checkpoints.
+        ValueError: for an unknown name, with the nearest ones.
     """
     for name in names:
         folder = from_root(name)
-        if not folder.is_dir():
-            path = from_root(weights.replace("{architecture}", name))
-            yield Checkpoint(name, path, "")
-            continue
-        paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+        paths = [from_root(weights.replace("{architecture}", name))]
+        is_family = folder.is_dir()
+        if is_family:
+            paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
         if not paths:
             raise FileNotFoundError(
                 f"{folder} has no checkpoints ({', '.join(_ENDINGS)}); put them "
                 "there, or leave it out of kappa_families"
             )
         for path in paths:
-            yield Checkpoint(path.stem, path, folder.name)
+            of_file = path.stem if is_family else name
+            network = _of_architecture(of_file, path)
+            yield network._replace(family=folder.name) if is_family else network
+
+
+def _of_architecture(name: str, path: Path) -> Checkpoint:
+    """A published network by the architecture with which its name begins."""
+    import timm  # pip install "generalization-workbook[backbones]"
+    import torchvision
+
+    architecture = re.split(r"[.-]", name)[0]
+    known = torchvision.models.list_models(module=torchvision.models)
+    if architecture in known:
+        build = torchvision.models.get_model_builder(architecture)
+        family = build.__module__.split(".")[-1]
+        return Checkpoint(name, path, architecture, family, build)
+    in_timm = CLIP.get(architecture, architecture)
+    if not timm.is_model(in_timm):
+        near = near_names(architecture, [*CLIP, *known, *timm.list_models()])
+        raise ValueError(
+            f"{architecture!r} is no network of torchvision or timm and no folder{near}"
+            "; kappa_families takes their names and folders of checkpoints whose files "
+            "begin with one; a network to be made has a width: 'resnet18 w0.25'"
+        )
+    build = partial(timm.create_model, in_timm)
+    family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
+    as_trained = timm.get_pretrained_cfg(in_timm)
+    side = _SIDE if family == "efficientnet" else as_trained.input_size[-1]
+    family = "clip" if architecture in CLIP else family
+    form = family, build, side, as_trained.mean, as_trained.std
+    return Checkpoint(name, path, architecture, *form)
 
 
 def sides(names: Sequence[str], side: int) -> dict[str, int]:
@@ -169,15 +159,13 @@ def sides(names: Sequence[str], side: int) -> dict[str, int]:
         FileNotFoundError: for a folder without checkpoints.
         ValueError: for an unknown name.
     """
-    of_networks = {name: side for name in names if is_made(name)}
-    published_names = [name for name in names if not is_made(name)]
-    for file in checkpoints(published_names, ""):
-        of_networks[file.name] = architecture(file.architecture).side
-    return of_networks
+    made = filter(is_made, names)
+    others = checkpoints([name for name in names if not is_made(name)], "")
+    return dict.fromkeys(made, side) | {of.name: of.side for of in others}
 
 
 def published(names: Sequence[str], weights: str) -> list[Model]:
-    """Backbones read from local files.
+    """Published networks without their heads.
 
     Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021);
     features of others are the input of their last layer.
@@ -191,34 +179,27 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         ValueError: for an unknown name.
     """
     models = []
-    for file in checkpoints(names, weights):
-        form = architecture(file.architecture)
-        if not file.path.is_file():
-            raise FileNotFoundError(
-                f"the weights of {file.name} are not in {file.path}; put them there, "
-                "or change kappa_weights or kappa_families"
-            )
+    for network in checkpoints(names, weights):
         steps = [
-            v2.Resize([form.side, form.side], v2.InterpolationMode.BICUBIC),
+            v2.Resize([network.side, network.side], v2.InterpolationMode.BICUBIC),
             v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(form.mean, form.std),
+            v2.Normalize(network.mean, network.std),
         ]
         facts = {
-            "family": file.folder or form.family,
-            "model": file.name,
-            "architecture": file.architecture,
-            "origin": f"file {file.path.name}",
-            "side": form.side,
+            "family": network.family,
+            "model": network.name,
+            "origin": f"file {network.path.name}",
+            "side": network.side,
         }
-        model_id = f"{file.name}-{weights_digest(contents.read(file.path))}"
-        load = partial(_load, file)
+        model_id = f"{network.name}-{weights_digest(contents.read(network.path))}"
+        load = partial(_load, network)
         models.append(Model(model_id, load, facts, normalise=v2.Compose(steps)))
     return models
 
 
 def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
     """A published network without its head."""
-    network = architecture(file.architecture).build()
+    network = file.build()
     state = contents.read(file.path)
     if file.architecture in CLIP:
         import timm
@@ -229,11 +210,7 @@ def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
         head = f"{last_linear(network)}."
         state = {key: value for key, value in state.items() if not key.startswith(head)}
         without_head(network)
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as fault:
-        message = f"{file.path} does not fit {file.architecture}: {fault!s:.200}"
-        raise ValueError(message) from fault
+    network.load_state_dict(state)
     check_numbers(state, state, file.path.name)
     return network.to(device).eval()
 
@@ -274,7 +251,6 @@ def _with_head(
     if network is None:
         return None
     head = nn.utils.skip_init(nn.Linear, *weight.T.shape)
-    tensors = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
-    head.load_state_dict(tensors)
-    device_of_features = next(network.parameters()).device
-    return nn.Sequential(network, head.to(device_of_features)).eval()
+    head.weight.data = torch.from_numpy(weight)
+    head.bias.data = torch.from_numpy(bias)
+    return nn.Sequential(network, head.to(next(network.parameters()).device)).eval()

@@ -1,4 +1,4 @@
-"""Test images degraded to a structural similarity (SSIM) by blur or an auto-encoder."""
+"""Test images degraded to a structural similarity (SSIM) by an auto-encoder."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import blurred, in_chunks, ssim
+from helpers.data.shifts import in_chunks, ssim
 from helpers.files import json_digest, read_tensors, write_tensors
 from helpers.training.pool import torch_threads
 
@@ -67,23 +67,20 @@ class AutoEncoder(nn.Module):
 
 
 class Degradation(NamedTuple):
-    """Noise of the test images: a blur, or a trained auto-encoder.
+    """Noise of the test images by a trained auto-encoder.
 
     Attributes:
-        name: "blur" or "autoencoder".
         seed: of the auto-encoder's training.
         network: the auto-encoder.
         levels: of noise.
     """
 
-    name: str
-    seed: int = 0
-    network: AutoEncoder | None = None
+    seed: int
+    network: AutoEncoder
     levels: Sequence[Level] = ()
 
 
 def degradation(
-    name: str,
     targets: Sequence[float],
     data: StudyData,
     folder: Path,
@@ -93,9 +90,8 @@ def degradation(
     """Noise at which the test images have some mean SSIMs.
 
     Args:
-        name: "blur" or "autoencoder".
         targets: mean SSIM over the test images, one for each level.
-        data: whose training images an auto-encoder is trained on, once.
+        data: whose training images the auto-encoder is trained on, once.
         folder: where the auto-encoder is stored.
         seed: of its training.
         device: of its training, and where images are degraded.
@@ -103,29 +99,25 @@ def degradation(
     Raises:
         ValueError: where a target cannot be reached.
     """
-    noise = Degradation(name, seed)
-    if name == "autoencoder":
-        digest = json_digest([data.fingerprint, seed])
-        path = folder / f"autoencoder-{digest}.safetensors"
-        state = read_tensors(path)
-        if state is None:
-            trained = train_autoencoder(data.train.images, seed=seed, device=device)
-            state = trained.state_dict()
-            write_tensors(path, state)
-        network = AutoEncoder()
-        network.load_state_dict(state)
-        noise = noise._replace(network=network.eval())
-    levels = calibrated(noise, data.test.images.to(device), targets)
-    return noise._replace(levels=levels)
+    path = folder / f"autoencoder-{json_digest([data.fingerprint, seed])}.safetensors"
+    state = read_tensors(path)
+    if state is None:
+        trained = train_autoencoder(data.train.images, seed=seed, device=device)
+        state = trained.state_dict()
+        write_tensors(path, state)
+    network = AutoEncoder()
+    network.load_state_dict(state)
+    levels = calibrated(network.eval(), data.test.images.to(device), targets)
+    return Degradation(seed, network, levels)
 
 
 def calibrated(
-    noise: Degradation, images: Tensor, targets: Sequence[float]
+    network: AutoEncoder, images: Tensor, targets: Sequence[float]
 ) -> list[Level]:
     """Strengths with a mean SSIM within 0.01 of some targets, by Brent's method.
 
     Args:
-        noise: blur or auto-encoder.
+        network: a trained auto-encoder.
         images: (N, 3, H, W) uint8.
         targets: mean SSIM of each level.
 
@@ -135,7 +127,7 @@ def calibrated(
 
     @cache
     def mean_ssim(strength: float) -> float:
-        degraded = degrade(images, noise, strength)
+        degraded = degrade(images, network, strength)
         return float(ssim(images, degraded).double().mean())
 
     def distance(strength: float, target: float) -> float:
@@ -143,39 +135,35 @@ def calibrated(
         difference = mean_ssim(strength) - target
         return difference if abs(difference) > _TOLERANCE else 0.0
 
-    strongest = 1.0 + _WIDTH if noise.network else images.shape[-1] / 4
+    strongest = 1.0 + _WIDTH
     levels = []
     for target in sorted(targets):
         if distance(strongest, target) > 0:
             raise ValueError(
-                f"noise_ssim has {target}, and {noise.name!r} reaches "
-                f"{mean_ssim(strongest):.4f} at the strongest; take a larger one, or "
-                "the other noise_generator"
+                f"noise_ssim has {target}, and the auto-encoder reaches "
+                f"{mean_ssim(strongest):.4f} at the strongest; take a larger one"
             )
         strength = brentq(distance, 0, strongest, args=(target,))
         levels.append(Level(target, mean_ssim(strength), strength))
     return levels
 
 
-def degrade(images: Tensor, noise: Degradation, strength: float) -> Tensor:
-    """Degrade images.
+def degrade(images: Tensor, network: AutoEncoder, strength: float) -> Tensor:
+    """Degrade images by an auto-encoder.
 
     Args:
         images: (N, 3, H, W) uint8.
-        noise: blur or auto-encoder.
-        strength: 0 is the identity. For a blur, its standard deviation in pixels. For
-            an auto-encoder up to 1, the weight of the reconstruction in a mixture with
-            the image; beyond 1, the reconstruction is from ``width + 1 - strength``
-            channels. The strongest are a quarter of the side, and 1 + width.
+        network: a trained auto-encoder.
+        strength: 0 is the identity; up to 1 it is the weight of the reconstruction in a
+            mixture with the image; beyond 1 the reconstruction is from
+            ``width + 1 - strength`` channels, so that the strongest is 1 + width.
 
     Returns:
         (N, 3, H, W) uint8.
     """
     if not strength:
         return images.clone()
-    if noise.network is None:
-        return in_chunks(images, lambda pixels: blurred(pixels, strength))
-    network = noise.network.to(images.device)
+    network = network.to(images.device)
     width = torch.tensor(_WIDTH - max(0.0, strength - 1), device=images.device)
 
     def mixed(pixels: Tensor) -> Tensor:

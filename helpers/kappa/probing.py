@@ -25,7 +25,7 @@ from helpers.scores.scoring_set import ScoringSet, classes_in_turn
 from helpers.scores.store import Records, Store
 
 _ROUNDING = 0.0005  # published fractions of unseen classes have three decimals
-_FACTS = ("family", "model", "architecture", "origin")
+_FACTS = ("family", "model", "origin")
 
 
 def class_steps(
@@ -118,7 +118,7 @@ def probes(
     strengths = [level.strength for level in noise.levels]
     settings = {
         "data": data.fingerprint,
-        "noise": [noise.name, noise.seed, *strengths],
+        "noise": ["autoencoder", noise.seed, *strengths],
         "steps": list(steps),
         "l2": l2,
     }
@@ -142,7 +142,7 @@ def _probes(
     images = data.test.images.to(device)
     noisy = []
     for level in noise.levels:
-        degraded = degrade(images, noise, level.strength)
+        degraded = degrade(images, noise.network, level.strength)
         noisy.append(logits_of(network, degraded, device, model.normalise).numpy())
     labels = data.train.labels.numpy()
     heads = []
@@ -181,7 +181,7 @@ def kappa_of_classes(
 
     Returns:
         A row per network, step, level and class: facts of the network; ssim (the
-        target), ssim_reached and unseen_fraction; n test images, error and kappa_loss.
+        target) and unseen_fraction; n test images, error and kappa_loss.
     """
     labels = data.test.labels.numpy()
     tables = []
@@ -198,7 +198,6 @@ def kappa_of_classes(
             of_classes = {
                 **network,
                 "ssim": level.ssim,
-                "ssim_reached": level.ssim_reached,
                 "unseen_fraction": (count - steps[0]) / count,
                 "class_id": data.classes["class_id"].iloc[:count],
                 "n": np.bincount(labels[is_tested], minlength=count),

@@ -30,12 +30,10 @@ CELL_STATISTICS = (
 _PLACE = [
     "family",
     "model",
-    "architecture",
     "model_id",
     "origin",
     "weights",
     "ssim",
-    "ssim_reached",
     "unseen_fraction",
 ]
 # Quotients, as errors are: 3 * 0.1 exceeds 3 / 10, so an error of 3 in 10 would fall

@@ -103,36 +103,9 @@ def networks(cells: pd.DataFrame) -> pd.DataFrame:
     """
     table = cells.groupby("model")[["family", "weights"]].first()
     table["weights_millions"] = table.pop("weights") / 1e6
-    table = table.join(slice_marginals(cells)).join(_divergence(cells, "model"))
+    clean = of_seen_classes(of_clean_images(cells)).index
+    divergences = cells.drop(clean).groupby("model")["divergence"].mean()
+    table = table.join(slice_marginals(cells)).join(divergences)
     return table.reset_index().sort_values(
         ["family", "weights_millions"], kind="stable", ignore_index=True
     )
-
-
-def families(cells: pd.DataFrame, table3: pd.DataFrame) -> pd.DataFrame:
-    """Summary of each family by the quantities of the paper.
-
-    Args:
-        cells: of ``statistics.cells_of``, with all families.
-        table3: of ``table3``.
-
-    Returns:
-        A row per family: its networks; mean, standard deviation and 10th percentile of
-        error and Kappa loss, averaged over the grid; the mean divergence of cells from
-        the clean cell of their network, in nats; and the share of sign errors above
-        0.5, NaN where there are none. The article prints such shares with its Figure 5.
-    """
-    by_family = cells.groupby("family", sort=False)
-    table = by_family[list(CELL_STATISTICS)].mean()
-    table.insert(0, "networks", by_family["model"].nunique())
-    table = table.join(_divergence(cells, "family"))
-    defined = table3.dropna(subset="sign_error")
-    is_wrong = defined["sign_error"] > 0.5
-    table["sign_errors_above_half"] = is_wrong.groupby(defined["family"]).mean()
-    return table.reset_index()
-
-
-def _divergence(cells: pd.DataFrame, of: str) -> pd.Series:
-    """Mean over the cells of each model or family that are not the clean one."""
-    clean = of_seen_classes(of_clean_images(cells)).index
-    return cells.drop(clean).groupby(of)["divergence"].mean()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.ndimage
 import torch
 from PIL import Image, ImageEnhance
 
@@ -164,3 +165,15 @@ def test_ssim_is_the_mean_over_the_windows_within_the_image(height, width):
     np.testing.assert_allclose(
         ssim(images, degraded).numpy(), expected, rtol=0, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("deviation", [0.4, 1.3, 6.0])
+def test_blur_is_scipys(deviation):
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, 3, 32, 32))
+    radius = min(int(np.ceil(4 * deviation)), 31)
+    deviations = (0, 0, deviation, deviation)
+    expected = scipy.ndimage.gaussian_filter(
+        pixels, deviations, mode="mirror", radius=radius
+    )
+    blurred = shifts.blurred(torch.tensor(pixels), deviation)
+    np.testing.assert_allclose(blurred, expected, rtol=1e-4)

@@ -22,12 +22,10 @@ def classes_of(
         row = {
             "family": family,
             "model": name,
-            "architecture": name,
             "model_id": "",
             "origin": "made",
             "weights": size * 1e6,
             "ssim": level,
-            "ssim_reached": level,
             "unseen_fraction": fraction,
             "class_id": f"c{index}",
             "n": 10,

@@ -19,7 +19,7 @@ from helpers.scores.store import Store
 from tests.conftest import TINY_SCENES
 
 LEVELS = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
-BLUR = noise.Degradation("blur", levels=LEVELS)
+NOISE = noise.Degradation(0, noise.AutoEncoder().eval(), LEVELS)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def untrained(seed):
 
 def backbone(seed=0):
     """ResNets without their heads, before and after training."""
-    facts = {"family": "resnet", "architecture": "resnet18", "origin": "made"}
+    facts = {"family": "resnet", "origin": "made"}
     return Model(
         f"m{seed}@stop",
         lambda device="cpu": networks.without_head(untrained(seed)).to(device),
@@ -133,7 +133,7 @@ def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
 def probed(data, tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1)
     models = [backbone(0), backbone(1)]
-    return store, probing.probes(store, models, data, BLUR, [2, 3], 0.01)
+    return store, probing.probes(store, models, data, NOISE, [2, 3], 0.01)
 
 
 def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(
@@ -144,7 +144,7 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
     assert len(table) == 2 * 2 * (2 + 3)
     network = models[1].load()
     clean = logits_of(network, data.train.images, "cpu").numpy()
-    images = noise.degrade(data.test.images, BLUR, 1.0)
+    images = noise.degrade(data.test.images, NOISE.network, 1.0)
     noisy = logits_of(network, images, "cpu").numpy()
     fitted_labels, labels = data.train.labels.numpy(), data.test.labels.numpy()
     record = kept.record("probes", "m1@stop")
@@ -185,12 +185,12 @@ def test_complexity_is_read_on_the_first_classes_in_turn(data):
 
 def test_probes_are_fitted_once_per_penalty(probed, data, monkeypatch):
     store, first = probed
-    stiff = probing.probes(store, [backbone(0)], data, BLUR, [2, 3], 100.0)
+    stiff = probing.probes(store, [backbone(0)], data, NOISE, [2, 3], 100.0)
     weight = stiff.record("probes", "m0@stop")["weight"]
     of_first = first.record("probes", "m0@stop")["weight"]
     assert np.abs(weight).max() < np.abs(of_first).max()
     monkeypatch.setattr(probing, "degrade", lambda *given: pytest.fail("again"))
-    probing.probes(store, [backbone(0)], data, BLUR, [2, 3], 100.0)
+    probing.probes(store, [backbone(0)], data, NOISE, [2, 3], 100.0)
 
 
 def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):

@@ -59,18 +59,3 @@ def test_networks_stand_by_size_with_slices_and_the_divergence_of_cells_not_clea
     assert mean["b"] == pytest.approx(0.25 + 0.025 + 0.3)
     of_a = cells[cells["model"] == "a"]["divergence"]  # 0 in one of its four cells
     assert table.loc["a", "divergence"] == pytest.approx(of_a.sum() / 3)
-
-
-def test_a_family_has_the_means_of_its_grid_and_its_share_of_wrong_orders(cells):
-    errors = {"clip": [0.5, 0.6, 0.2, np.nan, 0.9], "efficientnet": [np.nan]}
-    signs = pd.Series(errors).explode().astype(float).rename("sign_error")
-    table = tables.families(cells, signs.rename_axis("family").reset_index())
-    table = table.set_index("family")
-    assert table["networks"].to_dict() == {"efficientnet": 1, "clip": 1}
-    of_clip = cells[cells["family"] == "clip"]
-    for name in statistics.CELL_STATISTICS:
-        assert table.loc["clip", name] == pytest.approx(of_clip[name].sum() / 4)
-    divergence = of_clip["divergence"].sum() / 3
-    assert table.loc["clip", "divergence"] == pytest.approx(divergence)
-    assert table.loc["clip", "sign_errors_above_half"] == 2 / 4
-    assert np.isnan(table.loc["efficientnet", "sign_errors_above_half"])
