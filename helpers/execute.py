@@ -206,9 +206,10 @@ def publish_records(work: Path) -> list[str]:
     if not (work / MANIFEST).is_file():
         return []  # notebook 01 has not chosen the images yet
     try:
-        return records.publish(work, records_of(work))
+        records.publish(work, records_of(work))
     except (OSError, ValueError) as fault:
         return [str(fault)]
+    return []
 
 
 if __name__ == "__main__":

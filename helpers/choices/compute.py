@@ -6,7 +6,7 @@ the scores, see ``helpers.scores.values.CHOICE``. All ways go through one loop,
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
@@ -202,17 +202,19 @@ def _choices(
     device: str,
 ) -> dict[str, dict[str, Any]]:
     classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
-    subject = subject_of(classifier, settings.scored_on.images_of(data))
-    sample = subject.first(settings.images)
+    images = settings.scored_on.images_of(data)
+    # A random sample: the first images stand in random order.
+    sample = images.subset(range(len(images))[: settings.images or None])
     ways = {
-        CLOSED: (subject, closed_form_ways),
+        CLOSED: (images, closed_form_ways),
         SAMPLED: (sample, sampled_ways),
         ATTRIBUTED: (sample, attributed_ways),
     }
     records = {}
     for part in parts:
         of_part, ways_of = ways[part]
-        records[part] = scores_of_ways(ways_of(of_part, settings), of_part, settings)
+        subject = subject_of(classifier, of_part)
+        records[part] = scores_of_ways(ways_of(subject, settings), subject, settings)
     if ATTRIBUTED in records:  # the method alone differs, and no threshold counts
         scores = records[ATTRIBUTED]["scores"]
         scores = scores[scores["measure"].isin(localize.LESS_CHANCE)]
@@ -259,20 +261,6 @@ class Subject:
     def with_separate_relus(self) -> nn.Module:
         """The network as Captum's guided backpropagation needs it."""
         return attribution.with_separate_relus(self.classifier.network)
-
-    def first(self, count: int) -> "Subject":
-        """The same of the first images alone, a random sample for all models.
-
-        Args:
-            count: number of images; 0 takes all.
-        """
-        count = min(len(self.images), count or len(self.images))
-        return replace(
-            self,
-            images=self.images.subset(range(count)),
-            maps={key: maps[:count] for key, maps in self.maps.items()},
-            predicted=self.predicted[:count],
-        )
 
 
 @torch.inference_mode()
@@ -581,7 +569,7 @@ def _untrained_scores(
     *,
     settings: Settings,
     device: str,
-) -> dict[str, dict[str, pd.DataFrame]]:
+) -> dict[str, dict[str, Any]]:
     order = np.random.default_rng(settings.seed).permutation(len(data.test))
     first = slice(settings.images or None)
     classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
@@ -597,5 +585,4 @@ def _untrained_scores(
         "iou": overlaps["iou"].mean(),
     }
     values["gap"] = values["train_accuracy"] - values["test_accuracy"]
-    scores = pd.DataFrame(values.items(), columns=["measure", "value"])
-    return {UNTRAINED: {"scores": scores}}
+    return {UNTRAINED: {"scores": values}}

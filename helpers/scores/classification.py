@@ -179,28 +179,28 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     labels = np.asarray(labels)
     classes = np.arange(logits.shape[1])
     table = per_class_metrics(logits, labels, classes)
-    summary = {"top1": float((logits.argmax(1) == labels).mean()), "top5": np.nan}
-    if len(classes) > 5:
-        highest = np.argsort(-logits, axis=1, kind="stable")[:, :5]
-        summary["top5"] = float((highest == labels[:, None]).any(axis=1).mean())
-    for name, value in table.drop(columns=["class", "n"]).mean().items():
-        mean = "mean" if name in _RANKED else "macro"
-        summary[f"{mean}_{name}"] = float(value)
+    means = {
+        f"{'mean' if name in _RANKED else 'macro'}_{name}": table[name].mean()
+        for name in _OF_CLASS
+    }
+    order = np.argsort(-logits, axis=1, kind="stable")
+    rank = (order == labels[:, None]).argmax(axis=1)  # 0 where the label is predicted
     log_probabilities = log_softmax(logits, axis=1)  # (N, K)
     probabilities = np.exp(log_probabilities)
     is_label = labels[:, None] == classes
-    has_images = table["n"] > 0
-    never_predicted = has_images & table["precision"].isna()
-    summary |= {
-        "cross_entropy": float(-log_probabilities[is_label].mean()),
-        "n": len(labels),
-        "classes_absent": int((~has_images).sum()),
-        "classes_never_predicted": int(never_predicted.sum()),
-    }
-    is_right = logits.argmax(axis=1) == labels
-    summary |= calibration_errors(probabilities.max(axis=1), is_right)
     squares = np.square(probabilities - is_label).sum(axis=1)
-    return summary | {"brier_score": float(squares.mean())}
+    has_images = table["n"] > 0
+    return {
+        "top1": (rank == 0).mean(),
+        "top5": (rank < 5).mean() if len(classes) > 5 else np.nan,
+        **means,
+        "cross_entropy": -log_probabilities[is_label].mean(),
+        "n": len(labels),
+        "classes_absent": (~has_images).sum(),
+        "classes_never_predicted": (has_images & table["precision"].isna()).sum(),
+        **calibration_errors(probabilities.max(axis=1), rank == 0),
+        "brier_score": squares.mean(),
+    }
 
 
 def calibration_errors(confidences: ArrayLike, is_right: ArrayLike) -> dict[str, float]:
@@ -259,8 +259,7 @@ def _test_logits(
     logits = logits_of(model.load(device), data.test.images, device).numpy()
     record: dict[str, Any] = {"logits": logits}
     if np.isfinite(logits).all():
-        metrics = summary_metrics(logits, data.test.labels.numpy())
-        record["scores"] = pd.DataFrame(metrics.items(), columns=["measure", "value"])
+        record["scores"] = summary_metrics(logits, data.test.labels.numpy())
     return {TEST_IMAGES: record}
 
 

@@ -110,9 +110,8 @@ def _look(
     swapped_logits = logits_of(network, swapped, device, model.normalise)
     record["accuracy"] = (test_pass.logits.argmax(1) == images.labels).numpy()
     record["accuracy_swapped"] = (swapped_logits.argmax(1) == images.labels).numpy()
-    means = [(name, np.nanmean(values)) for name, values in record.items()]
-    scores = pd.DataFrame(means, columns=["measure", "value"])
-    return {PART: record | {"maps": to_integers(test_pass.maps), "scores": scores}}
+    means = {name: np.nanmean(values) for name, values in record.items()}
+    return {PART: record | {"maps": to_integers(test_pass.maps), "scores": means}}
 
 
 @torch.inference_mode()

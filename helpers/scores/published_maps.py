@@ -80,14 +80,13 @@ def _maps_of(records: Records) -> dict[str, Any]:
         if "maps" in record:
             names.append(name)
             maps.append(record["maps"])
-            right.append(record["correct"] > 0)
+            right.append(record["correct"][: len(record["maps"])] > 0)
     if not names:
         return {}
-    count = min(map(len, maps))
     return {
         "model_ids": np.array(names),
-        "maps": np.stack([of_model[:count] for of_model in maps]),
-        "right": np.stack([of_model[:count] for of_model in right]),
+        "maps": np.stack(maps),
+        "right": np.stack(right),
     }
 
 

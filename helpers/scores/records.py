@@ -11,10 +11,7 @@ latter and then in the former, and records of two machines are merged by copying
   has what decides their values.
 """
 
-import argparse
 import shutil
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +19,7 @@ import numpy as np
 from helpers.files import (
     LABELS,
     MANIFEST,
-    PROJECT_ROOT,
-    RECORDS,
-    DamagedFileError,
     complete_or_absent,
-    inside,
     read_json,
     write_json,
 )
@@ -49,7 +42,7 @@ LEFT_OUT = ("features", "probes")
 IMAGES_WITH_MAPS = 1500
 
 
-def publish(work: Path, folder: Path) -> list[str]:
+def publish(work: Path, folder: Path) -> None:
     """Publish the complete results in a study's folder of work as its records.
 
     A run that is still training is left out, and so are weights, pixels and logits, of
@@ -59,11 +52,8 @@ def publish(work: Path, folder: Path) -> list[str]:
         work: ``work/<study>``, with images chosen by notebook 01.
         folder: ``reports/<study>/records``.
 
-    Returns:
-        A sentence for each file of scores that is damaged, and so not published.
-
     Raises:
-        ValueError: where the records are of other images.
+        ValueError: where the records are of other images, or a file is damaged.
     """
     _publish_images(work, folder)
     for result in sorted(work.glob("runs/*/result.json")):
@@ -72,13 +62,8 @@ def publish(work: Path, folder: Path) -> list[str]:
     for path in sorted((work / SETTINGS).glob("*.json")):
         if not path.name.startswith(LEFT_OUT):
             _copy(path, folder / SETTINGS / path.name)
-    damaged = []
     for path in sorted((work / SCORES).glob("*.parquet")):
-        try:
-            _publish_values(work, folder, path.stem)
-        except DamagedFileError as fault:
-            damaged.append(str(fault))
-    return damaged
+        _publish_values(work, folder, path.stem)
 
 
 def _publish_images(work: Path, folder: Path) -> None:
@@ -121,25 +106,3 @@ def _copy(source: Path, target: Path) -> None:
     if source.is_file():
         with complete_or_absent(target) as temporary:
             shutil.copyfile(source, temporary)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Publish a study's folder of work as records.
-
-    Args:
-        arguments: of the command; its own without them.
-
-    Returns:
-        1 where a file is damaged, else 0.
-    """
-    parser = argparse.ArgumentParser(description="Publish the records of a study.")
-    parser.add_argument("study")
-    name = parser.parse_args(arguments).study
-    folder = inside(PROJECT_ROOT / "reports", name) / RECORDS
-    damaged = publish(inside(PROJECT_ROOT / "work", name), folder)
-    print("\n".join([f"{folder} has what is complete", *damaged]))
-    return int(bool(damaged))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

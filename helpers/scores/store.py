@@ -1,6 +1,7 @@
 """Values of a study's networks: read, and computed where they are missing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -45,33 +46,28 @@ class NotInRecords(LookupError):
     """Values are neither in a study's folders nor can they be computed here."""
 
 
+@dataclass(frozen=True)
 class Store:
     """Values of a study's networks: read, and computed where they are missing.
 
     They are read in the folder of work, and then in the study's records.
+
+    Attributes:
+        folder: of work, of the study.
+        shared: loads what all models share, such as images.
+        device: "cpu" or "cuda".
+        jobs: processes that compute side by side, see ``jobs_on``.
     """
 
-    def __init__(
-        self,
-        work: Path,
-        shared: Callable[[], Any],
-        *,
-        device: str = "cpu",
-        jobs: int = 0,
-    ) -> None:
-        """Prepare; nothing is read yet.
+    folder: Path
+    shared: Callable[[], Any]
+    device: str = "cpu"
+    jobs: int = 0
 
-        Args:
-            work: folder of the study.
-            shared: loads what all models share, such as images.
-            device: "cpu" or "cuda".
-            jobs: processes that compute side by side, see ``jobs_on``.
-        """
-        self.folder = work
-        self.published = records_of(work)
-        self.shared = shared
-        self.device = device
-        self.jobs = jobs
+    @property
+    def published(self) -> Path:
+        """Folder of the study's records."""
+        return records_of(self.folder)
 
     def records(self, models: Sequence[Model], parts: Parts) -> "Records":
         """What is stored of some models.
@@ -116,13 +112,11 @@ class Store:
         if todo:
             records = self.records(models, parts)
         if not_here:
-            study = self.folder.name
             lacking = {name for item in not_here for name in records.absent(str(item))}
             records.left_out = (
-                f"The records of {study} lack {', '.join(sorted(lacking))} of "
-                f"{len(not_here)} of {len(models)} models with these settings (those "
-                f"of the records: {self.published / SETTINGS}). To compute this, their "
-                f"weights and images are needed: run it where they are."
+                f"The records of {self.folder.name} lack {', '.join(sorted(lacking))} "
+                f"of {len(not_here)} of {len(models)} models with these settings. To "
+                "compute this, their weights and images are needed."
             )
         # Raised last, so that what can be computed here is stored.
         if not_here and needed:

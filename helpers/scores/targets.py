@@ -204,8 +204,7 @@ def _under_transforms(
         transforms.transforms_of(ranges),
         seed,
     )
-    scores = pd.DataFrame(accuracies.items(), columns=["measure", "value"])
-    return {part: {"scores": scores} for part in parts}
+    return {part: {"scores": accuracies} for part in parts}
 
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher

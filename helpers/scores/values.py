@@ -53,8 +53,8 @@ COLUMNS = (
 _NUMBERS = ("image_size", "threshold", "n", "value")
 # A part of arrays alone has one row of this measure, which says that it is complete.
 COMPLETE = "complete"
-# Scores as rows under "scores", and arrays by name.
-Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
+# Scores under "scores", as rows or as values by measure, and arrays by name.
+Record = Mapping[str, Any]
 
 
 def in_columns(rows: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +162,9 @@ def add_record(
     """
     part, _, settings = key.rpartition("-")
     arrays = dict(record)
-    rows = arrays.pop("scores", pd.DataFrame({"measure": [COMPLETE], "value": [1.0]}))
-    rows = rows.assign(part=part, settings=settings, weights=weights)
+    scores = arrays.pop("scores", {COMPLETE: 1.0})
+    if not isinstance(scores, pd.DataFrame):
+        scores = pd.DataFrame(scores.items(), columns=["measure", "value"])
+    rows = scores.assign(part=part, settings=settings, weights=weights)
     of_part = {f"{key}/{name}": np.asarray(array) for name, array in arrays.items()}
     add_values(folder, model_id, in_columns(rows), of_part)

@@ -60,6 +60,11 @@ def given(network, tiny_module_given):
     return compute.subject_of(classifier, tiny_module_given["images"])
 
 
+def first(subject, count):
+    images = subject.images.subset(range(count))
+    return compute.subject_of(subject.classifier, images)
+
+
 def closed_form_scores(subject, settings=SETTINGS):
     ways = compute.closed_form_ways(subject, settings)
     return compute.scores_of_ways(ways, subject, settings)
@@ -77,7 +82,7 @@ def closed(given):
 
 @pytest.fixture(scope="module")
 def sampled(given):
-    return sampled_scores(given.first(10))
+    return sampled_scores(first(given, 10))
 
 
 def chosen(table, measure="iou", **keys):
@@ -205,7 +210,7 @@ def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sa
 
 @pytest.mark.parametrize("layer", ["layer1", "layer2", "layer3", "layer4"])
 def test_every_layer_is_scored_as_captum_would(layer, network, given, sampled):
-    images = given.first(10).images
+    images = given.images.subset(range(10))
     pixels = normalised(images)
     maps = captum_grad_cam(
         network, network.get_submodule(layer), pixels, network(pixels).argmax(1)
@@ -229,7 +234,7 @@ def test_every_layer_is_scored_as_captum_would(layer, network, given, sampled):
 def test_another_image_size_is_scored_as_a_pass_over_resized_images(
     side, network, given, sampled
 ):
-    images = given.first(10).images
+    images = given.images.subset(range(10))
     options = {"mode": "bilinear", "antialias": True, "align_corners": False}
     resized = F.interpolate(images.images.float(), size=(side, side), **options)
     with torch.no_grad():
@@ -255,7 +260,7 @@ def test_eigen_cam_explains_no_class_and_all_others_the_predicted_one(sampled):
 def test_a_choice_stands_once_and_noise_is_seeded(given, sampled):
     assert not sampled["scores"].duplicated(["measure", *CHOICE]).any()
     pd.testing.assert_frame_equal(
-        sampled_scores(given.first(10))["scores"], sampled["scores"]
+        sampled_scores(first(given, 10))["scores"], sampled["scores"]
     )
 
 
@@ -319,7 +324,7 @@ def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
 def test_attributions_are_scored_on_the_same_images(network, given, tmp_path):
     record = kept(tmp_path, given)[0].record(ATTRIBUTED, "a")
     assert set(record["scores"]["method"]) == {"grad_cam", *SETTINGS.attributions}
-    images = given.first(10).images
+    images = given.images.subset(range(10))
     inputs = normalised(images)
     separated = attribution.with_separate_relus(network)
     maps = attribution.attribution_maps(
@@ -346,7 +351,7 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
     assert table["model_id"].str[-1].tolist() == ["4", "5", "4", "5"]
     row = table.iloc[0]
     network = resnet.build("resnet18", 3, **form, seed=4).eval()
-    images = given.first(20).images
+    images = given.images.subset(range(20))
     pixels = normalised(images)
     predicted = network(pixels).argmax(1)
     maps = captum_grad_cam(network, network.layer4, pixels, predicted)
