@@ -75,11 +75,10 @@ def read_weights(source: str, architecture: str) -> State:
         if source in published.__members__:
             url = published[source].url
             path = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # The first digits of the file's SHA-256 are in its name, and are checked.
-            digits = path.stem.rpartition("-")[2]
             if not path.is_file():
-                torch.hub.download_url_to_file(url, str(path), digits, progress=False)
+                # The first digits of the file's SHA-256 in its name are checked.
+                options = {"progress": False, "check_hash": True, "weights_only": True}
+                published[source].get_state_dict(**options)
         return contents.read(path)
     except (OSError, RuntimeError) as fault:  # RuntimeError: other digits
         raise FileNotFoundError(

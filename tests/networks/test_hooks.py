@@ -82,26 +82,3 @@ def test_the_last_maps_and_the_last_linear_layer_are_those_that_classify(network
         match=r"no layer of Tokens puts out maps .* so there is no class activation map",
     ):
         hooks.last_maps_layer(tokens, example)
-
-
-def test_a_module_that_returns_a_number_is_passed_over():
-    class WithLoss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.convolution = nn.Conv2d(3, 4, 3)
-            self.loss = Mean()
-            self.head = nn.Linear(4, 2)
-
-        def forward(self, images):
-            maps = self.convolution(images)
-            self.loss(maps)
-            return self.head(maps.mean((2, 3)))
-
-    class Mean(nn.Module):
-        def forward(self, maps):
-            return maps.mean()
-
-    network = WithLoss().eval()
-    assert (
-        hooks.last_maps_layer(network, torch.zeros(2, 3, 8, 8)) is network.convolution
-    )

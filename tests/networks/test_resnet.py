@@ -115,22 +115,3 @@ def test_it_is_the_convolution_that_it_stands_for(layout, options):
         assert torch.allclose(
             found, expected, rtol=1e-12, atol=1e-12
         )  # sums of at most 108 products in another order
-
-
-def test_other_convolutions_are_left_alone():
-    kept = [
-        nn.Conv2d(16, 8, 1, 2),
-        nn.Conv2d(32, 8, 1, 2, groups=2),
-    ]  # a block of channels and more
-    kept += [
-        nn.Conv2d(8, 8, 1),
-        nn.Conv2d(8, 8, 3, 2),
-        nn.Conv2d(8, 8, 1, 2, padding=1),
-    ]
-    assert {type(module) for module in resnet.sample_first(nn.Sequential(*kept))} == {
-        nn.Conv2d
-    }
-    assert (
-        type(resnet.sample_first(nn.Conv2d(24, 8, 1, 2, groups=2)))
-        is resnet.SampledConvolution
-    )  # 12 in each group

@@ -116,6 +116,7 @@ def test_linear_algebra_has_one_thread_in_each_process(jobs, monkeypatch):
         ((0.01, 0.015), 0, 5, 2),  # memory
         ((0.01, 0.015), 0, 1, 1),
         ((0.01, 0.02), 0, 80, 1),  # one network fills the card
+        ((0.01, None), 0, 80, 1),  # its larger batch does not fit
         ((0.01, 0.015), 7, 80, 7),  # as asked for
     ],
 )
@@ -123,9 +124,13 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
     monkeypatch, seconds, jobs, memory, expected
 ):
     gib = 2**30
-    monkeypatch.setattr(
-        pool, "_seconds_of_pass", lambda network, images: seconds[len(images) > 4]
-    )
+
+    def seconds_of_pass(network, images):
+        if seconds[len(images) > 4] is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return seconds[len(images) > 4]
+
+    monkeypatch.setattr(pool, "_seconds_of_pass", seconds_of_pass)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(5))
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: range(shape[0]))
@@ -139,19 +144,6 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
     assert pool.jobs_on("cpu", jobs, example) == (jobs or 5)
     # Less than half a minute of passes in all is not worth a second process.
     assert pool.jobs_on("cuda", jobs, lambda: example(2900)) == (jobs or 1)
-
-
-def test_a_network_whose_larger_batch_does_not_fit_has_the_card_alone(monkeypatch):
-    def seconds_of_pass(network, images):
-        if len(images) > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return 0.01
-
-    monkeypatch.setattr(pool, "_seconds_of_pass", seconds_of_pass)
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
-    monkeypatch.setattr(torch, "zeros", lambda *shape, device: range(shape[0]))
-    example = torch.nn.Identity(), (4, 3, 8, 8), math.inf
-    assert pool.jobs_on("cuda", 0, lambda: example) == 1
 
 
 def precision_and_threads(item, shared):

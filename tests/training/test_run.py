@@ -131,24 +131,6 @@ def test_restored_states_of_the_optimizer_lie_in_memory_as_before(
     assert convolutions > 0
 
 
-def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(
-    data, config, tmp_path, monkeypatch
-):
-    train_run(config, data, tmp_path / "whole")
-    monkeypatch.setattr(run, "_PAUSE", 3600)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(
-            run,
-            "stop_reason",
-            lambda history, config: "" if len(history) < 3 else kill(),
-        )
-        train_run(config, data, tmp_path / "parts")
-    # The first is always written.
-    assert [row["epoch"] for row in history_so_far(tmp_path / "parts")] == [1]
-    train_run(config, data, tmp_path / "parts")
-    assert_alike(tmp_path / "whole", tmp_path / "parts")
-
-
 @pytest.mark.parametrize(
     ("met", "taken"),
     [
@@ -299,26 +281,6 @@ def test_a_complete_run_is_returned_and_not_trained_again(
     first = train_run(config, data, tmp_path)
     monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
     assert train_run(config, data, tmp_path) == first
-
-
-@pytest.mark.nightly
-def test_a_compiled_step_is_the_same_step(data, config):
-    """The graph is captured and run by PyTorch, without a compiler: what it computes must not depend on how it is called."""
-    split, weights = run.resident(data.train, "cpu"), []
-    for compiled in (False, True):
-        network = run.initial_network(config, 3)
-        stepping = torch.compile(network, backend="eager") if compiled else network
-        run.train_epoch(
-            stepping,
-            run.make_optimizer(network, config, torch.device("cpu")),
-            split,
-            config,
-            1,
-        )
-        weights.append(
-            {name: value.clone() for name, value in network.state_dict().items()}
-        )
-    assert equal(*weights)
 
 
 def test_bfloat16_rounds_products_and_nothing_else(data, config):

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torchvision.transforms.v2.functional import resized_crop
 
 from helpers.training import run
-from helpers.training.config import RunConfig, configuration_name, kind_name
+from helpers.training.config import RunConfig
 from helpers.training.strong_augmentation import (
     change_images,
     crop,
@@ -178,27 +178,6 @@ def test_frozen_stages_keep_weights_and_statistics_and_the_others_learn(data, co
     frozen = ("conv1.", "bn1.", "layer1.", "layer2.")
     for name, value in network.state_dict().items():
         assert torch.equal(value, start[name]) == name.startswith(frozen), name
-
-
-def test_names_say_what_was_changed_and_are_as_before_without(config):
-    changed = replace(
-        config,
-        strong_augmentation="crops+mixup",
-        label_smoothing=0.1,
-        frozen_stages=2,
-    )
-    assert (
-        configuration_name(changed)
-        == f"{configuration_name(config)}-crops+mixup-smooth0.1-frozen2"
-    )
-    assert kind_name(changed) == (
-        f"{kind_name(config)} crops and mixup labels smoothed by 0.1 "
-        "stem and 2 stages frozen"
-    )
-    shares = [0.1, 0.101, 0.104]
-    kinds = [kind_name(replace(config, label_noise=share)) for share in shares]
-    assert kinds[0] == f"{kind_name(config)} 10% wrong labels"
-    assert len(set(kinds)) == 3
 
 
 @pytest.mark.parametrize(
