@@ -80,24 +80,23 @@ class Pictures:
         self._records = [records[row] for row in in_turn[:MOST_IMAGES]]
 
     @classmethod
-    def of_classes(
-        cls, source: Source, classes: Sequence[str] = (), split: str = "train"
-    ) -> "Pictures":
-        """Images with classes, in a layout of docs/images.md.
+    def of_classes(cls, source: Source, classes: Sequence[str] = ()) -> "Pictures":
+        """Training images with classes, in a layout of docs/images.md.
 
         Args:
             source: of the images.
             classes: ids in the order of the outputs; empty for all, sorted.
-            split: that is taken where there is one.
 
         Raises:
             ValueError: if there are fewer than two classes.
         """
         listing = layouts.scan(source, layouts.RECOGNISED)
         classes = classes or listing.classes
-        of_split = [item for item in listing.records if item.split == split]
-        records = of_split or listing.records
-        usable = [item for item in records if item.class_id in classes]
+        usable = [
+            item
+            for item in listing.records
+            if item.class_id in classes and item.split == "train"
+        ]
         present = {item.class_id for item in usable}
         missing = [name for name in classes if name not in present]
         if missing or len(present) < 2:

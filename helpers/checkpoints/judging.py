@@ -1,6 +1,6 @@
-"""Predict the test accuracy of checkpoints, or count it on labelled images."""
+"""Predict the test accuracy of checkpoints from their training images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
-from scipy.stats import binomtest
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
@@ -31,12 +30,8 @@ from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
 from helpers.training.pool import choose_device
 
-FEWEST_LABELLED = 50
-_LEVEL = 0.8  # of all intervals
-_NORMAL_QUANTILE = 1.2816  # of this level, two-sided
 NOT_JUDGED = "not judged"
 _MEASURES = ("training_accuracy", "accuracy_under_augmentation", "mixup_accuracy")
-_MOST_COPIES = 0.05  # share of labelled images that may be training images
 _CAUSES = (
     "likely causes: another order of the classes (--classes), another size "
     "(--image-size) or normalisation (--mean, --std), pictures that training cut, or "
@@ -45,7 +40,7 @@ _CAUSES = (
 _ENDS = ["accuracy", "low", "high"]
 _COLUMNS = (
     "checkpoint",
-    "verdict",  # predicted, counted, not judged, not read
+    "verdict",  # predicted, not judged, not read
     *_ENDS,  # on images like the training images; in [0, 1]
     "training_accuracy",
     *PREDICTORS,
@@ -62,9 +57,6 @@ class Inputs(BaseModel):
         description="folder of .safetensors, .pt, .pth; or a file"
     )
     images: Path = Field(description="folder or .zip of training images, with classes")
-    labelled: Path | None = Field(
-        None, description="held-out images with labels, 50 or more"
-    )
     unlabelled: Path | None = Field(
         None, description="images without labels, to order networks"
     )
@@ -116,17 +108,10 @@ def judge(inputs: Inputs, reports: Path, work: Path) -> Judged:
     files = networks.find(inputs.checkpoints)
     opened = partial(open_source, unpacked=work / "unpacked")
     pictures = Pictures.of_classes(opened(inputs.images), inputs.classes)
-    others = {}
-    if inputs.labelled:
-        source = opened(inputs.labelled)
-        others["labelled"] = Pictures.of_classes(source, pictures.classes, "test")
-    if inputs.unlabelled:
-        others["unlabelled"] = Pictures.without_classes(opened(inputs.unlabelled))
+    others = inputs.unlabelled and Pictures.without_classes(opened(inputs.unlabelled))
     models = calibration.networks(reports)
     rows = []
-    # By checkpoint: on labelled images what is right, and classes of unlabelled ones.
-    hits: dict[str, NDArray[np.bool_]] = {}
-    predicted: dict[str, NDArray[np.int64]] = {}
+    predicted: dict[str, NDArray[np.int64]] = {}  # classes of unlabelled images
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
         row = {"checkpoint": name}
         rows.append(row)
@@ -140,32 +125,23 @@ def judge(inputs: Inputs, reports: Path, work: Path) -> Judged:
             reason = str(fault).partition("\n")[0]
             row |= {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
             continue
-        for kind, pictures_of_kind in others.items():
-            of_size = pictures_of_kind.at(preparation.side)
-            logits = logits_of(network, of_size.images, preparation, device)
-            if kind == "labelled":
-                check_labelled(of_size, images)
-                hits[name] = (logits.argmax(1) == of_size.labels).numpy()
-            else:
-                predicted[name] = logits.argmax(1).numpy()
+        if others:
+            pixels = others.at(preparation.side).images
+            logits = logits_of(network, pixels, preparation, device)
+            predicted[name] = logits.argmax(1).numpy()
     class_images = inputs.images_per_class or pictures.class_images
     facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
-    table = verdicts(facts, calibration.rule(models), hits)
+    table = verdicts(facts, calibration.rule(models))
     if predicted:
         shares = pd.Series(agreement(np.array([*predicted.values()])), [*predicted])
         table["agreement"] = table["checkpoint"].map(shares)
-    return Judged(table, _sentences(table, hits, models, len(pictures.classes)))
+    return Judged(table, _sentences(table, models, len(pictures.classes)))
 
 
-def _sentences(
-    table: pd.DataFrame,
-    hits: Mapping[str, NDArray[np.bool_]],
-    models: pd.DataFrame,
-    classes: int,
-) -> list[str]:
+def _sentences(table: pd.DataFrame, models: pd.DataFrame, classes: int) -> list[str]:
     """The answer, a remark on each checkpoint that has one, and what they rest on."""
     errors = calibration.errors_across(models)
-    sentences = [answer(table, hits, calibration.margin(models, errors))]
+    sentences = [answer(table, calibration.margin(models, errors))]
     noted = table[table["note"].ne("")]
     sentences += [f"{row.checkpoint}: {row.note}." for row in noted.itertuples()]
     ordered = table.dropna(subset="agreement").sort_values("agreement", ascending=False)
@@ -259,93 +235,47 @@ def _why_not_judged(logits: Tensor, labels: Tensor, accuracy: float) -> str:
     return ""
 
 
-def check_labelled(labelled: ImageSet, train: ImageSet) -> None:
-    """Refuse labelled images that are too few, or training images.
-
-    Args:
-        labelled: held-out images.
-        train: training images of the same size.
-
-    Raises:
-        ValueError: says which.
-    """
-    if len(labelled) < FEWEST_LABELLED:
-        raise ValueError(
-            f"there are {len(labelled)} labelled images; at least {FEWEST_LABELLED} "
-            "are needed, and 200 give a much narrower interval"
-        )
-    of_training = {pixels.numpy().tobytes() for pixels in train.images}
-    copies = sum(pixels.numpy().tobytes() in of_training for pixels in labelled.images)
-    if copies > _MOST_COPIES * len(labelled):
-        raise ValueError(
-            f"{copies} of {len(labelled)} labelled images are training images, whose "
-            "accuracy is no test accuracy; give held-out ones"
-        )
-
-
-def verdicts(
-    facts: pd.DataFrame,
-    rule: GapRule,
-    hits: Mapping[str, NDArray[np.bool_]],
-) -> pd.DataFrame:
+def verdicts(facts: pd.DataFrame, rule: GapRule) -> pd.DataFrame:
     """Test accuracy of each checkpoint, with an 80 % interval.
 
-    It is the training accuracy less the predicted gap; with labelled images the share
-    of these that is right, with Wilson's interval.
+    It is the training accuracy less the predicted gap.
 
     Args:
         facts: a row per checkpoint: checkpoint, training_accuracy, ``PREDICTORS``,
             verdict (empty for one to be judged) and note.
         rule: that predicts gaps.
-        hits: by checkpoint, whether each labelled image is right; may be empty.
 
     Returns:
         The facts with verdict, accuracy, low and high, the best first.
     """
     table = facts.reindex(columns=_COLUMNS).astype({"verdict": object})
     x = table[list(PREDICTORS)].astype(float)
-    training = table["training_accuracy"].to_numpy(dtype=float)
-    table["accuracy"] = training - rule.predict(x)
-    table["low"] = table["accuracy"] - rule.half_width
-    table["high"] = table["accuracy"] + rule.half_width
-    for name, right in hits.items():
-        test = binomtest(int(right.sum()), len(right))
-        interval = test.proportion_ci(_LEVEL, "wilson")
-        is_named = table["checkpoint"].eq(name)
-        table.loc[is_named, _ENDS] = [right.mean(), interval.low, interval.high]
+    expected = table["training_accuracy"].astype(float) - rule.predict(x)
     is_judged = table["verdict"].isna()
-    table[_ENDS] = table[_ENDS].clip(0, 1).where(is_judged)
-    table.loc[is_judged, "verdict"] = "counted" if hits else "predicted"
+    for name, shift in zip(_ENDS, (0, -rule.half_width, rule.half_width), strict=True):
+        table[name] = (expected + shift).clip(0, 1).where(is_judged)
+    table.loc[is_judged, "verdict"] = "predicted"
     is_outside = ((x < np.array(rule.lows)) | (x > np.array(rule.highs))).any(axis=1)
     is_bare = table["note"].eq("")
     table.loc[is_outside & is_bare, "note"] = "beyond what the studies have"
     return table.sort_values("accuracy", ascending=False, ignore_index=True)
 
 
-def answer(
-    table: pd.DataFrame, hits: Mapping[str, NDArray[np.bool_]], margin: float
-) -> str:
+def answer(table: pd.DataFrame, margin: float) -> str:
     """Which checkpoint is expected to do best, or which are not told apart.
 
-    Networks that are judged alike err alike: labelled images are compared one by one,
-    predictions by errors of differences within a study.
+    Networks that are judged alike err alike: predictions are compared by errors of
+    differences within a study.
 
     Args:
         table: of ``verdicts``.
-        hits: by checkpoint, whether each labelled image is right; may be empty.
         margin: 80 % quantile of errors of predicted differences; see ``calibration``.
     """
     judged = table.dropna(subset="accuracy")
     if judged.empty:
         return "No checkpoint is judged."
     best = judged.iloc[0]
-    alike = []
-    for row in judged.itertuples():
-        if hits:
-            difference = hits[best["checkpoint"]] * 1.0 - hits[row.checkpoint]
-            margin = _NORMAL_QUANTILE * difference.std() / np.sqrt(len(difference))
-        if best["accuracy"] - row.accuracy <= margin:
-            alike.append(row.checkpoint)
+    alike = judged[judged["accuracy"] >= best["accuracy"] - margin]["checkpoint"]
     accuracy = f"{best['accuracy']:.0%} ({best['low']:.0%} to {best['high']:.0%})"
     if len(alike) > 1:
         return f"Not told apart: {', '.join(alike)}; the first has {accuracy}."
