@@ -8,7 +8,6 @@ import difflib
 import itertools
 import json
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -270,8 +269,8 @@ def _type(name: str, item: Parameter) -> Any:
 
 def _without_duplicates(items: list) -> list:
     """Refuse equal items; numbers count to six digits, as in names of runs."""
-    keys = [f"{item:g}" if isinstance(item, float) else str(item) for item in items]
-    if len({unicodedata.normalize("NFC", key) for key in keys}) < len(keys):
+    keys = {f"{item:g}" if isinstance(item, float) else str(item) for item in items}
+    if len(keys) < len(items):
         raise ValueError("contains duplicates (numbers count to six digits)")
     return items
 

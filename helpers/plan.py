@@ -1,12 +1,12 @@
 """What a study costs here: ``python -m helpers.plan STUDY`` times steps of its runs."""
 
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 from helpers.kappa.networks import sides
 from helpers.networks import hooks, resnet
@@ -46,23 +46,18 @@ def seconds_of_image(example: RunConfig, classes: int, side: int, device: str) -
         side: of the images, pixels.
         device: "cpu", of which one core is taken, or "cuda".
     """
-    torch.set_num_threads(1)
     scratch = replace(example, pretrained=False, frozen_stages=0, weights="")
     network = run.initial_network(scratch, classes).to(device).train()
     shape = (example.batch_size, 3, side, side)
     pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
     labels = torch.zeros(example.batch_size, dtype=torch.int64, device=device)
-    steps = -1  # the first one warms up
-    began = time.perf_counter()
-    while steps < 1 or time.perf_counter() - began < _SECONDS:
-        if steps == 0:
-            began = time.perf_counter()
+
+    def step() -> None:
         batch = hooks.prepared(pixels, resnet.normalise_images, device)
-        loss = torch.nn.functional.cross_entropy(network(batch), labels)
-        loss.backward()
-        loss.item()  # waits for a GPU
-        steps += 1
-    return (time.perf_counter() - began) / steps / example.batch_size
+        torch.nn.functional.cross_entropy(network(batch), labels).backward()
+
+    timer = Timer("step()", globals={"step": step})  # of one thread; waits for a GPU
+    return timer.blocked_autorange(min_run_time=_SECONDS).median / example.batch_size
 
 
 def main(name: str) -> None:

@@ -127,7 +127,6 @@ CALLED_FROM_OUTSIDE = {
     "score_network": "the lines of Python in README",
     "depends": "the Snakefile",
     "from_records": "the Snakefile",
-    "sweep_results": "docs/studies.md",
     "forward": "torch",
     "main": "the command line",
 }

@@ -78,16 +78,16 @@ def differences_figure(differences: pd.DataFrame) -> Figure:
         low=differences["low"].where(enough),
         high=differences["high"].where(enough),
     )
-    height = 1.2 + 0.26 * rows["contrast"].nunique()
     outcomes = [name for name in TITLES if rows["outcome"].eq(name).any()]
-    figure, panels = plt.subplots(3, 2, figsize=(9, 3 * height), sharey=True)
-    for outcome, ax in zip(outcomes, panels.flat, strict=False):
+    size = (3 + 2.4 * len(outcomes), 1.2 + 0.26 * rows["contrast"].nunique())
+    figure, panels = plt.subplots(
+        1, len(outcomes), figsize=size, sharey=True, squeeze=False
+    )
+    for outcome, ax in zip(outcomes, panels[0], strict=True):
         shown = rows[rows["outcome"] == outcome]
         ends = shown["low"], shown["high"]
         forest(ax, shown["contrast"], shown["difference"], *ends)
         ax.set_xlabel(TITLES[outcome])
-    for ax in panels.flat[len(outcomes) :]:
-        ax.set_axis_off()
     return figure
 
 

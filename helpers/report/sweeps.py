@@ -8,8 +8,7 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from helpers.files import from_root, inside, read_json
-from helpers.parameters import near_names
+from helpers.files import read_json
 from helpers.report import style, tables
 
 _MOST_PANELS = 9
@@ -34,37 +33,6 @@ def named_results(notebook: Path) -> dict[str, Any]:
     return values
 
 
-def sweep_results(
-    study: str, notebook: str, reports_dir: str = "reports"
-) -> pd.DataFrame:
-    """Combinations of a study's sweep, with the named results of its notebook.
-
-    Args:
-        study: name of the study.
-        notebook: name of the swept notebook, such as ``"03_cam_scoring"``.
-        reports_dir: where reports are published.
-
-    Returns:
-        See ``results_of``.
-
-    Raises:
-        FileNotFoundError: where the study has no sweep of this notebook.
-
-    Example:
-        >>> table = sweep_results("kinds20", "03_cam_scoring")  # doctest: +SKIP
-        >>> table[["cam_threshold", "r_iou_gap"]]  # doctest: +SKIP
-    """
-    report = inside(from_root(reports_dir), study)
-    folder = inside(report, f"sweeps/{notebook}")
-    if not folder.is_dir():
-        near = near_names(notebook, [path.name for path in report.glob("sweeps/*/")])
-        raise FileNotFoundError(
-            f"{folder} has no combination{near}; make sweep STUDY={study} "
-            f"VARY={notebook}.NAME=VALUE,VALUE makes them"
-        )
-    return results_of(folder)
-
-
 def results_of(folder: Path) -> pd.DataFrame:
     """Combinations of a sweep that were executed, with their named results.
 
@@ -77,17 +45,15 @@ def results_of(folder: Path) -> pd.DataFrame:
         the names of ``parameters``.
     """
     rows = []
-    parameters: dict[str, None] = {}
+    names: list[str] = []
     for path in sorted(folder.glob(f"*/{folder.name}/{folder.name}.ipynb")):
-        combination = path.parents[1].name
         values = read_json(path)["metadata"]["papermill"]["parameters"]
-        swept = {name: values[name] for name in re.findall(r"(\w+)=", combination)}
-        parameters |= dict.fromkeys(swept)
-        rows.append(swept | named_results(path))
+        names = re.findall(r"(\w+)=", path.parents[1].name)
+        rows.append({name: values[name] for name in names} | named_results(path))
     frame = pd.DataFrame(rows).dropna(axis=1, how="all")
     if rows:
-        frame = frame.sort_values([*parameters], ignore_index=True)
-    frame.attrs = {"parameters": [*parameters]}
+        frame = frame.sort_values(names, ignore_index=True)
+    frame.attrs = {"parameters": names}
     return frame
 
 
@@ -111,31 +77,30 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
     """Draw each result against the parameter with most values, on the same scales.
 
     Args:
-        frame: of ``results_of``; the other parameters give colour and dashes.
+        frame: of ``results_of``; the other parameters give colours.
     """
     style.use()
-    parameters = sorted(
-        frame.attrs["parameters"], key=lambda name: -frame[name].nunique()
-    )
+    swept = frame.attrs["parameters"]
+    first, *others = sorted(swept, key=lambda name: -frame[name].nunique())
     names = drawn_results(frame)
-    long = frame.melt(parameters, names, "result", "value")
-    long["result"] = long["result"].map(tables.header)
-    long[parameters] = long[parameters].astype(object)
-    long = long.rename(columns=tables.header)
-    first, second, third = [*map(tables.header, parameters), None, None][:3]
+    long = frame.melt(swept, names, "result", "value")
+    long = long.assign(result=long["result"].map(tables.header))
+    long[swept] = long[swept].astype(object)
+    hue = ", ".join(map(tables.header, others)) or None
+    if hue:
+        long[hue] = long[others].astype(str).agg(", ".join, axis=1)
     grid = seaborn.relplot(
-        long,
-        x=first,
+        long.rename(columns={first: tables.header(first)}),
+        x=tables.header(first),
         y="value",
-        hue=second,
-        style=third,
+        hue=hue,
         col="result",
         kind="line",
         marker="o",
         height=2.8,
         aspect=1.2,
         col_wrap=min(3, len(names)) or None,
-        palette="viridis" if second else None,
+        palette="viridis" if hue else None,
     )
     grid.set(ylabel="").set_titles("{col_name}", size="small")
     grid.refline(y=0)

@@ -10,7 +10,7 @@ from tests.report.made_reports import write_reports
 @pytest.fixture
 def frame(tmp_path):
     study = write_reports(tmp_path / "reports")
-    return sweeps.sweep_results("made", "03_cam_scoring", str(study.parent))
+    return sweeps.results_of(study / "sweeps/03_cam_scoring")
 
 
 def test_each_executed_combination_is_a_row_in_the_order_of_its_values(frame):
@@ -35,8 +35,3 @@ def test_the_table_has_values_with_intervals_in_words(frame):
     table = sweeps.table(frame)
     assert list(table) == ["CAM threshold", "r of IoU with the gap"]
     assert table.iloc[0, 1] == "-0.20 (-0.30 to -0.10)"
-
-
-def test_a_sweep_that_nobody_made_names_the_nearest(tmp_path, frame):
-    with pytest.raises(FileNotFoundError, match="03_cam_scoring"):
-        sweeps.sweep_results("made", "03_cam_scorin", str(tmp_path / "reports"))
