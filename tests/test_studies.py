@@ -56,48 +56,6 @@ def check_report(report, notebooks):
         assert executed.metadata.papermill.exception is None
 
 
-def test_imagenet20_runs_on_photographs_of_its_classes_at_full_size(
-    real_data, tmp_path
-):
-    """Two ResNet18 of a quarter of the channels, on the 11 classes with enough images."""
-    notebooks = {
-        "01_data_subset": {
-            "data_path": str(real_data / "ilsvrc2012-sample.zip"),
-            "minimum_images_per_class": 10,
-        },
-        "02_grid_training": TRAINING
-        | {
-            "learning_rates": [0.00125],
-            "weight_decays": [0.0],
-            "augmentations": [False],
-            "pretrained_levels": [False],
-            "width": 0.25,
-            "max_epochs": 1,
-        },
-        "03_cam_scoring": {},
-        "04_baselines": {},
-        "05_robustness_ablations": {
-            "ablation_images": 11,
-            "random_networks": 3,
-            "random_images": 11,
-            "saliency_providers": ["spectral_residual"],
-            "score_cam_channels": 3,
-            "noise_samples": 2,
-            "attribution_steps": 2,
-            "thresholds": [0.05, 0.3],
-        },
-    }
-    report = run_study(tmp_path, "imagenet20", shrunk("imagenet20", notebooks))
-    check_report(report, notebooks)
-    table1 = pd.read_csv(table_of(report, "table1_categories.csv"))
-    assert table1[["train_images", "test_images"]].sum().tolist() == [140, 50]
-    assert (len(table1), table1["published"].sum()) == (11, 6760)
-    scores = pd.read_csv(table_of(report, "localization.csv"))
-    assert scores["iou"].between(0.05, 0.95).all()
-    claims = pd.read_csv(table_of(report, "claims.csv"))
-    assert claims["published"].dropna().tolist() == [-0.82, -0.80]
-
-
 def write_cifar(folder, training, test):
     """CIFAR-10's binary files: coarse patterns of colour, one a class, in noise."""
     generator = np.random.default_rng(0)
