@@ -399,13 +399,11 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     Raises:
         ValueError: if the source differs from the layout; the message names both.
     """
-    if layout not in (RECOGNISED, *LAYOUTS):
-        raise ValueError(f"data_source {layout!r} is none of {', '.join(LAYOUTS)}")
     name = recognise(source) if layout == RECOGNISED else layout
     reader = LAYOUTS[name]
     try:
         items = list(reader.read(source, reader.files(source)))
-        records = _usable_records(source, items)
+        records = [item for item in items if isinstance(item, Record)]
         if layout == RECOGNISED and name not in (*_PUBLISHED, "class_folders"):
             _check_folders(source, records)
         return _listing(name, source, items, records, [to_nfc(c) for c in classes])
@@ -414,23 +412,6 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
             f"{source.root} is not read as {name}: {_in_words(fault)}; {name} is "
             f"{reader.looks_like}, see docs/images.md"
         ) from fault
-
-
-def _usable_records(source: Source, items: Sequence[Record | Fault]) -> list[Record]:
-    """Images with their class; those for training if all are for test.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    records = [item for item in items if isinstance(item, Record)]
-    if not records:
-        faults = [*items, *source.faults, *_unread_files(source, source.images)]
-        words = [f"{fault.name}: {fault.detail}" for fault in faults[:5]]
-        raise ValueError("; ".join(["no image of a class is there", *words]))
-    if not any(record.split == "train" for record in records):
-        # Images are for test because the source itself has the name of a test split.
-        records = [record._replace(split="train") for record in records]
-    return records
 
 
 def _check_folders(source: Source, records: Sequence[Record]) -> None:
@@ -462,24 +443,31 @@ def _listing(
     records: Sequence[Record],
     asked: Sequence[str],
 ) -> Listing:
-    """List the images of the classes asked for, or of all with training images."""
+    """List the images of the classes asked for, or of all with training images.
+
+    Raises:
+        ValueError: if there is no image of a class.
+    """
+    names = _names(source)
+    faults = [item for item in items if isinstance(item, Fault)]
+    unread = [*source.faults, *_unread_files(source, [item.name for item in items])]
+    if not records:
+        words = [f"{fault.name}: {fault.detail}" for fault in [*faults, *unread][:5]]
+        raise ValueError("; ".join(["no image of a class is there", *words]))
+    if not any(record.split == "train" for record in records):
+        # Images are for test because the source itself has the name of a test split.
+        records = [record._replace(split="train") for record in records]
     trained = {record.class_id for record in records if record.split == "train"}
     candidates = asked or sorted({record.class_id for record in records})
     classes = [name for name in candidates if name in trained]
-    faults = [
-        item
-        for item in items
-        if isinstance(item, Fault) and item.class_id in ("", *classes)
-    ]
+    faults = [fault for fault in faults if fault.class_id in ("", *classes)]
     faults += [
         Fault("", "unknown_class", "no image of it is for training", name)
         for name in candidates
         if name not in trained
     ]
-    names = _names(source)
-    faults += [*source.faults, *_unread_files(source, [item.name for item in items])]
     listed = [record for record in records if record.class_id in classes]
-    return Listing(layout, classes, names, listed, faults)
+    return Listing(layout, classes, names, listed, [*faults, *unread])
 
 
 def _names(source: Source) -> dict[str, str]:

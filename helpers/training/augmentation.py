@@ -47,7 +47,7 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
         draws: of the B images, on their device.
 
     Returns:
-        (B, 3, H, W) float in [0, 255], in the memory layout of ``images``.
+        (B, 3, H, W) float in [0, 255], channels last in memory.
     """
     per_image = (-1, 1, 1, 1)
     pixels = images.float()
@@ -57,6 +57,4 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
     pixels = (pixels * draws.contrast.view(per_image)).clamp_(0, 255)
     batch = torch.arange(len(pixels), device=pixels.device).unsqueeze(1)
     permuted = pixels[batch, draws.channels]  # (B, 1) and (B, 3) -> (B, 3, H, W)
-    if images.is_contiguous(memory_format=torch.channels_last):
-        return permuted.contiguous(memory_format=torch.channels_last)
-    return permuted
+    return permuted.contiguous(memory_format=torch.channels_last)
