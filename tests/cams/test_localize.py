@@ -45,14 +45,6 @@ def test_all_models_are_as_one_at_a_time(maps):
         np.testing.assert_allclose(row, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_masks_that_are_empty_have_no_overlap():
-    """An annotation by another program may mark nothing."""
-    masks = torch.zeros(3, 8, 8, dtype=torch.bool)
-    masks[1, :4] = True
-    iou = localize.iou_at(torch.ones(3, 2, 2), masks, [0.5])
-    np.testing.assert_array_equal(iou, [[np.nan, 0.5, np.nan]])
-
-
 def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused(maps):
     for threshold in (0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"must be in \(0, 1\], and .* is not"):

@@ -41,19 +41,6 @@ def by_loop(values, boxes, threshold):
     ]
 
 
-def test_box_masks_by_hand_cut_at_the_edge_and_whatever_their_order():
-    masks = box_masks(
-        torch.tensor([[[1, 0, 3, 2], [0, 0, 0, 0], [2, 1, 4, 2]]], dtype=torch.int16), 4
-    )
-    assert masks.int().tolist() == [
-        [[0, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
-    ]
-    assert not box_masks(torch.zeros(2, 3, 4, dtype=torch.int16), 3).any()
-    assert box_masks(torch.zeros(2, 0, 4, dtype=torch.int16), 3).shape == (2, 3, 3)
-    _, boxes = random_cases(16)
-    assert torch.equal(box_masks(boxes, 16), box_masks(boxes.flip(1), 16))
-
-
 def test_upsampling_has_half_pixel_centres():
     # From 2 to 4 pixels: the centres lie at -1/4, 1/4, 3/4 and 5/4 of the old pixels, the ends are held.
     assert upsample(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), 4)[0, 0].tolist() == [

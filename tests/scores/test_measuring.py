@@ -4,7 +4,6 @@ import shutil
 from dataclasses import replace
 from functools import partial
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,15 +57,6 @@ def records(study, scored_on):
     store = Store(study.work, partial(images_of_study, study.work), jobs=1)
     models = models_of(study.work, study.table, study.data)
     return measuring.score(store, models, FAMILIES, SETTINGS, scored_on)
-
-
-def test_models_of_different_training_size_are_scored_on_the_same_images(
-    study, records, scored_on
-):
-    joined = measuring.with_measures(study.table, records.scores())
-    scored = joined[joined["snapshot"] != "none"]
-    assert scored["whole_image_floor"].nunique() == 1
-    assert joined.loc[joined["snapshot"] == "none", "iou"].isna().all()
 
 
 def test_scores_are_the_means_of_the_values_of_single_images(study, records, scored_on):
@@ -224,17 +214,3 @@ def test_a_new_measure_of_weights_is_scored_of_networks_that_are_gone(
     gone = replace(models[0], at_hand=False)
     assert here > 0
     assert measured([gone]) == pytest.approx(here, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["03_cam_scoring", "04_baselines", "05_robustness_ablations", "10_all_measures"],
-)
-def test_notebooks_list_measures_after_they_score(name):
-    """A measure may be written in any cell above the one that scores."""
-    path = PROJECT_ROOT / f"notebooks/{name}.ipynb"
-    sources = [cell.source for cell in nbformat.read(path, 4).cells]
-    lists = [row for row, text in enumerate(sources) if "registry.columns()" in text]
-    scores = [row for row, text in enumerate(sources) if "this_study.measure(" in text]
-    assert lists and scores
-    assert min(lists) > min(scores)

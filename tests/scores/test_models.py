@@ -8,11 +8,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.data.images import choose_images, images_of_study
+from helpers.data.images import images_of_study
 from helpers.scores import classification, models
-from helpers.scores.scoring_set import classes_in_turn, scoring_set
+from helpers.scores.scoring_set import scoring_set
 from helpers.scores.store import Store
-from helpers.training import catalogue, pool, pretraining
+from helpers.training import catalogue
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run, train_run
 
@@ -84,11 +84,6 @@ def test_runs_that_share_too_few_images_are_refused(study):
         scoring_set(study.table.assign(images_per_class=5), study.data)
 
 
-def test_classes_stand_in_turn():
-    in_turn = classes_in_turn(np.array([4, 4, 4, 4, 7, 7, 1]))
-    assert in_turn.tolist() == [0, 4, 6, 1, 5, 2, 3]
-
-
 def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
     model = models.models_of(study.work, study.table, study.data)[0]
     config, start = config_from(model.facts), model.initial()
@@ -99,46 +94,6 @@ def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
     assert torch.equal(trained["layer1.0.conv1.weight"], start.layer1[0].conv1.weight)
     lost = study.table.assign(pretrained=True, weights="unknown")
     assert models.models_of(study.work, lost, study.data)[0].initial() is None
-
-
-def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
-    study, tmp_path
-):
-    from tests.conftest import TINY_SCENES
-
-    choose_images(tmp_path, **TINY_SCENES)
-    changes = {"class_ids": ["synthetic_ring", "synthetic_star"], "images_per_class": 8}
-    images = pretraining.choose_pretraining_images(
-        tmp_path, study.data.classes["class_id"], **changes
-    )
-    assert (len(images.train), len(images.test)) == (
-        2 * 8,
-        2 * TINY_SCENES["test_images_per_class"],
-    )
-    recipes = pretraining.recipes(
-        ["resnet18"],
-        images.fingerprint,
-        {"stem": "strided", "width": 0.125, "max_epochs": 1},
-    )
-    with pytest.raises(RuntimeError, match="left no weights"):
-        pretraining.weights_of_runs(recipes, tmp_path)
-    folder = tmp_path / pretraining.FOLDER
-    assert len(list(pool.train_missing(recipes, folder, jobs=1))) == 1
-    weights = pretraining.weights_of_runs(recipes, tmp_path)["resnet18"]
-    path = catalogue.start_path(tmp_path, weights)
-    state = safetensors.torch.load_file(path)
-    rows = study.table[study.table["snapshot"] != "none"].assign(
-        pretrained=True, weights=weights
-    )
-    started = models.models_of(tmp_path, rows, study.data)[0].initial()
-    assert torch.equal(started.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
-    with pytest.raises(
-        ValueError,
-        match=r"share the classes synthetic_ring; set pretrain_class_ids to other classes",
-    ):
-        pretraining.choose_pretraining_images(
-            tmp_path, ["synthetic_ring", "a"], **changes
-        )
 
 
 def test_a_run_folder_of_an_earlier_version_stays_readable():

@@ -13,7 +13,6 @@ import pytest
 
 from helpers.data.images import read_labels
 from helpers.files import PROJECT_ROOT, table_of
-from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.report.explore import content as explorers
 from helpers.report.tables import read
@@ -23,8 +22,6 @@ from helpers.statistics.correlate import FEWEST, Bootstrap
 from helpers.statistics.gap_tables import (
     correlation_table,
     correlations,
-    kinds_table,
-    selection_table,
 )
 from helpers.studies import NEED_SCORES
 from helpers.study import Study
@@ -105,32 +102,6 @@ def test_models_and_their_overlaps_are_those_of_the_tables(study):
     overlaps = overlaps.loc[scored["model_id"]]
     assert {"iou", "area_matched_iou", "pointing_game"} <= {*overlaps}
     same(scored, overlaps, overlaps.columns)
-
-
-def test_correlations_and_picked_models_are_those_of_the_tables(study):
-    report, _, scored, *_ = study
-    draws = Bootstrap(scored, draws=0)
-    accuracies = [0.95, 0.9, 0.85, 0.8]
-    rows = ["measure", "architecture", "threshold"]
-    ours = correlation_table(draws, ["iou", "iou_b"], accuracies)
-    ours = ours[ours["cells"] >= FEWEST]
-    table3 = read(report, "table3_correlations")
-    table3 = ours[rows].merge(table3, on=rows, how="left")
-    same(ours, table3, ["pearson_r", "n"])
-    picked = selection_table(draws, {"iou": 1, "iou_b": 1}, accuracies)
-    picked = picked[picked["cells"] >= FEWEST]
-    table4 = read(report, "table4_selection")
-    same(picked, picked[rows].merge(table4, on=rows, how="left"), ["accuracy", "n"])
-    ranking = read(report, "measures_ranking").set_index("measure")
-    names = [name for name in registry.ranked() if name in scored]
-    assert len(names) > 15
-    r = correlations(draws, names).set_index("measure")
-    same(
-        r.loc[names],
-        ranking.loc[names].rename(columns={"r_gap": "pearson_r"}),
-        ["pearson_r"],
-    )
-    same(kinds_table(scored), read(report, "kinds"), ["models", "gap"])
 
 
 def test_intervals_of_r_are_those_of_the_tables_with_images_drawn(study):

@@ -32,7 +32,7 @@ for architecture, stem, width, last_stride, size, batch in json.loads(sys.argv[2
     with torch.inference_mode():
         pixels = hooks.prepared(split.batch(torch.arange(batch + 5)), resnet.normalise_images, "cpu")
         for made in (network, fused_network(network)):
-            losses += tuple(float(found.sum()) for found in hooks.features_and_logits(made, made.layer4, pixels))
+            losses += (float(made(pixels).sum()),)
     assert made is not network
     assert torch.tensor(losses).isfinite().all(), losses
 print("all")
@@ -65,14 +65,6 @@ ODD = {
     for batch in (16, 32)
 }  # channels that no vector holds
 SHAPES = sorted({shape for study in STUDIES for shape in shapes_of(study)} | ODD)
-
-
-def test_the_studies_for_a_cpu_are_found():
-    assert {(shape[1], shape[2], shape[3]) for shape in SHAPES} >= {
-        ("small", 0.125, 2),
-        ("strided", 0.25, 1),
-    }
-    assert {shape[0] for shape in SHAPES} >= {"resnet18", "resnet34"}
 
 
 @pytest.mark.nightly

@@ -30,17 +30,6 @@ def found(study):
     return store, every, records
 
 
-def test_every_target_is_passed_once(study, found, monkeypatch):
-    store, every, _ = found
-    monkeypatch.setattr(
-        targets, "logits_of", lambda *given: pytest.fail("passed again")
-    )
-    targets.on_targets(store, every, study.data, SHIFTS, SETTINGS)
-    assert (
-        len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
-    )
-
-
 def logits_on(model, images):
     with torch.no_grad():
         return model.load("cpu")(resnet.normalise_images(images)).half()
