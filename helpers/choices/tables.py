@@ -8,7 +8,6 @@ stages and image sizes, and Grad-CAM beside them: a sample of the images. In the
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from helpers.statistics.correlate import (
     percentile_interval,
 )
 from helpers.statistics.gap_tables import TOTAL, correlation_table, correlations
+from helpers.statistics.pairs import paired_difference
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
 from helpers.statistics.verdicts import verdict
@@ -283,6 +283,18 @@ def _published_validity() -> pd.DataFrame:
     )
 
 
+# Columns of ``shifts``, by their names in ``pairs.paired_difference``.
+_OF_PAIRS = {
+    "measure": "measure",
+    "level": "level",
+    "pairs": "n",
+    "difference": "shift",
+    "low": "ci_low",
+    "high": "ci_high",
+    "promised": "promised",
+}
+
+
 def shifts(
     bootstrap: Bootstrap, measures: Sequence[str], column: str, unit: Sequence[str]
 ) -> pd.DataFrame:
@@ -295,36 +307,28 @@ def shifts(
         unit: columns that two models of a pair share.
 
     Returns:
-        A row per further level and measure. change is the mean over n pairs; shift is
-        change divided by the standard deviation over the models of the lowest level;
-        promised is r, at this level, times the shift of the gap.
+        A row per further level and measure: n pairs; shift, the mean change divided by
+        the standard deviation over the models of the lowest level, with its interval,
+        see ``pairs.paired_difference``; promised is r, at this level, times the shift
+        of the gap.
     """
     names = list(measures)
     models = bootstrap.models
-    levels = sorted(models[column].unique())
-    at_lowest = bootstrap.subset(models[column] == levels[0])
-    r = correlations(at_lowest, names)["pearson_r"]
-    lowest = at_lowest.models.set_index(list(unit))
-    spread = lowest[names].astype(float).std().replace(0, np.nan)
-    tables = [pd.DataFrame()]
-    for level in levels[1:]:
-        moved = models[models[column] == level].set_index(list(unit))
-        pairs = lowest.index.intersection(moved.index)
-        change = moved.loc[pairs, names].astype(float) - lowest.loc[pairs, names]
-        of_pairs = replace(bootstrap, models=lowest.loc[pairs].reset_index())
-        shift = of_pairs.mean((change / spread).to_numpy())
-        columns = {
-            "measure": names,
-            "level": str(level),
-            "n": change.notna().sum().to_numpy(),
-            "change": change.mean().to_numpy(),
-            "shift": shift[""],
-            "ci_low": shift["_low"],
-            "ci_high": shift["_high"],
-            "promised": r * shift[""][names.index("gap")],
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
+    lowest, *levels = sorted(models[column].unique())
+    at_lowest = models[column] == lowest
+    r = correlations(bootstrap.subset(at_lowest), names)["pearson_r"]
+    values = models.set_index([*unit])[names].astype(float)
+    before = values[at_lowest.to_numpy()]
+    rows = []
+    for level in levels:
+        # In pairs: NaN where no network of the lowest level has the same unit.
+        change = values[(models[column] == level).to_numpy()].sub(before)
+        shift = change / before.std().replace(0, np.nan)
+        for name, r_of_gap in zip(names, r, strict=True):
+            promised = r_of_gap * shift["gap"].mean()
+            of_measure = {"measure": name, "level": str(level), "promised": promised}
+            rows.append(of_measure | paired_difference(shift[name]))
+    return pd.DataFrame(rows, columns=[*_OF_PAIRS]).rename(columns=_OF_PAIRS)
 
 
 _METHODS = {

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from helpers.measures import evidence, localization, registry, spectra
 from helpers.networks.faults import Undefined
@@ -115,8 +114,7 @@ def score(
     stored = records.scores().groupby("model_id")["measure"].agg(set)
     names = {item.name for item in measures}
     todo = [item for item in models if names - stored.get(item.model_id, set())]
-    results = store.side_by_side(task.further, todo)
-    for model, of_model in tqdm(results, total=len(todo), disable=not todo):
+    for model, of_model in store.side_by_side(task.further, todo, ", ".join(parts)):
         records.add(model.model_id, of_model)
     scores = records.scores()
     is_unknown = scores["reason"] == NOT_RECORDED

@@ -106,8 +106,7 @@ class Store:
         not_here = self.not_computable(todo)
         todo = [model for model in todo if model not in not_here]
         task = partial(self._compute, parts=parts, compute=compute)
-        results = self.side_by_side(task, todo)
-        for _ in tqdm(results, ", ".join(parts), total=len(todo), disable=not todo):
+        for _ in self.side_by_side(task, todo, ", ".join(parts)):
             pass
         if todo:
             records = self.records(models, parts)
@@ -145,19 +144,21 @@ class Store:
                 self.write(model, name, parts[name], record)
 
     def side_by_side(
-        self, task: Callable[[Model, Any], Any], models: Sequence[Model]
+        self, task: Callable[[Model, Any], Any], models: Sequence[Model], words: str
     ) -> Any:
         """Each model with what a task returns for it, see ``pool.side_by_side``.
 
         Args:
             task: is called with a model and what all models share.
             models: to be processed.
+            words: at the progress bar.
         """
         jobs = self.jobs
         if models and not self.not_computable(models):
             jobs = jobs_on(self.device, self.jobs, partial(self._example, models))
         options = {"shared": self.shared, "device": self.device, "jobs": jobs}
-        return side_by_side(task, models, **options)
+        results = side_by_side(task, models, **options)
+        return tqdm(results, words, total=len(models), disable=not models)
 
     def _example(
         self, models: Sequence[Model]
