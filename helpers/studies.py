@@ -1,6 +1,7 @@
 """Study files: the executions of notebooks that each asks for."""
 
 import ast
+import copy
 import itertools
 import os
 import re
@@ -156,17 +157,17 @@ class StudyFile(BaseModel):
         Raises:
             StudyError: if a parameter is varied over nothing.
         """
-        blocks: dict[str, dict] = {"": {}}
-        sweep = {stem: {**self.sweep[stem]} for stem in self.sweep}
-        for text in overrides:
-            stem, name, value = _parts(text)
-            blocks.setdefault(stem, {})[name] = _plain(value)
-        for text in variations:
-            stem, name, values = _parts(text)
-            listed = values if values.startswith("[") else f"[{values}]"
-            sweep.setdefault(stem, {})[name] = _plain(listed)
-        common = blocks.pop("")
-        study = self.made("vary", common=common, notebooks=blocks, sweep=sweep)
+        content = {"notebooks": {}, "sweep": copy.deepcopy(self.sweep)}
+        texts = [*(("notebooks", text) for text in overrides)]
+        texts += [("sweep", text) for text in variations]
+        for block, text in texts:
+            target, _, value = text.partition("=")
+            stem, _, name = target.strip().rpartition(".")
+            if block == "sweep" and not value.startswith("["):
+                value = f"[{value}]"
+            content[block].setdefault(stem, {})[name] = _plain(value)
+        common = content["notebooks"].pop("", {})
+        study = self.made("vary", common=common, **content)
         study._base = self
         return study
 
@@ -176,13 +177,6 @@ class StudyFile(BaseModel):
         for name in declared(notebook).keys() & self.common.keys():
             values[name] = self.common[name]
         return values | self.notebooks.get(notebook.stem, {})
-
-
-def _parts(text: str) -> tuple[str, str, str]:
-    """Notebook, which may be "", name and value of "notebook.name=value"."""
-    target, _, value = text.partition("=")
-    stem, _, name = target.strip().rpartition(".")
-    return stem, name, value
 
 
 def _plain(text: str) -> Any:
@@ -207,9 +201,9 @@ class Execution:
     @property
     def name(self) -> str:
         """Name of the rule, and of its mark."""
-        parts = [self.notebook, self.combination.replace("/", "@")]
-        parts.append(self.share.replace("/", "_of_"))
-        return "@".join(filter(None, parts))
+        share = self.share.replace("/", "_of_")
+        combination = self.combination.replace("/", "@")
+        return "@".join(filter(None, (self.notebook, combination, share)))
 
     @property
     def place(self) -> str:

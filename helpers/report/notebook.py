@@ -283,11 +283,11 @@ def _plain_number(value: Any) -> Any:
     return number if math.isfinite(number) else None
 
 
-def select_shard(items: Any, shard: str) -> Any:
+def select_shard(items: Sequence, shard: str) -> Sequence:
     """Select the items that one of several processes works on.
 
     Args:
-        items: a list, or a table of which rows are selected.
+        items: in order.
         shard: ``"2/4"`` selects every fourth item from the second on; ``""`` all.
 
     Example:
@@ -295,8 +295,7 @@ def select_shard(items: Any, shard: str) -> Any:
         ['a', 'c']
     """
     number, count = map(int, (shard or "1/1").split("/"))
-    rows = items.iloc if isinstance(items, pd.DataFrame) else items
-    return rows[number - 1 :: count]
+    return items[number - 1 :: count]
 
 
 def point_to_records(work: Path, reports_dir: str) -> None:
