@@ -321,7 +321,8 @@ def _unknown_names(
     """Faults of notebooks, and of common parameters, that there are not."""
     for stem in sorted({*file.run, *file.notebooks, *file.sweep, *file.shares}):
         if stem not in paths:
-            yield f"there is no notebook {stem!r}{near_names(stem, known)} to run"
+            near = near_names(stem, {*known} - {stem})
+            yield f"this study runs no notebook {stem!r}{near}"
     names = {name for path in paths.values() for name in declared(path)}
     for name in file.common.keys() - names:
         yield f"no notebook has a parameter {name!r}{near_names(name, names)}"

@@ -111,7 +111,7 @@ def test_wrong_names_and_values_are_told_before_anything_runs(project):
     assert code == 1 and ran(project) == []
     assert "no notebook has a parameter 'aa' (did you mean 'a'?)" in output
     assert "a is 'x': Input should be a valid integer" in output
-    assert "there is no notebook '3_c' (did you mean '03_c'?)" in output
+    assert "runs no notebook '3_c' (did you mean '03_c'?)" in output
     assert "Traceback" not in output
 
 

@@ -59,26 +59,17 @@ _ENDS = {
     "_high": ": to",
     "_p": ": p",
     "_p_adjusted": ": p, adjusted",
-    "_over_ssim": ", over noise",
-    "_over_unseen_fraction": ", over added classes",
 }
 # Columns, and ends of names of columns, that stand in files and are not shown.
 _FOR_FILES = ("run_id", "cell", "data", "device")
-_NOT_SHOWN = ("_smallest", "_null", "_least_p")
+_NOT_SHOWN = ("_smallest", "_least_p")
 # Beginning of the names of an interval's ends, where it is not that of its value.
 _STARTS = {"pearson_r": "ci", "kendall_tau": "kendall"}
 # Fractions that are read in percent, or as points.
-PERCENT = {
-    "train_accuracy": " (%)",
-    "test_accuracy": " (%)",
-    "ended_by_a_rule": " (%)",
-    "models_above_the_blob": " (%)",
-    "accuracy_swapped": " (%)",
-    "gap": " (points)",
-    "gap_at_equal_training_accuracy": " (points)",
-    "gap_least": " (points)",
-    "gap_most": " (points)",
-}
+_IN_PERCENT = ("train_accuracy", "test_accuracy", "accuracy_swapped")
+_IN_PERCENT += ("ended_by_a_rule", "models_above_the_blob")
+_IN_POINTS = ("gap", "gap_at_equal_training_accuracy", "gap_least", "gap_most")
+PERCENT = dict.fromkeys(_IN_PERCENT, " (%)") | dict.fromkeys(_IN_POINTS, " (points)")
 # Columns of names, which are shown in words.
 _NAMES = (
     "measure",
@@ -130,13 +121,12 @@ def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
     Args:
         catalogue: of the models; None gives no names.
     """
-    rows = [] if catalogue is None else catalogue.to_dict("records")
-    short_names = [short_name(row) for row in rows]
-    names = {}
-    for row, name in zip(rows, short_names, strict=True):
-        run = f", #{row['run_id'][-4:]}" if short_names.count(name) > 1 else ""
-        names[row["model_id"]] = name + run
-    return names
+    if catalogue is None:
+        return {}
+    names = catalogue.apply(short_name, axis=1, result_type="reduce")
+    run = ", #" + catalogue["run_id"].str[-4:]
+    names = names.where(~names.duplicated(keep=False), names + run)
+    return dict(zip(catalogue["model_id"], names, strict=True))
 
 
 def header(column: str) -> str:

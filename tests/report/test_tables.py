@@ -56,7 +56,6 @@ def test_a_value_and_its_ends_are_one_text_in_shown_units():
         "r_gap": [-0.21],
         "r_gap_low": [-0.58],
         "r_gap_high": [0.2],
-        "r_gap_null": [0.0],
         "pearson_r": [0.5],
         "ci_low": [math.nan],
         "ci_high": [math.nan],
