@@ -121,12 +121,13 @@ def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
     Args:
         catalogue: of the models; None gives no names.
     """
-    if catalogue is None:
-        return {}
-    names = catalogue.apply(short_name, axis=1, result_type="reduce")
-    run = ", #" + catalogue["run_id"].str[-4:]
-    names = names.where(~names.duplicated(keep=False), names + run)
-    return dict(zip(catalogue["model_id"], names, strict=True))
+    rows = [] if catalogue is None else catalogue.to_dict("records")
+    short_names = [short_name(row) for row in rows]
+    names = {}
+    for row, name in zip(rows, short_names, strict=True):
+        run = f", #{row['run_id'][-4:]}" if short_names.count(name) > 1 else ""
+        names[row["model_id"]] = name + run
+    return names
 
 
 def header(column: str) -> str:
@@ -190,9 +191,10 @@ def texts(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.Dat
         if name in PERCENT and pd.api.types.is_numeric_dtype(frame[name]):
             columns = 100 * columns
         text = partial(_text, names=names or {}, is_name=name in _NAMES)
-        cells = columns[name].map(text)
+        written = columns.astype(object).map(text)
+        cells = written[name]
         if name in ends:
-            low, high = (columns[end].map(two_digits) for end in ends[name])
+            low, high = (written[end] for end in ends[name])
             cells = (cells + " (" + low + " to " + high + ")").where(low.ne("–"), cells)
         shown.append(cells.rename(header(name)))
     return pd.concat(shown, axis=1)

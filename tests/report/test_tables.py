@@ -62,6 +62,7 @@ def test_a_value_and_its_ends_are_one_text_in_shown_units():
         "gap": [0.432],
     }
     shown = tables.texts(pd.DataFrame(estimate))
+    assert list(tables.texts(pd.DataFrame(estimate).iloc[:0])) == list(shown)
     assert shown.iloc[0].to_dict() == {
         "measure": "IoU",
         "kind": "ResNet18, from scratch",
