@@ -60,12 +60,13 @@ def in_chunks(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.cat(chunks)
 
 
-def blurred(pixels: Tensor, deviation: float) -> Tensor:
+def blurred(pixels: Tensor, deviation: float, generator: torch.Generator) -> Tensor:
     """Blur images by a Gaussian, reflected at the edges.
 
     Args:
         pixels: (N, 3, H, W) float.
         deviation: standard deviation, pixels.
+        generator: not used.
     """
     # Beyond 4 standard deviations the kernel's weights sum to less than 1e-4, so a
     # wider kernel makes no step in the SSIM.
@@ -105,14 +106,7 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     # Imported here, since it imports torchvision.
     from torchmetrics.functional.image import structural_similarity_index_measure
 
-    settings = {
-        "sigma": 1.5,
-        "k1": 0.01,
-        "k2": 0.03,
-        "data_range": 255.0,
-        "reduction": "none",
-        "return_full_image": True,
-    }
+    settings = {"data_range": 255.0, "reduction": "none", "return_full_image": True}
     similarities = []
     for clean, changed in zip(
         images.split(_CHUNK), degraded.split(_CHUNK), strict=True
@@ -140,17 +134,8 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     return functional.rotate(images, degrees, interpolation=bilinear)
 
 
-def _blur(images: Tensor, deviation: float, seed: int) -> Tensor:
-    return in_chunks(images, lambda pixels: blurred(pixels, deviation))
-
-
-def _noise(images: Tensor, deviation: float, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return in_chunks(images, lambda pixels: with_noise(pixels, deviation, generator))
-
-
 # Shifts whose strength is found by the SSIM in their name.
-_CALIBRATED = {"blur": _blur, "noise": _noise}
+_CALIBRATED = {"blur": blurred, "noise": with_noise}
 # Shifts whose strength is the number in their name: a factor, or degrees.
 _BY_NUMBER = {
     "brightness": lambda images, by: _torchvision().adjust_brightness(images, by),
@@ -216,14 +201,19 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
     greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0}
-    change = partial(_CALIBRATED[kind], seed=seed)
-    error, strength, mean_ssim = _nearest(change, sample, value, greatest[kind])
+
+    def changed(images: Tensor, strength: float) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        options = {"deviation": strength, "generator": generator}
+        return in_chunks(images, partial(_CALIBRATED[kind], **options))
+
+    error, strength, mean_ssim = _nearest(changed, sample, value, greatest[kind])
     if error > _STEP_TOLERANCE:
         raise ValueError(
             f"shift {name!r} cannot be made of these images: the nearest mean SSIM is "
             f"{mean_ssim:.3f}, at strength {strength:g}"
         )
-    return change(images, strength)
+    return changed(images, strength)
 
 
 def _nearest(

@@ -187,10 +187,9 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
     values = runs[["train_loss", "train_accuracy"]]
     span = values.transform("max") - values.transform("min")
     changes = values.diff() / span.where(span > 0)
-    changes.columns = ["loss", "accuracy"]
-    table = ordered[["run_id", "epoch"]].join(changes)
-    later = table[runs.cumcount() > 0]
-    return later.groupby("run_id").tail(epochs).reset_index(drop=True)
+    changes = changes.set_axis(["loss", "accuracy"], axis=1)
+    table = ordered[["run_id", "epoch"]].join(changes)[runs.cumcount() > 0]
+    return table.groupby("run_id").tail(epochs).reset_index(drop=True)
 
 
 def _form(row: Mapping[str, Any]) -> ResNetForm:

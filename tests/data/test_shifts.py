@@ -175,5 +175,5 @@ def test_blur_is_scipys(deviation):
     expected = scipy.ndimage.gaussian_filter(
         pixels, deviations, mode="mirror", radius=radius
     )
-    blurred = shifts.blurred(torch.tensor(pixels), deviation)
+    blurred = shifts.blurred(torch.tensor(pixels), deviation, None)
     np.testing.assert_allclose(blurred, expected, rtol=1e-4)
