@@ -1,10 +1,14 @@
-"""Networks of any width, trained on the seen classes by the rules of notebook 02."""
+"""Networks that are trained on the seen classes by the rules of notebook 02.
+
+They have any width and start from random weights, "resnet18 w0.25", or are published
+ones that are fine-tuned, "resnet18 tuned".
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,8 +16,9 @@ from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import json_digest
-from helpers.kappa.networks import without_head
+from helpers.kappa.networks import checkpoints, to_be_tuned, without_head
 from helpers.networks import contents, resnet
+from helpers.networks.weights import weights_digest
 from helpers.scores.models import Model
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig
@@ -22,6 +27,8 @@ from helpers.training.run import train_run
 # Folder of these networks in that of the study, with images of the seen classes alone.
 FOLDER = "made"
 _SMALL = 64  # pixels
+_TUNED = " tuned"  # ends the name of a network that is fine-tuned
+_TUNING_RATE = 1e-4  # learning rate of fine-tuning
 # Sandler et al. 2018, Table 2: expansion, channels, layers and stride of each stage.
 # The second stage has a stride of 2 there, for images of 224 px; with 1 the last map of
 # 64 px has 4 x 4 pixels, as a ResNet's with the stem below.
@@ -106,19 +113,21 @@ def recipe(data: StudyData, epochs: int, seed: int) -> dict[str, Any]:
 def made_models(
     names: Sequence[str],
     work: Path,
-    data: StudyData,
     training: Mapping[str, Any],
     *,
+    weights: str = "",
     device: str,
     jobs: int,
 ) -> list[Model]:
-    """Backbones of any width; those not there are trained as notebook 02 does it.
+    """Backbones; those not there are trained as notebook 02 does it.
+
+    All see the images at the study's size.
 
     Args:
-        names: of networks to be made.
-        work: folder of the study.
-        data: images of the seen classes.
-        training: of ``recipe``.
+        names: of networks to be made or fine-tuned.
+        work: folder of the study, with images of the seen classes in ``FOLDER``.
+        training: of ``recipe``; fine-tuning takes a smaller learning rate.
+        weights: of networks to be fine-tuned, see ``networks.checkpoints``.
         device: "cpu" or "cuda".
         jobs: networks trained side by side; 0 takes one per core or GPU.
 
@@ -127,21 +136,19 @@ def made_models(
         stop_reason, losses and accuracies.
 
     Raises:
+        FileNotFoundError: where the weights of a network are not there.
         ValueError: for a name that cannot be made.
         RuntimeError: where a network diverged.
     """
-    # The architecture of a configuration is a ResNet's; it is not used here.
-    config = RunConfig("resnet18", **training)
+    data = images_of_study(work / FOLDER)
     side = data.train.images.shape[-1]
-    of_networks = {}
-    for name in names:
-        build = partial(untrained, name, len(data.classes), side, config.seed)
-        build()  # refuses a name before the first network is trained
-        digest = json_digest([name, training])
-        folder = work / FOLDER / "networks" / f"{name.replace(' ', '-')}-{digest}"
-        of_networks[name] = build, folder
+    planned = {
+        name: _planned(name, training, len(data.classes), side, weights)
+        for name in names
+    }
+    folder = work / FOLDER / "networks"
     trained = pool.side_by_side(
-        partial(_train, of_networks=of_networks, config=config, device=device),
+        partial(_train, planned=planned, folder=folder, device=device),
         names,
         shared=partial(images_of_study, work / FOLDER),
         device=device,
@@ -149,33 +156,75 @@ def made_models(
     )
     results = dict(tqdm(trained, "made networks", total=len(names)))
     models = []
-    for name, (build, folder) in of_networks.items():
-        family = name.partition(" ")[0]
+    for name, network in planned.items():
         facts = {
             **results[name]["snapshots"][-1],
             "epochs": results[name]["epochs"],
             "stop_reason": results[name]["stop_reason"],
             "model": name,
-            "family": "resnet" if family in resnet.ARCHITECTURES else family,
-            "origin": f"made on {len(data.classes)} classes",
             "side": side,
+            **network.facts,
         }
-        load, start = (partial(_backbone, build, of) for of in (folder, None))
-        models.append(Model(folder.name, load, facts, start))
+        load, start = (
+            partial(_backbone, network.build, run)
+            for run in (folder / network.run, None)
+        )
+        models.append(Model(network.run, load, facts, start))
     return models
+
+
+class _Planned(NamedTuple):
+    """A network that is to be trained."""
+
+    build: Callable[[], nn.Module]  # before its training
+    config: RunConfig
+    run: str  # name of the run's folder
+    facts: Mapping[str, str]  # family and origin
+
+
+def _planned(
+    name: str, training: Mapping[str, Any], classes: int, side: int, weights: str
+) -> _Planned:
+    """How a network is built and trained; a name that cannot be built is refused."""
+    decisive: list[Any] = [name, training]
+    if name.endswith(_TUNED):
+        (file,) = checkpoints([name.removesuffix(_TUNED)], weights)
+        training = {**training, "learning_rate": _TUNING_RATE}
+        decisive = [name, training, weights_digest(contents.read(file.path))]
+        build = partial(to_be_tuned, file, classes, training["seed"])
+        family = f"{file.family}, fine-tuned"
+    else:
+        build = partial(untrained, name, classes, side, training["seed"])
+        family = name.partition(" ")[0]
+        family = "resnet" if family in resnet.ARCHITECTURES else family
+    build()
+    how = "fine-tuned" if name.endswith(_TUNED) else "made"
+    return _Planned(
+        build,
+        # The architecture of a configuration is a ResNet's; it is not used here.
+        RunConfig("resnet18", **training),
+        f"{name.replace(' ', '-')}-{json_digest(decisive)}",
+        {"family": family, "origin": f"{how} on {classes} classes"},
+    )
 
 
 def _train(
     name: str,
     data: StudyData,
     *,
-    of_networks: Mapping[str, tuple[Callable[[], nn.Module], Path]],
-    config: RunConfig,
+    planned: Mapping[str, _Planned],
+    folder: Path,
     device: str,
 ) -> dict[str, Any]:
     """The result of a network's run."""
-    build, folder = of_networks[name]
-    result = train_run(config, data, folder, network=build(), device=device)
+    network = planned[name]
+    result = train_run(
+        network.config,
+        data,
+        folder / network.run,
+        network=network.build(),
+        device=device,
+    )
     if result["status"] == "diverged":
         raise ValueError(
             "it diverged; take more images, or leave it out of kappa_families"

@@ -47,12 +47,12 @@ class Checkpoint(NamedTuple):
 
 
 def is_made(name: str) -> bool:
-    """Whether a network is made here: its name has a width, "resnet18 w0.25".
+    """Whether a network is trained here: "resnet18 w0.25", or "resnet18 tuned".
 
     Args:
         name: of a network.
     """
-    return " w" in name
+    return bool(re.search(r" (w\S*|tuned)$", name))
 
 
 def last_linear(network: nn.Module) -> str:
@@ -122,7 +122,6 @@ def checkpoints(names: Sequence[str], weights: str) -> Iterator[Checkpoint]:
 
 def _of_architecture(name: str, path: Path) -> Checkpoint:
     """A published network by the architecture with which its name begins."""
-    import timm  # pip install "generalization-workbook[backbones]"
     import torchvision
 
     architecture = re.split(r"[.-]", name)[0]
@@ -131,6 +130,8 @@ def _of_architecture(name: str, path: Path) -> Checkpoint:
         build = torchvision.models.get_model_builder(architecture)
         family = build.__module__.split(".")[-1]
         return Checkpoint(name, path, architecture, family, build)
+    import timm  # pip install "generalization-workbook[backbones]"
+
     in_timm = CLIP.get(architecture, architecture)
     if not timm.is_model(in_timm):
         near = near_names(architecture, [*CLIP, *known, *timm.list_models()])
@@ -195,6 +196,27 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         load = partial(_load, network)
         models.append(Model(model_id, load, facts, normalise=v2.Compose(steps)))
     return models
+
+
+def to_be_tuned(file: Checkpoint, classes: int, seed: int) -> nn.Module:
+    """A published network with a new head, as Huang et al. 2025 fine-tune it.
+
+    Args:
+        file: of ``checkpoints``.
+        classes: number of outputs.
+        seed: of the head.
+    """
+    network = _load(file)
+    as_published = file.build()
+    head = last_linear(as_published)
+    features = as_published.get_submodule(head).in_features
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network.set_submodule(head, nn.Linear(features, classes))
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # it would draw from no seed of the run
+    return network
 
 
 def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:

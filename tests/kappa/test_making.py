@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torchvision.models import mobilenet_v2
 
 from helpers.data.images import choose_images, images_of_study
@@ -69,9 +69,9 @@ def test_networks_are_made_once_and_loaded_without_heads_with_their_start(
     work, data, monkeypatch
 ):
     training = recipe(data, 2, 0)
-    made_models(NAMES, work, data, training, **OPTIONS)
+    made_models(NAMES, work, training, **OPTIONS)
     monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
-    models = made_models(NAMES, work, data, training, **OPTIONS)
+    models = made_models(NAMES, work, training, **OPTIONS)
     assert [model.facts["model"] for model in models] == NAMES
     assert [model.facts["family"] for model in models] == ["resnet", "mobilenet_v2"]
     tested = run.resident(data.test, "cpu")
@@ -89,9 +89,30 @@ def test_networks_are_made_once_and_loaded_without_heads_with_their_start(
         assert not same(model.initial(), network)
 
 
+def test_a_published_network_is_tuned_with_a_new_head(work, data, monkeypatch):
+    weights = str(work / "{architecture}.safetensors")
+    published = mobilenet_v2(num_classes=9)
+    save_file(published.state_dict(), weights.replace("{architecture}", "mobilenet_v2"))
+    training = recipe(data, 1, 0)
+    options = OPTIONS | {"weights": weights}
+    (model,) = made_models(["mobilenet_v2 tuned"], work, training, **options)
+    assert model.facts["family"] == "mobilenetv2, fine-tuned"
+    assert model.facts["origin"] == "fine-tuned on 3 classes"
+    assert same(model.initial(), without_head(published))
+    folder = work / "made/networks" / model.model_id
+    tuned = load_file(folder / "snapshot-stop.safetensors")
+    assert tuned["classifier.1.weight"].shape == (3, 1280)
+    assert not same(model.load("cpu"), model.initial())
+    monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
+    (again,) = made_models(["mobilenet_v2 tuned"], work, training, **options)
+    assert again.model_id == model.model_id
+    with pytest.raises(FileNotFoundError, match="resnet18"):
+        made_models(["resnet18 tuned"], work, training, **options)
+
+
 def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
     training = recipe(data, 2, 0)
-    (model,) = made_models(NAMES[1:], work, data, training, **OPTIONS)
+    (model,) = made_models(NAMES[1:], work, training, **OPTIONS)
     config = RunConfig("resnet18", **training)
     fitted, _ = run.images_of_run(data, config)
     network = untrained(NAMES[1], 3, model.facts["side"], 0)
@@ -106,11 +127,11 @@ def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
 
 def test_what_diverges_or_is_damaged_is_refused(work, data, monkeypatch):
     training = recipe(data, 2, 0)
-    (model,) = made_models(NAMES[:1], work, data, training, **OPTIONS)
+    (model,) = made_models(NAMES[:1], work, training, **OPTIONS)
     (path,) = work.glob("made/networks/*/snapshot-stop.safetensors")
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="snapshot-stop"):
         model.load()
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
     with pytest.raises(RuntimeError, match=f"{NAMES[0]}: .* it diverged; .* leave it"):
-        made_models(NAMES[:1], work, data, training | {"seed": 1}, **OPTIONS)
+        made_models(NAMES[:1], work, training | {"seed": 1}, **OPTIONS)
