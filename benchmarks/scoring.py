@@ -181,7 +181,8 @@ def of_one_pass() -> list[registry.Measure]:
         for item in registry.measures_of_families(["unlabelled"])
         if set(registry.needs(item.function)) <= {"target", "temperature"}
     ]
-    return [item for item in own if item.name != "effective_invariance"] + target
+    further = ("effective_invariance", "hidden_margin")
+    return [item for item in own if item.name not in further] + target
 
 
 def given_of(ours: Ours) -> dict[str, Any]:
