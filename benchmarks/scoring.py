@@ -169,7 +169,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     seen = passes.Pass(torch.cat(logits), torch.cat(maps))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
     return torch.cat(scores, 2), evidence.score(
-        of_one_pass(), known, evidence.MeasureSettings(), ["localization_values"]
+        of_one_pass(), known, evidence.MeasureSettings(), ["recorded_maps"]
     )
 
 

@@ -17,19 +17,11 @@ def agreement(predicted: ArrayLike) -> NDArray[np.float64]:
     Returns:
         (K,) in [0, 1]; NaN for a single network, and without images.
 
-    Raises:
-        ValueError: if ``predicted`` is not a table.
-
     Example:
         >>> agreement([[0, 1, 2, 2], [0, 1, 2, 0], [0, 0, 2, 0]])
         array([0.625, 0.75 , 0.625])
     """
     predicted = np.asarray(predicted)
-    if predicted.ndim != 2:
-        raise ValueError(
-            f"predicted classes have {predicted.ndim} axes; two are needed, networks "
-            "and images"
-        )
     count, images = predicted.shape
     if count < 2 or not images:
         return np.full(count, np.nan)

@@ -1,6 +1,6 @@
 """Values that measures need of a network and its images, each computed once."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -126,44 +126,50 @@ def score(
         measures: to be computed, in this order.
         inputs: what the caller has, see ``INPUTS``.
         settings: of the measures.
-        image_values: names of sources of values of single images.
+        image_values: names of further sources of arrays, each by its name.
         sources: of another process, see ``Evidence``.
 
     Returns:
-        A row per measure and variant: measure, variant, value (NaN where undefined),
-        reason (why there is no value, in one line). And the values of single images by
-        their source, without those that cannot be computed.
+        A row per measure and variant: measure, variant, value (of single images their
+        mean, NaN where undefined), reason (why there is no value, in one line). And
+        arrays by their source, without those that cannot be computed: of
+        ``image_values``, and of each measure that has a value an image.
     """
     evidence = Evidence(inputs, settings, sources)
-    rows: list[tuple[str, str, float, str]] = []
-    images = {}
+    rows = []
+    arrays: dict[str, dict[str, Any]] = {}
     with np.errstate(all="ignore"):  # what is not finite gets a reason
         for item in measures:
-            rows += _rows(item, evidence)
+            for variant, value in _values_by_variant(item, evidence).items():
+                rows.append((item.name, variant, *_number_and_reason(value)))
+                if np.ndim(value) and item.name not in arrays:
+                    arrays[item.name] = {item.name: value.astype(np.float16)}
         for name in image_values:
             with suppress(Undefined):
-                images[name] = evidence[name]
+                arrays[name] = evidence[name]
     columns = ["measure", "variant", "value", "reason"]
-    return pd.DataFrame(rows, columns=columns), images
+    return pd.DataFrame(rows, columns=columns), arrays
 
 
-def _rows(item: Measure, evidence: Evidence) -> Iterator[tuple[str, str, float, str]]:
-    """Name, variant, number and reason of each variant of a measure."""
+def _values_by_variant(item: Measure, evidence: Evidence) -> Mapping[str, Any]:
+    """Values of a measure's variants, or the reasons why there are none."""
     variants = item.variants or ("",)
     absent = Undefined("this network or its images have no such variant")
     try:
         values = evidence[item.name]
     except Undefined as fault:
-        values = dict.fromkeys(variants, fault)
+        return dict.fromkeys(variants, fault)
     if not isinstance(values, Mapping):
-        values = {variants[0]: values}
-    for variant, value in (dict.fromkeys(item.variants, absent) | values).items():
-        if isinstance(value, Undefined):
-            yield item.name, variant, np.nan, str(value).splitlines()[0]
-        elif np.isfinite(value):
-            yield item.name, variant, float(value), ""
-        else:
-            yield item.name, variant, np.nan, f"the value is {value}"
+        return {variants[0]: values}
+    return dict.fromkeys(item.variants, absent) | values
+
+
+def _number_and_reason(value: Any) -> tuple[float, str]:
+    """A finite number, or NaN and the reason why there is none."""
+    if isinstance(value, Undefined):
+        return np.nan, str(value).splitlines()[0]
+    number = pd.Series(np.atleast_1d(value)).mean()
+    return (number, "") if np.isfinite(number) else (np.nan, f"the value is {number}")
 
 
 def score_network(

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import vector_to_parameters
 
 from helpers.measures.norms import Weights, complexity
-from helpers.measures.passes import Sample, hits, in_batches, is_right
+from helpers.measures.passes import Sample, in_batches, is_right
 from helpers.measures.registry import provides
 from helpers.networks.faults import Undefined
 
@@ -84,6 +84,7 @@ def search(drop_at: Callable[[float], float], first: float, tries: int) -> float
     return math.sqrt(below * above)
 
 
+@torch.inference_mode()
 def accuracy(network: nn.Module, sample: Sample) -> float:
     """Accuracy of a network on a sample, in [0, 1].
 
@@ -91,7 +92,8 @@ def accuracy(network: nn.Module, sample: Sample) -> float:
         network: in evaluation mode.
         sample: images with labels.
     """
-    return float(hits(network, in_batches(sample.inputs), sample.labels).mean())
+    logits = [network(inputs) for inputs in in_batches(sample.inputs)]
+    return float(is_right(torch.cat(logits), sample.labels).double().mean())
 
 
 def _vector(tensors: Iterable[Tensor]) -> Tensor:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures.evidence import INPUTS, MeasureSettings, score
-from helpers.measures.registry import measure, measures_of_families, provides
+from helpers.measures.evidence import MeasureSettings, score
+from helpers.measures.registry import measure, measures_of_families, needs, provides
 from helpers.networks.faults import Undefined
+from helpers.statistics.correlate import Array
 
 MAPS = "maps_16"  # name of the maps in a record of a model
 # Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
@@ -104,12 +105,12 @@ def rightly_classified(predicted_classes: Tensor, labels: Tensor) -> NDArray[np.
 def _enter_mean(name: str, source: str, title: str, summary: str) -> None:
     """Enter the mean over images of a column of ``image_overlaps`` as a measure."""
 
-    def mean(image_overlaps: pd.DataFrame) -> float:
-        return image_overlaps[name].mean()
+    def of_images(image_overlaps: pd.DataFrame) -> Array:
+        return image_overlaps[name].to_numpy()
 
-    mean.__name__ = name
-    mean.__doc__ = summary
-    measure("localization", 1, source, title=title)(mean)
+    of_images.__name__ = name
+    of_images.__doc__ = summary
+    measure("localization", 1, source, title=title)(of_images)
 
 
 _enter_mean(
@@ -185,7 +186,7 @@ def mask_area(image_overlaps: pd.DataFrame) -> float:
 )
 def box_found(
     image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]
-) -> Mapping[str, float]:
+) -> Mapping[str, Array]:
     """Fraction of images whose box the rectangle around the map finds, in [0, 1].
 
     GT-known: at IoU >= 0.5, whatever class is predicted; top-1: the class must be right
@@ -195,12 +196,8 @@ def box_found(
         image_overlaps: a row per image, see ``image_overlaps``.
         rightly_classified: (N,) whether each image is classified as labelled.
     """
-    is_found = image_overlaps["box_found"]  # 1 or 0, NaN where undefined
-    return {
-        "GT-known": is_found.mean(),
-        "top-1": (is_found * rightly_classified).mean(),
-        "box IoU": image_overlaps["box_iou"].mean(),
-    }
+    found, box_iou = image_overlaps[["box_found", "box_iou"]].to_numpy().T
+    return {"GT-known": found, "top-1": found * rightly_classified, "box IoU": box_iou}
 
 
 @measure(
@@ -261,31 +258,28 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
 
 
 @provides
-def localization_values(
-    image_overlaps: pd.DataFrame,
-    rightly_classified: NDArray[np.bool_],
-    kept_maps: NDArray[np.unsignedinteger],
-) -> dict[str, NDArray[Any]]:
-    """Values of single images, and the maps that all are computed from.
+def correctness(rightly_classified: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
+    """Whether each image is classified as labelled, as it is recorded.
 
     Args:
-        image_overlaps: a row per image, see ``localize.chance_scores``.
         rightly_classified: (N,).
+    """
+    return {"correct": rightly_classified}
+
+
+@provides
+def recorded_maps(kept_maps: NDArray[np.unsignedinteger]) -> dict[str, NDArray[Any]]:
+    """The maps that all overlaps are computed from.
+
+    Args:
         kept_maps: (N, h, w) uint16, or uint8 where they were published.
 
     Returns:
-        (N,) float16 each, of which the measures are means; correct, bool; maps (N, h,
-        w) uint8, which are published, and maps_16, where they are known to 16 bits.
+        maps (N, h, w) uint8, which are published, and maps_16, where they are known to
+        16 bits.
     """
-    names = ("iou", "iou_b", "box_found", *localize.CORRECTED)
-    arrays: dict[str, NDArray[Any]] = {
-        name: image_overlaps[name].to_numpy(np.float16) for name in names
-    }
-    arrays["correct"] = rightly_classified
-    arrays["maps"] = to_integers(from_integers(kept_maps))
-    if kept_maps.dtype == np.uint16:
-        arrays[MAPS] = kept_maps
-    return arrays
+    maps = {"maps": to_integers(from_integers(kept_maps))}
+    return maps | {MAPS: kept_maps} if kept_maps.dtype == np.uint16 else maps
 
 
 @provides
@@ -311,7 +305,7 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Inputs of localization measures of a model, from its record.
 
     Args:
-        record: of ``localization_values`` and ``predictions_of_images``, or of a
+        record: of ``IMAGE_VALUES`` of the family localization, or of a
             report: ``maps_16`` or ``maps`` (N, h, w), and where they are kept
             ``predicted`` and ``confidence`` (N,).
 
@@ -320,22 +314,21 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         takes them. In place of a value that the record lacks stands an error, which is
         the reason why measures that need the value are undefined.
     """
-    maps = record[MAPS] if MAPS in record else record["maps"]
+    kept_maps = record[MAPS] if MAPS in record else record["maps"]
     unknown = Undefined("the predictions of single images were not kept")
     inputs: dict[str, Any] = {
         "device": "cpu",
-        "kept_maps": maps,
-        "maps": from_integers(maps),
+        "kept_maps": kept_maps,
+        "maps": from_integers(kept_maps),
         "predicted_classes": unknown,
         "confidence": unknown,
+        "rightly_classified": record["correct"] > 0 if "correct" in record else unknown,
     }
-    if "confidence" in record:
-        inputs["confidence"] = torch.from_numpy(np.asarray(record["confidence"]))
     if "predicted" in record:
-        predicted = np.asarray(record["predicted"], dtype=np.int64)
+        predicted = record["predicted"].astype(np.int64)
         inputs["predicted_classes"] = torch.from_numpy(predicted)
-    elif "correct" in record:
-        inputs["rightly_classified"] = np.asarray(record["correct"]) > 0
+    if "confidence" in record:
+        inputs["confidence"] = torch.tensor(record["confidence"])
     return inputs
 
 
@@ -357,13 +350,14 @@ def scores_of_fixed_map(
         ``localize.CORRECTED``.
     """
     maps = localize.central_map().expand(len(boxes), -1, -1)
-    absent = Undefined("a fixed map belongs to no network")
-    inputs: dict[str, Any] = dict.fromkeys(INPUTS, absent)
-    inputs |= {
+    inputs = {
         "image_overlaps": localize.chance_scores(maps, boxes, size, threshold, rule),
         "rightly_classified": np.ones(len(boxes), dtype=bool),
     }
-    measures = measures_of_families(["localization"])
+    measures = [
+        item
+        for item in measures_of_families(["localization"])
+        if {*needs(item.function)} <= {*inputs}
+    ]
     scores, _ = score(measures, inputs, MeasureSettings())
-    firsts = scores.drop_duplicates("measure").dropna(subset="value")
-    return firsts.set_index("measure")["value"].to_dict()
+    return scores.drop_duplicates("measure").set_index("measure")["value"].to_dict()

@@ -1,12 +1,10 @@
 """The forward pass over the training images that most measures share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.cams.maps import (
@@ -283,21 +281,3 @@ def is_right(logits: Tensor, labels: Tensor) -> Tensor:
         labels: (B,).
     """
     return (logits.argmax(1) == labels) & ~logits.isnan().any(1)
-
-
-@torch.inference_mode()
-def hits(
-    network: nn.Module, batches: Iterable[Tensor], labels: Tensor
-) -> NDArray[np.bool_]:
-    """Mask of the images that a network classifies correctly.
-
-    Args:
-        network: in evaluation mode.
-        batches: of inputs, N together.
-        labels: (N,).
-
-    Returns:
-        (N,), see ``is_right``.
-    """
-    logits = torch.cat([network(batch) for batch in batches])
-    return is_right(logits, labels.to(logits.device)).cpu().numpy()

@@ -1,6 +1,6 @@
 """Accuracy under mixed and transformed training images, and how classes cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,8 @@ _CLUSTERED_STREAM = 4  # second number of the seed, see ``response``
 
 _NO_FIRST_LAYER = "the network has no first layer with maps that carry all of the image"
 
-Places = dict[str, response.Place]  # where images are mixed
+# By place: pairs of images, and the share of the second -> are mixtures the first's?
+Mixed = dict[str, Callable[[response.Pairs, float], NDArray[np.bool_]]]
 Curves = pd.DataFrame  # accuracy, a row per alpha in [0, 1], a column per perturbation
 
 
@@ -67,23 +68,30 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
 
 
 @provides
-def places(fused_network: nn.Module, perturbed_sample: Sample) -> Places:
-    """Places where images are mixed: the input, and the end of a first layer.
+def mixed(fused_network: nn.Module, perturbed_sample: Sample) -> Mixed:
+    """Correctness of mixtures at the input, and at the end of a first layer.
 
     Args:
         fused_network: the network with batch normalisation folded into it.
-        perturbed_sample: training images and labels.
+        perturbed_sample: images that are mixed, with labels.
+
+    Returns:
+        See ``response.mixed_hits``; without a first layer, at the input alone.
     """
-    inputs = perturbed_sample.inputs
-    places = {INPUT: response.Place(inputs, fused_network)}
-    first = response.first_layer(fused_network, inputs)
-    return places | {FIRST_LAYER: first} if first else places
+    start = nn.Identity()
+    network = nn.Sequential(start, fused_network)
+    first = response.first_layer(fused_network)
+    places = {INPUT: start, FIRST_LAYER: first} if first else {INPUT: start}
+    return {
+        name: partial(response.mixed_hits, network, place, perturbed_sample)
+        for name, place in places.items()
+    }
 
 
 @provides
 def response_curves(
     perturbed_sample: Sample,
-    places: Places,
+    mixed: Mixed,
     classifier: Classifier,
     transform_ranges: str,
     perturbation_points: int,
@@ -93,7 +101,7 @@ def response_curves(
 
     Args:
         perturbed_sample: n images.
-        places: where they are mixed.
+        mixed: correctness of mixtures, by place.
         classifier: the network, and how it takes images.
         transform_ranges: of ``transforms.RANGES``.
         perturbation_points: magnitudes of a curve.
@@ -108,9 +116,8 @@ def response_curves(
     curves = {}
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
-        for name, place in places.items():
-            mixed = partial(response.mixed_hits, place, labels, pairs)
-            hits = [mixed(alpha / 2) for alpha in alphas]
+        for name, hits_of in mixed.items():
+            hits = [hits_of(pairs, alpha / 2) for alpha in alphas]
             curves[f"{kind} {name}"] = np.mean(hits, axis=1)
     for name, transform in transforms_of(transform_ranges).items():
         moved = partial(transformed_accuracy, classifier, perturbed_sample, transform)
@@ -147,10 +154,10 @@ def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
     defined = models.dropna(subset=["mixup_accuracy", "gi_score"])
     in_order = defined.sort_values("gi_score", kind="stable")
     percent = (in_order["mixup_accuracy"] / 0.01).round()
-    groups = in_order.groupby(percent)
-    pairs = [alike.iloc[[0, -1]] for _, alike in groups if len(alike) > 1]
-    none = models.iloc[:0]
-    return max(pairs, key=lambda pair: np.ptp(pair["gi_score"]), default=none)
+    scores = in_order["gi_score"].groupby(percent)
+    spans = scores.transform("max") - scores.transform("min")
+    widest = in_order[(spans > 0) & (spans == spans.max())]
+    return widest.iloc[[0, -1]] if len(widest) else widest
 
 
 def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
@@ -275,46 +282,24 @@ def accuracy_under_augmentation(
 
 
 @measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
-def mixup_accuracy(perturbed_sample: Sample, places: Places, seed: int) -> Value:
+def mixup_accuracy(perturbed_sample: Sample, mixed: Mixed, seed: int) -> Value:
     """Accuracy on halfway mixtures of two training images of a class, in [0, 1].
 
     Mean over the pairs of a class, and then over classes.
 
     Args:
         perturbed_sample: training images and labels.
-        places: where images are mixed.
+        mixed: correctness of mixtures, by place.
         seed: of the random numbers.
     """
     labels = perturbed_sample.labels.cpu()
     pairs = response.class_pairs(labels, PAIRS_PER_CLASS, seed)
     classes = labels[pairs[0]].numpy()
     accuracies = {}
-    for name, place in places.items():
-        hits = response.mixed_hits(place, labels, pairs, 0.5)
-        of_classes = pd.Series(hits).groupby(classes).mean()
+    for name, hits_of in mixed.items():
+        of_classes = pd.Series(hits_of(pairs, 0.5)).groupby(classes).mean()
         accuracies[name] = float(of_classes.mean())
     return accuracies
-
-
-@provides
-def features(
-    classifier: Classifier, perturbed_sample: Sample, example: Tensor
-) -> Tensor | None:
-    """What the last linear layer takes of a sample, if it gives the logits: (n, D).
-
-    Args:
-        classifier: the network, and how it takes images.
-        perturbed_sample: training images.
-        example: (1, 3, S, S) input.
-    """
-    linear = hooks.last_called(classifier.network, example)[1] or nn.Identity()
-    inputs = []
-    with linear.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
-        logits = classifier.logits(perturbed_sample.pixels)
-    gives_logits = getattr(linear, "out_features", 0) == logits.shape[1]
-    if not gives_logits or inputs[0].ndim != 2:
-        return None
-    return torch.cat(inputs)
 
 
 @measure(
@@ -322,49 +307,50 @@ def features(
     -1,
     "Natekar and Sharma 2020",
     title="Davies-Bouldin index",
-    variants=("initial", "penultimate"),
+    variants=("initial",),
 )
 def davies_bouldin_index(
-    perturbed_sample: Sample, places: Places, features: Tensor | None, seed: int
-) -> Value:
-    """Spread of classes over their distance, at least 0; small is apart.
+    classifier: Classifier, perturbed_sample: Sample, seed: int
+) -> Mapping[str, float]:
+    """Spread of classes over their distance in maps of the first layer, at least 0.
 
-    Initial: in the maps of the first layer; penultimate: in what the linear layer takes
-    that gives the logits.
+    Small is apart. Maps are max-pooled by 4 x 4; the index is a mean over random
+    subsets of 120 images; as in the authors' code.
 
     Args:
+        classifier: the network, and how it takes images.
         perturbed_sample: training images and labels.
-        places: where images are mixed.
-        features: (n, D) inputs of that layer; None where there is none.
         seed: of the random numbers.
+
+    Raises:
+        Undefined: without such maps, or where a subset has too few classes.
     """
-    labels = perturbed_sample.labels.cpu().numpy()
-    indices = {}
-    first = places.get(FIRST_LAYER)
-    if first and first.values.ndim == 4:
-        # As in the authors' code.
-        window = [min(4, side) for side in first.values.shape[2:]]
-        points = max_pool2d(first.values, window).flatten(1)
-        generator = np.random.default_rng((seed, _CLUSTERED_STREAM))
-        of_draws = []
-        for _ in range(_CLUSTERED_DRAWS):
-            drawn = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]
-            of_draws.append(_dispersion(points[drawn], labels[drawn]))
-        indices["initial"] = np.mean(of_draws)
-    if features is not None:
-        indices["penultimate"] = _dispersion(features, labels)
-    return indices
-
-
-def _dispersion(points: Tensor, labels: NDArray[np.integer]) -> float:
-    """Davies-Bouldin index of points (n, D) with labels (n,)."""
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
 
-    try:
-        return davies_bouldin_score(points.double().cpu().numpy(), labels)
-    except ValueError as fault:
-        raise Undefined(f"outputs of a layer do not cluster: {fault}") from fault
+    first = response.first_layer(classifier.network) or nn.Identity()
+    pooled = []
+    with hooks.captured_output(first) as outputs:
+        for pixels in perturbed_sample.pixels.split(classifier.batch_size):
+            classifier.logits(pixels)
+            if not outputs or outputs[0].ndim != 4:
+                raise Undefined(_NO_FIRST_LAYER)
+            window = [min(4, side) for side in outputs[0].shape[2:]]
+            pooled.append(max_pool2d(outputs[0], window).flatten(1))
+            outputs.clear()
+    points = torch.cat(pooled).double().cpu().numpy()
+    labels = perturbed_sample.labels.cpu().numpy()
+    generator = np.random.default_rng((seed, _CLUSTERED_STREAM))
+    indices = []
+    for _ in range(_CLUSTERED_DRAWS):
+        drawn = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]
+        try:
+            indices.append(davies_bouldin_score(points[drawn], labels[drawn]))
+        except ValueError as fault:
+            raise Undefined(
+                f"maps of the first layer do not cluster: {fault}"
+            ) from fault
+    return {"initial": np.mean(indices)}
 
 
 @measure(
@@ -384,8 +370,6 @@ def dbi_times_mixup(
         davies_bouldin_index: by place.
         mixup_accuracy: by place.
     """
-    if "initial" not in davies_bouldin_index:
-        raise Undefined(_NO_FIRST_LAYER)
     return davies_bouldin_index["initial"] * (1 - mixup_accuracy[INPUT])
 
 

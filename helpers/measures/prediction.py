@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import scipy.stats
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -161,11 +160,11 @@ def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
 )
 def effective_invariance(
     probabilities: Tensor, rotated_probabilities: Tensor
-) -> Mapping[str, float]:
+) -> Mapping[str, Array]:
     """Agreement of the prediction with that of the turned image, in [0, 1].
 
-    Mean over images and turns by 90, 180 and 270 degrees. Vector: Du et al.'s text and
-    code; top confidence: Deng et al.; see ``invariance_of``.
+    Of each image, mean over turns by 90, 180 and 270 degrees. Vector: Du et al.
+    (text and code); top confidence: Deng et al.; see ``invariance_of``.
 
     Args:
         probabilities: (N, K) softmax of the logits.
@@ -173,8 +172,8 @@ def effective_invariance(
     """
     vector, top_confidence = invariance_of(probabilities, rotated_probabilities)
     return {
-        "vector": float(vector.mean()),
-        "top confidence": float(top_confidence.mean()),
+        "vector": vector.mean(0).numpy(),
+        "top confidence": top_confidence.mean(0).numpy(),
     }
 
 
@@ -214,14 +213,14 @@ def output_margin(margins: Array) -> Mapping[str, float]:
 
 
 @measure("prediction", -1, "cross-entropy of the training set")
-def training_loss(label_logits: Tensor, labels: Tensor) -> float:
-    """Mean cross-entropy of the training images in evaluation mode, nats.
+def training_loss(label_logits: Tensor, labels: Tensor) -> Array:
+    """Cross-entropy of the training images in evaluation mode, nats.
 
     Args:
         label_logits: (N, K) of the training images.
         labels: (N,) of the images.
     """
-    return float(cross_entropy(label_logits, labels))
+    return cross_entropy(label_logits, labels, reduction="none").numpy()
 
 
 @measure("prediction", 1, "accuracy on the training set")
@@ -243,39 +242,10 @@ def training_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 @measure("prediction", -1, "mean Shannon entropy of the predictions")
-def prediction_entropy(probabilities: Tensor) -> float:
-    """Mean entropy of the predicted distributions, nats, in [0, ln K].
+def prediction_entropy(probabilities: Tensor) -> Array:
+    """Entropy of the predicted distributions, nats, in [0, ln K].
 
     Args:
         probabilities: (N, K) softmax of the logits.
     """
-    return float(torch.special.entr(probabilities).sum(1).mean())
-
-
-@provides
-def prediction_values(
-    label_logits: Tensor,
-    labels: Tensor,
-    probabilities: Tensor,
-    rotated_probabilities: Tensor,
-) -> dict[str, NDArray[Any]]:
-    """Values of single images, of which measures are means.
-
-    Args:
-        label_logits: (N, K).
-        labels: (N,).
-        probabilities: (N, K).
-        rotated_probabilities: (3, N, K).
-
-    Returns:
-        (N,) float16 by the name of the measure, and ``correct``, (N,) bool.
-    """
-    invariance, _ = invariance_of(probabilities, rotated_probabilities)
-    losses = cross_entropy(label_logits, labels, reduction="none")
-    entropies = torch.special.entr(probabilities).sum(1)
-    return {
-        "training_loss": losses.numpy().astype(np.float16),
-        "effective_invariance": invariance.mean(0).numpy().astype(np.float16),
-        "prediction_entropy": entropies.numpy().astype(np.float16),
-        "correct": (label_logits.argmax(1) == labels).numpy(),
-    }
+    return torch.special.entr(probabilities).sum(1).numpy()

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 FAMILIES = (
     "localization",
@@ -18,8 +20,9 @@ FAMILIES = (
 )
 # A function that computes a value; its arguments name what it needs.
 Source = Callable[..., Any]
-# What a measure returns: a number, or one for each variant that there is.
-Value = float | Mapping[str, float]
+# What a measure returns: a number, or one for each variant that there is. In place of a
+# number may stand the values (N,) of single images, whose mean it is.
+Value = float | NDArray[np.floating] | Mapping[str, float | NDArray[np.floating]]
 SOURCES: dict[str, Source] = {}  # by the name of what they compute, measures included
 MEASURES: dict[str, "Measure"] = {}
 # Version of a family's values, 1 where it is absent; raised when a formula changes, so

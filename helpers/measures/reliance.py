@@ -13,6 +13,7 @@ from helpers.data.boxes import box_masks
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
+from helpers.statistics.correlate import Array
 
 _SOURCE = "ours; intervention on the image"
 
@@ -55,19 +56,8 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
     return pd.DataFrame(hits, rows.numpy()).reindex(range(len(images)))
 
 
-@provides
-def reliance_values(greyed_hits: pd.DataFrame) -> dict[str, NDArray[np.float16]]:
-    """Values of single images, (N,), of which object_reliance is the mean.
-
-    Args:
-        greyed_hits: a row per image, see ``greyed_hits``.
-    """
-    reliance = greyed_hits["control"] - greyed_hits["box"]
-    return {"object_reliance": reliance.to_numpy(np.float16)}
-
-
 @measure("reliance", 1, _SOURCE, title="reliance on the object")
-def object_reliance(greyed_hits: pd.DataFrame) -> float:
+def object_reliance(greyed_hits: pd.DataFrame) -> Array:
     """Accuracy with another image's box greyed less that with the object's greyed.
 
     In [-1, 1]; 0 where the object is not needed.
@@ -75,7 +65,7 @@ def object_reliance(greyed_hits: pd.DataFrame) -> float:
     Args:
         greyed_hits: a row per image, see ``greyed_hits``.
     """
-    return float((greyed_hits["control"] - greyed_hits["box"]).mean())
+    return (greyed_hits["control"] - greyed_hits["box"]).to_numpy()
 
 
 @measure("reliance", 1, _SOURCE, title="accuracy from the box alone")

@@ -4,8 +4,7 @@ Mixup is accuracy on blended pairs of images, or of first-layer outputs. Respons
 are accuracy against the magnitude of a change; Gi and Pal summarise them.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,22 +15,14 @@ from scipy.interpolate import BSpline, make_interp_spline
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from helpers.measures.passes import hits, in_batches
+from helpers.measures.passes import Sample, in_batches, is_right
 
 Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
 KINDS = ("intra", "inter")
-_WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
 # Second number of a seed, so that each draw has its own random numbers (2:
 # ``transforms``, 4: ``perturbation``).
 _PARTNER_STREAM = 1
 _PAIR_STREAM = 3
-
-
-class Place(NamedTuple):
-    """Where images are mixed: the input, or the end of the first layer."""
-
-    values: Tensor  # (N, ...) there, of N images, on the network's device
-    rest: nn.Module  # from these values to logits
 
 
 def _area_up_to(curve: pd.Series) -> BSpline:
@@ -129,69 +120,62 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
     return torch.cat(pairs, 1).unbind()
 
 
-@torch.no_grad()
-def first_layer(network: nn.Module, inputs: Tensor) -> Place | None:
-    """Cut a network at the end of its first layer.
+def first_layer(network: nn.Module) -> nn.Module | None:
+    """Find the end of a network's first layer.
 
-    That is the last operation before the second convolution or linear layer through
-    which everything later depends on the image.
+    That is the last module before the second convolution or linear layer through whose
+    output everything later depends on the image.
 
     Args:
-        network: in evaluation mode, traced by torch.fx.
-        inputs: (N, 3, H, W).
+        network: traced by torch.fx.
 
     Returns:
-        None where there is no such operation, or torch.fx cannot trace the network.
+        None where there is no such module, or torch.fx cannot trace the network.
     """
     if not isinstance(network, fx.GraphModule):
         return None
+    modules = dict(network.named_modules())
     nodes = list(network.graph.nodes)
+    called = [modules.get(str(node.target)) for node in nodes]
     weighted = [
         number
-        for number, node in enumerate(nodes)
-        if node.op == "call_module"
-        and isinstance(network.get_submodule(node.target), _WEIGHTED)
+        for number, module in enumerate(called)
+        if isinstance(module, (_ConvNd, nn.Linear, nn.MultiheadAttention))
     ]
     if len(weighted) < 2:
         return None
     for last in reversed(range(*weighted[:2])):
         later = set(nodes[last + 1 :])
         if not any(later & set(node.users) for node in nodes[:last]):
-            head = _part(network, nodes[: last + 1])
-            values = [head(batch) for batch in in_batches(inputs)]
-            return Place(torch.cat(values), _part(network, nodes[last:]))
+            return called[last]
     return None
 
 
-def _part(network: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:
-    """Operations from the output of the first of some nodes to that of the last."""
-    graph = fx.Graph()
-    copies = {nodes[0]: graph.placeholder("values")}
-    for node in nodes[1:]:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    if nodes[-1].op != "output":
-        graph.output(copies[nodes[-1]])
-    return fx.GraphModule(network, graph)
-
-
+@torch.inference_mode()
 def mixed_hits(
-    place: Place, labels: Tensor, pairs: Pairs, alpha: float
+    network: nn.Module, place: nn.Module, sample: Sample, pairs: Pairs, alpha: float
 ) -> NDArray[np.bool_]:
     """Mask of the mixtures ``(1 - alpha) h_i + alpha h_j`` classified as image i.
 
     Args:
-        place: where N images are mixed; h are the values there.
-        labels: (N,), on the CPU.
+        network: in evaluation mode.
+        place: one of its modules; h are the outputs of its first call.
+        sample: N images with labels.
         pairs: P indices i, and P indices j.
         alpha: share of j, in [0, 1].
 
     Returns:
         (P,).
     """
-    values = place.values
-    first, second = (in_batches(each.to(values.device)) for each in pairs)
-    mixed = (
-        torch.lerp(values[i], values[j], alpha)
-        for i, j in zip(first, second, strict=True)
-    )
-    return hits(place.rest, mixed, labels[pairs[0]])
+
+    def mix(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        hook.remove()
+        return torch.lerp(*output.chunk(2), alpha)
+
+    logits = []
+    first, second = (in_batches(each.to(sample.labels.device)) for each in pairs)
+    for i, j in zip(first, second, strict=True):
+        hook = place.register_forward_hook(mix)
+        logits.append(network(sample.inputs[torch.cat([i, j])]))
+    labels = sample.labels[torch.cat(first)]
+    return is_right(torch.cat(logits), labels).cpu().numpy()

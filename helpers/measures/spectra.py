@@ -48,14 +48,17 @@ def power_law(values: Array) -> float:
 @provides
 @torch.no_grad()
 def singular_values(network: nn.Module) -> dict[str, Array]:
-    """Singular values of each layer's weights, by its name.
+    """Singular values of each layer's weights, as they are recorded.
+
+    For measures of networks that are gone.
 
     Args:
         network: any; convolutions without groups and linear layers are read.
 
     Returns:
-        (kh kw, m) of a convolution and (m,) of a linear layer, m the smaller number of
-        its channels.
+        float32 by ``RECORDED`` and the layer's name: (1, kh kw, m) of a convolution and
+        (1, m) of a linear layer, m the smaller number of its channels. The first axis
+        tells them from values of images.
     """
     found = {}
     for name, module in network.named_modules():
@@ -66,38 +69,18 @@ def singular_values(network: nn.Module) -> dict[str, Array]:
             continue
         if weight.ndim == 4:
             weight = weight.flatten(2).permute(2, 0, 1)
-        found[name] = torch.linalg.svdvals(weight).numpy()
+        values = torch.linalg.svdvals(weight).float()
+        found[RECORDED + name] = values.unsqueeze(0).numpy()
     return found
-
-
-@provides
-def recorded_spectra(singular_values: Mapping[str, Array]) -> dict[str, Array]:
-    """Singular values as they are recorded, for measures of networks that are gone.
-
-    Args:
-        singular_values: of each layer.
-
-    Returns:
-        float32 by ``RECORDED`` and the layer's name, with a first axis of length 1,
-        which tells them from values of images.
-    """
-    return {
-        f"{RECORDED}{name}": values[np.newaxis].astype(np.float32)
-        for name, values in singular_values.items()
-    }
 
 
 def inputs_from_record(record: Mapping[str, Array]) -> dict[str, Any]:
     """The input ``singular_values`` of measures, where a record has it.
 
     Args:
-        record: of a network, see ``recorded_spectra``.
+        record: of a network, see ``singular_values``.
     """
-    found = {
-        name.removeprefix(RECORDED): values[0].astype(float)
-        for name, values in record.items()
-        if name.startswith(RECORDED)
-    }
+    found = {name: record[name] for name in record if name.startswith(RECORDED)}
     return {"singular_values": found} if found else {}
 
 
@@ -110,8 +93,8 @@ def power_laws(singular_values: Mapping[str, Array]) -> Array:
     """
     laws = []
     for of_layer in singular_values.values():
-        values = of_layer.ravel() ** 2
-        if of_layer.ndim == 2:
+        values = of_layer.ravel().astype(float) ** 2
+        if of_layer.ndim == 3:
             values = 0.5 * values  # WeightWatcher's scale of convolutions
         values = values[values > 1e-12 * values.max()]
         if len(values) >= _FEWEST and np.ptp(values) > 0:

@@ -40,12 +40,12 @@ DECISIVE: dict[str, tuple[str, ...]] = {
 OF_CUT = ("cam_threshold", "cam_cut")  # what maps do not depend on
 # Reason of a score that records do not suffice for.
 NOT_RECORDED = "not recorded, and the network or its images are not here"
-# Providers of arrays of a family: of single images, and of layers.
+# Further arrays of a family than a measure's own values: of images, and of layers.
 IMAGE_VALUES = {
-    "localization": ("localization_values", "predictions_of_images"),
-    "prediction": ("prediction_values",),
-    "reliance": ("reliance_values",),
-    "norms": ("recorded_spectra",),
+    "localization": ("correctness", "recorded_maps", "predictions_of_images"),
+    "prediction": ("correctness",),
+    "reliance": (),
+    "norms": ("singular_values",),
 }
 # Localization that no threshold decides: what is recorded of it is more exact than what
 # recorded maps of 8 bits give.
@@ -219,7 +219,7 @@ class _Task:
         family_of = {item.name: item.family for item in measures}
         for family, rows in scores.groupby(scores["measure"].map(family_of)):
             records[family] = {"scores": rows}
-            for name in providers.get(family, ()):
+            for name in (*providers.get(family, ()), *rows["measure"].unique()):
                 records[family] |= arrays.get(name, {})
         return records
 

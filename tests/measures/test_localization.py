@@ -18,8 +18,14 @@ from helpers.measures.registry import MEASURES, measures_of_families
 LISTED = measures_of_families(["localization"])
 
 
+def scored(name, **inputs):
+    """Values by variant of a measure of what is given, and its values of images."""
+    scores, arrays = score([MEASURES[name]], inputs, MeasureSettings())
+    return scores.set_index("variant")["value"].to_dict(), arrays
+
+
 def value_of(name, table):
-    return MEASURES[name].function(table)
+    return scored(name, image_overlaps=table)[0][""]
 
 
 def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
@@ -42,7 +48,8 @@ def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
         boxes,
         8,
     )
-    found = localization.box_found(table, np.array([True, False]))
+    right = np.array([True, False])
+    found, _ = scored("box_found", image_overlaps=table, rightly_classified=right)
     assert found == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
     labels, predicted = torch.tensor([0, 1]), torch.tensor([0, 0])
     confidence = torch.tensor([0.88, 0.95])
@@ -57,33 +64,39 @@ def test_a_found_box_counts_as_top_1_where_the_class_is_right_and_where_it_is_de
         {"box_found": [1.0, 1, 1, 0, np.nan], "box_iou": [0.6, 0.7, 0.8, 0.1, np.nan]}
     )
     right = np.array([True, True, False, True, False])
-    assert localization.box_found(table, right) == pytest.approx(
+    found, arrays = scored("box_found", image_overlaps=table, rightly_classified=right)
+    assert found == pytest.approx(
         {"GT-known": 3 / 4, "top-1": 2 / 4, "box IoU": 2.2 / 4}
     )
+    of_images = arrays["box_found"]["box_found"]
+    assert of_images.tolist() == pytest.approx([1, 1, 1, 0, np.nan], nan_ok=True)
 
 
 def test_measures_are_means_of_the_images_where_they_are_defined():
     image = [0.5, 0.25, np.nan]
-    names = ("iou", "iou_b", "box_found", *localize.CORRECTED)
+    names = ("iou", "iou_b", *localize.CORRECTED)
     table = pd.DataFrame({"box_area": [0.2, 0.3, 0.1], "mask_area": [0.9, 0.8, 0.1]})
     table = table.assign(**dict.fromkeys(names, image))
-    right = np.array([True, False, True])
-    kept = np.array([[[0, 65535]], [[65535, 0]], [[65535, 65535]]], dtype=np.uint16)
-    arrays = localization.localization_values(table, right, kept)
-    assert arrays.pop("correct") is right
-    assert arrays.pop("maps_16") is kept
-    assert arrays.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
-    assert set(arrays) == {*names}
-    for name, values in arrays.items():
-        assert values.dtype == np.float16
-        assert values.tolist() == pytest.approx(image, nan_ok=True), name
-        if name != "box_found":  # which has variants
-            assert value_of(name, table) == pytest.approx(0.75 / 2), name
+    for name in names:
+        found, arrays = scored(name, image_overlaps=table)
+        assert found[""] == pytest.approx(0.75 / 2), name
+        of_images = arrays[name][name]
+        assert of_images.dtype == np.float16
+        assert of_images.tolist() == pytest.approx(image, nan_ok=True), name
     assert value_of("whole_image_floor", table) == pytest.approx(0.2)
     assert value_of("mask_area", table) == pytest.approx(0.8)
 
 
 SCENES = {"boxes": torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[8, 0, 16, 8]]])}
+
+
+def test_maps_are_kept_in_16_bits_and_published_in_8():
+    kept = np.array([[[0, 65535]], [[65535, 0]]], dtype=np.uint16)
+    arrays = localization.recorded_maps(kept)
+    assert arrays["maps_16"] is kept
+    assert arrays["maps"].tolist() == [[[0, 255]], [[255, 0]]]
+    again = localization.recorded_maps(arrays["maps"])
+    assert {*again} == {"maps"} and (again["maps"] == arrays["maps"]).all()
 
 
 def made_record(seed):
@@ -94,6 +107,7 @@ def made_record(seed):
     return {
         "maps_16": to_integers(torch.from_numpy(maps), 16),
         "predicted": np.array([0, 1, 1]),
+        "correct": np.array([True, True, False]),
         "confidence": random.random(3),
     }
 
@@ -114,10 +128,9 @@ def of_record(record, boxes, labels, size, threshold=0.1):
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
     """Also at a threshold that it was never scored at, without the network."""
     asked = measures_of_families(["localization"])
-    names = ["localization_values", "predictions_of_images"]
-    settings = MeasureSettings(cam_threshold=0.1)
-    _, single = score(asked, tiny_given, settings, names)
-    record = single[names[0]] | single[names[1]]
+    names = ["correctness", "recorded_maps", "predictions_of_images"]
+    _, single = score([], tiny_given, MeasureSettings(), names)
+    record = single[names[0]] | single[names[1]] | single[names[2]]
     for threshold in (0.1, 0.35):
         settings = MeasureSettings(cam_threshold=threshold)
         expected, _ = score(asked, tiny_given, settings)
@@ -134,9 +147,10 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
 
 @torch.no_grad()
 def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
-    names = ["predictions_of_images", "localization_values", "prediction_values"]
-    _, arrays = score([], tiny_given, MeasureSettings(), names)
-    predictions, of_maps, of_predictions = (arrays[name] for name in names)
+    names = ["predictions_of_images", "correctness"]
+    measures = [MEASURES["prediction_entropy"], MEASURES["training_loss"]]
+    _, arrays = score(measures, tiny_given, MeasureSettings(), names)
+    predictions, correctness = (arrays[name] for name in names)
     network = tiny_given["network"].eval()
     images = tiny_given["images"]
     for number, label in enumerate(images.labels.tolist()):
@@ -148,10 +162,11 @@ def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
         assert predictions["predicted"][number] == predicted
         confidence = pytest.approx(probabilities.max(), rel=1e-4)
         assert predictions["confidence"][number] == confidence
-        assert of_maps["correct"][number] == (predicted == label)
-        assert of_predictions["correct"][number] == (predicted == label)
-        entropies = of_predictions["prediction_entropy"]
-        assert entropies[number] == pytest.approx(entropy, rel=2e-3)
+        assert correctness["correct"][number] == (predicted == label)
+        of_image = {"prediction_entropy": entropy}
+        of_image["training_loss"] = -np.log(probabilities[label])
+        for name, value in of_image.items():
+            assert arrays[name][name][number] == pytest.approx(value, rel=2e-3)
 
 
 def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():

@@ -14,6 +14,7 @@ from torch.nn.functional import max_pool2d
 from helpers.data.images import load_study_data
 from helpers.measures import perturbation, response
 from helpers.measures.evidence import Evidence, MeasureSettings, score
+from helpers.measures.norms import fused_network
 from helpers.measures.passes import Classifier, Sample
 from helpers.measures.registry import measures_of_families
 from helpers.networks import resnet
@@ -77,7 +78,7 @@ def test_the_sample_is_the_first_images_with_two_of_every_class():
 def test_every_measure_has_a_value_on_a_resnet_whatever_the_batches(given):
     table, _ = score(FAMILY, given, SETTINGS)
     assert len(FAMILY) == 9
-    assert len(table) == 3 * 8 + 2 + 4 + 2 + 2 + 1
+    assert len(table) == 3 * 8 + 2 + 4 + 2 + 1 + 1
     assert np.isfinite(table["value"]).all()
     assert (table["reason"] == "").all()
     classifier = replace(Evidence(given, SETTINGS)["classifier"], batch_size=7)
@@ -123,45 +124,51 @@ def test_pairs_are_averaged_over_classes(given, evidence):
     assert evidence["mixup_accuracy"]["input"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_indices_are_davies_and_bouldins(given, evidence):
+def test_the_index_is_davies_and_bouldins(given, evidence):
+    """Of all images, where there are no more than a subset has."""
     network, sample = given["network"], evidence["perturbed_sample"]
     with torch.no_grad():
         stem = network.bn1(network.conv1(sample.inputs)).relu()
-        deep = network.layer4(
-            network.layer3(network.layer2(network.layer1(stem)))
-        ).mean((2, 3))
-    for features, name in (
-        (max_pool2d(stem, 4).flatten(1), "initial"),
-        (deep, "penultimate"),
-    ):
-        expected = davies_bouldin_score(features.numpy(), sample.labels.numpy())
-        # The features differ by the order of float32 sums.
-        assert evidence["davies_bouldin_index"][name] == pytest.approx(
-            expected, rel=1e-4
-        )
+    features = max_pool2d(stem, 4).flatten(1)
+    expected = davies_bouldin_score(features.numpy(), sample.labels.numpy())
+    # The features differ by the order of float32 sums.
+    found = evidence["davies_bouldin_index"]["initial"]
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
-def initial_index(activations, labels, seed):
-    places = {perturbation.FIRST_LAYER: response.Place(activations, nn.Identity())}
-    sample = Sample(None, None, labels)
-    return perturbation.davies_bouldin_index(sample, places, None, seed)["initial"]
+class Maps(nn.Module):
+    """Two convolutions, the first of which passes on small images as they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 3, 1, bias=False), nn.Conv2d(3, 4, 1)
+        self.one.weight = nn.Parameter(torch.eye(3)[:, :, None, None])
+
+    def forward(self, images):
+        return self.two(self.one(images)).mean((2, 3))
 
 
 def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
     labels = torch.arange(400) % 4
-    maps = torch.from_numpy(
-        np.random.default_rng(0).normal(size=(400, 6, 3, 2))
-    ) + labels.view(-1, 1, 1, 1)
-    pooled, drawn = maps.amax((2, 3)).numpy(), np.random.default_rng((0, 4))
+    pixels = np.random.default_rng(0).integers(0, 200, (400, 3, 3, 2))
+    pixels = torch.from_numpy(pixels + labels.view(-1, 1, 1, 1).numpy()).byte()
+    network = fused_network(Maps().eval())
+    classifier = Classifier(network, torch.Tensor.float, "cpu", 64)
+    pooled, drawn = pixels.amax((2, 3)).numpy(), np.random.default_rng((0, 4))
     draws = [drawn.permutation(400)[:120] for _ in range(10)]
     expected = np.mean(
         [davies_bouldin_score(pooled[draw], labels.numpy()[draw]) for draw in draws]
     )
-    assert initial_index(maps, labels, 0) == pytest.approx(expected, rel=1e-12)
-    assert initial_index(maps, labels, 1) != pytest.approx(expected, rel=1e-6)
-    assert initial_index(maps[:120], labels[:120], 0) == pytest.approx(
-        davies_bouldin_score(pooled[:120], labels[:120].numpy()), rel=1e-9
-    )
+
+    def index(seed):
+        sample = Sample(pixels, None, labels)
+        return perturbation.davies_bouldin_index(classifier, sample, seed)["initial"]
+
+    assert index(0) == pytest.approx(expected, rel=1e-6)
+    assert index(1) != pytest.approx(expected, rel=1e-6)
+    sample = Sample(pixels, None, labels * 0)
+    with pytest.raises(ValueError, match="do not cluster"):
+        perturbation.davies_bouldin_index(classifier, sample, 0)
 
 
 def curves_of(**accuracies):

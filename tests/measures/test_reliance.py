@@ -135,7 +135,7 @@ def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_chang
     )
     table = scored(Reader(*PLACES), images)
     assert np.flatnonzero(
-        np.isnan(values := reliance.reliance_values(found)["object_reliance"])
+        np.isnan(values := reliance.object_reliance(found))
     ).tolist() == [3, 4]
     assert table.loc["object_reliance", "value"] == pytest.approx(
         np.nanmean(values), abs=1e-3

@@ -12,13 +12,8 @@ from torch import nn
 
 from helpers.measures import response
 from helpers.measures.norms import fused_network
-from helpers.networks import hooks
+from helpers.measures.passes import Sample
 from helpers.networks.resnet import build
-
-
-@pytest.fixture(scope="module")
-def resnet():
-    return build("resnet18", 3, stem="imagenet", width=0.125, seed=0).eval()
 
 
 @pytest.fixture(scope="module")
@@ -156,36 +151,49 @@ def vision_transformer():
         (Shared, "act"),
     ],
 )
-def test_the_end_of_the_first_layer_is_found(make, end, inputs):
+def test_the_end_of_the_first_layer_is_found(make, end):
     network = make().eval()
-    with hooks.captured_output(network.get_submodule(end)) as outputs:
-        logits = network(inputs)
-    place = response.first_layer(fused_network(network), inputs)
-    torch.testing.assert_close(place.values, outputs[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(place.rest(outputs[0]), logits, rtol=1e-3, atol=1e-4)
+    fused = fused_network(network)
+    assert response.first_layer(fused) is fused.get_submodule(end)
 
 
-def test_a_network_without_a_second_layer_has_no_end_of_the_first(inputs):
+def test_a_network_without_a_second_layer_has_no_end_of_the_first():
     network = fused_network(nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)).eval())
-    assert response.first_layer(network, inputs) is None
+    assert response.first_layer(network) is None
+
+
+def halves_of_resnet(network):
+    def rest(maps):
+        maps = network.layer4(network.layer3(network.layer2(network.layer1(maps))))
+        return network.fc(network.avgpool(maps).flatten(1))
+
+    return nn.Sequential(network.conv1, network.bn1, network.relu), rest
+
+
+def halves_of_shared(network):
+    def rest(maps):
+        return network.head(network.act(network.two(maps)).mean((2, 3)))
+
+    return nn.Sequential(network.one, network.act), rest
 
 
 @torch.no_grad()
-def by_halves(network, inputs, first, second, alpha):
-    """The stem, the mixture and the rest, as in the forward of a ResNet."""
-    stem = network.maxpool(network.relu(network.bn1(network.conv1(inputs))))
-    mixed = (1 - alpha) * stem[first] + alpha * stem[second]
-    maps = network.layer4(network.layer3(network.layer2(network.layer1(mixed))))
-    return network.fc(network.avgpool(maps).flatten(1)).argmax(1)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 1.0])
-def test_mixing_at_the_first_layer_is_stem_mixture_rest(resnet, inputs, alpha):
-    place = response.first_layer(fused_network(resnet), inputs)
-    pairs = torch.tensor([0, 3, 3, 11, 5, 8, 1]), torch.tensor([1, 2, 4, 0, 0, 9, 6])
-    predicted = by_halves(resnet, inputs, *pairs, alpha)
+@pytest.mark.parametrize("halves", [halves_of_resnet, halves_of_shared])
+def test_mixing_at_the_first_layer_is_stem_mixture_rest(halves, inputs, alpha):
+    network = build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+    if halves is halves_of_shared:
+        torch.manual_seed(0)
+        network = Shared().eval()
+    fused = fused_network(network)
+    stem, rest = halves(network)
+    first = torch.tensor([0, 3, 3, 11, 5, 8, 1] * 12)  # of more than one batch
+    second = torch.tensor([1, 2, 4, 0, 0, 9, 6] * 12)
+    maps = stem(inputs)
+    predicted = rest((1 - alpha) * maps[first] + alpha * maps[second]).argmax(1)
     # Against every labelling, so that the predictions themselves are compared.
     for guess in range(3):
-        labels = torch.full((12,), guess)
-        correct = response.mixed_hits(place, labels, pairs, alpha)
+        sample = Sample(None, inputs, torch.full((12,), guess))
+        place = response.first_layer(fused)
+        correct = response.mixed_hits(fused, place, sample, (first, second), alpha)
         assert correct.tolist() == (predicted == guess).tolist()
