@@ -5,7 +5,7 @@ the scores, see ``helpers.scores.values.CHOICE``. All ways go through one loop,
 ``scores_of_ways``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
@@ -149,32 +149,21 @@ def masks_of_images(
         records are here.
     """
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
-    # Programs stand in place of networks.
-    makers = [Model(f"{MASKS}-{provider}", type(None)) for provider in providers]
-    on_cpu = Store(store.folder, store.shared, jobs=1)
-    parts = {MASKS: settings}
-    masks_of = partial(_masks, scored_on=scored_on, path=path)
-    records = on_cpu.each(makers, parts, masks_of, needed=False)
-    size = scored_on.images_of(store.shared()).images.shape[-1]
+    images = scored_on.images_of(store.shared())
     masks = {}
-    for name in records.complete:
-        bits = records.record(MASKS, name)["bits"]
-        is_object = np.unpackbits(bits, axis=-1, count=size) > 0
-        masks[name.removeprefix(f"{MASKS}-")] = torch.from_numpy(is_object)
+    for provider in providers:
+        # A program stands in place of a network.
+        maker = Model(f"{MASKS}-{provider}", type(None))
+        record = store.records([maker], {MASKS: settings}).record(MASKS, str(maker))
+        if record:
+            size = images.images.shape[-1]
+            is_object = np.unpackbits(record["bits"], axis=-1, count=size) > 0
+            masks[provider] = torch.from_numpy(is_object)
+        elif images.has_pixels:
+            masks[provider] = make_masks(provider, images, path)
+            bits = np.packbits(masks[provider].numpy(), axis=-1)
+            store.write(maker, MASKS, settings, {"bits": bits})
     return masks
-
-
-def _masks(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    scored_on: ScoringSet,
-    path: str,
-) -> dict[str, dict[str, Any]]:
-    provider = model.model_id.removeprefix(f"{MASKS}-")
-    masks = make_masks(provider, scored_on.images_of(data), path)
-    return {MASKS: {"bits": np.packbits(masks.numpy(), axis=-1)}}
 
 
 def score_choices(store: Store, models: Sequence[Model], settings: Settings) -> Records:
@@ -436,7 +425,9 @@ def _maps_of(way: Way, subject: Subject, settings: Settings) -> Tensor:
     layer = classifier.network.get_submodule(way["layer"])
     batches = []
     size = _CAPTUM_BATCH if is_attribution else _BATCH
-    for number, (pixels, classes) in enumerate(_batches(subject, size)):
+    all_pixels = subject.images.images.split(size)
+    of_batches = zip(all_pixels, subject.predicted.split(size), strict=True)
+    for number, (pixels, classes) in enumerate(of_batches):
         if way["image_size"] != subject.size:
             maps = _at_size(way["image_size"], pixels, layer, subject)
         elif is_attribution:
@@ -457,12 +448,6 @@ def _maps_of(way: Way, subject: Subject, settings: Settings) -> Tensor:
             )
         batches.append(maps)
     return normalise_maps(torch.cat(batches))
-
-
-def _batches(subject: Subject, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pixels (B, 3, S, S) uint8 and predicted classes (B,)."""
-    pixels = subject.images.images.split(size)
-    return zip(pixels, subject.predicted.split(size), strict=True)
 
 
 def _at_size(side: int, pixels: Tensor, layer: nn.Module, subject: Subject) -> Tensor:

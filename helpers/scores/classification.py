@@ -309,12 +309,13 @@ def correct(records: Records, labels: Tensor) -> NDArray[np.float32]:
     Returns:
         (models, N) of 0 and 1; NaN for a model without a record.
     """
-    right = np.full((len(records.model_ids), len(labels)), np.nan, dtype=np.float32)
-    for row, model_id in zip(right, records.model_ids, strict=True):
+    unknown = np.full(len(labels), np.nan)
+    right = []
+    for model_id in records.model_ids:
         record = records.record(TEST_IMAGES, model_id)
-        if record:
-            row[:] = predicted_classes(record) == labels.numpy()
-    return right
+        is_right = predicted_classes(record) == labels.numpy() if record else unknown
+        right.append(is_right)
+    return np.array(right, dtype=np.float32).reshape(-1, len(labels))
 
 
 def metrics_of_models(records: Records) -> pd.DataFrame:

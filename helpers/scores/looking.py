@@ -4,6 +4,7 @@ Boxes of test images are used here only; training never uses them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,15 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams import localize
-from helpers.cams.maps import to_integers
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import json_digest
 from helpers.measures.passes import Classifier, Pass, forward_pass
-from helpers.scores.classification import logits_of
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import classes_in_turn
-from helpers.scores.store import Records, Store
+from helpers.scores.store import Store
 
 PART = "looking"
 LOCALIZATION = ("area_matched_iou", "energy_in_box", "pointing_game")
@@ -54,7 +53,7 @@ def look_at_images(
     data: StudyData,
     training: Sequence[int],
     count: int,
-) -> Records:
+) -> pd.DataFrame:
     """Localization of each network on images, and accuracy with other backgrounds.
 
     Args:
@@ -65,11 +64,10 @@ def look_at_images(
         count: number of test images; 0 takes all that have a box.
 
     Returns:
-        The part ``PART`` of each model, values of images and their means. Over the test
-        images: ``maps`` of the predicted class, uint8; ``LOCALIZATION`` minus the same
-        with boxes of other images; and whether the image is classified correctly:
-        ``accuracy``, and ``accuracy_swapped`` with the background of another test
-        image. Over the training images: ``MEASURES``.
+        A row per model, means over the images: model_id; over the test images
+        ``LOCALIZATION`` minus the same with boxes of other images, and as fractions
+        accuracy and accuracy_swapped, with the background of another test image; over
+        the training images ``MEASURES``.
 
     Raises:
         ValueError: where fewer than two test images have a box.
@@ -84,7 +82,8 @@ def look_at_images(
     settings["test"] = json_digest(rows.tolist())
     settings["training"] = json_digest(list(training))
     compute = partial(_look, rows=rows, training=training, device=store.device)
-    return store.each(models, {PART: settings}, compute)
+    scores = store.each(models, {PART: settings}, compute).scores()
+    return scores.pivot(index="model_id", columns="measure", values="value")
 
 
 def _look(
@@ -96,9 +95,8 @@ def _look(
     training: Sequence[int],
     device: str,
 ) -> dict[str, dict[str, Any]]:
+    classifier = Classifier(model.load(device), model.normalise, device, 64)
     images = data.test.subset(rows)
-    network = model.load(device)
-    classifier = Classifier(network, model.normalise, device, 64)
     test_pass = _forward(classifier, images)
     record = scores_of_maps(test_pass.maps, images)
     del record[PUBLISHED]  # not corrected for chance; of training images alone
@@ -106,12 +104,12 @@ def _look(
     maps = _forward(classifier, training_images).maps
     for name, values in scores_of_maps(maps, training_images).items():
         record[TRAINING + name] = values
-    swapped = with_other_backgrounds(images)
-    swapped_logits = logits_of(network, swapped, device, model.normalise)
-    record["accuracy"] = (test_pass.logits.argmax(1) == images.labels).numpy()
-    record["accuracy_swapped"] = (swapped_logits.argmax(1) == images.labels).numpy()
+    swapped = replace(images, images=with_other_backgrounds(images))
+    passes = {"accuracy": test_pass, "accuracy_swapped": _forward(classifier, swapped)}
+    for name, of_images in passes.items():
+        record[name] = (of_images.logits.argmax(1) == images.labels).numpy()
     means = {name: np.nanmean(values) for name, values in record.items()}
-    return {PART: record | {"maps": to_integers(test_pass.maps), "scores": means}}
+    return {PART: record | {"scores": means}}
 
 
 @torch.inference_mode()
@@ -152,17 +150,3 @@ def with_other_backgrounds(images: ImageSet) -> Tensor:
     masks = box_masks(images.boxes, images.images.shape[-1]).unsqueeze(1)
     others = localize.derangements(len(images), 1)[:, 0]
     return torch.where(masks, images.images, images.images[others])
-
-
-def means_of_models(records: Records) -> pd.DataFrame:
-    """Means over the images, one row per model.
-
-    Args:
-        records: of ``look_at_images``.
-
-    Returns:
-        model_id, ``LOCALIZATION`` of test images and ``MEASURES`` of training images,
-        ``accuracy`` and ``accuracy_swapped`` on the test images, fractions.
-    """
-    scores = records.scores(PART)
-    return scores.pivot(index="model_id", columns="measure", values="value")
