@@ -147,9 +147,10 @@ def paired_table(
         arm, control, start, outcome, pairs, difference, low, high, p, detectable.
 
     Raises:
-        ValueError: where two networks of an arm share all columns of ``PAIRED_BY``.
+        ValueError: where arms are paired, and two networks of one share all columns of
+            ``PAIRED_BY``.
     """
-    if models.duplicated(["looking", *PAIRED_BY]).any():
+    if contrasts and models.duplicated(["looking", *PAIRED_BY]).any():
         raise ValueError(
             f"several networks of an arm have the same {' and '.join(PAIRED_BY)}; a "
             "pair is one network of each arm"
