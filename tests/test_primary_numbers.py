@@ -166,6 +166,24 @@ def test_correlations_are_those_of_catalogue_and_scores(studies, study):
     assert compared == 32
 
 
+@pytest.mark.parametrize(
+    ("study", "drop", "overlap"),
+    [
+        ("kinds20", (0.95, 0.92, 0.50), (-0.89, -0.95, -0.74)),
+        ("filled20", (0.90, 0.88, 0.44), (-0.74, -0.91, -0.59)),
+        ("kinds24", (0.76, 0.63, 0.57), (-0.66, -0.71, -0.57)),
+    ],
+)
+def test_drop_and_overlap_are_those_of_another_analysis(study, drop, overlap):
+    if study not in STUDIES:
+        pytest.skip(f"{study} is not among the reports")
+    given = ["train_accuracy", "start_and_training"]
+    columns = ["r_gap", *(f"r_gap_given_{name}" for name in given)]
+    rows = table(study, "primary").set_index("measure")[columns]
+    assert rows.loc["drop"].tolist() == pytest.approx(drop, abs=0.0051)
+    assert rows.loc["area_matched_iou"].tolist() == pytest.approx(overlap, abs=0.0051)
+
+
 def test_few_arrangements_give_the_exact_p():
     """Six orders of three settings: 1/6, 2/6 and 3/6, by refitting each."""
     if "kinds20" not in STUDIES:

@@ -64,7 +64,7 @@ def class_steps(
 
 
 def fit_probe(
-    features: ArrayLike, labels: ArrayLike, *, l2: float = 1e-2, tolerance: float = 1e-5
+    features: ArrayLike, labels: ArrayLike, l2: float = 1e-2, tolerance: float = 1e-5
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Multinomial logistic regression on standardised features, by L-BFGS.
 
@@ -144,18 +144,17 @@ def _probes(
     for level in noise.levels:
         degraded = degrade(images, noise.network, level.strength)
         noisy.append(logits_of(network, degraded, device, model.normalise).numpy())
+    features = np.array(noisy)  # (levels, N, D)
     labels = data.train.labels.numpy()
-    heads = []
     predicted = []
-    for count in settings["steps"]:
-        is_fitted = labels < count  # classes are numbered with the seen ones first
-        weight, bias = fit_probe(clean[is_fitted], labels[is_fitted], l2=settings["l2"])
-        heads.append((weight, bias))
-        classes = [(features @ weight.T + bias).argmax(1) for features in noisy]
+    # Classes are numbered with the seen ones first; the last probe is of these alone.
+    for count in reversed(settings["steps"]):
+        is_fitted = labels < count
+        weight, bias = fit_probe(clean[is_fitted], labels[is_fitted], settings["l2"])
+        classes = (features @ weight.T + bias).argmax(-1)
         predicted.append(np.where(data.test.labels.numpy() < count, classes, -1))
-    weight, bias = heads[0]
     values = {
-        "predicted": np.array(predicted, np.int16),
+        "predicted": np.array(predicted[::-1], np.int16),
         "weights": np.array(sum(tensor.numel() for tensor in network.parameters())),
         "weight": weight.astype(np.float32),
         "bias": bias.astype(np.float32),

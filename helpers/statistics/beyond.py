@@ -20,11 +20,7 @@ from helpers.statistics.correlate import (
     same_models,
     slices,
 )
-from helpers.statistics.permutation import (
-    PERMUTATIONS,
-    against_chance,
-    permuted_rows,
-)
+from helpers.statistics.permutation import against_chance, permuted_rows
 
 Codes = NDArray[np.intp]
 # Effective number of pairs, ``(sum of weights)^2 / sum of squared weights``, below
@@ -294,7 +290,7 @@ def conditional_table(
     axes: Sequence[str],
     *,
     test_images: int,
-    permutations: int = PERMUTATIONS,
+    permutations: int,
 ) -> pd.DataFrame:
     """Granulated Kendall, conditional information and sign error of each measure.
 

@@ -18,7 +18,7 @@ from helpers.statistics.correlate import (
     kendall,
     pearson,
 )
-from helpers.statistics.permutation import PERMUTATIONS, permuted_rows
+from helpers.statistics.permutation import permuted_rows
 from helpers.statistics.primary import named
 from helpers.statistics.reliability import reliability
 
@@ -44,8 +44,7 @@ def ranking_table(
     bootstrap: Bootstrap,
     measures: Sequence[str],
     axes: Sequence[str],
-    *,
-    permutations: int = PERMUTATIONS,
+    permutations: int,
 ) -> pd.DataFrame:
     """Correlations of every measure with gap and test accuracy, over all models.
 

@@ -98,16 +98,20 @@ def primary_rows(models: pd.DataFrame) -> NDArray[np.bool_]:
     return (at_stop & right_labels & learnt & is_finite).to_numpy()
 
 
-def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> dict[str, Array]:
-    """Columns from which each of ``TITLES`` predicts the gap.
+def predictors_of(
+    models: pd.DataFrame, axes: Sequence[str], measures: Collection[str]
+) -> dict[str, Array]:
+    """Columns from which each of ``TITLES``, and then each measure, predicts the gap.
 
     Args:
         models: n networks with hyperparameters, training accuracy and log loss.
         axes: the hyperparameters that vary among them.
+        measures: columns, used together with training accuracy and loss; those of
+            ``TITLES`` and those that the models lack are passed over.
 
     Returns:
-        (n, k) by name; without the start where all have the same, and without a column
-        that a network lacks.
+        (n, k) by name; without the start where all have the same, and without a
+        baseline that a network lacks.
     """
     columns = {
         name: design(models, (), [name])
@@ -116,12 +120,14 @@ def baselines_of(models: pd.DataFrame, axes: Sequence[str]) -> dict[str, Array]:
     }
     if START in axes:
         columns = {START: design(models, [START])} | columns
-    return columns | {
+    columns |= {
         # A column of 0, for networks that differ in no hyperparameter.
         "hyperparameters": np.insert(design(models, axes), 0, 0, axis=1),
         "hyperparameters_and_training": design(models, axes, FIT),
         TRAINING: design(models, (), FIT),
     }
+    names = [name for name in measures if name in models and name not in TITLES]
+    return columns | {name: design(models, (), [*FIT, name]) for name in names}
 
 
 def primary_table(
@@ -164,23 +170,23 @@ def primary_table(
             f"of them different; name at most {MOST_MEASURES} different ones in "
             "primary_measures"
         )
-    names = [name for name in measures if name not in TITLES]
     # Sorted by kind, so that a permutation that gives one setting the values of another
     # gives each network those of a network of its own kind.
     bootstrap = bootstrap.subset(np.argsort(bootstrap.models["kind"], kind="stable"))
     models = bootstrap.models.assign(**_groups(bootstrap.models))
     level = 1 - (1 - bootstrap.level) / looks
     bootstrap = by_kinds(replace(bootstrap, models=models, level=level))
-    baselines = baselines_of(models, varied_axes(models, KIND + SETTING))
-    table = pd.DataFrame({"measure": [*baselines, *names]})
-    table["baseline"] = table["measure"].isin(baselines)
+    predictors = predictors_of(models, varied_axes(models, KIND + SETTING), measures)
+    table = pd.DataFrame({"measure": [*predictors]})
+    table["baseline"] = table["measure"].isin(TITLES)
     table["units"] = models[bootstrap.unit].nunique()
     table["kinds"] = models["kind"].nunique()
     table["level"] = level
+    names = [name for name in predictors if name in models]
     for answer in (
-        _correlations(bootstrap, names, baselines, permutations),
-        _within_kinds(bootstrap, names, permutations),
-        _errors(bootstrap, names, baselines),
+        _correlations(bootstrap, names, permutations),
+        _within_kinds(bootstrap, table["measure"][~table["baseline"]], permutations),
+        _errors(bootstrap, predictors),
     ):
         table = table.merge(answer, how="left", on="measure")
     table["n"] = table["n"].fillna(len(models)).astype(int)
@@ -220,15 +226,11 @@ def named(answer: pd.DataFrame, question: str) -> pd.DataFrame:
 
 
 def _correlations(
-    bootstrap: Bootstrap,
-    measures: Sequence[str],
-    baselines: Collection[str],
-    permutations: int,
+    bootstrap: Bootstrap, names: Sequence[str], permutations: int
 ) -> pd.DataFrame:
     """Correlations over all kinds by question, see ``primary_table``."""
     models = bootstrap.models
-    names = [*(name for name in baselines if name in ONE_COLUMN), *measures]
-    start = [START] if START in baselines else []
+    start = [START] if START in names else []
     questions = {
         "r_gap": ("gap", design(models)),
         "r_test_accuracy": ("test_accuracy", design(models)),
@@ -238,7 +240,7 @@ def _correlations(
     }
     codes, units = pd.factorize(models[bootstrap.unit])
     rows = permuted_rows(units, permutations, bootstrap.seed)
-    is_baseline = np.isin(names, [*baselines])
+    is_baseline = np.isin(names, [*TITLES])
 
     def of_units(values: Any) -> Array:
         """Means of each unit."""
@@ -311,36 +313,39 @@ def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
     return errors
 
 
-def _errors(
-    bootstrap: Bootstrap, names: Sequence[str], baselines: Mapping[str, Array]
-) -> pd.DataFrame:
-    """Errors of baselines and measures on held-out kinds, see ``primary_table``."""
+def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFrame:
+    """Errors of predictors on held-out kinds, see ``primary_table``."""
     models = bootstrap.models
     gap = models["gap"].to_numpy(float)
-    values = models[list(names)].to_numpy(float).T
 
     def errors_of(predictors: Collection[Array], folds: str) -> Array:
         """(n, predictors), each group of networks held out in turn."""
         columns = [held_out_errors(each, gap, models[folds]) for each in predictors]
         return np.reshape(columns, (len(columns), len(gap))).T
 
-    fit = baselines[TRAINING]
-    predictors = [*baselines.values(), *(np.column_stack([fit, x]) for x in values)]
-    errors = {folds: errors_of(predictors, folds) for folds in ("kind", "twins")}
-    table = pd.DataFrame({"measure": [*baselines, *names]})
+    errors = {
+        folds: errors_of(predictors.values(), folds) for folds in ("kind", "twins")
+    }
+    table = pd.DataFrame({"measure": [*predictors]})
     error = bootstrap.mean(errors["kind"]).drop(columns="_smallest")
     table = table.join(error.add_prefix("error_with"))
     table["error_with_twins"] = finite_mean(errors["twins"])
-    of_baselines = table.set_index("measure")["error_with_twins"][[*baselines]]
-    best = of_baselines.fillna(np.inf).idxmin()
-    saved = pd.DataFrame({"measure": names, "best_baseline": best})
+    is_measure = ~table["measure"].isin(TITLES)
+    of_baselines = table["error_with_twins"].fillna(np.inf)[~is_measure]
+    best = table["measure"][of_baselines.idxmin()]
+    saved = table.loc[is_measure, ["measure"]].reset_index(drop=True)
+    saved["best_baseline"] = best
     for name, folds, rival in (
-        ("saved_error_points", "kind", fit),
-        ("saved_from_best_points", "twins", baselines[best]),
+        ("saved_error_points", "kind", TRAINING),
+        ("saved_from_best_points", "twins", best),
     ):
         # A column of 0 adds nothing, but leaves out the networks without a value.
-        without = errors_of([np.column_stack([rival, 0 * x]) for x in values], folds)
-        points = without - errors[folds][:, len(baselines) :]
+        rivals = [
+            np.column_stack([predictors[rival], 0 * predictors[measure][:, -1]])
+            for measure in saved["measure"]
+        ]
+        without = errors_of(rivals, folds)
+        points = without - errors[folds][:, is_measure]
         # Errors of twins are alike: their signs flip together.
         p = sign_flip_p(points, models["twins"], bootstrap.seed)
         saved = saved.join(bootstrap.mean(points).assign(_p=p).add_prefix(name))
@@ -377,10 +382,7 @@ def across_studies(
         is_new = np.arange(len(models)) >= len(old)
         gap = models["gap"].to_numpy(float)
         shared = [name for name in KIND + SETTING if name in old and name in new]
-        predictors = baselines_of(models, varied_axes(models, shared))
-        for name in measures:
-            if name in models and name not in TITLES:
-                predictors[name] = design(models, (), [*FIT, name])
+        predictors = predictors_of(models, varied_axes(models, shared), measures)
         errors = np.full((len(new), len(predictors)), np.nan)
         for number, columns in enumerate(predictors.values()):
             if np.isfinite(columns).all():

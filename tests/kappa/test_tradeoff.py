@@ -111,11 +111,3 @@ def test_undefined_cells_are_refused():
     values[0, 1, 2:4, 1] = np.nan
     with pytest.raises(ValueError, match=r"^2 of 432 cells of a family are"):
         tradeoff.trade_off_point(levels, values)
-
-
-def test_a_point_between_levels_is_found_to_the_last_digit():
-    """F falls linearly with SSIM: ``-a x + x²`` is lowest at a / 2, between levels."""
-    total = 10 - 2**0.5 * SSIM[:, None, None]
-    grid = grid_of_total(total, SSIM, UNSEEN[:1], WEIGHTS[:1])
-    point = tradeoff.trade_off_point(*grid)
-    assert point["ssim"] == pytest.approx(0.5**0.5, abs=1e-7)

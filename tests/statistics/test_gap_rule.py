@@ -74,11 +74,6 @@ def test_predictors_by_hand():
     assert np.isnan(predictors([0.9], scores, 100)[0, 0])
 
 
-def test_an_undefined_predictor_leaves_the_gap_undefined():
-    rule = fit_rule(*networks())
-    assert np.isnan(rule.predict([[np.nan, 0.3, 5.0]])).all()
-
-
 def test_few_kinds_and_undefined_values_are_refused():
     values, gaps, kinds = networks()
     with pytest.raises(ValueError, match=r"at least 3 kinds, and .* have 2; add"):

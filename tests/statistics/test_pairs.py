@@ -17,19 +17,6 @@ from helpers.statistics.pairs import (
 GENERATOR = np.random.default_rng(0)
 
 
-def test_the_difference_by_hand():
-    """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of 2 degrees 4.3027."""
-    answer = paired_difference([1.0, np.nan, 2.0, 3.0])
-    half_width = 4.302653 / 3**0.5
-    ends = [answer["low"], answer["high"]]
-    assert ends == pytest.approx([2 - half_width, 2 + half_width], rel=1e-6)
-    # All signs alike, either way.
-    assert (answer["difference"], answer["p"], answer["pairs"]) == (2, 2 / 8, 3)
-    turned = paired_difference([-1.0, -2.0, -3.0])
-    assert (turned["difference"], turned["p"]) == (-2, 2 / 8)
-    assert [-turned["high"], -turned["low"]] == pytest.approx(ends)
-
-
 def test_interval_and_p_are_those_of_scipy():
     arm = GENERATOR.normal(size=9)
     control = GENERATOR.normal(0.5, size=9)
@@ -44,6 +31,9 @@ def test_interval_and_p_are_those_of_scipy():
         n_resamples=np.inf,
     )
     assert answer["p"] == pytest.approx(flipped.pvalue)
+    assert answer["difference"] == pytest.approx((arm - control).mean())
+    with_gap = paired_difference([*(control - arm), np.nan])
+    assert (with_gap["p"], with_gap["pairs"]) == (answer["p"], 9)
 
 
 @pytest.mark.parametrize(("values", "pairs"), [([], 0), ([1.0], 1), ([np.nan], 0)])
@@ -96,15 +86,12 @@ def table_of(models):
 
 
 def test_pairs_are_found_whatever_the_order_of_rows_and_starts_stand_apart():
-    table = table_of(networks()).set_index(["start", "outcome"])
+    models = networks()
+    table = table_of(models).set_index(["start", "outcome"])
     assert table.loc[("all", "gap"), "pairs"] == 12
     assert table.loc[("scratch", "gap"), "pairs"] == 6
     # Seeds and starts differ by points; their differences are all near the effect.
     np.testing.assert_allclose(table.xs("gap", level=1)["difference"], -2, atol=1e-6)
-
-
-def test_a_seed_without_its_partner_is_no_pair():
-    models = networks()
     alone = (models["looking"] == "in 1") & (models["repeat"] == 0)
     table = table_of(models[~alone]).set_index(["start", "outcome"])
     assert table.loc[("all", "gap"), "pairs"] == 10
@@ -206,20 +193,3 @@ def test_gaps_at_one_training_accuracy_lie_on_the_line_between_snapshots():
     gaps = gap_at_training_accuracy(pd.DataFrame(rows, columns=columns), 0.95)
     assert gaps["between"] == pytest.approx(0.95 - 0.35)
     assert gaps[["below", "above"]].isna().all()
-
-
-def test_a_table_holds_a_covariate_fixed_over_the_pairs_of_each_start():
-    models = networks().assign(accuracy=GENERATOR.uniform(90, 100, 24))
-    models["gap"] += GENERATOR.normal(0, 0.2, len(models))
-    held = {"gap_given_accuracy": ("gap", "accuracy")}
-    contrast = [("in 1", "shuffled 1")]
-    table = paired_table(models, contrast, ["gap"], held)
-    row = table.set_index(["start", "outcome"]).loc[("scratch", "gap_given_accuracy")]
-    scratch = models[~models["pretrained"]].set_index(["repeat"])
-    first = scratch[scratch["looking"] == "in 1"]
-    second = scratch[scratch["looking"] == "shuffled 1"].loc[first.index]
-    change = first[["gap", "accuracy"]] - second[["gap", "accuracy"]]
-    expected = difference_held_fixed(change["gap"], change["accuracy"])
-    assert row["pairs"] == 6
-    for name in ("difference", "low"):
-        assert row[name] == pytest.approx(expected[name])

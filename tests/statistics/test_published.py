@@ -7,63 +7,31 @@ from helpers.training import config
 
 def test_the_classes_and_the_grid_of_du():
     table = published_table("du2024_table1")
-    assert (
-        len(table),
-        table["wnid"].nunique(),
-        table["name"].nunique(),
-        table["n"].sum(),
-    ) == (20, 20, 20, 11_173)
-    assert (table["n"].min(), table["n"].max()) == (
-        421,
-        925,
-    )  # "450-925" in the text; the table prints 421 for the grey whale
+    assert len(table) == table["wnid"].nunique() == 20 and table["n"].sum() == 11_173
+    # "450-925" in the text; the table prints 421 for the grey whale.
+    assert (table["n"].min(), table["n"].max()) == (421, 925)
     table = published_table("du2024_table2").set_index("hyperparameter")
     assert table["count"].prod() == 864 and tuple(table.index) == config.PAPER_AXES
     assert table["levels"].str.split(", ").str.len().tolist() == table["count"].tolist()
 
 
-@pytest.mark.parametrize(
-    ("table", "query", "column", "value"),
-    [
-        (
-            "du2024_table3",
-            "architecture == 'Total' and threshold == 0.8",
-            "pearson_r",
-            -0.8159,
-        ),
-        (
-            "du2024_table4",
-            "architecture == 'resnet18' and threshold == 0.95",
-            "accuracy_percent",
-            76.10,
-        ),
-        ("du2024_table5", "architecture == 'Total'", "pearson_r", -0.0094),
-        (
-            "du2024_table7",
-            "method == 'saliency_masks' and threshold == 0.85",
-            "pearson_r",
-            -0.8322,
-        ),
-        (
-            "huang2025_table2",
-            "dataset == 'imagenet' and family == 'clip'",
-            "ssim",
-            0.874,
-        ),
-    ],
-)
-def test_values_are_those_of_print(table, query, column, value):
-    assert published_table(table).query(query)[column].iloc[0] == value
+PRINTED = """
+du2024_table3 | architecture == 'Total' and threshold == 0.8 | pearson_r | -0.8159
+du2024_table4 | architecture == 'resnet18' and threshold == 0.95 | accuracy_percent | 76.1
+du2024_table5 | architecture == 'Total' | pearson_r | -0.0094
+du2024_table7 | method == 'saliency_masks' and threshold == 0.85 | pearson_r | -0.8322
+huang2025_table2 | dataset == 'imagenet' and family == 'clip' | ssim | 0.874
+"""
+
+
+@pytest.mark.parametrize("line", PRINTED.strip().splitlines())
+def test_values_are_those_of_print(line):
+    table, query, column, value = line.split(" | ")
+    assert published_table(table).query(query)[column].iloc[0] == float(value)
 
 
 def test_every_table_of_print_says_where_it_stands():
-    tables, sources = (
-        {
-            path.stem
-            for path in (PROJECT_ROOT / "helpers/statistics/published").glob("*.csv")
-        },
-        published_table("sources"),
-    )
-    assert set(sources["table"]) == tables - {"sources"} and sources.notna().all(
-        axis=None
-    )
+    folder = PROJECT_ROOT / "helpers/statistics/published"
+    sources = published_table("sources")
+    tables = {path.stem for path in folder.glob("*.csv")} - {"sources"}
+    assert set(sources["table"]) == tables and sources.notna().all(axis=None)

@@ -47,13 +47,11 @@ def verdict_table(claims, *tables):
         (np.nan, -0.6, 0.1, 0.01, "cannot tell"),
         (np.nan, -0.2, 0.2, 0.9, "practically none"),
         (np.nan, np.nan, np.nan, 0.001, "cannot tell"),
-        (np.nan, -0.6, -0.3, np.nan, "cannot tell"),
         (-0.89, -0.48, 0.05, 0.09, "not reproduced"),  # IoU of compact20
         (-0.89, -0.92, -0.80, 0.001, "reproduced"),
         (-0.89, -0.97, -0.93, 0.001, "reproduced"),  # beyond it
         (-0.89, -0.85, -0.60, 0.001, "not reproduced"),  # weaker, whatever its p
         (-0.89, -0.92, 0.10, 0.001, "cannot tell"),
-        (-0.89, np.nan, np.nan, 0.001, "cannot tell"),
     ],
 )
 def test_verdicts(published, low, high, p, expected):
@@ -105,11 +103,8 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
         CLAIM | {"question": "tau_gap", "published": -0.5},
     ]
     found = verdict_table(claims, *tables())
-    assert found["n"].tolist() == [60, 150, 150] and found["ours"].tolist() == [
-        -0.6,
-        0.5,
-        0.5,
-    ]
+    assert found["n"].tolist() == [60, 150, 150]
+    assert found["ours"].tolist() == [-0.6, 0.5, 0.5]
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
     absent = verdict_table(
         [
@@ -118,22 +113,10 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
         ],
         *tables(),
     )
-    assert absent[["measure", "n", "verdict"]].to_numpy().tolist() == [
-        ["gi", 0, "cannot tell"],
-        ["mixup", 0, "cannot tell"],
-    ]
+    assert absent["measure"].tolist() == ["gi", "mixup"]
+    assert (absent["n"] == 0).all() and (absent["verdict"] == "cannot tell").all()
     assert absent[["ours", "ours_low", "p", "p_adjusted"]].isna().all(axis=None)
     assert len(verdict_table([], *tables())) == 0
-
-
-def test_gates_stand_beside_a_verdict_and_change_none():
-    primary, ranking, gates = tables()
-    gates["passes"] &= ~gates["gate"].isin(["the mask can miss", "gaps differ"])
-    found = verdict_table(
-        [CLAIM, CLAIM | {"measure": "mixup"}], primary, ranking, gates
-    )
-    assert found["closed"].tolist() == ["the mask can miss, gaps differ", "gaps differ"]
-    assert found["verdict"].tolist() == ["supported"] * 2
 
 
 @pytest.mark.parametrize(
@@ -170,13 +153,6 @@ def test_holm_counts_primary_claims_as_one_family_and_the_others_as_another():
     assert found["verdict"].tolist() == ["supported", "supported", *["cannot tell"] * 3]
 
 
-def test_more_looks_need_a_lower_p():
-    for level, expected in ((0.95, "supported"), (1 - 0.05 / 3, "cannot tell")):
-        assert verdict_table([CLAIM], *tables(level=level, r_gap_p=0.02))[
-            "verdict"
-        ].tolist() == [expected]
-
-
 def test_gates_pass_at_their_limits_and_each_closes_alone():
     table = gates_of(MODELS, MODELS, **OPEN)
     assert table["passes"].all() and closed(table, "iou") == []
@@ -184,10 +160,9 @@ def test_gates_pass_at_their_limits_and_each_closes_alone():
         [0.3, 0.4, 0.5, 1, 0.8, 40, 0.45 / 0.95, 0.8, 40]
     )
     assert table["gate"].tolist() == list(GATES)
+    # 20 points, and 0.4 of the way from chance to 1.
     exact = MODELS.assign(gap=np.linspace(0, 0.25, 80), test_accuracy=0.05 + 0.4 * 0.95)
-    assert gates_of(exact, exact, **OPEN)[
-        "passes"
-    ].all()  # 20 points, and 0.4 of the way from chance to 1
+    assert gates_of(exact, exact, **OPEN)["passes"].all()
 
 
 @pytest.mark.parametrize(
@@ -206,43 +181,31 @@ def test_gates_pass_at_their_limits_and_each_closes_alone():
     ],
 )
 def test_each_gate_closes_alone(gate, change):
-    models = MODELS.assign(
-        **{name: values for name, values in change.items() if name in MODELS}
-    )
-    table = gates_of(
-        models,
-        models,
-        **{name: change.get(name, value) for name, value in OPEN.items()},
-    )
+    columns = {name: values for name, values in change.items() if name in MODELS}
+    models = MODELS.assign(**columns)
+    values = {name: change.get(name, value) for name, value in OPEN.items()}
+    table = gates_of(models, models, **values)
     assert closed(table, "iou") == [gate]
     assert closed(table, "energy") == ([gate] if list(GATES).index(gate) > 4 else [])
 
 
 def test_networks_that_were_left_out_count_among_those_that_learnt_and_finished():
-    fallen = MODELS.assign(
-        train_accuracy=0.3, test_accuracy=0.2, stop_reason="epoch cap 60"
-    )
+    fallen = MODELS.assign(test_accuracy=0.2, stop_reason="epoch cap 60")
     diverged = MODELS.iloc[:1].assign(
         test_accuracy=np.nan, stop_reason="loss is nan in epoch 3"
     )
     table = gates_of(MODELS, pd.concat([MODELS, fallen, diverged]), **OPEN)
     assert closed(table, "iou") == ["networks learnt", "networks finished"]
     found = table.set_index("gate")["value"]
-    assert found["networks learnt"] == pytest.approx(
-        0.15 / 0.95
-    )  # of 161 the 81st is one of the fallen
-    assert (
-        found["networks finished"] == pytest.approx(64 / 161)
-        and found["enough configurations"] == 40
-    )
+    # Of 161 the 81st is one of the fallen.
+    assert found["networks learnt"] == pytest.approx(0.15 / 0.95)
+    assert found["networks finished"] == pytest.approx(64 / 161)
+    assert found["enough configurations"] == 40
 
 
 def test_share_above_chance_counts_standard_errors():
-    values = np.array(
-        [[1.0, 1, 1, 1, 2], [0, 0, 0, 0, 1], [np.nan, np.nan, np.nan, np.nan, 1]]
-    )
-    assert (
-        share_above_chance(values) == 0.5
-    )  # 6 and 1 standard errors; of the third model there is one image
+    # 6 and 1 standard errors; of the third model there is one image.
+    values = np.array([[1.0, 1, 1, 1, 2], [0, 0, 0, 0, 1], [*[np.nan] * 4, 1]])
+    assert share_above_chance(values) == 0.5
     assert share_above_chance(np.zeros((3, 5))) == 0
     assert np.isnan(share_above_chance(np.ones((3, 1))))
