@@ -10,7 +10,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from helpers.data.boxes import box_masks, box_shares
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.report.cams import overlays
 from helpers.report.figures import forest
@@ -25,7 +25,6 @@ TITLES = {
     "test_accuracy": "test accuracy (points)",
     "accuracy_swapped": "accuracy on swapped\nbackgrounds (points)",
 }
-_MAP_SIDE = 8  # places along a side of the drawn map
 _IMAGES = 3  # number of images drawn
 
 
@@ -54,7 +53,7 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
         sources = others[rows] if arm in looking.CONTROLS.values() else rows
         masks = box_masks(train.boxes[sources], train.images.shape[-1])
         masks = ~masks if arm == "map_out_of_box" else masks
-        targets.append(box_shares(masks, _MAP_SIDE, _MAP_SIDE))
+        targets.append(masks.float())
     names = [arm.replace("_", " ") for arm in arms]
     images = train.subset(rows)
     return overlays(torch.stack(targets), images, 0.5, names, [""] * _IMAGES, "maximum")
