@@ -124,7 +124,9 @@ class StudyFile(BaseModel):
             )
         try:
             return cls.made(str(path), **YAML(typ="safe", pure=True).load(path))
-        except (YAMLError, TypeError, RecursionError) as fault:
+        except StudyError:
+            raise
+        except (YAMLError, TypeError, ValueError, RecursionError) as fault:
             words = " ".join(str(fault).split())[:500]
             raise StudyError(f"{path} is not a study: {words}") from None
 
@@ -183,7 +185,7 @@ def _plain(text: str) -> Any:
     """A value as YAML has it; the text itself where it is none."""
     try:
         return YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
+    except (YAMLError, ValueError):
         return text
 
 

@@ -118,6 +118,7 @@ def of(stem, sweep=None, **values):
         ("notebooks: {01_one: {images: 1, images: 2}}", "is not a study: .*duplicate"),
         ("notebooks: !!python/object/apply:os.getcwd []", "is not a study"),
         ("- 1", "is not a study"),
+        ("notebooks: {01_one: {images: 2020-13-45}}", "is not a study: month"),
         ({"notebook": {}}, r"mine.yaml: no notebook \(did you mean 'notebooks'"),
         ({"notebooks": {}}, "names no notebook to run"),
         ({"notebooks": {"01_on": {}}}, "no notebook '01_on' .did you mean '01_one'"),
