@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import vector_to_parameters
 
-from helpers.measures.norms import Weights, complexity
+from helpers.measures.norms import complexity, inverse_square, sum_of_squares
 from helpers.measures.passes import Sample, in_batches, is_right
 from helpers.measures.registry import provides
 from helpers.networks.faults import Undefined
+from helpers.statistics.correlate import Array
 
 # (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The
 # magnitude of a magnitude-aware change is in units of each weight.
@@ -287,22 +288,22 @@ def bound(divergence: float, sigma: float, images: int) -> float:
     return divergence + math.log(images / sigma) + 10
 
 
-def gaussian_bound(weights: Weights, sigma: float, training_images: int) -> float:
+def gaussian_bound(norms: Array, sigma: float, training_images: int) -> float:
     """PAC-Bayes bound; Jiang et al. 2020, equations 48 and 49.
 
     ``bound`` of ``|v|^2 / (4 sigma^2)``.
 
     Args:
-        weights: of the network, or their changes from the start.
+        norms: (d,) Frobenius norms of the weights, or of their changes.
         sigma: standard deviation of the noise.
         training_images: their number.
     """
-    divergence = (weights.frobenius**2).sum() / (4 * sigma**2)
+    divergence = sum_of_squares(norms) / (4 * sigma**2)
     return bound(divergence, sigma, training_images)
 
 
 def aware_bound(
-    weights: Weights, changes: Weights, relative_sigma: float, training_images: int
+    weights: Array, changes: Array, relative_sigma: float, training_images: int
 ) -> float:
     """Magnitude-aware PAC-Bayes bound; Jiang et al. 2020, equations 56 and 57.
 
@@ -311,33 +312,33 @@ def aware_bound(
     ``w - w0`` or ``w``, as printed.
 
     Args:
-        weights: omega weights v, or their changes from the start.
-        changes: ``w - w0`` of all weights.
+        weights: (omega,) v, or their changes from the start.
+        changes: (omega,) ``w - w0`` of all weights.
         relative_sigma: standard deviation sigma' of the noise, per unit of weight.
         training_images: their number.
     """
-    squares = relative_sigma**2 * changes.flat**2  # (omega,)
-    mean_square = np.square(weights.flat).mean()
+    squares = relative_sigma**2 * changes**2  # (omega,)
+    mean_square = np.square(weights).mean()
     above = EPSILON**2 + (relative_sigma**2 + 1) * mean_square
     divergence = np.log(above / (EPSILON**2 + squares)).sum() / 4
     return bound(divergence, relative_sigma, training_images)
 
 
 def box_bound(
-    weights: Weights, alpha: float, sigma: float, training_images: int
+    weights: Array, alpha: float, sigma: float, training_images: int
 ) -> float:
     """Sharpness bound; Jiang et al. 2020, equations 51 and 52.
 
     ``bound`` of ``|v|^2 ln(2 omega) / (4 alpha^2)``.
 
     Args:
-        weights: omega weights, or their changes from the start.
+        weights: (omega,), or their changes from the start.
         alpha: half-width of the box.
         sigma: standard deviation of the noise.
         training_images: their number.
     """
-    squares = (weights.frobenius**2).sum()
-    divergence = squares * math.log(2 * len(weights.flat)) / (4 * alpha**2)
+    squares = sum_of_squares(weights)
+    divergence = squares * math.log(2 * len(weights)) / (4 * alpha**2)
     return bound(divergence, sigma, training_images)
 
 
@@ -346,67 +347,87 @@ for _row in (
         "pacbayes_init",
         "Jiang et al. 2020, equation 48",
         "PAC-Bayes bound (from the start)",
-        lambda changes, sigma, training_images: gaussian_bound(
-            changes, sigma, training_images
-        ),
+        gaussian_bound,
+        "frobenius_changes",
+        "sigma",
+        "training_images",
     ),
     (
         "pacbayes_orig",
         "Jiang et al. 2020, equation 49",
         "PAC-Bayes bound (from the origin)",
         gaussian_bound,
+        "frobenius_norms",
+        "sigma",
+        "training_images",
     ),
     (
         "pacbayes_flatness",
         "Jiang et al. 2020, equation 53",
         "PAC-Bayes flatness",
-        lambda sigma: 1 / sigma**2,
+        inverse_square,
+        "sigma",
     ),
     (
         "pacbayes_mag_init",
         "Jiang et al. 2020, equation 56",
         "magnitude-aware PAC-Bayes bound (from the start)",
-        lambda changes, relative_sigma, training_images: aware_bound(
-            changes, changes, relative_sigma, training_images
-        ),
+        aware_bound,
+        "flat_changes",
+        "flat_changes",
+        "relative_sigma",
+        "training_images",
     ),
     (
         "pacbayes_mag_orig",
         "Jiang et al. 2020, equation 57",
         "magnitude-aware PAC-Bayes bound (from the origin)",
         aware_bound,
+        "flat_weights",
+        "flat_changes",
+        "relative_sigma",
+        "training_images",
     ),
     (
         "pacbayes_mag_flatness",
         "Jiang et al. 2020, equation 61",
         "magnitude-aware PAC-Bayes flatness",
-        lambda relative_sigma: 1 / relative_sigma**2,
+        inverse_square,
+        "relative_sigma",
     ),
     (
         "sharpness_init",
         "Jiang et al. 2020, equation 51",
         "sharpness bound (from the start)",
-        lambda changes, alpha, sigma, training_images: box_bound(
-            changes, alpha, sigma, training_images
-        ),
+        box_bound,
+        "flat_changes",
+        "alpha",
+        "sigma",
+        "training_images",
     ),
     (
         "sharpness_orig",
         "Jiang et al. 2020, equation 52",
         "sharpness bound (from the origin)",
         box_bound,
+        "flat_weights",
+        "alpha",
+        "sigma",
+        "training_images",
     ),
     (
         "sharpness_flatness",
         "Jiang et al. 2020, equation 54",
         "sharpness",
-        lambda alpha: 1 / alpha**2,
+        inverse_square,
+        "alpha",
     ),
     (
         "sharpness_mag_flatness",
         "Jiang et al. 2020, equation 62",
         "magnitude-aware sharpness",
-        lambda relative_alpha: 1 / relative_alpha**2,
+        inverse_square,
+        "relative_alpha",
     ),
 ):
     complexity("flatness", _row)

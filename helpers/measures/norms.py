@@ -7,9 +7,8 @@ al.; a logarithm ``ln v`` as ``ln sqrt(v / m)``.
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _NormBase
 
-from helpers.measures.registry import measure, needs, provides
+from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 from helpers.networks.hooks import observe
 from helpers.networks.resnet import SampledConvolution, sample_first
@@ -169,47 +168,22 @@ def operator_norm(layer: Layer) -> float:
     return math.sqrt(max(0.0, float(squares.max())))
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Layers with their folded weights, or with the change of these from the start."""
-
-    layers: list[Layer]
-
-    @cached_property
-    def flat(self) -> Array:
-        """All weights one after the other, (omega,)."""
-        return torch.cat([layer.weight.flatten() for layer in self.layers]).numpy()
-
-    @cached_property
-    def frobenius(self) -> Array:
-        """Frobenius norm of each layer, (d,)."""
-        return np.array([float(layer.weight.norm()) for layer in self.layers])
-
-    @cached_property
-    def spectral(self) -> Array:
-        """Spectral norm of each layer for each of ``NORM_VARIANTS``, (2, d)."""
-        operators = [operator_norm(layer) for layer in self.layers]
-        matrices = [layer.weight.flatten(1) for layer in self.layers]
-        reshaped = [float(torch.linalg.matrix_norm(one, 2)) for one in matrices]
-        return np.array([operators, reshaped])
-
-
 @provides
-def weights(network: nn.Module, example: Tensor) -> Weights:
+def weights(network: nn.Module, example: Tensor) -> list[Layer]:
     """Folded weights of the network by layer.
 
     Args:
         network: in evaluation mode.
         example: (1, 3, S, S) one image as input of the network.
     """
-    return Weights(layers_of(network, example))
+    return layers_of(network, example)
 
 
 @provides
 def changes(
-    weights: Weights, initial_network: nn.Module | None, example: Tensor
-) -> Weights:
-    """Change of the weights from those before the first step.
+    weights: list[Layer], initial_network: nn.Module | None, example: Tensor
+) -> list[Layer]:
+    """Change of the weights from those before the first step, by layer.
 
     Args:
         weights: of the network.
@@ -220,9 +194,91 @@ def changes(
         raise Undefined(
             "no initial weights were given, so there is no distance from them"
         )
-    start = layers_of(initial_network, example)
-    pairs = zip(weights.layers, start, strict=True)
-    return Weights([replace(now, weight=now.weight - old.weight) for now, old in pairs])
+    pairs = zip(weights, layers_of(initial_network, example), strict=True)
+    return [replace(now, weight=now.weight - old.weight) for now, old in pairs]
+
+
+@provides
+def flat_weights(weights: list[Layer]) -> Array:
+    """All weights one after the other, (omega,).
+
+    Args:
+        weights: by layer.
+    """
+    return torch.cat([layer.weight.flatten() for layer in weights]).numpy()
+
+
+@provides
+def flat_changes(changes: list[Layer]) -> Array:
+    """Changes of all weights one after the other, (omega,).
+
+    Args:
+        changes: from the start, by layer.
+    """
+    return flat_weights(changes)
+
+
+@provides
+def frobenius_norms(weights: list[Layer]) -> Array:
+    """Frobenius norm of each layer, (d,).
+
+    Args:
+        weights: by layer.
+    """
+    return np.array([float(layer.weight.norm()) for layer in weights])
+
+
+@provides
+def frobenius_changes(changes: list[Layer]) -> Array:
+    """Frobenius norm of each layer's change, (d,).
+
+    Args:
+        changes: from the start, by layer.
+    """
+    return frobenius_norms(changes)
+
+
+@provides
+def spectral_norms(weights: list[Layer]) -> Array:
+    """Spectral norm of each layer for each of ``NORM_VARIANTS``, (2, d).
+
+    Args:
+        weights: by layer.
+    """
+    matrices = [layer.weight.flatten(1) for layer in weights]
+    reshaped = [float(torch.linalg.matrix_norm(matrix, 2)) for matrix in matrices]
+    return np.array([[operator_norm(layer) for layer in weights], reshaped])
+
+
+@provides
+def spectral_changes(changes: list[Layer]) -> Array:
+    """Spectral norm of each layer's change for each of ``NORM_VARIANTS``, (2, d).
+
+    Args:
+        changes: from the start, by layer.
+    """
+    return spectral_norms(changes)
+
+
+def inverse_square(value: float) -> float:
+    """``1 / value^2``.
+
+    Args:
+        value: not 0.
+    """
+    return 1 / value**2
+
+
+def sum_of_squares(norms: Array) -> Array:
+    """Sum over layers of squared norms.
+
+    Args:
+        norms: (..., d) of the layers.
+
+    Returns:
+        (...,).
+    """
+    return np.square(norms).sum(-1)
 
 
 def log_product(norms: Array, margin: float = 1.0) -> Array:
@@ -270,7 +326,7 @@ def ratios(numerators: Array, norms: Array) -> Array:
     Returns:
         (...,), not finite when an s_i is 0.
     """
-    return np.square(numerators / norms).sum(-1)
+    return sum_of_squares(numerators / norms)
 
 
 def log_bound(norms: Array, numerators: Array, margin: float) -> Array:
@@ -343,7 +399,7 @@ def scaled_complexity(
 
 def complexity(
     family: str,
-    row: tuple[str, str, str, Callable[..., Any]],
+    row: tuple[Any, ...],
     variants: tuple[str, ...] = (),
 ) -> None:
     """Enter a complexity into the list of measures; larger promises a larger gap.
@@ -351,91 +407,102 @@ def complexity(
     Args:
         family: of ``registry.FAMILIES``.
         row: name of the measure, that of a logarithm begins with "log_"; paper and
-            equation; label for figures and summary; and the formula, which of what its
-            arguments name gives ``v`` or ``ln v``, of which the measure is the
-            ``scaled_complexity``.
+            equation; label for figures and summary; the formula that gives ``v`` or
+            ``ln v``, of which the measure is the ``scaled_complexity``; and the names
+            of what the formula takes, in order.
         variants: names of the values where the formula gives several.
     """
-    name, source, title, formula = row
-    names = needs(formula)
+    name, source, title, formula, *names = row
 
     def scaled(**values: Any) -> Any:
-        raw = formula(**{need: values[need] for need in names})
+        raw = formula(*(values[need] for need in names))
         images = values["training_images"]
         value = scaled_complexity(raw, images, name.startswith("log_"))
         return dict(zip(variants, value, strict=True)) if variants else value
 
     scaled.__name__ = name
     scaled.__doc__ = title
-    scaled.__module__ = formula.__module__
+    scaled.__module__ = f"helpers.measures.{family}"
     # What the measure asks for, see ``registry.needs``.
     scaled.needs = (*names, "training_images")
     measure(family, -1, source, title=title, variants=variants)(scaled)
 
 
 # Formulas of folded weights, of their change from the start, and of the margin of the
-# training images, in logits.
+# training images, in logits. In each row: formula, and what it takes.
 
 for _row in (
     (
         "params",
         "Jiang et al. 2020, equation 20",
         "parameters",
-        lambda weights: len(weights.flat),
+        len,
+        "flat_weights",
     ),
     (
         "inverse_margin",
         "Jiang et al. 2020, equation 22",
         "inverse margin",
-        lambda margin: 1 / margin**2,
+        inverse_square,
+        "margin",
     ),
     (
         "l2",
         "Dziugaite et al. 2020 (code), L2",
         "L2 norm",
-        lambda weights: np.linalg.norm(weights.frobenius),
+        np.linalg.norm,
+        "frobenius_norms",
     ),
     (
         "l2_dist",
         "Dziugaite et al. 2020 (code), L2_DIST",
         "L2 distance from the start",
-        lambda changes: np.linalg.norm(changes.frobenius),
+        np.linalg.norm,
+        "frobenius_changes",
     ),
     (
         "log_prod_of_fro_over_margin",
         "Jiang et al. 2020, equation 36",
         "log product of Frobenius norms over margin",
-        lambda weights, margin: log_product(weights.frobenius, margin),
+        log_product,
+        "frobenius_norms",
+        "margin",
     ),
     (
         "log_prod_of_fro",
         "Jiang et al. 2020, equation 37",
         "log product of Frobenius norms",
-        lambda weights: log_product(weights.frobenius),
+        log_product,
+        "frobenius_norms",
     ),
     (
         "log_sum_of_fro_over_margin",
         "Jiang et al. 2020, equation 38",
         "log sum of Frobenius norms over margin",
-        lambda weights, margin: log_sum(weights.frobenius, margin),
+        log_sum,
+        "frobenius_norms",
+        "margin",
     ),
     (
         "log_sum_of_fro",
         "Jiang et al. 2020, equation 39",
         "log sum of Frobenius norms",
-        lambda weights: log_sum(weights.frobenius),
+        log_sum,
+        "frobenius_norms",
     ),
     (
         "fro_dist",
         "Jiang et al. 2020, equation 40",
         "Frobenius distance from the start",
-        lambda changes: (changes.frobenius**2).sum(),
+        sum_of_squares,
+        "frobenius_changes",
     ),
     (
         "param_norm",
         "Jiang et al. 2020, equation 42",
         "parameter norm",
-        lambda weights: (weights.frobenius**2).sum(),
+        sum_of_squares,
+        "frobenius_norms",
     ),
 ):
     complexity("norms", _row)
@@ -476,66 +543,82 @@ for _row in (
         "log_prod_of_spec",
         "Jiang et al. 2020, equation 32",
         "log product of spectral norms",
-        lambda weights: log_product(weights.spectral),
+        log_product,
+        "spectral_norms",
     ),
     (
         "log_prod_of_spec_over_margin",
         "Jiang et al. 2020, equation 31",
         "log product of spectral norms over margin",
-        lambda weights, margin: log_product(weights.spectral, margin),
+        log_product,
+        "spectral_norms",
+        "margin",
     ),
     (
         "log_spec_init_main",
         "Jiang et al. 2020, equation 29",
         "log spectral bound from the start",
-        lambda weights, changes, margin: log_bound(
-            weights.spectral, changes.frobenius, margin
-        ),
+        log_bound,
+        "spectral_norms",
+        "frobenius_changes",
+        "margin",
     ),
     (
         "log_spec_orig_main",
         "Jiang et al. 2020, equation 30",
         "log spectral bound",
-        lambda weights, margin: log_bound(weights.spectral, weights.frobenius, margin),
+        log_bound,
+        "spectral_norms",
+        "frobenius_norms",
+        "margin",
     ),
     (
         "fro_over_spec",
         "Jiang et al. 2020, equation 33",
         "Frobenius over spectral norms",
-        lambda weights: ratios(weights.frobenius, weights.spectral),
+        ratios,
+        "frobenius_norms",
+        "spectral_norms",
     ),
     (
         "log_sum_of_spec_over_margin",
         "Jiang et al. 2020, equation 34",
         "log sum of spectral norms over margin",
-        lambda weights, margin: log_sum(weights.spectral, margin),
+        log_sum,
+        "spectral_norms",
+        "margin",
     ),
     (
         "log_sum_of_spec",
         "Jiang et al. 2020, equation 35",
         "log sum of spectral norms",
-        lambda weights: log_sum(weights.spectral),
+        log_sum,
+        "spectral_norms",
     ),
     (
         "dist_spec_init",
         "Jiang et al. 2020, equation 41",
         "spectral distance from the start",
-        lambda changes: (changes.spectral**2).sum(-1),
+        sum_of_squares,
+        "spectral_changes",
     ),
 ):
     complexity("norms", _row, NORM_VARIANTS)
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
-def spectral_norm(weights: Weights, margin: float) -> Mapping[str, float]:
+def spectral_norm(
+    spectral_norms: Array, frobenius_norms: Array, margin: float
+) -> Mapping[str, float]:
     """Spectral bound of the weights as Du et al. print it, and its logarithm.
 
     Product of squared spectral norms times the sum of squared Frobenius over spectral
     norms, over the squared margin.
 
     Args:
-        weights: of the network.
+        spectral_norms: (2, d) of the layers.
+        frobenius_norms: (d,) of the layers.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
-    logarithm = log_bound(weights.spectral[0], weights.frobenius, margin)
+    logarithm = log_bound(spectral_norms[0], frobenius_norms, margin)
     return {"log": logarithm, "raw": np.exp(logarithm)}

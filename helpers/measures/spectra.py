@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers.measures.norms import Weights
 from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
@@ -126,10 +125,11 @@ def spectral_alpha_hat(power_laws: Array) -> float:
 
 
 @measure("norms", -1, _SOURCE, title="log stable rank")
-def stable_rank(weights: Weights) -> float:
+def stable_rank(spectral_norms: Array, frobenius_norms: Array) -> float:
     """``ln(|W|_F^2 / |W|_2^2)`` of each weight as a matrix, mean over layers.
 
     Args:
-        weights: of the network, by layer.
+        spectral_norms: (2, d) of the layers.
+        frobenius_norms: (d,) of the layers.
     """
-    return float(2 * np.log(weights.frobenius / weights.spectral[1]).mean())
+    return float(2 * np.log(frobenius_norms / spectral_norms[1]).mean())

@@ -9,8 +9,8 @@ from scipy.stats import norm
 from torch import nn
 
 from helpers.measures import flatness, norms, passes, registry
+from helpers.measures.evidence import Evidence, MeasureSettings
 from helpers.measures.passes import Sample
-from helpers.measures.registry import MEASURES, needs
 
 IMAGES = 2000
 
@@ -193,11 +193,6 @@ def test_the_slope_is_the_gradient_of_the_whole_sample(small):
     )
 
 
-def value_of(name, **known):
-    item = MEASURES[name]
-    return item.function(**{need: known[need] for need in needs(item.function)})
-
-
 @pytest.mark.parametrize("m", [300, 5000])
 def test_measures_equal_their_equations(m):
     generator = np.random.default_rng(0)
@@ -214,30 +209,26 @@ def test_measures_equal_their_equations(m):
     }
     for name, v in (("weights", w), ("changes", w - w0)):
         parts = torch.from_numpy(v).split([48, 20])
-        layers = [norms.Layer(part.view(1, -1, 1, 1)) for part in parts]
-        known[name] = norms.Weights(layers)
+        known[name] = [norms.Layer(part.view(1, -1, 1, 1)) for part in parts]
+    known = Evidence(known, MeasureSettings())
     for name, v in (("init", w - w0), ("orig", w)):
         raw = np.linalg.norm(v) ** 2 / (4 * 0.25**2) + math.log(m / 0.25) + 10
-        assert value_of(f"pacbayes_{name}", **known) == pytest.approx(
-            math.sqrt(raw / m), rel=1e-12
-        )
+        assert known[f"pacbayes_{name}"] == pytest.approx(math.sqrt(raw / m), rel=1e-12)
         raw = (
             np.linalg.norm(v) ** 2 * math.log(2 * 68) / (4 * 0.02**2)
             + math.log(m / 0.25)
             + 10
         )
-        assert value_of(f"sharpness_{name}", **known) == pytest.approx(
+        assert known[f"sharpness_{name}"] == pytest.approx(
             math.sqrt(raw / m), rel=1e-12
         )
         raw = math.log(m / 0.25) + 10
         for j in range(len(w)):
             above = 1e-3**2 + (0.25**2 + 1) * np.sum(v**2) / len(w)
             raw += math.log(above / (1e-3**2 + 0.25**2 * (w[j] - w0[j]) ** 2)) / 4
-        assert value_of(f"pacbayes_mag_{name}", **known) == pytest.approx(
+        assert known[f"pacbayes_mag_{name}"] == pytest.approx(
             math.sqrt(raw / m), rel=1e-12
         )
     for kind, change in (("pacbayes", 0.25), ("sharpness", 0.02)):
         for name in ("flatness", "mag_flatness"):
-            assert value_of(f"{kind}_{name}", **known) == pytest.approx(
-                1 / (change * math.sqrt(m))
-            )
+            assert known[f"{kind}_{name}"] == pytest.approx(1 / (change * math.sqrt(m)))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from helpers.measures import spectra
-from helpers.measures.norms import Layer, Weights
+from helpers.measures.norms import Layer, frobenius_norms, spectral_norms
 from helpers.networks.faults import Undefined
 
 DIAGONALS = [[3.0, 4.0], [0.0, 3.0]]
@@ -58,7 +58,7 @@ def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
 
 def test_the_stable_rank_by_hand():
     layers = [Layer(torch.diag(torch.tensor(d))[:, :, None, None]) for d in DIAGONALS]
-    value = spectra.stable_rank(Weights(layers))
+    value = spectra.stable_rank(spectral_norms(layers), frobenius_norms(layers))
     assert value == pytest.approx(np.log(25 / 16) / 2)
 
 
