@@ -160,10 +160,9 @@ def paired_table(
     values = models.set_index(PAIRED_BY)[columns].astype(float)
     rows = []
     for (arm, control), (start, levels) in product(contrasts, _STARTS.items()):
-        of_start = models["pretrained"].isin(levels).to_numpy()
-        is_arm, is_control = (models["looking"].eq(of) for of in (arm, control))
-        changes = values[is_arm.to_numpy() & of_start]
-        changes = changes - values[is_control.to_numpy() & of_start]
+        is_arm = models["looking"].eq(arm).to_numpy()
+        is_control = models["looking"].eq(control) & models["pretrained"].isin(levels)
+        changes = values[is_arm] - values[is_control.to_numpy()]  # NaN without a pair
         answers = {name: paired_difference(changes[name]) for name in outcomes}
         for name, (outcome, covariate) in held_fixed.items():
             answers[name] = difference_held_fixed(changes[outcome], changes[covariate])

@@ -212,6 +212,14 @@ def test_a_measure_is_held_against_the_baseline_that_errs_least():
     assert again.index.tolist().count("drop") == 1 and again.loc["drop", "baseline"]
 
 
+def test_what_measures_save_is_adjusted_for_their_number():
+    models = study(kinds=12).drop(columns="drop")
+    row = primary(models, ["between", "noise"]).loc["between"]
+    p = row["saved_from_best_points_p"]
+    adjusted = row["saved_from_best_points_p_adjusted"]
+    assert p < 0.1 and adjusted == pytest.approx(2 * p)
+
+
 def test_looks_widen_every_interval_to_their_level():
     once, thrice = (primary(study(), looks=looks).loc["within"] for looks in (1, 3))
     assert thrice["level"] == pytest.approx(1 - 0.05 / 3)
