@@ -36,7 +36,6 @@ from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
 from helpers.statistics.verdicts import verdict
 
-PAPER_NETWORKS = 50  # untrained networks of an architecture
 FEWEST_IMAGES = 5  # behind a mean
 KEYS = ["part", "measure", *CHOICE]  # what makes a choice
 NOTHING = "nothing"  # what differs from the paper's choice in that choice itself
@@ -56,7 +55,6 @@ _DECIDING = {
     ANNOTATION: ["annotation"],
 }
 _OF_BOXES = "annotated_boxes"  # in the paper's Table 7
-_NORMAL_95 = 1.96  # half-width of a 95 % interval in standard errors
 
 
 def scores_of(records: Records, threshold: float) -> pd.DataFrame:
@@ -228,10 +226,9 @@ def attributions_compared(bootstrap: Bootstrap, records: Records) -> pd.DataFram
         reliability=[reliability(of_choices.images[name]) for name in names]
     )
     table = table.join(correlations(of_choices, names).drop(columns="measure"))
-    # For each choice the row of Grad-CAM with the same measure.
-    is_cam = table["method"] == "grad_cam"
-    rows_of_cam = dict(zip(table["measure"][is_cam], table.index[is_cam], strict=True))
-    cams = table["measure"].map(rows_of_cam)
+    # For each choice the row of Grad-CAM with the same measure, the first one.
+    rows = pd.Series(table.index).groupby(table["measure"])
+    cams = rows.transform("first").to_numpy()
     in_draws = correlations_in_draws(of_choices, names)
     low, high = percentile_interval(in_draws - in_draws[:, cams], table["cells"])
     return table.assign(
@@ -250,8 +247,7 @@ def validity(networks: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
         seed: of the draws.
 
     Returns:
-        A row per architecture, and "Total" of several, beside the paper; published_low
-        and published_high are Fisher's interval of 50 networks each.
+        A row per architecture, and "Total" of several, beside the paper.
     """
     # Each untrained network is drawn by itself.
     networks = networks.assign(cell=networks["model_id"])
@@ -266,21 +262,9 @@ def validity(networks: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
         # The interval alone decides: the claim is that there is no correlation.
         verdict=[verdict(low, high, 0.0, -1) for low, high in ends],
     )
-    return table.merge(_published_validity(), how="left", on="architecture")
-
-
-def _published_validity() -> pd.DataFrame:
-    """The paper's r among untrained networks, with Fisher's interval."""
     published = published_table("du2024_table5")[["architecture", "pearson_r"]]
     published = published.rename(columns={"pearson_r": "published_r"})
-    architectures = len(published) - 1
-    networks = published["architecture"].eq(TOTAL) * (architectures - 1) + 1
-    half_width = _NORMAL_95 / np.sqrt(PAPER_NETWORKS * networks - 3)
-    centre = np.arctanh(published["published_r"])
-    return published.assign(
-        published_low=np.tanh(centre - half_width),
-        published_high=np.tanh(centre + half_width),
-    )
+    return table.merge(published, how="left", on="architecture")
 
 
 # Columns of ``shifts``, by their names in ``pairs.paired_difference``.

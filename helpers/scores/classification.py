@@ -32,41 +32,30 @@ _BINS = 15  # of confidence, for calibration errors
 _COUNTS = ("n", "classes_absent", "classes_never_predicted")
 
 
-def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log-odds of each class against all the others.
-
-    ``log(p_k / (1 - p_k)) = z_k - log(sum over j != k of exp(z_j))``. They rank images
-    as the softmax p_k does, but do not tie where p_k rounds to 1.
-
-    Args:
-        logits: (N, K), finite, K at least 2.
-
-    Returns:
-        (N, K).
-
-    Example:
-        >>> one_vs_rest_scores(np.array([[2.0, 0.5]]))
-        array([[ 1.5, -1.5]])
-    """
-    without = [np.delete(logits, number, 1) for number in range(logits.shape[1])]
-    return logits - np.stack([logsumexp(others, axis=1) for others in without], axis=1)
-
-
 def decisions(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """One-vs-rest labels and scores: of each image for each class.
 
+    Scores are log-odds of the class against all the others, ``log(p_k / (1 - p_k)) =
+    z_k - log(sum over j != k of exp(z_j))``. They rank images as the softmax p_k does,
+    but do not tie where p_k rounds to 1.
+
     Args:
-        logits: (N, K).
+        logits: (N, K), finite, K at least 2.
         labels: (N,).
 
     Returns:
-        Whether the image is of the class, and ``one_vs_rest_scores``; (N, K) each.
+        Whether the image is of the class, and its score; (N, K) each.
+
+    Example:
+        >>> decisions([[2.0, 0.5]], [0])
+        (array([[ True, False]]), array([[ 1.5, -1.5]]))
     """
     logits = np.asarray(logits, dtype=float)
-    is_of_class = np.asarray(labels)[:, None] == np.arange(logits.shape[1])
-    return is_of_class, one_vs_rest_scores(logits)
+    classes = np.arange(logits.shape[1])
+    others = [logsumexp(np.delete(logits, number, 1), axis=1) for number in classes]
+    return np.asarray(labels)[:, None] == classes, logits - np.stack(others, axis=1)
 
 
 def average_precision(
@@ -134,7 +123,7 @@ def per_class_metrics(
     Returns:
         A row per class: class, n images, and scores in [0, 1], larger is better.
         Precision, recall and F1 are of the predicted class, the first of equal logits;
-        average precision and auc of ``one_vs_rest_scores``. All are NaN without an
+        average precision and auc of the scores of ``decisions``. All are NaN without an
         image, precision where the class is never predicted, auc where every image is of
         the class.
     """

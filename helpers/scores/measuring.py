@@ -151,19 +151,19 @@ class _Task:
 
     def further(self, model: Model, shared: Any) -> dict[str, dict[str, Any]]:
         """Records of measures that are not stored, of the network or of its records."""
-        scores = self.store.records([model], self.parts).scores()
+        records = self.store.records([model], self.parts)
+        scores = records.scores()
         measures = [
             item for item in self.measures if item.name not in {*scores["measure"]}
         ]
         if model.at_hand and shared.train.has_pixels:
             return self._records(measures, self._inputs(model, shared))
-        norms = settings_of("norms", self.settings, self.scored_on)
-        of_layers = self.store.records([model], {"norms": norms})
+        of_layers = records.record("norms", model.model_id)
         inputs = {
             **dict.fromkeys(evidence.INPUTS, Undefined(NOT_RECORDED)),
             **_facts_of_run(model),
             **_recorded_values(scores),
-            **spectra.inputs_from_record(of_layers.record("norms", model.model_id)),
+            **spectra.inputs_from_record(of_layers),
             "images": self.scored_on.images_of(shared),
             "device": "cpu",
         }

@@ -112,7 +112,7 @@ def scoring_set(
             f"scored_images is {images}, and the study has {len(data.classes)} "
             f"classes; take at least one image of each, or 0 for all that are shared"
         )
-    rows = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
+    rows = catalogue[catalogue["snapshot"] != "none"]
     shared = shared_images(map(config_from, rows.to_dict("records")), data)
     labels = data.train.labels.numpy()
     random = np.random.default_rng(int.from_bytes(_digest(data.fingerprint)))

@@ -82,7 +82,7 @@ def test_average_precision_equals_a_plain_loop(positives):
 def test_scores_are_the_log_odds_of_the_softmax(scene):
     p = softmax(scene[0], axis=1)
     np.testing.assert_allclose(
-        classification.one_vs_rest_scores(scene[0]),
+        classification.decisions(*scene)[1],
         np.log(p / (1 - p)),
         rtol=1e-10,
         atol=1e-12,
