@@ -171,21 +171,6 @@ def runs_of(study):
     return [config_from(row) for row in rows]
 
 
-def test_a_run_with_records_counts_as_trained_and_one_without_is_left_to_train(
-    published, tmp_path
-):
-    study, *_, done = published
-    runs = runs_of(study)
-    work, folder = copied(done, tmp_path)
-    assert catalogue.missing(work, runs) == []
-    (folder / "runs" / run_id(runs[1]) / "result.json").unlink()
-    assert catalogue.missing(work, runs) == [runs[1]]
-    # Copied from another machine, it is complete again.
-    source = done / "runs" / run_id(runs[1])
-    shutil.copytree(source, folder / "runs" / source.name, dirs_exist_ok=True)
-    assert catalogue.missing(work, runs) == []
-
-
 def test_a_run_that_was_lost_before_it_was_scored_is_trained_again(published, tmp_path):
     study, *_, done = published
     first, *others = runs_of(study)
