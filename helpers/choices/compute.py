@@ -386,28 +386,36 @@ def scores_of_ways(
     """
     boxes = subject.images.boxes
     annotations = {BOXES: box_masks(boxes, subject.size), **settings.masks}
+    is_right = subject.is_right.numpy()
+    subsets = {ALL_IMAGES: is_right | ~is_right, RIGHT: is_right, WRONG: ~is_right}
     tables = []
     of_images = {}
     for way in ways:
         maps = _maps_of(way, subject, settings)
         annotated = annotations[way["annotation"]]
-        iou = localize.iou_at(maps, annotated, settings.thresholds).cpu()  # (T, N)
-        tables.append(
-            iou_rows(iou, subject.is_right, settings.thresholds).assign(**way)
-        )
+        iou = localize.iou_at(maps, annotated, settings.thresholds)  # (T, N)
+        iou = pd.DataFrame(iou.T.double().cpu(), columns=[*settings.thresholds])
+        for subset, rows in subsets.items():
+            means = _means(iou[rows], "threshold")
+            tables.append(means.assign(measure="iou", subset=subset, **way))
         if way["annotation"] != BOXES:
             continue
         scores = localize.chance_scores(maps, boxes, subject.size, settings.threshold)
-        means = scores[[*localize.CORRECTED]].mean()
-        rows = pd.DataFrame({"measure": means.index, "value": means.to_numpy()})
+        means = _means(scores[[*localize.CORRECTED]], "measure")
         # That of the IoU; the other measures have none.
-        rows["threshold"] = [settings.threshold, *[np.nan] * len(localize.LESS_CHANCE)]
-        tables.append(rows.assign(n=len(maps), subset=ALL_IMAGES, **way))
+        means["threshold"] = [settings.threshold, *[np.nan] * len(localize.LESS_CHANCE)]
+        tables.append(means.assign(subset=ALL_IMAGES, **way))
         if _is_of_last_stage(way, subject) and way["class_used"] != TRUE:
             for measure in ("iou", *localize.LESS_CHANCE):
                 name = name_of_images(measure, way["method"], way["formula"])
                 of_images[name] = scores[measure].to_numpy(np.float16)
     return {"scores": pd.concat(tables, ignore_index=True), **of_images}
+
+
+def _means(scores: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Mean (value) over n images of each column, which stands in a column of a name."""
+    means = scores.agg(["count", "mean"]).T.rename_axis(name).reset_index()
+    return means.rename(columns={"count": "n", "mean": "value"})
 
 
 def _is_of_last_stage(way: Way, subject: Subject) -> bool:
@@ -474,31 +482,6 @@ def name_of_images(*columns: str) -> str:
         columns: measure, method, and formula where the method has several.
     """
     return ", ".join(filter(None, columns))
-
-
-def iou_rows(
-    iou: Tensor, is_right: Tensor, thresholds: Sequence[float]
-) -> pd.DataFrame:
-    """Mean IoU of some maps by threshold, for subsets of the images.
-
-    Args:
-        iou: (T, N) of ``localize.iou_at``; images where it is NaN are left out.
-        is_right: (N,), whether an image is classified as labelled.
-        thresholds: T of them, of the map.
-
-    Returns:
-        measure, subset (all images, those classified right, the others), threshold, n
-        (images) and value, NaN where there are none.
-    """
-    of_images = pd.DataFrame(iou.T.double().numpy(), columns=list(thresholds))
-    subsets = {
-        ALL_IMAGES: of_images,
-        RIGHT: of_images[is_right.numpy()],
-        WRONG: of_images[~is_right.numpy()],
-    }
-    tables = {name: rows.agg(["count", "mean"]).T for name, rows in subsets.items()}
-    table = pd.concat(tables, names=["subset", "threshold"]).reset_index()
-    return table.rename(columns={"count": "n", "mean": "value"}).assign(measure="iou")
 
 
 def untrained_networks(

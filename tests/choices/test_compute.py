@@ -188,16 +188,6 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     assert set(methods) == {"grad_cam"}
 
 
-def test_an_empty_subset_is_undefined():
-    inside = torch.zeros(2, 4, 4, dtype=torch.bool)
-    inside[0, :2] = True
-    iou = localize.iou_at(torch.ones(2, 2, 2), inside, (0.5,))
-    table = compute.iou_rows(iou, torch.ones(2, dtype=torch.bool), (0.5,))
-    assert table["n"].tolist() == [1, 1, 0]
-    assert table["value"].tolist()[:2] == [0.5, 0.5]
-    assert np.isnan(table["value"].iloc[2])
-
-
 def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sampled):
     rows = chosen(sampled["scores"], layer="layer4", image_size=16, subset="all")
     values = rows[rows["threshold"] == 0.3].set_index(["method", "formula"])["value"]
