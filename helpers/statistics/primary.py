@@ -275,37 +275,24 @@ def _within_kinds(
     return answer[["measure"]].join(columns)
 
 
-def predict_gaps(predictors: Array, gap: Array, is_new: NDArray[np.bool_]) -> Array:
-    """Gaps of new networks by a ridge regression on standardised predictors.
+def held_out_errors(
+    predictors: Array, gap: Array, folds: ArrayLike, fewest: int = FEWEST_FOLDS
+) -> Array:
+    """Absolute errors of the gaps of held-out networks, as ridge regressions err.
 
     Args:
-        predictors: (n, k) columns of all networks.
-        gap: (n,) their gaps, fractions; those of new networks are not read.
-        is_new: (n,) the networks whose gaps are predicted from the others.
-
-    Returns:
-        (m,) in [-1, 1], of the m new networks.
-    """
-    columns = scaled(predictors)
-    _RIDGE.fit(columns[~is_new], gap[~is_new])
-    return _RIDGE.predict(columns[is_new]).clip(-1, 1)
-
-
-def held_out_errors(predictors: Array, gap: Array, folds: ArrayLike) -> Array:
-    """Absolute errors of the gaps of held-out networks, see ``predict_gaps``.
-
-    Args:
-        predictors: (n, k); a network without one of them is left out.
-        gap: (n,) fractions.
+        predictors: (n, k), which are standardised; a network without one is left out.
+        gap: (n,) fractions; predictions are clipped to [-1, 1].
         folds: (n,) group of each network; each group is held out in turn.
+        fewest: groups.
 
     Returns:
-        (n,) points; NaN with fewer than ``FEWEST_FOLDS`` groups.
+        (n,) points; NaN with fewer than ``fewest`` groups.
     """
     errors = np.full(len(gap), np.nan)
     rows = np.isfinite(predictors).all(axis=1)
     folds = np.asarray(folds)[rows]
-    if len(np.unique(folds)) >= FEWEST_FOLDS:
+    if len(np.unique(folds)) >= fewest:
         columns = scaled(predictors[rows])
         each_in_turn = {"groups": folds, "cv": LeaveOneGroupOut()}
         predicted = cross_val_predict(_RIDGE, columns, gap[rows], **each_in_turn)
@@ -386,8 +373,8 @@ def across_studies(
         errors = np.full((len(new), len(predictors)), np.nan)
         for number, columns in enumerate(predictors.values()):
             if np.isfinite(columns).all():
-                predicted = predict_gaps(columns, gap, is_new)
-                errors[:, number] = 100 * np.abs(gap[is_new] - predicted)
+                of_both = held_out_errors(columns, gap, is_new, fewest=2)
+                errors[:, number] = of_both[is_new]
         table = pd.DataFrame({"trained_on": trained_on, "measure": [*predictors]})
         table["title"] = table["measure"].map(titles)
         table["n"] = len(new)
