@@ -181,8 +181,7 @@ def square_boxes(
 
 def _area(corners: np.ndarray) -> float:
     """Area of a box; 0 where its lower right corner is not below and right."""
-    width, height = corners[1] - corners[0]
-    return float(width * height) if min(width, height) > 0 else 0.0
+    return (corners[1] - corners[0]).clip(0).prod()
 
 
 def check_boxes(decoded: Sequence[Decoded]) -> None:

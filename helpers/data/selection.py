@@ -165,8 +165,8 @@ def _copies_of_test(
         return []
     upright = _thumbnails(test)
     both = torch.cat([upright, upright.flip(-1)])
-    ways = torch.cat([both.rot90(turns, (1, 2)) for turns in range(4)])
-    ways = normalize(ways.flatten(1))
+    turned = [both.rot90(turns, (1, 2)) for turns in range(4)]
+    ways = normalize(torch.cat(turned).flatten(1))
     photographs = {_photograph(image): image.record.name for image in test}
     copies = []
     for start in range(0, len(train), _AT_A_TIME):
