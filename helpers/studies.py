@@ -1,13 +1,13 @@
 """Study files: the executions of notebooks that each asks for."""
 
-import ast
 import copy
+import io
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -418,29 +418,13 @@ def modules_behind(notebook: Path, root: Path = PROJECT_ROOT) -> list[str]:
         Modules that it imports, directly or through others, and tables in folders that
         are named like such a module, relative to ``root``.
     """
-    todo = {*_imported("\n".join(code_of(notebook)), root)}
-    modules: set[Path] = set()
-    while todo:
-        path = todo.pop()
-        modules.add(path)
-        todo |= _imported(path.read_text(encoding="utf-8"), root) - modules
+    finder = ModuleFinder([str(root)])
+    cells = io.StringIO("\n".join(code_of(notebook)))
+    finder.load_module("__main__", cells, "", ("", "r", 1))  # 1: Python
+    files = [module.__file__ for module in finder.modules.values()]
+    modules = [Path(name) for name in files if name]
     tables = [table for path in modules for table in path.with_suffix("").glob("*.csv")]
     return sorted(str(path.relative_to(root)) for path in (*modules, *tables))
-
-
-@cache
-def _imported(source: str, root: Path) -> frozenset[Path]:
-    """Files of the project that a source imports, with the packages around them."""
-    files = set()
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        for item in node.names:
-            folder = root
-            for part in f"{getattr(node, 'module', '')}.{item.name}".split("."):
-                folder /= part
-                files |= {folder.with_suffix(".py"), folder / "__init__.py"}
-    return frozenset(path for path in files if path.is_file())
 
 
 def code_of(notebook: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from modulefinder import ModuleFinder
 
 import pytest
 import yaml
@@ -198,20 +197,26 @@ def test_a_changed_cell_wins_over_the_study_and_papermill_over_both(project):
             values(project, cell)
 
 
-@pytest.mark.parametrize("stem", ["06_kappa_tradeoff", "10_all_measures"])
-def test_modules_behind_a_notebook_are_those_that_python_finds(stem, tmp_path):
-    notebook = PROJECT_ROOT / f"notebooks/{stem}.ipynb"
-    finder = ModuleFinder([str(PROJECT_ROOT)])
-    script = tmp_path / "cells.py"
-    script.write_text("\n".join(studies.code_of(notebook)))
-    finder.run_script(str(script))
-    files = [item.__file__ for item in finder.modules.values() if item.__file__]
-    theirs = {name for name in files if name.startswith(str(PROJECT_ROOT))}
-    ours = modules_behind(notebook)
-    modules = {str(PROJECT_ROOT / name) for name in ours if name.endswith(".py")}
-    assert modules == theirs
-    published = any("statistics/published/" in name for name in ours)
-    assert published == ("helpers/statistics/published.py" in ours)
+def test_modules_behind_a_notebook_are_those_that_it_imports_and_their_tables(tmp_path):
+    (tmp_path / "helpers/one").mkdir(parents=True)
+    for name, source in {
+        "__init__": "",
+        "one": "",
+        "one/__init__": "from helpers.two import x\nimport numpy",
+        "two": "import json\n\ndef f():\n    from helpers import three",
+        "three": "",
+        "four": "",
+    }.items():
+        (tmp_path / f"helpers/{name}.py").write_text(source)
+    (tmp_path / "helpers/two").mkdir()
+    (tmp_path / "helpers/two/a.csv").touch()
+    cell = {"cell_type": "code", "source": "%time\nfrom helpers import one"}
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell]}))
+    names = ("__init__.py", "one/__init__.py", "three.py", "two.py", "two/a.csv")
+    found = modules_behind(tmp_path / "a.ipynb", tmp_path)
+    assert found == [f"helpers/{name}" for name in names]
+    published = modules_behind(PROJECT_ROOT / "notebooks/10_all_measures.ipynb")
+    assert "helpers/statistics/published/sources.csv" in published
 
 
 def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
