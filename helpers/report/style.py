@@ -84,11 +84,10 @@ def in_order(names: pd.Series) -> list:
     if pd.api.types.is_numeric_dtype(names):
         return sorted(names.unique())
 
-    def parts(name: object) -> list[str | int]:
-        texts = re.split(r"(\d+)", str(name))  # texts and numbers in turn
-        return [int(text) if text.isdecimal() else text for text in texts]
+    def padded(name: object) -> str:
+        return re.sub(r"\d+", lambda digits: digits[0].zfill(12), str(name))
 
-    return sorted(names.unique(), key=parts)
+    return sorted(names.unique(), key=padded)
 
 
 def short_name(model: Mapping[str, Any]) -> str:
