@@ -19,9 +19,9 @@ from helpers.scores.classification import correct, test_logits
 from helpers.scores.measuring import (
     IMAGE_VALUES,
     NO_INTERVAL,
+    OF_UNEQUAL_IMAGES,
     score,
     with_measures,
-    without_interval,
 )
 from helpers.scores.models import Model, models_of
 from helpers.scores.scoring_set import ScoringSet, scoring_set
@@ -264,7 +264,11 @@ class Study:
             of_images = of_images | {"test_accuracy": right}
         else:
             warn(NO_TEST_IMAGES)
-        no_interval = without_interval(models, of_images)
+        no_interval = [
+            name
+            for name in OF_UNEQUAL_IMAGES
+            if name in models and name not in of_images
+        ]
         if no_interval:
             warn(NO_INTERVAL)
         # Correlations may be adjusted for training accuracy and log loss.

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from helpers.measures import evidence, localization, registry, spectra
 from helpers.networks.faults import Undefined
@@ -268,20 +266,3 @@ def with_measures(
     wide = named.pivot(index="model_id", columns="column", values="value")
     in_order = wide[named["column"].unique()]
     return catalogue.merge(in_order, how="left", left_on="model_id", right_index=True)
-
-
-def without_interval(
-    models: pd.DataFrame, of_images: Mapping[str, NDArray[np.floating]]
-) -> list[str]:
-    """Measures that have no interval, since values of single images are not recorded.
-
-    Args:
-        models: with a column per measure.
-        of_images: values of single images by column.
-
-    Returns:
-        Those of ``OF_UNEQUAL_IMAGES`` that have a column and no values of images.
-    """
-    return [
-        name for name in OF_UNEQUAL_IMAGES if name in models and name not in of_images
-    ]

@@ -52,13 +52,12 @@ def maps_of_models(
         return None
     images = scored_on.images_of(data).subset(range(maps["maps"].shape[1]))
     boxes = images.boxes.numpy().astype(np.int16)
+    published = _shared(report)
     thumbnails: Any = []
     if images.has_pixels:
         thumbnails = [_jpeg(image) for image in images.images[:_THUMBNAILS]]
-    else:
-        published = _shared(report)
-        if published and np.array_equal(published["boxes"], boxes):
-            thumbnails = published["thumbnails"]
+    elif np.array_equal(published.get("boxes"), boxes):
+        thumbnails = published["thumbnails"]
     return maps | {
         "study": report.name,
         "part": records.keys[PART],
@@ -145,9 +144,8 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
     shared = _shared(folder)
     if not shared:
         return None
-    records = folder / RECORDS
-    if not records.is_dir():  # a report may show the networks of another study
-        records = inside(folder.parent, str(shared["study"])) / RECORDS
+    # A report may show the networks of another study.
+    records = inside(folder.parent, str(shared["study"])) / RECORDS
     any_weights = dict.fromkeys(shared["model_ids"].tolist(), "")
     part = str(shared["part"])
     maps = _maps_of(Records([records], any_weights, {PART: part}))

@@ -311,6 +311,18 @@ def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
     assert scores.loc[of_paper, "part"].tolist() == [CLOSED] * 2 + [SAMPLED] * 2
 
 
+def test_masks_are_made_once_and_read_where_no_pixels_are(given, tmp_path):
+    names = ["spectral_residual"]
+    store = Store(tmp_path, lambda: Data(given.images))
+    (made,) = compute.masks_of_images(store, EVERY, names).values()
+    assert made.any()
+    gone = replace(given.images, images=given.images.images.to("meta"))
+    store = Store(tmp_path, lambda: Data(gone))
+    read = compute.masks_of_images(store, EVERY, [*names, "grab_cut"])
+    assert list(read) == names
+    assert torch.equal(read["spectral_residual"], made)
+
+
 def test_attributions_are_scored_on_the_same_images(network, given, tmp_path):
     record = kept(tmp_path, given)[0].record(ATTRIBUTED, "a")
     assert set(record["scores"]["method"]) == {"grad_cam", *SETTINGS.attributions}
