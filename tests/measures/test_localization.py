@@ -28,19 +28,6 @@ def value_of(name, table):
     return scored(name, image_overlaps=table)[0][""]
 
 
-def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
-    table = pd.DataFrame(
-        {
-            "iou": [0.5, np.nan, 0.1],
-            "iou_b": [0.2, np.nan, 0.4],
-        }
-    )
-    assert (value_of("iou", table), value_of("iou_b", table)) == pytest.approx(
-        (0.3, 0.3)
-    )
-    assert np.isnan(value_of("iou", table.iloc[[1]]))
-
-
 def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     boxes = torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]]])
     table = localize.chance_scores(

@@ -126,9 +126,3 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
 
     with pytest.raises(ValueError, match="the logits do not depend"):
         evidence_of(Aside())["maps"]
-
-
-def test_a_bound_counts_the_images_of_the_pass_where_no_others_are_given(tiny_given):
-    assert Evidence(tiny_given, MeasureSettings())["training_images"] == 36
-    given = tiny_given | {"training_images": 50}
-    assert Evidence(given, MeasureSettings())["training_images"] == 50

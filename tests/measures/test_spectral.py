@@ -124,20 +124,6 @@ def test_a_layer_that_is_called_twice_is_listed_once():
     assert listed[1].input_size == (16, 16)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("affine", [True, False])
-def test_the_folded_layer_is_the_convolution_and_its_normalisation(bias, affine):
-    network = chain(
-        nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4, affine=affine)
-    ).double()
-    norm = network[1]
-    scale = (norm.running_var + norm.eps).rsqrt()
-    if affine:
-        scale = scale * norm.weight
-    expected = network[0].weight * scale.view(-1, 1, 1, 1)
-    torch.testing.assert_close(layers(network)[0].weight, expected, rtol=1e-12, atol=0)
-
-
 def test_only_a_normalisation_of_the_very_output_is_folded():
     network = chain(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
     assert torch.equal(layers(network)[0].weight, network[0].weight.double())
