@@ -119,8 +119,8 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
         if folder:
             rows += _rows_of(folder)
     table = pd.DataFrame(rows, columns=[*_COLUMNS, *HYPERPARAMETERS])
-    table = table.sort_values("model_id", ignore_index=True).fillna({"digest": ""})
-    return table.astype(dict.fromkeys(_NUMBERS, float) | {"digest": str})
+    table = table.sort_values("model_id", ignore_index=True)
+    return table.astype(dict.fromkeys(_NUMBERS, float))
 
 
 def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
@@ -144,11 +144,12 @@ def _rows_of(folder: Path) -> list[dict[str, Any]]:
     """Rows of a complete run: one per snapshot, or one without snapshots."""
     config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
-    names = {"cell": configuration_name(config), "kind": kind_name(config)}
+    facts = {"cell": configuration_name(config), "kind": kind_name(config)}
+    facts["digest"] = ""  # of snapshots of earlier versions
     rows = []
     for snapshot in result["snapshots"] or [{"snapshot": "none"}]:
         model_id = f"{result['run_id']}@{snapshot['snapshot']}"
-        rows.append(asdict(config) | result | names | snapshot | {"model_id": model_id})
+        rows.append(asdict(config) | result | facts | snapshot | {"model_id": model_id})
     return rows
 
 

@@ -346,9 +346,8 @@ class Training:
             "history": self.history,
             "snapshots": self.snapshots,
         }
-        on_cpu = tree_map_only(Tensor, Tensor.cpu, content)
         with complete_or_absent(self.folder / CHECKPOINT) as temporary:
-            torch.save(on_cpu, temporary)
+            torch.save(content, temporary)
 
     def restore(self) -> None:
         """Load the checkpoint, if there is one."""
