@@ -516,12 +516,8 @@ def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
         path_product: sum over paths of products of squared weights.
         training_images: m, the number of images that the network was fitted to.
     """
-    return {
-        "root": scaled_complexity(path_product, training_images),
-        "log": scaled_complexity(
-            np.log(path_product), training_images, is_logarithm=True
-        ),
-    }
+    root = scaled_complexity(path_product, training_images)
+    return {"root": root, "log": np.log(root)}
 
 
 @measure("norms", -1, "Jiang et al. 2020, equation 43", variants=("root", "log"))
