@@ -170,7 +170,7 @@ TYPES: dict[str, Any] = {
     ),
     "study": StudyName,
     "targets": _form(
-        r"(blur|noise)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
+        r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
         r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
     ),
     "thresholds": Share,

@@ -1,19 +1,20 @@
 """Shifts of images, such as blur or rotation, of a given strength.
 
-The strength of blur and noise is given by the structural similarity (SSIM) of the
-shifted image to the original one; that of brightness and contrast by a factor, and that
-of a rotation in degrees.
+The strength of blur, noise and JPEG compression is given by the structural similarity
+(SSIM) of the shifted image to the original one; that of brightness and contrast by a
+factor, and that of a rotation in degrees.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
 from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from helpers.files import read_tensors, write_tensors
@@ -134,8 +135,25 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     return functional.rotate(images, degrees, interpolation=bilinear)
 
 
+def compressed(pixels: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Save images as JPEG files of quality 100 less the strength, and read them.
+
+    Args:
+        pixels: (N, 3, H, W) float, whole numbers.
+        strength: 0 to 99.
+        generator: not used.
+    """
+    read = []
+    for image in pixels.byte().permute(0, 2, 3, 1).cpu().numpy():
+        file = BytesIO()
+        quality = max(1, round(100 - strength))
+        Image.fromarray(image).save(file, "JPEG", quality=quality)
+        read.append(torch.from_numpy(np.array(Image.open(file))))
+    return torch.stack(read).permute(0, 3, 1, 2).to(pixels)
+
+
 # Shifts whose strength is found by the SSIM in their name.
-_CALIBRATED = {"blur": blurred, "noise": with_noise}
+_CALIBRATED = {"blur": blurred, "noise": with_noise, "jpeg": compressed}
 # Shifts whose strength is the number in their name: a factor, or degrees.
 _BY_NUMBER = {
     "brightness": lambda images, by: _torchvision().adjust_brightness(images, by),
@@ -182,7 +200,7 @@ def at(column: str, shift: str = "") -> str:
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shift images; the same images, name and seed give the same bytes.
 
-    Blur and noise have one strength for all images. It is the one at which the
+    Blur, noise and JPEG have one strength for all images. It is the one at which the
     mean SSIM of up to 256 images is the number in the name, to 0.002; or to 0.02 if
     the SSIM jumps over that number, as it may with few images.
 
@@ -200,12 +218,12 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
         return torch.cat([change(chunk, value) for chunk in images.split(_CHUNK)])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
-    greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0}
+    greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0, "jpeg": 99.0}
 
     def changed(images: Tensor, strength: float) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        options = {"deviation": strength, "generator": generator}
-        return in_chunks(images, partial(_CALIBRATED[kind], **options))
+        change = _CALIBRATED[kind]
+        return in_chunks(images, lambda pixels: change(pixels, strength, generator))
 
     error, strength, mean_ssim = _nearest(changed, sample, value, greatest[kind])
     if error > _STEP_TOLERANCE:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn
+from matplotlib import colormaps
 
 from helpers.files import STAGING
 from helpers.report.markup import in_words
@@ -17,7 +18,7 @@ from helpers.report.markup import in_words
 # Shades of kinds of training by their start; colours of all else.
 _STARTS = {"pretrained": "Blues", "scratch": "Oranges"}
 _OTHERS = ["#4d4d4d", "#029e73", "#cc78bc", "#ca9161", "#949494", "#ece133"]
-GAP = "generalization gap (percentage points)"
+GAP = "generalization gap (points)"
 
 
 def use() -> None:
@@ -58,9 +59,13 @@ def colours(names: Sequence[str]) -> dict[str, Any]:
     for start, palette in _STARTS.items():
         of_start = [name for name in names if start in str(name)]
         of_start.sort(key=_amount_of_training)
-        # The lightest shades of a palette cannot be told from the page.
-        colours_of_start = seaborn.color_palette(palette, len(of_start) + 2)[2:]
-        shades |= dict(zip(of_start, colours_of_start, strict=True))
+        # A start without a word more has one shade in all studies. The lightest shades
+        # of a palette cannot be told from the page.
+        fewer = [name for name in of_start if _amount_of_training(name)[0] < math.inf]
+        lighter = np.linspace(0.35, 0.65, len(fewer) + 1)[:-1]
+        darker = np.linspace(0.65, 0.95, max(2, len(of_start) - len(fewer)))
+        places = np.concatenate([lighter, darker])[: len(of_start)]
+        shades |= dict(zip(of_start, colormaps[palette](places)[:, :3], strict=True))
     if len(shades) < len(names):
         many = seaborn.color_palette("husl", len(names))
         palette = _OTHERS if len(names) <= len(_OTHERS) else many

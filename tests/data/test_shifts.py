@@ -1,5 +1,7 @@
 """Shifted images: the same bytes for the same seed, the SSIM in their names; structural similarity against its formula."""
 
+import io
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -34,6 +36,7 @@ IMAGES = photographs()
     [
         "blur_0.9",
         "noise_0.9",
+        "jpeg_0.9",
         "brightness_1.5",
         "contrast_0.5",
         "rotation_15",
@@ -56,15 +59,18 @@ def test_noise_is_that_of_its_seed():
     assert not torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", ["blur", "noise"])
-def test_the_mean_ssim_is_that_of_the_name(kind):
+@pytest.mark.parametrize(
+    ("kind", "within"), [("blur", 0.0021), ("noise", 0.0021), ("jpeg", 0.02)]
+)  # qualities are whole numbers
+def test_the_mean_ssim_is_that_of_the_name(kind, within):
     for target in (0.9, 0.7):
         found = shifts.shifted(IMAGES, f"{kind}_{target}")
-        similarity = float(ssim(IMAGES, found).double().mean())
-        assert similarity == pytest.approx(target, abs=0.0021)
+        assert float(ssim(IMAGES, found).double().mean()) == pytest.approx(
+            target, abs=within
+        )
 
 
-def test_brightness_and_contrast_equal_another_library():
+def test_brightness_contrast_and_jpeg_equal_another_library():
     picture = Image.fromarray(IMAGES[0].permute(1, 2, 0).numpy())
     for name, enhancer in (
         ("brightness_0.5", ImageEnhance.Brightness),
@@ -75,6 +81,12 @@ def test_brightness_and_contrast_equal_another_library():
             np.abs(ours - np.asarray(enhancer(picture).enhance(0.5)).astype(int)).max()
             <= 2
         )  # each rounds once, or cuts
+    files = [io.BytesIO() for _ in range(100)]
+    for quality, file in enumerate(files, start=1):
+        picture.save(file, "JPEG", quality=quality)
+    theirs = [np.asarray(Image.open(file)) for file in files]
+    ours = shifts.shifted(IMAGES, "jpeg_0.8")[0].permute(1, 2, 0).numpy()
+    assert any(np.array_equal(ours, other) for other in theirs)
 
 
 def test_rotation_equals_that_of_the_measures():
