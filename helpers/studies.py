@@ -204,8 +204,8 @@ class Execution:
     def name(self) -> str:
         """Name of the rule, and of its mark."""
         share = self.share.replace("/", "_of_")
-        combination = self.combination.replace("/", "@")
-        return "@".join(filter(None, (self.notebook, combination, share)))
+        first = self.combination.replace("/", "@") or self.notebook
+        return "@".join(filter(None, (first, share)))
 
     @property
     def place(self) -> str:

@@ -161,7 +161,7 @@ def test_where_images_are_absent_records_are_read_and_a_sweep_runs_alone(project
     records.mkdir(parents=True)
     (records / "data.json").write_text("{}")
     names = [item.name for item in studies.from_records(study).executions]
-    assert names == ["04_four", *(f"04_four@04_four@rate={x}.0" for x in (1, 2))]
+    assert names == ["04_four", *(f"04_four@rate={x}.0" for x in (1, 2))]
     alone = studies.from_records(study, only_combinations=True).executions
     assert [item.after for item in alone] == [(), ()]
 

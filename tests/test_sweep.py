@@ -93,7 +93,7 @@ def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itsel
     code, output = project.run(vary=["03_c.c=0.2,0.4", "03_c.d=x,y"])
     assert code == 1
     assert ran(project).count("03") == 5
-    told = "03_c@03_c@c=0.4,d=y failed: cell 3 (assert c < 0.3 or d == 'x', 'too much')"
+    told = "03_c@c=0.4,d=y failed: cell 3 (assert c < 0.3 or d == 'x', 'too much')"
     assert told in output
     folder = project.root / "reports/demo/sweeps/03_c"
     assert {path.name for path in folder.iterdir()} == {
