@@ -65,7 +65,8 @@ def colours(names: Sequence[str]) -> dict[str, Any]:
         lighter = np.linspace(0.35, 0.65, len(fewer) + 1)[:-1]
         darker = np.linspace(0.65, 0.95, max(2, len(of_start) - len(fewer)))
         places = np.concatenate([lighter, darker])[: len(of_start)]
-        shades |= dict(zip(of_start, colormaps[palette](places)[:, :3], strict=True))
+        colours_of_start = map(tuple, colormaps[palette](places)[:, :3].tolist())
+        shades |= dict(zip(of_start, colours_of_start, strict=True))
     if len(shades) < len(names):
         many = seaborn.color_palette("husl", len(names))
         palette = _OTHERS if len(names) <= len(_OTHERS) else many

@@ -346,8 +346,9 @@ class Training:
             "history": self.history,
             "snapshots": self.snapshots,
         }
+        on_cpu = tree_map_only(Tensor, Tensor.cpu, content)
         with complete_or_absent(self.folder / CHECKPOINT) as temporary:
-            torch.save(content, temporary)
+            torch.save(on_cpu, temporary)
 
     def restore(self) -> None:
         """Load the checkpoint, if there is one."""

@@ -53,7 +53,8 @@ def test_marginals_and_trade_off_points_are_the_published_ones(cells):
 def test_sign_errors_are_the_published_ones(cells):
     scores = pd.read_csv(table_of(REPORT, "complexity_scores.csv"))
     scores = scores.fillna({"variant": ""})
-    scores["model"] = scores["model"].str.replace("ResNet", "resnet")
+    names = {"ResNet": "resnet", "MobileNetV": "mobilenet_v"}
+    scores["model"] = scores["model"].replace(names, regex=True)
     ranked = registry.columns().query("direction != 0 and column == measure")
     known = scores.merge(ranked, on=["measure", "variant"]).eval(
         "complexity = -1 * direction * value"
