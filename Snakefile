@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import sys
+from functools import cache
 
 import psutil
 
@@ -46,6 +47,11 @@ def at_once(item):  # notebooks side by side: much of each is the work of one co
     return {0: 2, 1: 4, 4: 1}[quarters(item)]
 
 
+@cache
+def waiting(name):  # executions that wait for this one: the longest chain starts first
+    return sum(1 + waiting(item.name) for item in study.executions if name in item.after)
+
+
 workdir: str(PROJECT_ROOT)
 
 
@@ -77,7 +83,7 @@ for item in study.executions:
         input: [done(name) for name in item.after], modules_behind(PROJECT_ROOT / f"notebooks/{item.notebook}.ipynb")
         output: touch(done(item.name))
         params: values=lambda wildcards, values=item.parameters: values, depends=depends(study, item)
-        priority: 0 if item.combination else 1
+        priority: waiting(item.name) + (not item.combination)
         threads: 1 if item.combination or item.share else max(1, workflow.cores // at_once(item))
         resources: gpu=int(item.parameters.get("device", "cpu") != "cpu"), gpu_quarters=quarters(item)
         shell: "{command} {rule:q} {resources.gpu_quarters}"
