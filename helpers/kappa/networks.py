@@ -134,11 +134,13 @@ def _of_architecture(name: str, path: Path) -> Checkpoint:
 
     in_timm = CLIP.get(architecture, architecture)
     if not timm.is_model(in_timm):
-        near = near_names(architecture, [*CLIP, *known, *timm.list_models()])
+        names = dict.fromkeys([*CLIP, *known, *timm.list_models()])
+        near = near_names(architecture, names)
         raise ValueError(
             f"{architecture!r} is no network of torchvision or timm and no folder{near}"
             "; kappa_families takes their names and folders of checkpoints whose files "
-            "begin with one; a network to be made has a width: 'resnet18 w0.25'"
+            "begin with one; a network to be made has a width: 'resnet18 w0.25'; "
+            "one to be fine-tuned ends in 'tuned': 'resnet18 tuned'"
         )
     build = partial(timm.create_model, in_timm)
     family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
