@@ -264,11 +264,18 @@ def _type(name: str, item: Parameter) -> Any:
     of_list = conlist(of_item, min_length=1) if has_items else list[of_item]
     if name in _MAY_REPEAT:
         return of_list
-    return Annotated[of_list, AfterValidator(_without_duplicates)]
+    return Annotated[of_list, AfterValidator(without_duplicates)]
 
 
-def _without_duplicates(items: list) -> list:
-    """Refuse equal items; numbers count to six digits, as in names of runs."""
+def without_duplicates(items: list) -> list:
+    """Refuse equal items; numbers count to six digits, as in names of runs.
+
+    Args:
+        items: texts or numbers.
+
+    Raises:
+        ValueError: if two are equal.
+    """
     keys = {f"{item:g}" if isinstance(item, float) else str(item) for item in items}
     if len(keys) < len(items):
         raise ValueError("contains duplicates (numbers count to six digits)")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -42,6 +43,7 @@ from helpers.parameters import (
     name_of_values,
     near_names,
     sentences,
+    without_duplicates,
 )
 from helpers.statistics.claims import check_claims
 
@@ -64,6 +66,7 @@ TRAINING = ("01", "02")  # notebooks that decide what is trained
 NEED_IMAGES = ("01", "02", "06")  # which records do not hold
 NEED_SCORES = {"05": "closed", "11": "test_logits"}  # which some records hold
 FIRST_TO_READ_CLAIMS = "04"
+_Levels = Annotated[conlist(Any, min_length=1), AfterValidator(without_duplicates)]
 _Block = Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})]
 
 
@@ -79,9 +82,7 @@ class StudyFile(BaseModel):
     run: list[str] = []  # notebooks to execute; without it those that have a block
     common: _Block = {}  # parameters of every notebook that declares them
     notebooks: dict[str, _Block] = {}
-    sweep: dict[
-        str, dict[str, conlist(Any, min_length=1)]
-    ] = {}  # values of a notebook's parameters
+    sweep: dict[str, dict[str, _Levels]] = {}  # values of a notebook's parameters
     shares: dict[str, PositiveInt] = {}  # of a notebook's work
     _base: "StudyFile | None" = None  # has the values that this one lacks
 

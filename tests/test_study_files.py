@@ -128,6 +128,7 @@ def of(stem, sweep=None, **values):
         (of("04_four", {"jobs": [1]}), "jobs cannot be swept"),
         (of("04_four", {"rate": 1}), "rate. is 1: Input should be a valid list"),
         (of("04_four", {"rate": [1, "x"]}), "rate is 'x'"),
+        (of("04_four", {"rate": [1, 1.0]}), "rate.*contains duplicates"),
         (of("04_four") | {"shares": {"04_four": 2}}, "no shard"),
         (of("02_two") | {"shares": {"02_two": "x"}}, "02_two. is 'x'"),
         (of("04_four") | {"claims": [{"claim": "x"}]}, "claims: claim 1"),

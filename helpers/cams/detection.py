@@ -45,9 +45,11 @@ def box_accuracies(
     """
     is_defined = is_box(boxes).any(1) & maps.isfinite().flatten(1).all(1)
     boxes = boxes[is_defined]
+    if not len(boxes):
+        return np.full(len(LEAST_IOUS), np.nan)
     enlarged = upsample(maps[is_defined].float(), size)
-    shares = np.full((len(thresholds), len(LEAST_IOUS)), np.nan)
-    for row, threshold in enumerate(thresholds if len(boxes) else ()):
+    shares = []
+    for threshold in thresholds:
         masks = cut(enlarged, threshold).numpy()
         parts, _ = scipy.ndimage.label(masks, _NEIGHBOURS)
         places = scipy.ndimage.find_objects(parts)
@@ -59,8 +61,8 @@ def box_accuracies(
         if places:
             ious = best_box_iou(rectangles, boxes[images])
             best.scatter_reduce_(0, images, ious, "amax")
-        shares[row] = [float((best >= least).double().mean()) for least in LEAST_IOUS]
-    return shares.max(0)
+        shares.append([(best >= least).double().mean() for least in LEAST_IOUS])
+    return np.max(shares, axis=0)
 
 
 def average_precisions(

@@ -7,7 +7,7 @@ the scores, see ``helpers.scores.values.CHOICE``. All ways go through one loop,
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -194,15 +194,18 @@ def _choices(
     images = settings.scored_on.images_of(data)
     # A random sample: the first images stand in random order.
     sample = images.subset(range(len(images))[: settings.images or None])
+    of_images, of_sample = (
+        cache(partial(subject_of, classifier, chosen)) for chosen in (images, sample)
+    )
     ways = {
-        CLOSED: (images, closed_form_ways),
-        SAMPLED: (sample, sampled_ways),
-        ATTRIBUTED: (sample, attributed_ways),
+        CLOSED: (of_images, closed_form_ways),
+        SAMPLED: (of_sample, sampled_ways),
+        ATTRIBUTED: (of_sample, attributed_ways),
     }
     records = {}
     for part in parts:
         of_part, ways_of = ways[part]
-        subject = subject_of(classifier, of_part)
+        subject = of_part()  # one pass for both parts of the sample
         records[part] = scores_of_ways(ways_of(subject, settings), subject, settings)
     if ATTRIBUTED in records:  # the method alone differs, and no threshold counts
         scores = records[ATTRIBUTED]["scores"]

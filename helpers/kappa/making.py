@@ -192,13 +192,14 @@ def _planned(
         training = {**training, "learning_rate": _TUNING_RATE}
         decisive = [name, training, weights_digest(contents.read(file.path))]
         build = partial(to_be_tuned, file, classes, training["seed"])
-        family = f"{file.family}, fine-tuned"
+        how = "fine-tuned"
+        family = f"{file.family}, {how}"
     else:
         build = partial(untrained, name, classes, side, training["seed"])
         family = name.partition(" ")[0]
         family = "resnet" if family in resnet.ARCHITECTURES else family
+        how = "made"
     build()
-    how = "fine-tuned" if name.endswith(_TUNED) else "made"
     return _Planned(
         build,
         # The architecture of a configuration is a ResNet's; it is not used here.

@@ -63,8 +63,8 @@ def colours(names: Sequence[str]) -> dict[str, Any]:
         # of a palette cannot be told from the page.
         fewer = [name for name in of_start if _amount_of_training(name)[0] < math.inf]
         lighter = np.linspace(0.35, 0.65, len(fewer) + 1)[:-1]
-        darker = np.linspace(0.65, 0.95, max(2, len(of_start) - len(fewer)))
-        places = np.concatenate([lighter, darker])[: len(of_start)]
+        darker = np.linspace(0.65, 0.95, len(of_start) - len(fewer))
+        places = np.concatenate([lighter, darker])
         colours_of_start = map(tuple, colormaps[palette](places)[:, :3].tolist())
         shades |= dict(zip(of_start, colours_of_start, strict=True))
     if len(shades) < len(names):

@@ -79,13 +79,14 @@ def _maps_of(records: Records) -> dict[str, Any]:
         if "maps" in record:
             names.append(name)
             maps.append(record["maps"])
-            right.append(record["correct"][: len(record["maps"])] > 0)
+            right.append(record["correct"] > 0)
     if not names:
         return {}
+    count = min(map(len, maps))  # records keep the maps of fewer images than work
     return {
         "model_ids": np.array(names),
-        "maps": np.stack(maps),
-        "right": np.stack(right),
+        "maps": np.stack([of_model[:count] for of_model in maps]),
+        "right": np.stack([of_model[:count] for of_model in right]),
     }
 
 

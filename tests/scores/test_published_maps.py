@@ -81,3 +81,18 @@ def test_a_network_whose_maps_are_gone_is_left_out(tmp_path):
 def test_images_without_maps_publish_nothing(tmp_path):
     published(tmp_path, with_maps=False)
     assert published_maps.read_maps(tmp_path / "report") is None
+
+
+def test_where_a_record_has_fewer_maps_those_images_of_all_networks_are_taken(tmp_path):
+    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
+    store = Store(tmp_path / "study/records", lambda: data, jobs=1)
+    maps = np.arange(3 * 16, dtype=np.uint8).reshape(3, 4, 4)
+    for network, count in zip(NETWORKS, (3, 2), strict=False):
+        record = {"correct": np.array([1.0, 0, 1]), "maps": maps[:count]}
+        store.write(network, "localization", {}, record)
+    records = store.records(NETWORKS[:2], PARTS)
+    scored_on = ScoringSet((3, 1, 30), "3-x", 36)
+    found = published_maps.maps_of_models(records, data, scored_on, tmp_path / "study")
+    np.testing.assert_array_equal(found["maps"], [maps[:2]] * 2)
+    np.testing.assert_array_equal(found["right"], [[True, False]] * 2)
+    assert len(found["boxes"]) == len(found["thumbnails"]) == 2
