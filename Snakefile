@@ -27,8 +27,6 @@ try:
 except StudyError as faults:
     sys.exit(f"nothing was run:\n{faults}")
 study = from_records(study, only_combinations=bool(variations) and not overrides)
-options = [f"--set={text}" for text in overrides] + [f"--vary={text}" for text in variations]
-command = shlex.join([sys.executable, "-m", "helpers.execute", *options, name])
 cards = len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
@@ -82,8 +80,8 @@ for item in study.executions:
         name: item.name
         input: [done(name) for name in item.after], modules_behind(PROJECT_ROOT / f"notebooks/{item.notebook}.ipynb")
         output: touch(done(item.name))
-        params: values=lambda wildcards, values=item.parameters: values, depends=depends(study, item)
+        params: values=lambda wildcards, values=item.parameters: values, depends=depends(study, item), item=lambda wildcards, item=item: item
         priority: waiting(item.name) + (not item.combination)
         threads: 1 if item.combination or item.share else max(1, workflow.cores // at_once(item))
         resources: gpu=int(item.parameters.get("device", "cpu") != "cpu"), gpu_quarters=quarters(item)
-        shell: "{command} {rule:q} {resources.gpu_quarters}"
+        script: "helpers/execute.py"

@@ -1,30 +1,25 @@
 """One execution of a notebook by papermill, published as a whole or not at all.
 
-The rules of the Snakefile run it: ``python -m helpers.execute demo 03_cam_scoring``.
+The Snakefile runs this file as the script of its rules.
 """
 
-import argparse
 import itertools
 import os
 import re
 import shutil
+import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import nbformat
 import papermill
 import psutil
-from filelock import FileLock, Timeout
 from papermill.exceptions import PapermillExecutionError
 
-from helpers.files import MANIFEST, STAGING, STUDY_FILE, records_of
-from helpers.parameters import StudyError, near_names
-from helpers.studies import Execution, Study, load, path_of
+from helpers.files import MANIFEST, STAGING, from_root, records_of
+from helpers.studies import Execution
 
 # Tag of the cell with which a notebook begins to sum up. Where several processes each
 # execute a share of its work, such as 2/4 of the networks, they end before that cell.
@@ -44,36 +39,35 @@ _KERNEL = {
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-@contextmanager
-def own_gpu(quarters: int) -> Iterator[None]:
+def own_gpu(quarters: int) -> list[socket.socket]:
     """Show this process one GPU, of which it has some quarters for itself.
+
+    A name of Linux's abstract sockets belongs to one process of a machine, whoever its
+    user is, and is free as soon as that process ends.
 
     Args:
         quarters: 0 leaves the process as it is; one that has all shares with no other.
+
+    Returns:
+        What holds the quarters until it is closed.
     """
     files = sorted(Path("/dev").glob("nvidia[0-9]*"))
     here = ",".join(path.name.removeprefix("nvidia") for path in files)
     cards = [*filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", here).split(","))]
     if not (quarters and cards):
-        yield
-        return
-    groups = [
-        range(QUARTERS)[start:][:quarters] for start in range(0, QUARTERS, quarters)
-    ]
-    places = itertools.product(cards, groups)
-    locks = Path(tempfile.gettempdir(), "workbook-gpus")
-    locks.mkdir(mode=0o1777, exist_ok=True)
-    for card, group in itertools.cycle(places):
-        with ExitStack() as stack:
-            try:
-                for quarter in group:
-                    lock = FileLock(locks / f"{card}-{quarter}", mode=0o666)
-                    stack.enter_context(lock.acquire(timeout=0.2))
-            except Timeout:
-                continue
-            os.environ["CUDA_VISIBLE_DEVICES"] = card
-            yield
-            return
+        return []
+    places = itertools.product(cards, range(0, QUARTERS, quarters))
+    for card, first in itertools.cycle(places):
+        holders = [socket.socket(socket.AF_UNIX) for _ in range(quarters)]
+        try:
+            for quarter, holder in enumerate(holders, first):
+                holder.bind(f"\0workbook-gpu-{card}-{quarter}")
+        except OSError:  # somebody has it
+            time.sleep(0.1)
+            continue
+        os.environ["CUDA_VISIBLE_DEVICES"] = card
+        return holders
+    raise AssertionError("a cycle has no end")
 
 
 def without_widgets(path: Path) -> None:
@@ -97,23 +91,22 @@ def sentence(fault: Exception) -> str:
     return f"cell {fault.cell_index} ({first[:80]}): {fault.ename}: {text}"
 
 
-def execute(study: Study, item: Execution) -> str:
+def execute(item: Execution, target: Path) -> str:
     """Execute a notebook and put all that it made into a folder of the report.
 
     Args:
-        study: whose report it is.
         item: the execution; a share of a notebook's work only fills the folder of work.
+        target: the folder.
 
     Returns:
         "", or what stopped it. Then the folder stays as it was, and all up to there is
         beside it, in ``<folder>.failed``.
     """
-    target = study.reports / item.place
     staging = target.with_name(f".{item.name}.partial")
     failed = target.with_name(f"{target.name}.failed")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    os.environ[STAGING] = str(staging)
+    os.environ |= _KERNEL | {STAGING: str(staging)}
     executed = staging / f"{item.notebook}.ipynb"
     notebook = nbformat.read(f"notebooks/{executed.name}", as_version=4)
     if item.share:
@@ -162,58 +155,40 @@ def log(path: Path, line: str) -> None:
         print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=file)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(item: Execution, work: Path, quarters: int) -> bool:
     """Execute a notebook of a study, and publish records of what it computed.
 
     Args:
-        arguments: of the command line.
+        item: the execution.
+        work: folder of the study's work.
+        quarters: of a GPU, see ``own_gpu``.
 
     Returns:
-        0, or 1 where it failed.
+        Whether it failed.
     """
-    parser = argparse.ArgumentParser(description="Execute one notebook of a study.")
-    parser.add_argument("study", help="name of its file in params, or a path")
-    parser.add_argument("name", help="of the execution, such as 03_cam_scoring")
-    parser.add_argument("quarters", type=int, nargs="?", default=0, help="of a GPU")
-    for option in ("--set", "--vary"):
-        parser.add_argument(option, action="append", default=[], metavar="NAME=VALUE")
-    given = parser.parse_args(arguments)
-    try:
-        study = load(given.study, given.set, given.vary)
-    except StudyError as faults:
-        sys.exit(f"nothing was run:\n{faults}")
-    executions = {item.name: item for item in study.executions}
-    if given.name not in executions:
-        near = near_names(given.name, executions)
-        sys.exit(f"{study.name} has no {given.name!r}{near}: {', '.join(executions)}")
-    path = study.work / f"log/{study.name}.log"
-    os.environ |= _KERNEL | {STUDY_FILE: str(path_of(given.study))}
+    reports = from_root(item.parameters["reports_dir"]) / item.parameters["study"]
+    path = work / f"log/{reports.name}.log"
     began = time.monotonic()
-    with own_gpu(given.quarters):
-        log(path, f"{given.name} starts")
-        fault = execute(study, executions[given.name])
+    holders = own_gpu(quarters)
+    log(path, f"{item.name} starts")
+    fault = execute(item, reports / item.place)
     ended = f"failed: {fault}" if fault else f"done in {time.monotonic() - began:.0f} s"
-    log(path, f"{given.name} {ended}")
-    for line in publish_records(study.work):  # after a failure, too
-        log(path, f"records: {line}")
-    return int(bool(fault))
+    log(path, f"{item.name} {ended}")
+    for holder in holders:
+        holder.close()
+    if (work / MANIFEST).is_file():  # else notebook 01 has not chosen the images yet
+        from helpers.scores import records
 
-
-def publish_records(work: Path) -> list[str]:
-    """Publish what is complete in a study's folder of work; return what is refused."""
-    from helpers.scores import records
-
-    if not (work / MANIFEST).is_file():
-        return []  # notebook 01 has not chosen the images yet
-    try:
-        records.publish(work, records_of(work))
-    except (OSError, ValueError) as fault:
-        return [str(fault)]
-    return []
+        try:
+            records.publish(work, records_of(work))  # after a failure, too
+        except (OSError, ValueError) as refused:
+            log(path, f"records: {refused}")
+    return bool(fault)
 
 
 if __name__ == "__main__":
-    if "WORKBOOK_SWEEP" in os.environ:
-        sweep_pid = (int(os.environ["WORKBOOK_SWEEP"]),)
-        threading.Thread(target=end_with, args=sweep_pid, daemon=True).start()
-    sys.exit(main())
+    sweep_pid = int(os.environ["WORKBOOK_SWEEP"])
+    threading.Thread(target=end_with, args=[sweep_pid], daemon=True).start()
+    job = snakemake  # noqa: F821
+    work = Path(job.output[0]).parents[2]
+    sys.exit(main(job.params.item, work, job.resources.gpu_quarters))

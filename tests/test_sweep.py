@@ -7,7 +7,6 @@ import time
 import nbformat
 import pytest
 
-from helpers import execute
 from helpers.execute import own_gpu
 from tests.project import Project, at_work, sweep
 
@@ -158,17 +157,16 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(project, numb
     assert not list((project.root / "reports").rglob("*.partial"))
 
 
-def test_executions_share_a_card_by_quarters(monkeypatch, tmp_path):
-    monkeypatch.setattr(execute.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+def test_executions_share_a_card_by_quarters(monkeypatch):
+    cards = f"a{os.getpid()},b{os.getpid()}"
+    first, second = cards.split(",")
     held = []
-    for quarters, card in ((4, "GPU-a"), (1, "GPU-b"), (2, "GPU-b"), (1, "GPU-b")):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-        held.append(own_gpu(quarters))
-        held[-1].__enter__()
+    for quarters, card in ((4, first), (1, second), (2, second), (1, second)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", cards)
+        held += own_gpu(quarters)
         assert os.environ["CUDA_VISIBLE_DEVICES"] == card
-    for manager in held:
-        manager.__exit__(None, None, None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
-    with own_gpu(0), own_gpu(4):  # none of the cards is left behind locked
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    for holder in held:
+        holder.close()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", first)
+    assert own_gpu(0) == []
+    assert len(own_gpu(4)) == 4  # none of the cards is left behind locked
