@@ -150,20 +150,20 @@ def masks_of_images(
     """
     settings = {"images": scored_on.name, "path": path, "version": _VERSION}
     images = scored_on.images_of(store.shared())
+    size = images.images.shape[-1]
     masks = {}
     for provider in providers:
-        # A program stands in place of a network.
-        maker = Model(f"{MASKS}-{provider}", type(None))
-        record = store.records([maker], {MASKS: settings}).record(MASKS, str(maker))
+        compute = partial(_mask_bits, provider, images, path)
+        record = store.of_study(f"{MASKS}-{provider}", MASKS, settings, compute)
         if record:
-            size = images.images.shape[-1]
             is_object = np.unpackbits(record["bits"], axis=-1, count=size) > 0
             masks[provider] = torch.from_numpy(is_object)
-        elif images.has_pixels:
-            masks[provider] = make_masks(provider, images, path)
-            bits = np.packbits(masks[provider].numpy(), axis=-1)
-            store.write(maker, MASKS, settings, {"bits": bits})
     return masks
+
+
+def _mask_bits(provider: str, images: ImageSet, path: str) -> dict[str, np.ndarray]:
+    masks = make_masks(provider, images, path)
+    return {"bits": np.packbits(masks.numpy(), axis=-1)}
 
 
 def score_choices(store: Store, models: Sequence[Model], settings: Settings) -> Records:

@@ -14,15 +14,16 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from helpers.files import PROJECT_ROOT, from_root
-from helpers.report import explore, findings, sweeps
-from helpers.report.explore import content
+from helpers.files import PROJECT_ROOT, from_root, read_json
+from helpers.report import findings, sweeps
 
 SITE = "_site"  # in the folder of all reports
 _TEMPLATES = Path(__file__).parent / "templates"
 _TABLE = re.compile(r"(?:`|<code>)(tables/[\w.-]+)(?:`|</code>)")
 _EXPLORER = "*Explore by hand*"  # how notebooks name the page with the explorers
-_NO_PAGES = shutil.ignore_patterns("records", "checkpoints", "tables", "*.md")
+_NO_PAGES = shutil.ignore_patterns(
+    "records", "checkpoints", "tables", "explorers", "*.md"
+)
 
 
 def build(reports: Path, source: Path) -> Path:
@@ -101,9 +102,9 @@ def write_study(report: Path, target: Path) -> None:
     pages = [str(path.relative_to(target)) for path in executions(target)]
     pages += [_write_sweep(sweep) for sweep in sorted(target.glob("sweeps/*/"))]
     text = _findings(report)
-    contents = content.of_report(report)
-    if contents:
-        (target / "explore.md").write_text(_explorers(contents), encoding="utf-8")
+    explorers = [*report.glob("[0-9][0-9]_*/explorers/*.json")]
+    if explorers:
+        (target / "explore.md").write_text(_explorers(explorers), encoding="utf-8")
         title, rest = text.split("\n", 1)
         text = f"{title}\n\n[Explore its networks by hand](explore)\n{rest}"
         pages.insert(0, "explore")
@@ -172,14 +173,15 @@ def _write_sweep(folder: Path) -> str:
     return f"sweeps/{folder.name}/index"
 
 
-def _explorers(contents: Sequence[content.Content]) -> str:
-    """The page with the explorers of a study."""
-    values = json.dumps(contents, allow_nan=False).replace("<", "\\u003c")
+def _explorers(paths: Sequence[Path]) -> str:
+    """The page with a study's explorers: of each kind, that of the last notebook."""
+    contents = {path.name: read_json(path) for path in sorted(paths)}
     places = "".join(
-        f"<h2>{explore.TITLES[one['kind']]}</h2>"
-        f'<div class="explorer" data-kind="{one["kind"]}"></div>'
-        for one in contents
+        f'<h2>{one["question"]}</h2><div class="explorer" data-kind="{one["kind"]}">'
+        "</div>"
+        for one in contents.values()
     )
+    values = json.dumps([*contents.values()]).replace("<", "\\u003c")
     template = (_TEMPLATES / "explore.md").read_text(encoding="utf-8")
     return template.replace("PLACES", places).replace("VALUES", values)
 

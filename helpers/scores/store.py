@@ -186,6 +186,30 @@ class Store:
         write_json(self.folder / SETTINGS / f"{key}.json", settings)
         add_record(self.folder, model.model_id, key, record, model.weights)
 
+    def of_study(
+        self,
+        name: str,
+        part: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], Record],
+    ) -> dict[str, Any]:
+        """A record of no network, computed once where pixels are here.
+
+        Args:
+            name: stands in place of a network's.
+            part: of the record.
+            settings: that its values depend on.
+            compute: makes the record of the images.
+
+        Returns:
+            Empty where neither the record nor pixels are here.
+        """
+        maker = Model(name, type(None))
+        is_here = not self.not_computable([maker])
+        if is_here and self.records([maker], {part: settings}).absent(name):
+            self.write(maker, part, settings, compute())
+        return self.records([maker], {part: settings}).record(part, name)
+
     def settings_of(self, part: str) -> list[dict[str, Any]]:
         """Settings under which values of a part are stored, here or in the records.
 

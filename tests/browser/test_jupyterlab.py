@@ -5,18 +5,17 @@ import pytest
 
 from tests.browser import browsing
 from tests.project import KERNEL
-from tests.report import made
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING),
 ]
 CELLS = [
-    "from pathlib import Path\nfrom helpers.report import explore, tables\n"
-    "from tests.report import made\nfolder = Path('made')",
-    "models = tables.read(folder, 'catalogue')\n"
-    "explore.show('measures', made.measures(models), made.TITLES)",
-    "explore.show('maps', models, made.kept_maps())",
+    "from pathlib import Path\nfrom helpers.report import explore\n"
+    "from tests.report import made\nmodels = made.catalogue()\nfolder = Path('made')",
+    "of_measures = explore.measures(made.measures(models), made.TITLES)\n"
+    "explore.show(folder, of_measures)",
+    "explore.show(folder, explore.maps(models, *made.maps_of_networks()))",
 ]
 DRAWN = (
     "return [...document.querySelectorAll('.explorer')].filter(box => "
@@ -35,7 +34,6 @@ CARD = "return arguments[0].querySelector('.card').innerText.includes('learning 
 def test_every_explorer_answers_a_click(tmp_path):
     from selenium.webdriver import ActionChains
 
-    made.write_report(tmp_path / "made")
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
     nbformat.write(notebook, tmp_path / "explore.ipynb")

@@ -1,16 +1,14 @@
 """A small report as notebooks leave it: networks of three kinds, measures and maps."""
 
 import io
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from PIL import Image
 
-from helpers.files import write_table
-from helpers.scores.published_maps import publish
-from helpers.scores.values import add_record
+from helpers.data.images import ImageSet
+from helpers.scores.pictures import MapsOfNetworks
 from helpers.training.config import RunConfig, configuration_name, kind_name, run_id
 
 SIZE, SIDE, IMAGES = 16, 4, 6
@@ -71,43 +69,22 @@ def measures(models: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def kept_maps() -> dict[str, Any]:
+def maps_of_networks() -> tuple[MapsOfNetworks, ImageSet, list[bytes], list[str]]:
     """Images with a box in a corner; maps have their maximum there, or opposite."""
     models = [*catalogue()["model_id"]]
     maps = np.zeros((len(models), IMAGES, SIDE, SIDE), np.uint8)
     maps[::2, :, 0, 0], maps[1::2, :, -1, -1] = 255, 255
     maps[:, :, 1, 1] = np.arange(0, 6 * IMAGES, 6)
-    thumbnail = io.BytesIO()
-    Image.fromarray(np.full((SIZE, SIZE, 3), 128, np.uint8)).save(thumbnail, "jpeg")
-    boxes = np.tile([[0, 0, 8, 8], [0, 0, 0, 0]], (IMAGES, 1, 1)).astype(np.int16)
-    return {
-        "maps": maps,
-        "right": np.ones((len(models), IMAGES), bool),
-        "labels": np.arange(IMAGES) % 4,
-        "class_names": (HOSTILE, *"bcd"),
-        "model_ids": models,
-        "boxes": boxes,
-        "image_size": SIZE,
-        "thumbnails": np.array([thumbnail.getvalue()] * IMAGES),
-    }
-
-
-def write_report(folder: Path) -> Path:
-    """Write the tables and maps of the report."""
-    (folder / "tables").mkdir(parents=True)
-    models = measures(catalogue())
-    listed = pd.DataFrame({"column": TITLES.keys(), "title": TITLES.values()})
-    listed = listed.assign(measure=listed["column"], variant="", direction=1)
-    tables = {"catalogue": catalogue(), "measures": listed}
-    tables["primary"] = pd.DataFrame({"measure": [*TITLES, "pretrained"]})
-    for name, table in tables.items():
-        table.to_csv(folder / f"tables/{name}.csv", index=False)
-    scores = models.melt("model_id", [*TITLES], "measure").assign(variant="")
-    write_table(folder / "tables/scores.parquet", scores)
-    content = kept_maps() | {"study": folder.name, "part": "localization-0"}
-    publish(folder, content)
-    rows = zip(content["model_ids"], content["maps"], content["right"], strict=True)
-    for name, maps, right in rows:
-        record = {"maps": maps, "correct": right}
-        add_record(folder / "records", name, "localization-0", record)
-    return folder
+    jpeg = io.BytesIO()
+    Image.fromarray(np.full((SIZE, SIZE, 3), 128, np.uint8)).save(jpeg, "jpeg")
+    images = ImageSet(
+        torch.zeros(IMAGES, 3, SIZE, SIZE, dtype=torch.uint8),
+        torch.arange(IMAGES) % 4,
+        torch.tensor([[0, 0, 8, 8], [0, 0, 0, 0]], dtype=torch.int16).repeat(
+            IMAGES, 1, 1
+        ),
+        tuple(map(str, range(IMAGES))),
+    )
+    right = np.ones((len(models), IMAGES), bool)
+    kept = MapsOfNetworks(models, maps, right)
+    return kept, images, [jpeg.getvalue()] * IMAGES, [HOSTILE, *"bcd"]

@@ -47,6 +47,9 @@ def write_reports(reports):
     write(place, executed("04 Score every measure", outputs), results)
     (place.parent / "tables").mkdir()
     (place.parent / "tables/scores.csv").write_text("a\n1\n")
+    (place.parent / "explorers").mkdir()
+    explorer = {"kind": "measures", "question": "Which measure?", "said": HOSTILE}
+    (place.parent / "explorers/measures.json").write_text(json.dumps(explorer))
     error = v4.new_output("error", ename="ValueError", evalue="no box", traceback=[])
     failed = study / "05_ablations.failed/05_ablations.ipynb"
     write(failed, executed("05 Robustness", [error]))

@@ -2,23 +2,17 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from helpers.cams import localize
 from helpers.cams.maps import from_integers
-from helpers.files import STAGING
+from helpers.files import STAGING, read_json
 from helpers.report import explore
-from helpers.report.explore import content
-from helpers.report.explore.widget import Explorer
+from helpers.report.widget import Explorer
 from tests.report import made
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return made.write_report(tmp_path_factory.mktemp("reports") / "made")
 
 
 @pytest.mark.parametrize(
@@ -26,18 +20,21 @@ def folder(tmp_path_factory):
     [("", "", False), ("a.ipynb", "", True), ("a.ipynb", "x", False)],
 )
 def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(
-    monkeypatch, kernel, staging, shown
+    tmp_path, monkeypatch, kernel, staging, shown
 ):
     monkeypatch.setenv("JPY_SESSION_NAME", kernel)
     monkeypatch.setenv(STAGING, staging)
-    models = made.measures(made.catalogue())
-    explorer = explore.show("measures", models, made.TITLES)
+    content = explore.measures(made.measures(made.catalogue()), made.TITLES)
+    explorer = explore.show(tmp_path, content)
     assert isinstance(explorer, Explorer) if shown else "make pages" in explorer.data
+    assert read_json(tmp_path / "explorers/measures.json") == json.loads(
+        json.dumps(content)
+    )
 
 
-def test_measures_are_those_of_the_scores(folder):
-    measures, _ = content.of_report(folder)
+def test_measures_are_those_of_the_scores():
     models = made.measures(made.catalogue())
+    measures = explore.measures(models, made.TITLES)
     assert [item["title"] for item in measures["measures"]] == [*made.TITLES.values()]
     for item, name in zip(measures["measures"], made.TITLES, strict=True):
         np.testing.assert_allclose(item["values"], models[name], rtol=1e-4)
@@ -57,54 +54,55 @@ def test_measures_are_those_of_the_scores(folder):
 def test_an_undefined_value_is_null_and_a_model_without_a_gap_is_left_out():
     models = made.measures(made.catalogue())
     models.loc[0, "iou"], models.loc[1, "gap"] = np.inf, np.nan
-    shown = content.measures(models, {"iou": "IoU", "absent": "Absent"})
+    shown = explore.measures(models, {"iou": "IoU", "absent": "Absent"})
     assert len(shown["models"]) == len(models) - 1 and len(shown["measures"]) == 1
     assert shown["measures"][0]["values"][0] is None
     json.dumps(shown, allow_nan=False)
 
 
-def test_maps_of_the_page_are_the_published_bytes_by_gap():
-    kept, models = made.kept_maps(), made.catalogue()
-    shown = content.maps(models.drop(3), kept | {"model_ids": kept["model_ids"][:-1]})
+def test_maps_of_the_page_are_the_recorded_bytes_by_gap():
+    (kept, *others), models = made.maps_of_networks(), made.catalogue()
+    without_last = replace(kept, model_ids=kept.model_ids[:-1])
+    shown = explore.maps(models.drop(3), without_last, *others)
     assert len(shown["models"]) == len(models) - 2
     gaps = [model["gap"] for model in shown["models"]]
     assert gaps == sorted(gaps)
-    row = kept["model_ids"].index(shown["models"][5]["card"]["model"])
-    assert base64.b64decode(shown["models"][5]["maps"]) == kept["maps"][row].tobytes()
+    row = kept.model_ids.index(shown["models"][5]["card"]["model"])
+    assert base64.b64decode(shown["models"][5]["maps"]) == kept.maps[row].tobytes()
     assert [image["boxes"] for image in shown["images"]] == [[[0, 0, 8, 8]]] * 6
     json.dumps(shown, allow_nan=False)
 
 
 def test_quantities_of_maps_are_the_measures_of_the_text():
-    kept, models = made.kept_maps(), made.catalogue().sort_values("gap")
-    shown = content.maps(models, kept)
+    kept, images, *others = made.maps_of_networks()
+    models = made.catalogue().sort_values("gap")
+    shown = explore.maps(models, kept, images, *others)
     above, iou = shown["quantities"]
     titles = [one["title"] for one in shown["quantities"]]
     assert titles == ["IoU above shuffled boxes", "IoU, chance not subtracted"]
-    boxes = torch.from_numpy(kept["boxes"]).long()
     place = shown["thresholds"].index(0.2)
     for row, name in enumerate(models["model_id"]):
-        maps = from_integers(kept["maps"][kept["model_ids"].index(name)])
-        table = localize.chance_scores(maps, boxes, made.SIZE, 0.2)
+        maps = from_integers(kept.maps[kept.model_ids.index(name)])
+        table = localize.chance_scores(maps, images.boxes, made.SIZE, 0.2)
         less_chance = table["iou_above_shuffled"].mean()
         assert above["values"][place][row] == pytest.approx(less_chance, abs=1e-5)
         assert iou["values"][place][row] == pytest.approx(table["iou"].mean(), abs=1e-5)
 
 
 def test_overlaps_are_those_of_the_first_images(monkeypatch):
-    models, kept = made.catalogue(), made.kept_maps()
-    few = {"maps": kept["maps"][:, :3], "boxes": kept["boxes"][:3]}
-    expected = content.maps(models, {**kept, **few})
-    assert content.maps(models, kept)["scored"] > 3
-    monkeypatch.setattr(content, "_IMAGES", 3)
-    first = content.maps(models, kept)
+    models, (kept, images, *others) = made.catalogue(), made.maps_of_networks()
+    few = replace(kept, maps=kept.maps[:, :3])
+    expected = explore.maps(models, few, images.subset(range(3)), *others)
+    assert explore.maps(models, kept, images, *others)["scored"] > 3
+    monkeypatch.setattr(explore, "_IMAGES", 3)
+    first = explore.maps(models, kept, images, *others)
     assert first["scored"] == 3
     assert first["quantities"] == expected["quantities"]
 
 
 def test_targets_are_gap_gap_at_equal_training_accuracy_and_accuracy():
     models = made.measures(made.catalogue())
-    gap, equal, test = content.measures(models, made.TITLES)["targets"]
+    gap, equal, test = explore.measures(models, made.TITLES)["targets"]
     np.testing.assert_allclose(gap["values"], 100 * models["gap"], rtol=1e-4)
     np.testing.assert_allclose(test["values"], 100 * models["test_accuracy"], rtol=1e-4)
     assert equal["values"] == gap["values"]

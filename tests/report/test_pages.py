@@ -5,7 +5,7 @@ import re
 import pytest
 
 from helpers.report import pages
-from tests.report.made_reports import write_reports
+from tests.report.made_reports import HOSTILE, write_reports
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,13 @@ def test_a_page_has_outputs_and_folded_code_and_links_to_the_tables_that_are_the
     assert "secret_code" in text
     assert "hide-input" in text
     assert "widget" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
+
+
+def test_explorers_of_executions_stand_on_one_page(site):
+    text = (site / "made/explore.html").read_text()
+    assert '<h2>Which measure?</h2><div class="explorer" data-kind="measures">' in text
+    assert "alert(1)" in text
+    assert HOSTILE not in text
 
 
 def test_no_page_asks_another_host(site):

@@ -14,7 +14,7 @@ from helpers.scores import (
     classification,
     measuring,
     models,
-    published_maps,
+    pictures,
     records,
     scoring_set,
 )
@@ -126,9 +126,7 @@ def test_of_many_images_the_first_have_maps_and_all_have_values(
         lean = again.record("localization", model_id)
         np.testing.assert_array_equal(lean["maps"], record["maps"][:10])
         np.testing.assert_array_equal(lean["iou"], record["iou"])
-    scored_on = scoring_set.scoring_set(table, data, 20)
-    content = published_maps.maps_of_models(again, data, scored_on, folder.parent)
-    assert content["boxes"].shape[0] == content["maps"].shape[1] == 10
+    assert pictures.maps_of_networks(again).maps.shape[:2] == (2, 10)
     with pytest.raises(NotInRecords, match="lack localization of 2 of 2 models"):
         scored(work, data, table, MeasureSettings(cam_threshold=0.3))
 

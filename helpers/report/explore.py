@@ -1,25 +1,28 @@
-"""Content of the explorers, as values that explore.js draws.
+"""Explorers of measures against the gap, and of maps: in JupyterLab and on a page.
 
-Networks with their gap, kind and facts, and their measures or maps.
+Content is made once, as values that explore.js draws: networks with their gap, kind and
+facts, and their measures or maps.
 """
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.colors import to_hex
 from numpy.typing import ArrayLike
 
 from helpers.cams import localize
+from helpers.data.images import ImageSet
+from helpers.files import write_json
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
 from helpers.report.markup import in_words, kind_words
-from helpers.report.style import colours, in_order, short_name
-from helpers.scores.measuring import with_measures
-from helpers.scores.published_maps import read_maps
+from helpers.report.style import colours, in_order, interactive, short_name
+from helpers.scores.pictures import MapsOfNetworks
 from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES
 
@@ -35,23 +38,22 @@ _PICTURES = 12  # images in each row of the gallery
 _IMAGES = 200
 
 
-def of_report(folder: Path) -> list[Content]:
-    """The content of each explorer for which the report has the tables or maps."""
-    catalogue = tables.read(folder, "catalogue")
-    if catalogue is None:
-        return []
-    models = catalogue[catalogue["left_out"].isna()]
-    contents = []
-    scores = tables.read(folder, "scores", ".parquet")
-    listing = tables.read(folder, "measures")
-    if scores is not None and listing is not None:
-        listing = listing[listing["direction"] != 0]
-        titles = dict(zip(listing["column"], listing["title"], strict=True))
-        contents.append(measures(with_measures(models, scores, listing), titles))
-    published = read_maps(folder)
-    if published is not None:
-        contents.append(maps(models, published))
-    return contents
+def show(folder: Path, content: Content) -> Any:
+    """An explorer; outside of JupyterLab a line of text.
+
+    Args:
+        folder: of this execution, whose content a page shows.
+        content: of ``measures`` or of ``maps``.
+    """
+    write_json(folder / f"explorers/{content['kind']}.json", content)
+    if interactive():
+        from helpers.report.widget import Explorer
+
+        return Explorer(content)
+    return Markdown(
+        f"*{content['question']}* Explore it by hand in JupyterLab (`make lab`), or on "
+        "the report's page *Explore by hand* (`make pages`)."
+    )
 
 
 def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
@@ -67,44 +69,52 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
         for name, title in titles.items()
         if name in models and models[name].notna().any()
     ]
-    return {"kind": "measures", "measures": listed, **_shared(models)}
+    question = "Which measure correlates with the gap?"
+    content = {"kind": "measures", "question": question, "measures": listed}
+    return content | _shared(models)
 
 
-def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
+def maps(
+    models: pd.DataFrame,
+    maps_of: MapsOfNetworks,
+    images: ImageSet,
+    jpegs: Sequence[bytes],
+    class_names: Sequence[str],
+) -> Content:
     """Content of the explorer "maps": pictures, maps of each model, and overlaps.
 
     Args:
         models: rows of the catalogue.
-        published: see ``published_maps.read_maps``.
+        maps_of: networks with the maps of images.
+        images: the same images, with labels and boxes.
+        jpegs: small pictures of the first images, see ``pictures.small_pictures``.
+        class_names: by label.
 
     Returns:
         With overlaps by threshold, which are means over the first 200 images.
     """
     models = models.dropna(subset="gap").sort_values("gap")
-    models = models[models["model_id"].isin(published["model_ids"])]
-    rows = pd.Index(published["model_ids"]).get_indexer(models["model_id"])
-    boxes = published["boxes"][:_IMAGES]
-    size = int(published["image_size"])
+    models = models[models["model_id"].isin(maps_of.model_ids)]
+    rows = pd.Index(maps_of.model_ids).get_indexer(models["model_id"])
+    boxes = images.boxes.numpy()[:_IMAGES]
+    size = images.images.shape[-1]
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        of_model = published["maps"][row, :_PICTURES]
+        of_model = maps_of.maps[row, :_PICTURES]
         model["maps"] = b64encode(of_model.tobytes()).decode()
-        model["right"] = published["right"][row, :_PICTURES].tolist()
-    images = [
+        model["right"] = maps_of.right[row, :_PICTURES].tolist()
+    gallery = [
         {
-            "src": b64encode(thumbnail).decode(),
-            "label": str(published["class_names"][label]),
-            "boxes": of_image[of_image[:, 2] > of_image[:, 0]].astype(int).tolist(),
+            "src": b64encode(jpeg).decode(),
+            "label": class_names[label],
+            "boxes": of_image[of_image[:, 2] > of_image[:, 0]].tolist(),
         }
-        for thumbnail, label, of_image in zip(
-            published["thumbnails"][:_PICTURES],
-            published["labels"],
-            boxes,
-            strict=False,
+        for jpeg, label, of_image in zip(
+            jpegs[:_PICTURES], images.labels, boxes, strict=False
         )
     ]
     thresholds = [*localize.THRESHOLDS]
-    scored = published["maps"][rows][:, :_IMAGES]
+    scored = maps_of.maps[rows][:, :_IMAGES]
     table = localize.at_thresholds(scored, boxes, size, thresholds)
     quantities = []
     for name in _AT_THRESHOLDS:
@@ -114,12 +124,13 @@ def maps(models: pd.DataFrame, published: Mapping[str, Any]) -> Content:
         quantities.append({"title": MEASURES[name].title + chance, "values": values})
     return {
         "kind": "maps",
+        "question": "Where do the networks look?",
         **shown,
         "size": size,
         "side": scored.shape[2:],
         "threshold": localize.PAPER_THRESHOLD,
         "thresholds": thresholds,
-        "images": images,
+        "images": gallery,
         "scored": len(boxes),
         "quantities": quantities,
     }

@@ -13,7 +13,7 @@ import anywidget
 import plotly.offline
 import traitlets
 
-_TEMPLATES = Path(__file__).parents[1] / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 _LAB = """
 // plotly.js is asked for once on a page; where who asked for it is gone before it came,
 // the next explorer asks.

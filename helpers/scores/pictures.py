@@ -1,0 +1,92 @@
+"""Every network's map of each scored image, and small pictures of these images.
+
+Both are recorded, so that maps can be drawn without weights and images.
+"""
+
+import io
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from helpers.data.images import ImageSet
+from helpers.scores.scoring_set import ScoringSet
+from helpers.scores.store import Records, Store
+
+PICTURES = "pictures"  # part of the store
+_COUNT = 48  # number of images shown as small pictures
+_SIDE = 96  # longer side of a small picture, pixels
+
+
+@dataclass(frozen=True)
+class MapsOfNetworks:
+    """Maps of the predicted class of M networks on n images."""
+
+    model_ids: list[str]
+    maps: NDArray[np.uint8]  # (M, n, h, w), 255 stands for 1
+    right: NDArray[np.bool_]  # (M, n), whether the predicted class is the label
+
+
+def maps_of_networks(records: Records) -> MapsOfNetworks | None:
+    """Maps of the networks that have some; None where none has.
+
+    Args:
+        records: of the part "localization".
+    """
+    of_networks = {
+        name: records.record("localization", name) for name in records.model_ids
+    }
+    with_maps = {name: one for name, one in of_networks.items() if "maps" in one}
+    if not with_maps:
+        return None
+    # Records keep the maps of fewer images than work does.
+    count = min(len(one["maps"]) for one in with_maps.values())
+    return MapsOfNetworks(
+        [*with_maps],
+        np.stack([one["maps"][:count] for one in with_maps.values()]),
+        np.stack([one["correct"][:count] > 0 for one in with_maps.values()]),
+    )
+
+
+def small_pictures(store: Store, scored_on: ScoringSet) -> list[bytes]:
+    """JPEGs of the first scored images, made once; none without pixels or records.
+
+    Args:
+        store: of the study.
+        scored_on: the images.
+    """
+
+    def compute() -> dict[str, NDArray]:
+        images = scored_on.images_of(store.shared()).images
+        return {"jpegs": np.array([_jpeg(image) for image in images[:_COUNT]])}
+
+    settings = {"images": scored_on.name}
+    record = store.of_study(PICTURES, PICTURES, settings, compute)
+    return record["jpegs"].tolist() if record else []
+
+
+def _jpeg(image: Tensor) -> bytes:
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    buffer = io.BytesIO()
+    picture.thumbnail((_SIDE, _SIDE))
+    picture.save(buffer, "jpeg", quality=85)
+    return buffer.getvalue()
+
+
+def pictured(jpegs: list[bytes], images: ImageSet) -> ImageSet:
+    """The first images with the pixels of their small pictures, at their size.
+
+    Args:
+        jpegs: of ``small_pictures``.
+        images: the scored images, with or without pixels.
+    """
+    first = images.subset(range(len(jpegs)))
+    size = images.images.shape[-1]
+    pixels = torch.empty(len(jpegs), 3, size, size, dtype=torch.uint8)
+    for row, jpeg in enumerate(jpegs):
+        picture = Image.open(io.BytesIO(jpeg)).convert("RGB").resize((size, size))
+        pixels[row] = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    return replace(first, images=pixels)
