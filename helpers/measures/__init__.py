@@ -6,7 +6,6 @@ Importing it enters all of them in the list, in the order in which tables name t
 # ruff: noqa: I001, F401  (the order is that of tables)
 from helpers.measures import localization
 from helpers.measures import prediction
-from helpers.measures import margins
 from helpers.measures import norms
 from helpers.measures import spectra
 from helpers.measures import flatness

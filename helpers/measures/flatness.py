@@ -113,14 +113,14 @@ def _drawn(
 
 @provides
 def noise_drop(
-    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, seed: int
+    folded_network: nn.Module, flatness_sample: Sample, flatness_draws: int, seed: int
 ) -> DropAt:
     """Mean drop of accuracy by Gaussian noise on all parameters, over noisy copies.
 
     All magnitudes share their random numbers, which are the same on all devices.
 
     Args:
-        flat_network: without batch normalisation, in evaluation mode.
+        folded_network: without batch normalisation, in evaluation mode.
         flatness_sample: images whose accuracy drops.
         flatness_draws: noisy copies.
         seed: of the noise.
@@ -128,11 +128,11 @@ def noise_drop(
     Returns:
         The drop of an accuracy in [0, 1] by magnitude: the standard deviation.
     """
-    clean = accuracy(flat_network, flatness_sample)
-    weights = _vector(flat_network.parameters())
+    clean = accuracy(folded_network, flatness_sample)
+    weights = _vector(folded_network.parameters())
     generator = torch.Generator().manual_seed(seed)
     noises = [
-        _drawn(flat_network, torch.randn, generator) for _ in range(flatness_draws)
+        _drawn(folded_network, torch.randn, generator) for _ in range(flatness_draws)
     ]
 
     def drop_at(magnitude_aware: bool, magnitude: float) -> float:
@@ -141,9 +141,9 @@ def noise_drop(
             spread = (magnitude**2 * weights.square() + EPSILON**2).sqrt()
         total = 0.0
         for noise in noises:
-            vector_to_parameters(weights + spread * noise, flat_network.parameters())
-            total += accuracy(flat_network, flatness_sample)
-        vector_to_parameters(weights, flat_network.parameters())
+            vector_to_parameters(weights + spread * noise, folded_network.parameters())
+            total += accuracy(folded_network, flatness_sample)
+        vector_to_parameters(weights, folded_network.parameters())
         return clean - total / len(noises)
 
     return drop_at
@@ -178,7 +178,7 @@ def slope(network: nn.Module, sample: Sample) -> tuple[Tensor, float]:
 
 @provides
 def ascent_drop(
-    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, seed: int
+    folded_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, seed: int
 ) -> DropAt:
     """Largest drop of accuracy by gradient ascent in a box around the weights.
 
@@ -189,7 +189,7 @@ def ascent_drop(
     ends once the drop is larger than ``TARGET_DROP`` by ``TOLERANCE``.
 
     Args:
-        flat_network: without batch normalisation, in evaluation mode.
+        folded_network: without batch normalisation, in evaluation mode.
         sharpness_sample: images whose accuracy drops.
         sharpness_steps: of the ascent.
         seed: of the start.
@@ -197,10 +197,10 @@ def ascent_drop(
     Returns:
         The drop of an accuracy in [0, 1] by magnitude: the half-width.
     """
-    clean = accuracy(flat_network, sharpness_sample)
-    weights = _vector(flat_network.parameters())
+    clean = accuracy(folded_network, sharpness_sample)
+    weights = _vector(folded_network.parameters())
     generator = torch.Generator().manual_seed(seed)
-    start = _drawn(flat_network, torch.rand, generator)
+    start = _drawn(folded_network, torch.rand, generator)
 
     def drop_at(magnitude_aware: bool, radius: float) -> float:
         width = torch.full_like(weights, radius)
@@ -209,8 +209,8 @@ def ascent_drop(
         shifted = weights + width * (start - 0.5)
         lowest = math.inf
         for _ in range(sharpness_steps + 1):
-            vector_to_parameters(shifted, flat_network.parameters())
-            gradient, reached = slope(flat_network, sharpness_sample)
+            vector_to_parameters(shifted, folded_network.parameters())
+            gradient, reached = slope(folded_network, sharpness_sample)
             lowest = min(lowest, reached)
             if clean - lowest > TARGET_DROP + TOLERANCE:
                 break
@@ -218,7 +218,7 @@ def ascent_drop(
             direction = gradient.nan_to_num().sign()
             moved = shifted + _TRAVEL / sharpness_steps * width * direction
             shifted = moved.clamp(weights - width, weights + width)
-        vector_to_parameters(weights, flat_network.parameters())
+        vector_to_parameters(weights, folded_network.parameters())
         return clean - lowest
 
     return drop_at
@@ -288,17 +288,17 @@ def bound(divergence: float, sigma: float, images: int) -> float:
     return divergence + math.log(images / sigma) + 10
 
 
-def gaussian_bound(norms: Array, sigma: float, training_images: int) -> float:
+def gaussian_bound(weights: Array, sigma: float, training_images: int) -> float:
     """PAC-Bayes bound; Jiang et al. 2020, equations 48 and 49.
 
     ``bound`` of ``|v|^2 / (4 sigma^2)``.
 
     Args:
-        norms: (d,) Frobenius norms of the weights, or of their changes.
+        weights: (omega,), or their changes from the start.
         sigma: standard deviation of the noise.
         training_images: their number.
     """
-    divergence = sum_of_squares(norms) / (4 * sigma**2)
+    divergence = sum_of_squares(weights) / (4 * sigma**2)
     return bound(divergence, sigma, training_images)
 
 
@@ -348,7 +348,7 @@ for _row in (
         "Jiang et al. 2020, equation 48",
         "PAC-Bayes bound (from the start)",
         gaussian_bound,
-        "frobenius_changes",
+        "flat_changes",
         "sigma",
         "training_images",
     ),
@@ -357,7 +357,7 @@ for _row in (
         "Jiang et al. 2020, equation 49",
         "PAC-Bayes bound (from the origin)",
         gaussian_bound,
-        "frobenius_norms",
+        "flat_weights",
         "sigma",
         "training_images",
     ),

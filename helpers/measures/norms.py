@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _NormBase
@@ -23,10 +22,6 @@ from helpers.networks.faults import Undefined
 from helpers.networks.hooks import observe
 from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
-
-# Which linear map a spectral norm is of: the layer at the size of its own input, or its
-# weight reshaped to a (c_out, rest) matrix (Yoshida and Miyato 2017).
-NORM_VARIANTS = ("operator", "reshaped")
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,8 @@ class Layer:
     input_size: tuple[int, int] = (1, 1)  # height and width
 
 
-def folded_copy(network: nn.Module) -> nn.Module:
+@provides
+def folded_network(network: nn.Module) -> nn.Module:
     """Copy a network with batch normalisation folded into convolutions, by torch.fx.
 
     A normalisation that does not directly follow a convolution stays.
@@ -75,22 +71,12 @@ def fused_network(network: nn.Module) -> nn.Module:
         network: in evaluation mode.
 
     Returns:
-        A ``folded_copy``; the network itself where it cannot be traced.
+        A ``folded_network``; the network itself where it cannot be traced.
     """
     try:
-        return folded_copy(network)
+        return folded_network(network)
     except Undefined:
         return network
-
-
-@provides
-def flat_network(network: nn.Module) -> nn.Module:
-    """The network without batch normalisation, for measures that change weights.
-
-    Args:
-        network: in evaluation mode, on the device.
-    """
-    return folded_copy(network)
 
 
 @torch.no_grad()
@@ -105,7 +91,7 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
         Undefined: where the network has no such layer, or also has matrices that are
             not applied as the weight of one, as attention has.
     """
-    folded = folded_copy(copy.deepcopy(network).cpu().double())
+    folded = folded_network(copy.deepcopy(network).cpu().double())
     layers: dict[nn.Module, Layer] = {}
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -156,12 +142,11 @@ def operator_norm(layer: Layer) -> float:
     padded = kernels.new_zeros(*kernels.shape[:3], *(steps * layer.stride).tolist())
     spread = padded[..., :: layer.dilation[0], :: layer.dilation[1]]
     spread[..., :height, :width] = kernels
-    # (groups, out, in, rows, columns, s, s), as many more inputs as pixels a stride
-    parts = padded
-    for axis, step in enumerate(layer.stride, 3):
-        parts = parts.unfold(axis, step, step)
-    transforms = torch.fft.rfft2(parts, dim=(3, 4))
-    matrices = transforms.permute(0, 3, 4, 1, 2, 5, 6).flatten(4)
+    # (groups, out, in, rows, s, columns, s), as many more inputs as pixels a stride
+    parts = padded.unflatten(4, (-1, layer.stride[1]))
+    parts = parts.unflatten(3, (-1, layer.stride[0]))
+    transforms = torch.fft.rfft2(parts, dim=(3, 5))
+    matrices = transforms.permute(0, 3, 5, 1, 2, 4, 6).flatten(4)
     if matrices.shape[3] > matrices.shape[4]:
         matrices = matrices.mT
     squares = torch.linalg.eigvalsh(matrices @ matrices.mH)
@@ -229,35 +214,13 @@ def frobenius_norms(weights: list[Layer]) -> Array:
 
 
 @provides
-def frobenius_changes(changes: list[Layer]) -> Array:
-    """Frobenius norm of each layer's change, (d,).
-
-    Args:
-        changes: from the start, by layer.
-    """
-    return frobenius_norms(changes)
-
-
-@provides
 def spectral_norms(weights: list[Layer]) -> Array:
-    """Spectral norm of each layer for each of ``NORM_VARIANTS``, (2, d).
+    """``operator_norm`` of each layer, (d,).
 
     Args:
         weights: by layer.
     """
-    matrices = [layer.weight.flatten(1) for layer in weights]
-    reshaped = [float(torch.linalg.matrix_norm(matrix, 2)) for matrix in matrices]
-    return np.array([[operator_norm(layer) for layer in weights], reshaped])
-
-
-@provides
-def spectral_changes(changes: list[Layer]) -> Array:
-    """Spectral norm of each layer's change for each of ``NORM_VARIANTS``, (2, d).
-
-    Args:
-        changes: from the start, by layer.
-    """
-    return spectral_norms(changes)
+    return np.array([operator_norm(layer) for layer in weights])
 
 
 def inverse_square(value: float) -> float:
@@ -269,80 +232,74 @@ def inverse_square(value: float) -> float:
     return 1 / value**2
 
 
-def sum_of_squares(norms: Array) -> Array:
-    """Sum over layers of squared norms.
+def sum_of_squares(values: Array) -> float:
+    """Sum of squares of weights, or of norms.
 
     Args:
-        norms: (..., d) of the layers.
-
-    Returns:
-        (...,).
+        values: (n,).
     """
-    return np.square(norms).sum(-1)
+    return np.square(values).sum()
 
 
-def log_product(norms: Array, margin: float = 1.0) -> Array:
+def log_product(norms: Array, margin: float = 1.0) -> float:
     """Logarithm of a product over layers: ``ln(prod of s_i^2 / margin^2)``.
 
     Args:
-        norms: (..., d) s_i of the layers.
+        norms: (d,) s_i of the layers.
         margin: of the training images.
 
     Returns:
-        (...,), not finite when a norm is 0.
+        Not finite when a norm is 0.
 
     Example:
         >>> float(log_product(np.array([1.0, np.e])).round(6))
         2.0
     """
-    return 2 * (np.log(norms).sum(-1) - np.log(margin))
+    return 2 * (np.log(norms).sum() - np.log(margin))
 
 
-def log_sum(norms: Array, margin: float = 1.0) -> Array:
+def log_sum(norms: Array, margin: float = 1.0) -> float:
     """Logarithm of what Jiang et al. 2020 call a sum over layers.
 
     d times the geometric mean of the d factors of ``log_product``.
 
     Args:
-        norms: (..., d) s_i of the layers.
+        norms: (d,) s_i of the layers.
         margin: of the training images.
 
     Returns:
-        (...,), not finite when a norm is 0.
+        Not finite when a norm is 0.
     """
-    count = norms.shape[-1]
-    return np.log(count) + log_product(norms, margin) / count
+    return np.log(len(norms)) + log_product(norms, margin) / len(norms)
 
 
-def ratios(numerators: Array, norms: Array) -> Array:
-    """Sum of squared ratios ``(a_i / s_i)^2`` over layers.
-
-    Of Frobenius over reshaped norms, a sum of stable ranks.
+def ratios(layers: list[Layer], norms: Array) -> float:
+    """Sum over layers of squared Frobenius norms over squared spectral norms.
 
     Args:
-        numerators: (d,) a_i.
-        norms: (..., d) s_i.
+        layers: of the weights, or of their changes.
+        norms: (d,) spectral norms of the weights.
 
     Returns:
-        (...,), not finite when an s_i is 0.
+        Not finite when a norm is 0.
     """
-    return sum_of_squares(numerators / norms)
+    return sum_of_squares(frobenius_norms(layers) / norms)
 
 
-def log_bound(norms: Array, numerators: Array, margin: float) -> Array:
+def log_bound(layers: list[Layer], norms: Array, margin: float) -> float:
     """Logarithm of a spectral bound; Jiang et al. 2020, (29) and (30) before scaling.
 
     ``ln(prod of s_i^2 * sum of (a_i / s_i)^2 / margin^2)``.
 
     Args:
-        norms: (..., d) s_i of the layers.
-        numerators: (d,) a_i.
+        layers: of which a_i are Frobenius norms: the weights, or their changes.
+        norms: (d,) spectral norms s_i of the weights.
         margin: of the training images.
 
     Returns:
-        (...,), not finite when a norm is 0.
+        Not finite when a norm is 0.
     """
-    return log_product(norms, margin) + np.log(ratios(numerators, norms))
+    return log_product(norms, margin) + np.log(ratios(layers, norms))
 
 
 @provides
@@ -359,66 +316,44 @@ def path_product(network: nn.Module, example: Tensor) -> float:
         example: (1, 3, S, S) input.
 
     Raises:
-        Undefined: where a layer divides by statistics of its input.
+        Undefined: where a normalisation is left that cannot be folded in.
     """
-    for module in network.modules():
-        divides = isinstance(module, (nn.LayerNorm, nn.GroupNorm))
-        if divides or (isinstance(module, _NormBase) and module.running_mean is None):
+    squared = folded_network(copy.deepcopy(network).cpu().double())
+    for module in squared.modules():
+        if isinstance(module, (_NormBase, nn.LayerNorm, nn.GroupNorm)):
             raise Undefined(
-                f"a sum over paths is not defined: {type(module).__name__} divides by "
-                "statistics of its input"
+                f"a sum over paths is not defined: {type(module).__name__} is left "
+                "after batch normalisation is folded in"
             )
-    squared = folded_copy(copy.deepcopy(network).cpu().double())
     for parameter in squared.parameters():
         parameter.square_()
     ones = torch.ones(1, *example.shape[1:], dtype=torch.float64)
     return float(squared(ones).sum())
 
 
-def scaled_complexity(
-    value: ArrayLike, images: int, is_logarithm: bool = False
-) -> ArrayLike:
-    """Scale a complexity as Dziugaite et al. 2020 (code) report it.
-
-    Args:
-        value: ``v``, or ``ln v``.
-        images: number m of training images.
-        is_logarithm: whether the value is ``ln v``.
-
-    Returns:
-        ``sqrt(v / m)``, NaN for a negative v; of a logarithm ``ln sqrt(v / m)``.
-
-    Example:
-        >>> float(scaled_complexity(400.0, 100))
-        2.0
-    """
-    if is_logarithm:
-        return 0.5 * (value - math.log(images))
-    return np.sqrt(value / images)
-
-
 def complexity(
-    family: str,
-    row: tuple[Any, ...],
-    variants: tuple[str, ...] = (),
+    family: str, row: tuple[Any, ...], variants: tuple[str, ...] = ()
 ) -> None:
     """Enter a complexity into the list of measures; larger promises a larger gap.
+
+    It is reported as ``sqrt(v / m)``, a logarithm as ``ln sqrt(v / m)``, as in the code
+    of Dziugaite et al. 2020; m is the number of training images.
 
     Args:
         family: of ``registry.FAMILIES``.
         row: name of the measure, that of a logarithm begins with "log_"; paper and
             equation; label for figures and summary; the formula that gives ``v`` or
-            ``ln v``, of which the measure is the ``scaled_complexity``; and the names
-            of what the formula takes, in order.
-        variants: names of the values where the formula gives several.
+            ``ln v``; and the names of what the formula takes, in order.
+        variants: name under which the value is recorded, where it has one.
     """
     name, source, title, formula, *names = row
 
-    def scaled(**values: Any) -> Any:
-        raw = formula(*(values[need] for need in names))
+    def scaled(**values: Any) -> float:
+        value = formula(*(values[need] for need in names))
         images = values["training_images"]
-        value = scaled_complexity(raw, images, name.startswith("log_"))
-        return dict(zip(variants, value, strict=True)) if variants else value
+        if name.startswith("log_"):
+            return 0.5 * (value - math.log(images))
+        return np.sqrt(value / images)
 
     scaled.__name__ = name
     scaled.__doc__ = title
@@ -432,13 +367,7 @@ def complexity(
 # training images, in logits. In each row: formula, and what it takes.
 
 for _row in (
-    (
-        "params",
-        "Jiang et al. 2020, equation 20",
-        "parameters",
-        len,
-        "flat_weights",
-    ),
+    ("params", "Jiang et al. 2020, equation 20", "parameters", len, "flat_weights"),
     (
         "inverse_margin",
         "Jiang et al. 2020, equation 22",
@@ -451,14 +380,14 @@ for _row in (
         "Dziugaite et al. 2020 (code), L2",
         "L2 norm",
         np.linalg.norm,
-        "frobenius_norms",
+        "flat_weights",
     ),
     (
         "l2_dist",
         "Dziugaite et al. 2020 (code), L2_DIST",
         "L2 distance from the start",
         np.linalg.norm,
-        "frobenius_changes",
+        "flat_changes",
     ),
     (
         "log_prod_of_fro_over_margin",
@@ -495,44 +424,30 @@ for _row in (
         "Jiang et al. 2020, equation 40",
         "Frobenius distance from the start",
         sum_of_squares,
-        "frobenius_changes",
+        "flat_changes",
     ),
     (
         "param_norm",
         "Jiang et al. 2020, equation 42",
         "parameter norm",
         sum_of_squares,
-        "frobenius_norms",
+        "flat_weights",
     ),
 ):
     complexity("norms", _row)
 
-
-@measure("norms", -1, "Jiang et al. 2020, equation 44", variants=("root", "log"))
-def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
-    """Sum over paths of squared weights: ``sqrt(v / m)``, or its logarithm.
-
-    Args:
-        path_product: sum over paths of products of squared weights.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    root = scaled_complexity(path_product, training_images)
-    return {"root": root, "log": np.log(root)}
-
-
-@measure("norms", -1, "Jiang et al. 2020, equation 43", variants=("root", "log"))
-def path_norm_over_margin(
-    path_product: float, margin: float, training_images: int
-) -> Mapping[str, float]:
-    """Sum over paths of squared weights over the squared margin, as ``path_norm``.
-
-    Args:
-        path_product: sum over paths of products of squared weights.
-        margin: of the training images, in logits, see ``prediction.margin``.
-        training_images: m, the number of images that the network was fitted to.
-    """
-    return path_norm(path_product / margin**2, training_images)
-
+for _row in (
+    ("path_norm", "Jiang et al. 2020, equation 44", "path norm", float, "path_product"),
+    (
+        "path_norm_over_margin",
+        "Jiang et al. 2020, equation 43",
+        "path norm over margin",
+        lambda product, margin: product / margin**2,
+        "path_product",
+        "margin",
+    ),
+):
+    complexity("norms", _row, ("root",))
 
 for _row in (
     (
@@ -555,8 +470,8 @@ for _row in (
         "Jiang et al. 2020, equation 29",
         "log spectral bound from the start",
         log_bound,
+        "changes",
         "spectral_norms",
-        "frobenius_changes",
         "margin",
     ),
     (
@@ -564,8 +479,8 @@ for _row in (
         "Jiang et al. 2020, equation 30",
         "log spectral bound",
         log_bound,
+        "weights",
         "spectral_norms",
-        "frobenius_norms",
         "margin",
     ),
     (
@@ -573,7 +488,7 @@ for _row in (
         "Jiang et al. 2020, equation 33",
         "Frobenius over spectral norms",
         ratios,
-        "frobenius_norms",
+        "weights",
         "spectral_norms",
     ),
     (
@@ -595,16 +510,16 @@ for _row in (
         "dist_spec_init",
         "Jiang et al. 2020, equation 41",
         "spectral distance from the start",
-        sum_of_squares,
-        "spectral_changes",
+        lambda changes: sum_of_squares(spectral_norms(changes)),
+        "changes",
     ),
 ):
-    complexity("norms", _row, NORM_VARIANTS)
+    complexity("norms", _row, ("operator",))
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
 def spectral_norm(
-    spectral_norms: Array, frobenius_norms: Array, margin: float
+    weights: list[Layer], spectral_norms: Array, margin: float
 ) -> Mapping[str, float]:
     """Spectral bound of the weights as Du et al. print it, and its logarithm.
 
@@ -612,9 +527,9 @@ def spectral_norm(
     norms, over the squared margin.
 
     Args:
-        spectral_norms: (2, d) of the layers.
-        frobenius_norms: (d,) of the layers.
+        weights: by layer.
+        spectral_norms: (d,) of the layers.
         margin: of the training images, in logits, see ``prediction.margin``.
     """
-    logarithm = log_bound(spectral_norms[0], frobenius_norms, margin)
+    logarithm = log_bound(weights, spectral_norms, margin)
     return {"log": logarithm, "raw": np.exp(logarithm)}

@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import scipy.stats
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from helpers.data.images import ImageSet
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure, provides
+from helpers.networks import hooks
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
+
+_HIDDEN_IMAGES = 500  # at most, for margins of hidden layers; a random sample
 
 
 @provides
@@ -34,9 +37,12 @@ def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
     Args:
         logits: (N, K).
         labels: (N,).
+
+    Raises:
+        Undefined: for a network with fewer outputs than labels, or with one.
     """
     largest = int(labels.max())
-    if logits.shape[1] <= largest:
+    if logits.shape[1] <= max(1, largest):
         raise Undefined(
             f"the network has {logits.shape[1]} outputs, and labels go up to {largest}"
         )
@@ -66,12 +72,7 @@ def margins(label_logits: Tensor, labels: Tensor) -> Array:
 
     Returns:
         (N,) float64, negative for a misclassified image.
-
-    Raises:
-        Undefined: for a network with one output.
     """
-    if label_logits.shape[1] < 2:
-        raise Undefined("the network has one output, and a margin needs two classes")
     return margins_of(label_logits, labels).numpy()
 
 
@@ -118,38 +119,19 @@ def rotated_probabilities(classifier: Classifier, images: Any) -> Tensor:
     1,
     "Deng et al. 2023, equation 3; Du et al. 2024, equation A2",
     title="nuclear norm",
-    variants=("scaled", "raw", "as printed in Du"),
+    variants=("scaled",),
 )
-def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
+def nuclear_norm(probabilities: Tensor) -> float:
     """Nuclear norm of the (N, K) prediction matrix, large for confident and spread.
 
-    scaled: ``||P||_* / sqrt(min(N, K) N)`` in (0, 1]; raw: ``||P||_*``; as printed in
-    Du: the scaled one over N, in the same order.
+    ``||P||_* / sqrt(min(N, K) N)`` in (0, 1]. Du et al. print it over N.
 
     Args:
         probabilities: (N, K) softmax of the logits.
     """
     n, k = probabilities.shape
-    raw = float(torch.linalg.svdvals(probabilities).sum())
-    scaled = raw / (min(n, k) * n) ** 0.5
-    return {"scaled": scaled, "raw": raw, "as printed in Du": scaled / n}
-
-
-def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
-    """Effective Invariance of each image under one transform; Deng et al. 2022.
-
-    Args:
-        clean: (N, K) probabilities p.
-        turned: (..., N, K) probabilities p_t of the transformed images.
-
-    Returns:
-        ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``, (..., N) in [0, 1], 0 where the
-        predicted class changes; the first is never below the second.
-    """
-    same_class = clean.argmax(-1) == turned.argmax(-1)
-    vector = (clean * turned).sum(-1).sqrt()
-    top_confidence = (clean.amax(-1) * turned.amax(-1)).sqrt()
-    return vector * same_class, top_confidence * same_class
+    norm = torch.linalg.matrix_norm(probabilities, "nuc")
+    return float(norm / (min(n, k) * n) ** 0.5)
 
 
 @measure(
@@ -163,17 +145,21 @@ def effective_invariance(
 ) -> Mapping[str, Array]:
     """Agreement of the prediction with that of the turned image, in [0, 1].
 
-    Of each image, mean over turns by 90, 180 and 270 degrees. Vector: Du et al.
-    (text and code); top confidence: Deng et al.; see ``invariance_of``.
+    Of each image, mean over turns by 90, 180 and 270 degrees, 0 where the predicted
+    class changes. Vector: ``sqrt(p_t . p)`` of Du et al. (text and code); top
+    confidence: ``sqrt(max p_t * max p)`` of Deng et al., never above the first.
 
     Args:
-        probabilities: (N, K) softmax of the logits.
-        rotated_probabilities: (3, N, K) of images turned by 90, 180 and 270 degrees.
+        probabilities: (N, K) p, softmax of the logits.
+        rotated_probabilities: (3, N, K) p_t of images turned by 90, 180 and 270
+            degrees.
     """
-    vector, top_confidence = invariance_of(probabilities, rotated_probabilities)
+    same_class = probabilities.argmax(1) == rotated_probabilities.argmax(2)
+    dot_products = (probabilities * rotated_probabilities).sum(2)
+    confidences = probabilities.amax(1) * rotated_probabilities.amax(2)
     return {
-        "vector": vector.mean(0).numpy(),
-        "top confidence": top_confidence.mean(0).numpy(),
+        name: (squares.sqrt() * same_class).mean(0).numpy()
+        for name, squares in (("vector", dot_products), ("top confidence", confidences))
     }
 
 
@@ -182,34 +168,15 @@ def effective_invariance(
     1,
     "Jiang et al. 2019; Jiang et al. 2020, equation 22",
     title="margin (10th percentile)",
-    variants=(
-        "10th percentile",
-        "5th percentile",
-        "mean",
-        "standard deviation",
-        "skewness",
-        "kurtosis",
-    ),
+    variants=("10th percentile",),
 )
-def output_margin(margins: Array) -> Mapping[str, float]:
-    """Margin of the training images in logits: percentiles and moments.
-
-    Percentiles by linear interpolation; skewness and kurtosis are NaN where all margins
-    are equal.
+def output_margin(margins: Array) -> float:
+    """Margin of the training images in logits: 10th percentile, interpolated.
 
     Args:
         margins: (N,) logit of the label less the largest other logit.
     """
-    varies = bool(np.ptp(margins) > 1e-12 * np.abs(margins).max())
-    tenth, fifth = np.percentile(margins, [10, 5])
-    return {
-        "10th percentile": tenth,
-        "5th percentile": fifth,
-        "mean": margins.mean(),
-        "standard deviation": margins.std(),
-        "skewness": scipy.stats.skew(margins) if varies else np.nan,
-        "kurtosis": scipy.stats.kurtosis(margins) if varies else np.nan,
-    }
+    return np.percentile(margins, 10)
 
 
 @measure("prediction", -1, "cross-entropy of the training set")
@@ -244,3 +211,76 @@ def prediction_entropy(probabilities: Tensor) -> Array:
         probabilities: (N, K) softmax of the logits.
     """
     return torch.special.entr(probabilities).sum(1).numpy()
+
+
+@provides
+def layer_margins(
+    network: nn.Module, classifier: Classifier, images: ImageSet, margins: Array
+) -> Array:
+    """Distances from the decision boundary at the input and behind each stage.
+
+    ``(z_y - z_j) / |grad (z_y - z_j)|_2``, a linear approximation, j the class of the
+    largest other logit; divided by the root of the total variation of the layer's
+    output, ``mean |x - mean x|^2``, so that no scale of a layer counts.
+
+    Args:
+        network: a ResNet in evaluation mode.
+        classifier: how it takes images.
+        images: the N training images; the first that are classified correctly are
+            taken, as in the paper.
+        margins: (N,) logit of the label less the largest other logit.
+
+    Returns:
+        (5, n) above 0, of the input and the four stages.
+
+    Raises:
+        Undefined: where the network has no stages, or no image is classified correctly.
+    """
+    rows = np.flatnonzero(margins > 0)[:_HIDDEN_IMAGES]
+    if not len(rows):
+        raise Undefined("no training image is classified correctly")
+    stages = {*hooks.stage_layers(network).values()}
+    outputs: list[Tensor] = []  # of a batch, by layer
+
+    def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if module in stages:
+            outputs.append(output)
+
+    distances = []
+    means = [0.0] * 5
+    squares = torch.zeros(5, dtype=torch.float64, device=classifier.device)
+    for batch in torch.from_numpy(rows).split(classifier.batch_size):
+        with torch.inference_mode(False), torch.enable_grad():
+            # A copy, since a tensor of inference mode cannot enter a graph.
+            inputs = classifier.input(images.images[batch]).detach().clone()
+            outputs[:] = [inputs.requires_grad_()]
+            logits = hooks.observe(network, inputs, note)
+            differences = margins_of(logits, images.labels[batch].to(inputs.device))
+            gradients = torch.autograd.grad(differences.sum(), outputs)
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients])
+        distances.append(differences.detach() / norms)
+        for layer, output in enumerate(outputs):
+            values = output.detach().double()
+            means[layer] = means[layer] + values.sum(0) / len(rows)
+            squares[layer] += values.square().sum() / len(rows)
+    squared_means = torch.stack([mean.square().sum() for mean in means])
+    scales = (squares - squared_means).sqrt()
+    return (torch.cat(distances, 1) / scales[:, None]).cpu().numpy()
+
+
+@measure(
+    "prediction",
+    1,
+    "Jiang et al. 2019, section 3",
+    title="margin of hidden layers",
+    variants=("mean of layers",),
+)
+def hidden_margin(layer_margins: Array) -> float:
+    """Log of the median margin at the input and behind each stage of a ResNet.
+
+    The mean over layers, which is the log of a product of margins, as in the paper.
+
+    Args:
+        layer_margins: (5, n) above 0.
+    """
+    return np.log(np.median(layer_margins, axis=1)).mean()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from helpers.measures.norms import Layer
 from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
@@ -125,11 +126,14 @@ def spectral_alpha_hat(power_laws: Array) -> float:
 
 
 @measure("norms", -1, _SOURCE, title="log stable rank")
-def stable_rank(spectral_norms: Array, frobenius_norms: Array) -> float:
+def stable_rank(weights: list[Layer]) -> float:
     """``ln(|W|_F^2 / |W|_2^2)`` of each weight as a matrix, mean over layers.
 
     Args:
-        spectral_norms: (2, d) of the layers.
-        frobenius_norms: (d,) of the layers.
+        weights: by layer.
     """
-    return float(2 * np.log(frobenius_norms / spectral_norms[1]).mean())
+    matrices = [layer.weight.flatten(1) for layer in weights]
+    ratios = [
+        matrix.norm() / torch.linalg.matrix_norm(matrix, 2) for matrix in matrices
+    ]
+    return float(2 * torch.stack(ratios).log().mean())

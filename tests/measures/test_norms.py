@@ -1,4 +1,4 @@
-"""Norms of weights: against the rules of the public code written once more, by hand, and on a network."""
+"""Norms and spectra of weights: public rules written once more, matrices tap by tap, by hand."""
 
 import copy
 import math
@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measures import evidence, norms
+from helpers.measures import evidence, norms, spectra
+from helpers.measures.norms import (
+    Layer,
+    fused_network,
+    layers_of,
+    operator_norm,
+)
 from helpers.measures.registry import MEASURES
+from helpers.networks import hooks, resnet
+from helpers.networks.faults import Undefined
 
 SPECTRAL = (
     "log_prod_of_spec",
@@ -19,7 +27,7 @@ SPECTRAL = (
     "fro_over_spec",
 )
 SPECTRAL += ("log_sum_of_spec_over_margin", "log_sum_of_spec", "dist_spec_init")
-SPECTRA = ("spectral_alpha", "spectral_alpha_hat", "stable_rank")  # see test_spectra
+SPECTRA = ("spectral_alpha", "spectral_alpha_hat", "stable_rank")
 NAMES = [
     name
     for name, item in MEASURES.items()
@@ -108,8 +116,17 @@ def public_rules(network, initial, margins, size):
     )
     for name in ("log_prod_of_fro", "log_prod_of_fro_over_margin"):
         expected[name.replace("prod", "sum")] = np.log(d) + expected[name] / d
+    sides = [(size, size), (size // network[0].stride[0],) * 2]
     spec, dist_spec = (
-        np.array([np.linalg.norm(k.reshape(len(k), -1), 2) ** 2 for k in group])
+        np.array(
+            [
+                np.linalg.norm(operator_matrix(kernel, side, module.stride), 2) ** 2
+                for kernel, side, module in zip(
+                    group[:2], sides, (network[0], network[3]), strict=True
+                )
+            ]
+            + [np.linalg.norm(kernel, 2) ** 2 for kernel in group[2:]]
+        )
         for group in (kernels, moved)
     )
     product = np.log(spec).sum()
@@ -122,9 +139,7 @@ def public_rules(network, initial, margins, size):
         (fro / spec).sum(),
     )
     raw += (np.log(d) + over / d, np.log(d) + product / d, dist_spec.sum())
-    return expected | {
-        f"{name} (reshaped)": value for name, value in zip(SPECTRAL, raw, strict=True)
-    }
+    return expected | dict(zip(SPECTRAL, raw, strict=True))
 
 
 def evidence_of(network, initial, size=8, images=40):
@@ -157,7 +172,7 @@ def values_of(known, names=NAMES):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("strides", [(1, 1), (1, 2)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
 def test_every_measure_agrees_with_the_public_rules(bias, strides):
     network, initial = (small_network(seed, bias, strides) for seed in (0, 1))
     known = evidence_of(network, initial)
@@ -197,7 +212,7 @@ def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
         nn.InstanceNorm2d(3),
         nn.BatchNorm2d(3, track_running_stats=False),
     ):
-        with pytest.raises(ValueError, match="divides by statistics of its input"):
+        with pytest.raises(ValueError, match="is left after batch normalisation"):
             norms.path_product(
                 nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)),
                 torch.zeros(1, 3, 1, 1),
@@ -237,3 +252,240 @@ def test_without_initial_weights_there_is_no_distance_and_all_else(tiny_given):
     assert set(missing["reason"]) == {
         "no initial weights were given, so there is no distance from them"
     }
+
+
+def random_kernel(*shape, seed=0):
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+
+
+def operator_matrix(weight, size, stride=(1, 1), dilation=(1, 1), groups=1):
+    """The convolution as the matrix that it is, written tap by tap: (c_out rows columns, c_in h w), circular."""
+    out, per_group, height, width = weight.shape
+    rows, columns = size[0] // stride[0], size[1] // stride[1]
+    matrix = np.zeros((out, rows, columns, per_group * groups, *size))
+    for o, i, a, b in np.ndindex(out, per_group, height, width):
+        channel = o // (out // groups) * per_group + i
+        for y, x in np.ndindex(rows, columns):
+            source = (
+                (y * stride[0] + a * dilation[0]) % size[0],
+                (x * stride[1] + b * dilation[1]) % size[1],
+            )
+            matrix[o, y, x, channel, *source] += weight[o, i, a, b]
+    return matrix.reshape(out * rows * columns, -1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "stride", "dilation", "groups"),
+    [
+        ((4, 3, 3, 3), (8, 8), (1, 1), (1, 1), 1),
+        ((2, 5, 3, 3), (8, 8), (1, 1), (1, 1), 1),
+        ((4, 3, 3, 3), (8, 8), (2, 2), (1, 1), 1),
+        ((3, 4, 3, 2), (8, 6), (2, 1), (1, 1), 1),
+        ((3, 2, 5, 5), (8, 8), (4, 4), (1, 1), 1),
+        ((4, 2, 3, 3), (8, 8), (2, 2), (2, 2), 1),
+        ((4, 3, 3, 3), (8, 8), (1, 1), (1, 1), 2),
+        ((6, 1, 3, 3), (8, 8), (2, 2), (1, 1), 6),
+    ],
+)
+def test_operator_norm_is_that_of_the_explicit_matrix(
+    shape, size, stride, dilation, groups
+):
+    weight = random_kernel(*shape)
+    expected = np.linalg.norm(
+        operator_matrix(weight.numpy(), size, stride, dilation, groups), 2
+    )
+    layer = Layer(weight, stride, dilation, groups, size)
+    assert operator_norm(layer) == pytest.approx(expected, rel=1e-10)
+
+
+def test_by_hand():
+    ones = torch.ones(1, 1, 3, 3, dtype=torch.float64)
+    assert operator_norm(Layer(ones, input_size=(6, 6))) == pytest.approx(9)
+    difference = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
+    assert operator_norm(Layer(difference, input_size=(1, 4))) == pytest.approx(2)
+    for value, expected in ((0.0, 0.0), (math.nan, math.nan), (math.inf, math.nan)):
+        layer = Layer(torch.full((2, 2, 3, 3), value), input_size=(8, 8))
+        assert operator_norm(layer) == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
+    weight = random_kernel(3, 2, 3, 3)
+    for size, rounded in (((7, 5), (8, 6)), ((1, 2), (4, 4))):
+        layer = Layer(weight, (2, 2), input_size=size)
+        expected = operator_norm(Layer(weight, (2, 2), input_size=rounded))
+        assert operator_norm(layer) == pytest.approx(expected, rel=1e-12)
+
+
+def settle(network):
+    """Give every batch normalisation statistics, scale and shift that change something."""
+    generator = torch.Generator().manual_seed(1)
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean.normal_(generator=generator)
+            module.running_var.uniform_(0.5, 2, generator=generator)
+            if module.affine:
+                nn.init.normal_(module.weight, generator=generator)
+                nn.init.normal_(module.bias, generator=generator)
+    return network.eval()
+
+
+def chain(*modules):
+    """Convolutions, then global pooling and a linear layer."""
+    return settle(
+        nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    )
+
+
+def layers(network, size=16):
+    return layers_of(network, torch.zeros(1, 3, size, size))
+
+
+def test_layers_come_as_they_are_called_with_what_they_were_given():
+    second = nn.Conv2d(6, 4, 3, dilation=2, groups=2, padding_mode="circular")
+    network = chain(nn.Conv2d(3, 6, (3, 5), (2, 1), padding=(1, 2)), nn.ReLU(), second)
+    first, second, last = layers(network)
+    assert (first.stride, first.input_size) == ((2, 1), (16, 16))
+    assert (second.dilation, second.groups, second.input_size) == ((2, 2), 2, (8, 16))
+    assert last.input_size == (1, 1)
+    for layer, module in zip(
+        (first, second, last), (network[0], network[2], network[5]), strict=True
+    ):
+        assert torch.equal(layer.weight.flatten(), module.weight.double().flatten())
+
+
+def test_a_layer_that_is_called_twice_is_listed_once():
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    listed = layers(chain(nn.Conv2d(3, 4, 1), shared, nn.MaxPool2d(2), shared))
+    assert [layer.weight.shape[2:] for layer in listed] == [(1, 1), (3, 3), (1, 1)]
+    assert listed[1].input_size == (16, 16)
+
+
+def test_only_a_normalisation_of_the_very_output_is_folded():
+    network = chain(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
+    assert torch.equal(layers(network)[0].weight, network[0].weight.double())
+
+
+class Attention(nn.Module):
+    """A convolution, attention over its pixels, and a matrix of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 4, 4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.matrix = nn.Parameter(torch.ones(4, 7))
+
+    def forward(self, images):
+        tokens = self.stem(images).flatten(2).mT
+        return self.attention(tokens, tokens, tokens)[0].mean(1) @ self.matrix
+
+
+def test_networks_with_matrices_beside_the_weights_of_layers_have_no_norms():
+    with pytest.raises(ValueError, match="only matrices are weights"):
+        layers(Attention())
+
+
+class Undecided(nn.Module):
+    """What it does depends on its input, which torch.fx cannot trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, images):
+        means = images.mean((2, 3))
+        return self.layer(means if means.sum() > 0 else -means)
+
+
+def test_a_network_that_cannot_be_traced_has_no_norms_and_images_pass_through_it():
+    network = Undecided().eval()
+    assert fused_network(network) is network
+    with pytest.raises(ValueError, match=r"^torch\.fx cannot trace Undecided, so that"):
+        layers(network)
+
+
+@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
+def test_logits_and_maps_of_the_fused_network_are_those_of_the_network(architecture):
+    """No normalisation is left, and strided 1x1 convolutions stay sampled."""
+    network = settle(
+        resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)
+    ).double()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    images = images.double()
+    fused = fused_network(network)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
+    kinds = [
+        [type(module) is resnet.SampledConvolution for module in one.modules()]
+        for one in (fused, network)
+    ]
+    assert sum(kinds[0]) == sum(kinds[1])
+    # Of basic blocks the first downsampling has few channels.
+    assert sum(kinds[1]) == (1 if architecture in ("resnet18", "resnet34") else 0)
+    layer = hooks.last_maps_layer(fused, images[:1])
+    results = hooks.features_and_logits(fused, layer, images)
+    expected = hooks.features_and_logits(network, network.layer4, images)
+    for ours, own in zip(results, expected, strict=True):
+        # Rounding of some hundred layers.
+        assert (ours - own).abs().max() < 1e-11 * own.abs().max()
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+DIAGONALS = [[3.0, 4.0], [0.0, 3.0]]
+
+
+@pytest.mark.parametrize("exponent", [1.8, 2.5, 4.0])
+def test_the_exponent_of_samples_of_a_pareto_law_is_found(exponent):
+    """The standard error is (alpha - 1) / sqrt(n), with the whole sample in the tail."""
+    values = 3 * (1 + np.random.default_rng(0).pareto(exponent - 1, 3000))
+    error = (exponent - 1) / np.sqrt(3000)
+    assert abs(spectra.power_law(values) - exponent) < 5 * error
+
+
+def test_what_lies_below_the_tail_does_not_count():
+    random = np.random.default_rng(1)
+    tail = 1 + random.pareto(1.5, 2000)
+    below = random.uniform(0.2, 1, 1000)
+    together = np.concatenate([below, tail])
+    assert spectra.power_law(together) == pytest.approx(2.5, abs=0.2)
+    assert spectra.power_law(7 * random.permutation(together)) == pytest.approx(
+        spectra.power_law(together), rel=1e-9
+    )
+
+
+def test_eigenvalues_of_a_kernel_are_those_of_all_its_pixels():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(4, 6, 3), nn.Conv2d(6, 6, 3, groups=6))
+    network = network.append(nn.Linear(3, 2))
+    weight = network[0].weight.detach().double().numpy()
+    values = []
+    for row, column in np.ndindex(3, 3):
+        matrix = weight[:, :, row, column]
+        values += (np.linalg.eigvalsh(matrix.T @ matrix) / 2).tolist()
+    found = spectra.singular_values(network)
+    shapes = {name: values.shape for name, values in found.items()}
+    assert shapes == {
+        spectra.RECORDED + "0": (1, 9, 4),
+        spectra.RECORDED + "2": (1, 2),
+    }
+    ((exponent, largest),) = spectra.power_laws(found)  # the others are passed over
+    record = found | {"correct": np.ones(3)}
+    assert spectra.inputs_from_record(record) == {"singular_values": found}
+    assert largest == pytest.approx(max(values), rel=1e-6)
+    assert exponent == pytest.approx(spectra.power_law(np.array(values)), rel=1e-6)
+    laws = np.array([[2.0, 10.0], [4.0, 0.1]])
+    assert spectra.spectral_alpha(laws) == 3
+    assert spectra.spectral_alpha_hat(laws) == -1
+
+
+def test_the_stable_rank_by_hand():
+    layers = [Layer(torch.diag(torch.tensor(d))[:, :, None, None]) for d in DIAGONALS]
+    value = spectra.stable_rank(layers)
+    assert value == pytest.approx(np.log(25 / 16) / 2)
+
+
+def test_a_network_of_small_layers_has_no_spectra():
+    with pytest.raises(Undefined, match="no layer has a spectrum of 10 values"):
+        spectra.power_laws(spectra.singular_values(nn.Linear(3, 2)))

@@ -6,9 +6,12 @@ import torch
 from sklearn.metrics import log_loss
 from torch import nn
 
+from helpers.data.images import ImageSet
 from helpers.measures import evidence, prediction
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import MEASURES
+from helpers.networks import hooks, resnet
+from helpers.networks.faults import Undefined
 
 RNG = np.random.default_rng(0)
 
@@ -21,21 +24,21 @@ def random_probabilities(n, k, seed=0):
 
 def test_the_nuclear_norm_equals_the_sum_of_singular_values():
     p = random_probabilities(40, 7)
-    values = prediction.nuclear_norm(p)
     exact = np.linalg.svd(p.numpy(), compute_uv=False).sum()
-    assert values["raw"] == pytest.approx(exact, rel=1e-10)
-    assert values["scaled"] == pytest.approx(exact / np.sqrt(7 * 40), rel=1e-10)
-    assert values["as printed in Du"] == pytest.approx(
-        exact / np.sqrt(7 * 40) / 40, rel=1e-10
-    )
+    expected = exact / np.sqrt(7 * 40)
+    assert prediction.nuclear_norm(p) == pytest.approx(expected, rel=1e-10)
 
 
 def test_invariance_by_hand():
     clean = torch.tensor([[0.8, 0.2], [0.8, 0.2], [1.0, 0.0]], dtype=torch.float64)
     turned = torch.tensor([[0.6, 0.4], [0.3, 0.7], [1.0, 0.0]], dtype=torch.float64)
-    vector, confidence = prediction.invariance_of(clean, turned)
-    assert vector.tolist() == pytest.approx([(0.8 * 0.6 + 0.2 * 0.4) ** 0.5, 0, 1])
-    assert confidence.tolist() == pytest.approx([(0.8 * 0.6) ** 0.5, 0, 1])
+    found = prediction.effective_invariance(clean, torch.stack([turned, clean]))
+    vectors = np.array([(0.8 * 0.6 + 0.2 * 0.4) ** 0.5, 0, 1])
+    of_same = np.array([0.68**0.5, 0.68**0.5, 1])
+    np.testing.assert_allclose(found["vector"], (vectors + of_same) / 2)
+    confidences = np.array([(0.8 * 0.6) ** 0.5, 0, 1])
+    of_same = np.array([0.8, 0.8, 1])
+    np.testing.assert_allclose(found["top confidence"], (confidences + of_same) / 2)
 
 
 class Corner(nn.Module):
@@ -74,8 +77,8 @@ def test_margins_by_hand():
         -3.0,
         0.0,
     ]
-    with pytest.raises(ValueError, match="has one output, and a margin needs two"):
-        prediction.margins(logits[:, :1], torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="the network has 1 outputs, and labels go up"):
+        prediction.label_logits(logits[:, :1], torch.zeros(3, dtype=torch.int64))
 
 
 def test_the_margin_of_the_norms_is_the_kth_smallest_in_size():
@@ -89,19 +92,7 @@ def test_the_margin_of_the_norms_is_the_kth_smallest_in_size():
     assert np.isnan(prediction.margin(np.zeros(20)))
     with pytest.raises(ValueError, match="9 training images; the 10th percentile"):
         prediction.margin(values[:9])
-
-
-def test_margin_percentiles_and_moments_equal_numpys():
-    values = RNG.gamma(2, size=500)
-    found = prediction.output_margin(values)
-    assert found["10th percentile"] == np.quantile(values, 0.1)
-    assert found["5th percentile"] == np.quantile(values, 0.05)
-    scaled = (values - values.mean()) / values.std()
-    assert found["skewness"] == pytest.approx((scaled**3).mean())
-    assert found["kurtosis"] == pytest.approx((scaled**4).mean() - 3)
-    constant = prediction.output_margin(np.ones(5))
-    assert (constant["mean"], constant["standard deviation"]) == (1, 0)
-    assert np.isnan(constant["skewness"])
+    assert prediction.output_margin(values) == np.quantile(values, 0.1)
 
 
 def test_loss_accuracy_and_entropy():
@@ -138,3 +129,103 @@ def test_logits_that_are_no_numbers_tell_no_accuracy(tiny_given, value):
     (row,) = table.itertuples()
     assert np.isnan(row.value)
     assert row.reason == "logits are not finite"
+
+
+SIZE = 16
+WRONG = 7  # the image that is classified wrongly
+
+
+def network():
+    made = resnet.build("resnet18", classes=3, stem="small", width=0.0625, seed=1)
+    return made.double().eval()
+
+
+def normalise(pixels):
+    return pixels.double() / 255
+
+
+def margins_at(made, images):
+    inputs = {
+        "network": made,
+        "images": images,
+        "classifier": Classifier(made, normalise, "cpu", 4),
+    }
+    settings = evidence.MeasureSettings()
+    return evidence.Evidence(inputs, settings)["layer_margins"]
+
+
+@pytest.fixture
+def images():
+    """Ten images, of which the network classifies all but one correctly."""
+    random = torch.Generator().manual_seed(0)
+    shape = (10, 3, SIZE, SIZE)
+    pixels = torch.randint(0, 256, shape, generator=random, dtype=torch.uint8)
+    labels = network()(normalise(pixels)).argmax(1)
+    labels[WRONG] = (labels[WRONG] + 1) % 3
+    boxes = torch.zeros(10, 0, 4, dtype=torch.int16)
+    return ImageSet(pixels, labels, boxes, tuple(map(str, range(10))))
+
+
+def test_each_image_alone_has_the_same_margin_at_every_layer(images):
+    """Gradients of one image by ``torch.func`` from each layer on."""
+    made = network()
+    stages = list(hooks.stage_layers(made).values())
+    rest = [made.layer1, made.layer2, made.layer3, made.layer4]
+
+    def logits_from(layer, values):
+        for stage in rest[layer:]:
+            values = stage(values)
+        return made.fc(made.avgpool(values).flatten(1))
+
+    right = [row for row in range(10) if row != WRONG]
+    outputs = [[] for _ in range(5)]
+    expected = np.empty((5, 9))
+    for place, row in enumerate(right):
+        label = images.labels[row]
+        values = normalise(images.images[row : row + 1])
+        ranked = made(values)[0].argsort(descending=True)
+        other = ranked[1]
+        for layer in range(5):
+            if layer == 1:
+                values = made.maxpool(made.relu(made.bn1(made.conv1(values))))
+            if layer:
+                values = stages[layer - 1](values)
+
+            def difference(x, layer=layer, label=label, other=other):
+                z = made(x) if layer == 0 else logits_from(layer, x)
+                return z[0, label] - z[0, other]
+
+            gradient = torch.func.grad(difference)(values)
+            outputs[layer].append(values.detach().flatten())
+            expected[layer, place] = float(
+                (difference(values) / gradient.norm()).detach()
+            )
+    for layer, of_layer in enumerate(outputs):
+        variation = torch.stack(of_layer).var(0, correction=0).sum()
+        expected[layer] /= float(variation**0.5)
+    np.testing.assert_allclose(margins_at(made, images), expected, rtol=1e-8)
+    medians = np.log(np.median(expected, 1))
+    values = prediction.hidden_margin(expected)
+    assert values == pytest.approx(medians.mean())
+
+
+def test_no_scale_of_a_layer_counts(images):
+    made = network()
+    before = margins_at(made, images)
+    with torch.no_grad():
+        made.fc.weight *= 3
+        made.fc.bias *= 3
+    np.testing.assert_allclose(margins_at(made, images), before, rtol=1e-8)
+
+
+def test_without_a_right_image_and_without_stages_there_is_no_margin(images):
+    made = network()
+    with pytest.raises(Undefined, match="no training image"):
+        margins_at(made, images.subset([WRONG]))
+    flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE**2, 3))
+    inputs = {"network": flat.double(), "images": images, "normalise": normalise}
+    found = evidence.Evidence(
+        inputs | {"device": "cpu", "margins": np.ones(10)}, evidence.MeasureSettings()
+    )
+    with pytest.raises(Undefined, match="Sequential has not the four stages"):
+        found["layer_margins"]
