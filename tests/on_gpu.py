@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 
 from helpers.checkpoints import judging
-from helpers.checkpoints.images import NORMALISATIONS, Preparation
+from helpers.checkpoints.inputs import Preparation
 from helpers.choices import compute
 from helpers.data import images
 from helpers.data.images import choose_images
@@ -185,9 +185,9 @@ def kappa(study: Study) -> dict[str, Any]:
 def select(study: Study) -> dict[str, Any]:
     """What is asked of checkpoints of one's own."""
     images = study.data.train
-    preparation = Preparation(images.images.shape[-1], *NORMALISATIONS[0])
+    preparation = Preparation(images.images.shape[-1], *judging.NORMALISATIONS[0])
     network = study.models[0].load(DEVICE)
-    facts = judging.facts_of(network, images, preparation, DEVICE)
+    facts = judging.facts_of(network, images, preparation, DEVICE, 1)
     return {"accuracy": facts["training_accuracy"]}
 
 

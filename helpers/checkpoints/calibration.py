@@ -1,4 +1,4 @@
-"""Networks of published studies, whose gaps are known, to fit the rule for the gap."""
+"""Networks of published studies, whose gaps are known, predict those of others."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +9,34 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from helpers.files import inside, table_of
-from helpers.report.studies import published_models
+from helpers.report import tables
+from helpers.scores.measuring import with_measures
+from helpers.statistics.correlate import with_log_train_loss
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule, predictors
+from helpers.statistics.primary import across_studies, primary_rows
 
 STUDIES = ("kinds20", "filled20", "kinds24")
+
+
+def published_models(report: Path) -> pd.DataFrame:
+    """Networks of a published study.
+
+    Args:
+        report: ``reports/<study>``.
+
+    Returns:
+        Rows of its catalogue with a column per measure.
+
+    Raises:
+        FileNotFoundError: if the report lacks its catalogue or scores.
+    """
+    catalogue = tables.read(report, "catalogue")
+    scores = tables.read(report, "scores", ".parquet")
+    if catalogue is None or scores is None:
+        raise FileNotFoundError(
+            f"{report} has no catalogue.csv and scores.parquet; name a published study"
+        )
+    return with_measures(catalogue, scores)
 
 
 def networks(
@@ -34,28 +58,22 @@ def networks(
     Raises:
         FileNotFoundError: if a report has no catalogue or scores.
     """
-    tables = []
+    of_studies = []
     for study in studies:
         folder = inside(reports, study)
         models = published_models(folder)
-        is_used = models["left_out"].isna() & models["gap"].notna()
+        models = models[models["left_out"].isna() & models["gap"].notna()]
         if not wrong_labels:
-            is_used &= models["label_noise"].eq(0)
-        models = models[is_used]
+            models = models[models["label_noise"].eq(0)]
         images = pd.read_csv(table_of(folder, "table1_categories.csv"))["train_images"]
         limited = models["images_per_class"].replace(0, images.mean())
         is_split = models["rule3_split"].eq("holdout")
         fitted = 1 - models["holdout_fraction"].where(is_split, 0.0)
         columns = predictors(models["train_accuracy"], models, limited * fitted)
+        models = models.assign(study=study, classes=len(images))
         models[list(PREDICTORS)] = columns
-        tables.append(
-            models.assign(
-                study=study,
-                classes=len(images),
-                log_train_loss=np.log(models["train_loss"].clip(lower=1e-12)),
-            )
-        )
-    return pd.concat(tables, ignore_index=True)
+        of_studies.append(with_log_train_loss(models))
+    return pd.concat(of_studies, ignore_index=True)
 
 
 def rule(models: pd.DataFrame, columns: Sequence[str] = PREDICTORS) -> GapRule:
@@ -80,12 +98,11 @@ def errors_across(
     Returns:
         (n,) fractions.
     """
-    predicted = np.empty(len(models))
-    for study in models["study"].unique():
-        is_here = models["study"].eq(study).to_numpy()
-        rows = models.loc[is_here, list(columns)]
-        predicted[is_here] = rule(models[~is_here], columns).predict(rows)
-    return predicted - models["gap"].to_numpy()
+    predicted = pd.Series(index=models.index, dtype=float)
+    for _, of_study in models.groupby("study"):
+        fitted = rule(models.drop(of_study.index), columns)
+        predicted[of_study.index] = fitted.predict(of_study[list(columns)])
+    return (predicted - models["gap"]).to_numpy()
 
 
 def margin(models: pd.DataFrame, errors: NDArray[np.float64]) -> float:
@@ -100,3 +117,29 @@ def margin(models: pd.DataFrame, errors: NDArray[np.float64]) -> float:
     by_study = pd.Series(errors).groupby(models["study"].to_numpy())
     pairs = [pdist(of_study.to_numpy()[:, None]) for _, of_study in by_study]
     return float(np.quantile(np.concatenate(pairs), 0.8))
+
+
+def errors_across_studies(
+    models: pd.DataFrame,
+    study: str,
+    others: Sequence[str],
+    reports: Path,
+    measures: dict[str, str],
+) -> pd.DataFrame:
+    """Errors of this study's gaps as predicted from other, published studies.
+
+    Args:
+        models: the networks of the study's primary analysis, with measures.
+        study: its name.
+        others: names of published studies; the study itself is skipped.
+        reports: folder of all reports.
+        measures: column and title of each measure.
+
+    Returns:
+        See ``primary.across_studies``; no rows without other studies.
+    """
+    studies = {study: models}
+    for name in [name for name in others if name != study]:
+        published = published_models(inside(reports, name))
+        studies[name] = published[primary_rows(published)].reset_index(drop=True)
+    return across_studies(studies, study, measures)

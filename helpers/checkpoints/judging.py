@@ -1,169 +1,197 @@
 """Predict the test accuracy of checkpoints from their training images."""
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
-from helpers.checkpoints import calibration, networks
-from helpers.checkpoints.images import (
-    NORMALISATIONS,
-    SIDES,
-    Pictures,
-    Preparation,
-    best_order,
-    choose_preparation,
-    logits_of,
-)
+from helpers.checkpoints import calibration, inputs
+from helpers.checkpoints.inputs import Channels, Inputs, Pictures, Preparation
 from helpers.data.images import ImageSet
 from helpers.data.sources import open_source
-from helpers.measures.agreement import agreement
+from helpers.files import from_root
 from helpers.measures.evidence import score_network
+from helpers.networks.hooks import prepared
 from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
 from helpers.training.pool import choose_device
 
-NOT_JUDGED = "not judged"
-_MEASURES = ("training_accuracy", "accuracy_under_augmentation", "mixup_accuracy")
+SIDES = (32, 64, 96, 128, 160, 224)  # usual sizes in training, pixels
+# Usual normalisations, the mean and standard deviation: ImageNet's, -1 to 1, 0 to 1.
+NORMALISATIONS: tuple[tuple[Channels, Channels], ...] = (
+    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+)
+_COMPARED_IMAGES = 100  # on which sizes and normalisations are compared
 _CAUSES = (
     "likely causes: another order of the classes (--classes), another size "
     "(--image-size) or normalisation (--mean, --std), pictures that training cut, or "
     "another stem (--architecture)"
 )
-_ENDS = ["accuracy", "low", "high"]
 _COLUMNS = (
     "checkpoint",
     "verdict",  # predicted, not judged, not read
-    *_ENDS,  # on images like the training images; in [0, 1]
+    *("accuracy", "low", "high"),  # on images like the training images; in [0, 1]
     "training_accuracy",
     *PREDICTORS,
-    "agreement",  # with the other checkpoints on unlabelled images
     "prepared",  # size and normalisation
     "note",
 )
 
 
-class Inputs(BaseModel):
-    """Checkpoints, images, and what a user says of them."""
-
-    checkpoints: Path = Field(
-        description="folder of .safetensors, .pt, .pth; or a file"
-    )
-    images: Path = Field(description="folder or .zip of training images, with classes")
-    unlabelled: Path | None = Field(
-        None, description="images without labels, to order networks"
-    )
-    architecture: str = Field(
-        networks.AUTO,
-        description="a name of torchvision or timm, or module:function; auto "
-        "recognises torchvision's ResNets",
-    )
-    classes: Sequence[str] = Field(
-        (), description="in the order of the outputs, or @FILE, one a line; else sorted"
-    )
-    images_per_class: float = Field(
-        0, description="in training, where IMAGES holds only some of them"
-    )
-    image_size: int = Field(
-        0,
-        description="of the images in training, pixels; without it the usual one with "
-        "the highest training accuracy",
-    )
-    mean: Sequence[float] = Field((), description="of the normalisation, RGB, 0 to 1")
-    std: Sequence[float] = Field((), description="of the normalisation, RGB, 0 to 1")
-    device: str = Field("auto", description="cpu, cuda or auto")
-
-
-class Judged(NamedTuple):
-    """The result for a folder of checkpoints."""
-
-    verdicts: pd.DataFrame  # a row per checkpoint, the best first; ``_COLUMNS``
-    sentences: list[str]  # the answer first
-
-
-def judge(inputs: Inputs, reports: Path, work: Path) -> Judged:
+def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
     """Judge the checkpoints of a folder by their training images.
 
     Args:
-        inputs: checkpoints and images.
-        reports: folder of the reports of the studies that calibrate.
-        work: folder in which a .zip is unpacked.
+        given: checkpoints and images.
+
+    Returns:
+        A row per checkpoint, the best first, with ``_COLUMNS``; and sentences, the
+        answer first.
 
     Raises:
         OSError: if a folder or file does not exist.
         ValueError: if the images cannot be used.
     """
-    if bool(inputs.mean) != bool(inputs.std):
+    if bool(given.mean) != bool(given.std):
         raise ValueError("mean and std belong together; give both or none")
-    device = choose_device(inputs.device)
-    sides = [inputs.image_size] if inputs.image_size else SIDES
-    named = [(tuple(inputs.mean), tuple(inputs.std))] if inputs.mean else NORMALISATIONS
-    files = networks.find(inputs.checkpoints)
-    opened = partial(open_source, unpacked=work / "unpacked")
-    pictures = Pictures.of_classes(opened(inputs.images), inputs.classes)
-    others = inputs.unlabelled and Pictures.without_classes(opened(inputs.unlabelled))
-    models = calibration.networks(reports)
+    device = choose_device(given.device)
+    sides = [given.image_size] if given.image_size else SIDES
+    named = [(tuple(given.mean), tuple(given.std))] if given.mean else NORMALISATIONS
+    files = inputs.find(given.checkpoints)
+    source = open_source(given.images, unpacked=given.out / "unpacked")
+    pictures = Pictures(source, given.classes)
+    class_images = given.images_per_class or pictures.class_images
+    models = calibration.networks(from_root(given.reports))
     rows = []
-    predicted: dict[str, NDArray[np.int64]] = {}  # classes of unlabelled images
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
-        row = {"checkpoint": name}
-        rows.append(row)
         try:
-            network = networks.load(path, inputs.architecture, len(pictures.classes))
+            network = inputs.load(path, given.architecture, len(pictures.classes))
             network = network.to(device)
             preparation = choose_preparation(network, pictures, sides, named, device)
             images = pictures.at(preparation.side)
-            row |= facts_of(network, images, preparation, device)
+            facts = facts_of(network, images, preparation, device, class_images)
         except ValueError as fault:
             reason = str(fault).partition("\n")[0]
-            row |= {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
-            continue
-        if others:
-            pixels = others.at(preparation.side).images
-            logits = logits_of(network, pixels, preparation, device)
-            predicted[name] = logits.argmax(1).numpy()
-    class_images = inputs.images_per_class or pictures.class_images
-    facts = pd.DataFrame(rows).assign(log_images=np.log(class_images))
-    table = verdicts(facts, calibration.rule(models))
-    if predicted:
-        shares = pd.Series(agreement(np.array([*predicted.values()])), [*predicted])
-        table["agreement"] = table["checkpoint"].map(shares)
-    return Judged(table, _sentences(table, models, len(pictures.classes)))
-
-
-def _sentences(table: pd.DataFrame, models: pd.DataFrame, classes: int) -> list[str]:
-    """The answer, a remark on each checkpoint that has one, and what they rest on."""
+            facts = {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
+        rows.append({"checkpoint": name} | facts)
+    table = verdicts(rows, calibration.rule(models))
     errors = calibration.errors_across(models)
     sentences = [answer(table, calibration.margin(models, errors))]
     noted = table[table["note"].ne("")]
     sentences += [f"{row.checkpoint}: {row.note}." for row in noted.itertuples()]
-    ordered = table.dropna(subset="agreement").sort_values("agreement", ascending=False)
-    if len(ordered):
-        sentences.append(
-            "By agreement with the others on unlabelled images: "
-            f"{', '.join(ordered['checkpoint'])}. With fewer than five networks, or "
-            "with the same mistakes in all, this order says little."
-        )
     numbers = " or ".join(map(str, sorted(models["classes"].unique())))
     sentences.append(
         "Predicted from the accuracy lost on shifted and mixed training images and the "
         f"number of images of a class, by {len(models)} ResNets of {numbers} classes "
         f"({', '.join(models['study'].unique())}), which predict another study with a "
-        f"mean error of {100 * np.abs(errors).mean():.1f} points; yours have {classes} "
-        "classes."
+        f"mean error of {100 * np.abs(errors).mean():.1f} points; yours have "
+        f"{len(pictures.classes)} classes."
     )
-    return sentences
+    return table, sentences
+
+
+@torch.inference_mode()
+def logits_of(
+    network: nn.Module, images: Tensor, preparation: Preparation, device: str
+) -> Tensor:
+    """Logits (N, K) of uint8 images (N, 3, S, S), on the CPU.
+
+    Args:
+        network: on the device, in evaluation mode, with (B, K) outputs.
+        images: of the size of the preparation.
+        preparation: of which the normalisation is used.
+        device: of the network.
+    """
+    outputs = [
+        network(prepared(pixels, preparation.normalise, device)).float().cpu()
+        for pixels in images.split(64)
+    ]
+    return torch.cat(outputs)
+
+
+def best_order(
+    predicted: NDArray[np.int64], labels: NDArray[np.int64]
+) -> tuple[float, NDArray[np.int64]]:
+    """The order of the classes in which most predictions are right.
+
+    It is fitted to the first half of the images and tried on the second, since with few
+    images of a class some order always fits.
+
+    Args:
+        predicted: (N,) output of each image.
+        labels: (N,) class numbers.
+
+    Returns:
+        The share of the second half that is right, and the output of each class.
+    """
+    half = len(labels) // 2
+    classes = np.arange(max(labels.max(), predicted.max()) + 1)
+    confusion = confusion_matrix(labels[:half], predicted[:half], labels=classes)
+    _, outputs = linear_sum_assignment(confusion, maximize=True)
+    return float((outputs[labels] == predicted)[half:].mean()), outputs
+
+
+def choose_preparation(
+    network: nn.Module,
+    pictures: Pictures,
+    sides: Sequence[int],
+    normalisations: Sequence[tuple[Channels, Channels]],
+    device: str,
+) -> Preparation:
+    """The size, and then the normalisation, with the highest training accuracy.
+
+    That in another order of the classes counts where it is higher, since the order that
+    is given may be wrong. Among equal accuracies the smallest loss decides.
+
+    Args:
+        network: on the device, in evaluation mode, with logits as output.
+        pictures: its training images.
+        sides: to compare, pixels.
+        normalisations: to compare; sizes are compared with the first.
+        device: of the network.
+
+    Raises:
+        ValueError: if the network takes none of the sizes.
+    """
+
+    def fit(preparation: Preparation) -> tuple[float, float]:
+        images = pictures.at(preparation.side)
+        images = images.subset(range(min(_COMPARED_IMAGES, len(images))))
+        logits = logits_of(network, images.images, preparation, device)
+        predicted, labels = logits.argmax(1).numpy(), images.labels.numpy()
+        accuracy = max((predicted == labels).mean(), best_order(predicted, labels)[0])
+        return accuracy, -float(cross_entropy(logits, images.labels))
+
+    fits = {}
+    for side in sides:
+        try:
+            fits[side] = fit(Preparation(side, *normalisations[0]))
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, RuntimeError, ValueError) as error:
+            fault = f"{side} px: {error}"
+    if not fits:
+        raise ValueError(f"the network takes none of these sizes ({fault})")
+    side = max(fits, key=fits.__getitem__)
+    return max((Preparation(side, *one) for one in normalisations), key=fit)
 
 
 def facts_of(
-    network: nn.Module, images: ImageSet, preparation: Preparation, device: str
+    network: nn.Module,
+    images: ImageSet,
+    preparation: Preparation,
+    device: str,
+    class_images: float,
 ) -> dict[str, Any]:
     """What the gap of a network is predicted from.
 
@@ -172,10 +200,11 @@ def facts_of(
         images: its training images, at the size of the preparation.
         preparation: of the images.
         device: of the network.
+        class_images: number of training images of a class.
 
     Returns:
-        training_accuracy, drop, drop_mixup, prepared, note (a remark), and where it
-        cannot be judged the verdict, with the reason in the note.
+        Columns of the table of verdicts: with ``PREDICTORS`` where the network can be
+        judged, else with the reason in the note.
 
     Raises:
         ValueError: if the network has not one output a class.
@@ -187,27 +216,28 @@ def facts_of(
             f"the network puts out {tuple(logits.shape)} for {len(images)} images of "
             f"{classes} classes; one output a class is needed"
         )
+    right = logits.argmax(1) == images.labels
+    accuracy = float(right.float().mean())
+    facts = {"training_accuracy": accuracy, "prepared": str(preparation), "note": ""}
+    against = _why_not_judged(logits, images.labels, accuracy)
+    if against:
+        return facts | {"verdict": "not judged", "note": against}
     scores = score_network(
         network,
         images,
-        _MEASURES,
+        ("accuracy_under_augmentation", "mixup_accuracy"),
         normalise=preparation.normalise,
         device=device,
         perturbation_fraction=1.0,
     )
     row = with_measures(pd.DataFrame({"model_id": [""]}), scores.assign(model_id=""))
-    accuracy = float(row["training_accuracy"].iloc[0])
-    lost = predictors([accuracy], row, 1)[0]
-    facts = dict(zip(PREDICTORS, lost, strict=True))
-    facts |= {"training_accuracy": accuracy, "prepared": str(preparation), "note": ""}
-    against = _why_not_judged(logits, images.labels, accuracy)
-    if not against and not np.isfinite(lost).all():
+    lost = predictors([accuracy], row, class_images)[0]
+    if not np.isfinite(lost).all():
         against = "what it loses is undefined; give two images or more of each class"
-    if against:
-        return facts | {"verdict": NOT_JUDGED, "note": against}
+        return facts | {"verdict": "not judged", "note": against}
     if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
         facts["note"] = "it ends in a softmax, which changes no accuracy"
-    return facts
+    return facts | {"verdict": "predicted"} | dict(zip(PREDICTORS, lost, strict=True))
 
 
 def _why_not_judged(logits: Tensor, labels: Tensor, accuracy: float) -> str:
@@ -235,26 +265,24 @@ def _why_not_judged(logits: Tensor, labels: Tensor, accuracy: float) -> str:
     return ""
 
 
-def verdicts(facts: pd.DataFrame, rule: GapRule) -> pd.DataFrame:
+def verdicts(facts: Sequence[dict[str, Any]], rule: GapRule) -> pd.DataFrame:
     """Test accuracy of each checkpoint, with an 80 % interval.
 
     It is the training accuracy less the predicted gap.
 
     Args:
-        facts: a row per checkpoint: checkpoint, training_accuracy, ``PREDICTORS``,
-            verdict (empty for one to be judged) and note.
+        facts: of each checkpoint: its name and what ``facts_of`` gives.
         rule: that predicts gaps.
 
     Returns:
-        The facts with verdict, accuracy, low and high, the best first.
+        ``_COLUMNS``, the best first.
     """
-    table = facts.reindex(columns=_COLUMNS).astype({"verdict": object})
+    table = pd.DataFrame(facts, columns=_COLUMNS)
     x = table[list(PREDICTORS)].astype(float)
-    expected = table["training_accuracy"].astype(float) - rule.predict(x)
-    is_judged = table["verdict"].isna()
-    for name, shift in zip(_ENDS, (0, -rule.half_width, rule.half_width), strict=True):
-        table[name] = (expected + shift).clip(0, 1).where(is_judged)
-    table.loc[is_judged, "verdict"] = "predicted"
+    accuracy = table["training_accuracy"].astype(float) - rule.predict(x)
+    table["accuracy"] = accuracy.clip(0, 1)
+    table["low"] = (accuracy - rule.half_width).clip(0, 1)
+    table["high"] = (accuracy + rule.half_width).clip(0, 1)
     is_outside = ((x < np.array(rule.lows)) | (x > np.array(rule.highs))).any(axis=1)
     is_bare = table["note"].eq("")
     table.loc[is_outside & is_bare, "note"] = "beyond what the studies have"
@@ -280,13 +308,3 @@ def answer(table: pd.DataFrame, margin: float) -> str:
     if len(alike) > 1:
         return f"Not told apart: {', '.join(alike)}; the first has {accuracy}."
     return f"{best['checkpoint']} is expected to do best: {accuracy}."
-
-
-def printed(table: pd.DataFrame) -> str:
-    """The table of ``verdicts`` in percent, for a terminal.
-
-    Args:
-        table: of ``verdicts``.
-    """
-    shown = table.drop(columns=[*PREDICTORS, "note"]).dropna(axis=1, how="all")
-    return shown.to_string(index=False, na_rep="", float_format="{:.1%}".format)

@@ -7,13 +7,8 @@ import torch
 
 from helpers.checkpoints import calibration, judging
 from helpers.checkpoints.__main__ import main
-from helpers.checkpoints.images import (
-    NORMALISATIONS,
-    Pictures,
-    best_order,
-    choose_preparation,
-)
-from helpers.checkpoints.networks import load
+from helpers.checkpoints.inputs import Pictures, load
+from helpers.checkpoints.judging import NORMALISATIONS, best_order, choose_preparation
 from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT
 from helpers.statistics.gap_rule import PREDICTORS, GapRule
@@ -32,7 +27,7 @@ RULE = GapRule(
 
 
 def pictures(images):
-    return Pictures.of_classes(open_source(images, images.parent / "unpacked"))
+    return Pictures(open_source(images, images.parent / "unpacked"))
 
 
 @pytest.fixture
@@ -63,10 +58,10 @@ def test_the_normalisation_with_the_highest_training_accuracy_is_chosen(
     mean, std = map(np.mean, NORMALISATIONS[right])
     threshold = (0.5 - mean) / std
     network, images = made(folders(), threshold=float(threshold))
-    network.network.fc.weight.data *= 50
-    network.network.fc.bias.data *= 50
+    network.fc.weight.data *= 50
+    network.fc.bias.data *= 50
     chosen = choose_preparation(network, images, (32,), NORMALISATIONS, "cpu")
-    accuracy = judging.facts_of(network, images.at(32), chosen, "cpu")
+    accuracy = judging.facts_of(network, images.at(32), chosen, "cpu", 30)
     assert accuracy["training_accuracy"] == 1
     if right == 0:
         assert (chosen.mean, chosen.std) == NORMALISATIONS[0]
@@ -75,12 +70,12 @@ def test_the_normalisation_with_the_highest_training_accuracy_is_chosen(
 def facts_of(made, images, name="Brightness", **weights):
     network, of_folder = made(images, name, **weights)
     chosen = choose_preparation(network, of_folder, (32,), NORMALISATIONS[1:2], "cpu")
-    return judging.facts_of(network, of_folder.at(32), chosen, "cpu")
+    return judging.facts_of(network, of_folder.at(32), chosen, "cpu", 30)
 
 
 def test_another_order_of_the_classes_is_named_and_not_judged(made, folders):
     facts = facts_of(made, folders(), order=(1, 0))
-    assert facts["verdict"] == judging.NOT_JUDGED
+    assert facts["verdict"] == "not judged"
     assert "100% of the training images are right in another order" in facts["note"]
     assert facts["note"].endswith("assumed classes: 1, 0")
 
@@ -98,7 +93,7 @@ def test_few_images_of_a_class_show_no_other_order():
 def test_a_network_that_has_learnt_little_is_not_judged(made, folders):
     facts = facts_of(made, folders(), threshold=9.0)  # all images are dark
     assert facts["training_accuracy"] == 0.5
-    assert facts["verdict"] == judging.NOT_JUDGED
+    assert facts["verdict"] == "not judged"
     for cause in ("order of the classes", "size", "normalisation", "stem"):
         assert cause in facts["note"]
 
@@ -115,22 +110,25 @@ def test_a_softmax_at_the_end_is_told_and_changes_nothing(made, folders):
 ENDS = ["accuracy", "low", "high"]
 
 
-def table(accuracies, drops, **columns):
-    return pd.DataFrame(
+def table(accuracies, drops, verdicts=("predicted",) * 3):
+    columns = zip(accuracies, drops, verdicts, strict=False)
+    facts = [
         {
-            "checkpoint": [f"{number}.pt" for number in range(len(drops))],
-            "training_accuracy": accuracies,
-            "drop": drops,
+            "checkpoint": f"{number}.pt",
+            "verdict": verdict,
+            "training_accuracy": accuracy,
+            "drop": drop,
             "drop_mixup": 0.0,
             "log_images": 5.0,
             "note": "",
-            **columns,
         }
-    )
+        for number, (accuracy, drop, verdict) in enumerate(columns)
+    ]
+    return judging.verdicts(facts, RULE)
 
 
 def test_accuracy_is_that_in_training_less_the_predicted_gap():
-    judged = judging.verdicts(table([0.9, 1.0, 0.95], [0.7, 0.3, 1.0]), RULE)
+    judged = table([0.9, 1.0, 0.95], [0.7, 0.3, 1.0])
     judged = judged.sort_values("checkpoint")
     accuracies = np.array([0.9 - (0.3 + 0.1), 1.0 - (0.3 - 0.1), 0.95 - (0.3 + 0.25)])
     expected = np.stack([accuracies, accuracies - 0.08, accuracies + 0.08], axis=1)
@@ -139,15 +137,8 @@ def test_accuracy_is_that_in_training_less_the_predicted_gap():
     assert judged["note"].tolist() == ["", "", "beyond what the studies have"]
 
 
-def test_what_is_not_judged_has_no_accuracy():
-    facts = table([0.9, 0.9], [0.5, 0.5], verdict=[np.nan, judging.NOT_JUDGED])
-    judged = judging.verdicts(facts, RULE).set_index("checkpoint")
-    assert judged["accuracy"].isna().tolist() == [False, True]
-    assert judged.loc["1.pt", "verdict"] == judging.NOT_JUDGED
-
-
 def test_networks_are_told_apart_by_errors_of_their_difference():
-    judged = judging.verdicts(table([0.9, 0.9], [0.3, 0.4]), RULE)
+    judged = table([0.9, 0.9], [0.3, 0.4])
     difference = 0.05
     apart = judging.answer(judged, difference - 0.01)
     assert apart.startswith("0.pt is expected to do best: 70% (62% to 78%)")
@@ -204,7 +195,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
     torch.save(dark_or_light(order=(1, 0)), tmp_path / "checkpoints/b.pt")
     torch.save({"fc.weight": torch.ones(3, 1)}, tmp_path / "checkpoints/c.pt")
     options = ["--architecture", f"{users_module}:Brightness", "--image-size", 32]
-    options += ["--out", tmp_path / "own", "--unlabelled", folders("others", seed=3)]
+    options += ["--out", tmp_path / "own"]
     places = [tmp_path / "checkpoints", folders()]
     assert run(*places, *options) == 0
     verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
@@ -213,7 +204,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
         "b.pt": "not judged",
         "c.pt": "not read",
     }
-    assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
+    assert verdicts["accuracy"].notna().tolist() == [True, False, False]
     assert "a.pt is expected to do best" in capsys.readouterr().out
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     options += ["--classes", f"@{tmp_path / 'classes.txt'}"]

@@ -5,7 +5,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
-from helpers.checkpoints import networks
+from helpers.checkpoints import inputs
 from helpers.networks.weights import ResNetForm, save_float16
 from tests.checkpoints.conftest import dark_or_light
 
@@ -25,11 +25,11 @@ def test_files_are_listed_below_a_folder_by_their_endings(tmp_path):
     for name in ("a.pt", "b/c.SAFETENSORS", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert list(networks.find(tmp_path)) == ["a.pt", "b/c.SAFETENSORS"]
-    assert list(networks.find(tmp_path / "notes.txt")) == ["notes.txt"]
+    assert list(inputs.find(tmp_path)) == ["a.pt", "b/c.SAFETENSORS"]
+    assert list(inputs.find(tmp_path / "notes.txt")) == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no file that ends in .*\.pth"):
-        networks.find(tmp_path / "empty")
+        inputs.find(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_resnet_is_the_same_however_it_was_saved(
         save_file(tensors, path)
     else:
         torch.save({"state_dict": tensors, "epoch": 3}, path)
-    loaded = networks.load(path, "auto", 5)
+    loaded = inputs.load(path, "auto", 5)
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     assert not loaded.training
     with torch.inference_mode():
@@ -57,10 +57,10 @@ def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
     form = ResNetForm("resnet18", "strided", 0.125, 1)
     state = form.network(4).state_dict()
     save_float16(tmp_path / "a.safetensors", state, form, {"gap": 0.25})
-    loaded = networks.load(tmp_path / "a.safetensors", "auto", 4)
-    assert loaded.network.conv1.weight.shape == (8, 3, 3, 3)
+    loaded = inputs.load(tmp_path / "a.safetensors", "auto", 4)
+    assert loaded.conv1.weight.shape == (8, 3, 3, 3)
     with pytest.raises(ValueError, match=r"conv1.weight: .*\[8, 3, 3, 3\]"):
-        networks.load(tmp_path / "a.safetensors", "resnet18", 4)
+        inputs.load(tmp_path / "a.safetensors", "resnet18", 4)
 
 
 def renamed(state, old, new):
@@ -108,21 +108,21 @@ def test_what_does_not_fit_is_refused_with_its_tensor(tmp_path, state, case):
     architecture = "auto" if case == "no bias" else "resnet18"
     torch.save(change(state), tmp_path / "a.pt")
     with pytest.raises(ValueError, match=message):
-        networks.load(tmp_path / "a.pt", architecture, 5)
+        inputs.load(tmp_path / "a.pt", architecture, 5)
 
 
 def test_names_of_timm_and_functions_of_ones_own_make_networks(users_module, tmp_path):
     timm = pytest.importorskip("timm")
     made = timm.create_model("resnet10t", num_classes=3)
     torch.save(made.state_dict(), tmp_path / "a.pt")
-    assert networks.load(tmp_path / "a.pt", "resnet10t", 3).network.fc.out_features == 3
+    assert inputs.load(tmp_path / "a.pt", "resnet10t", 3).fc.out_features == 3
     torch.save(dark_or_light(), tmp_path / "b.pt")
     images = torch.ones(1, 3, 4, 4)
     outputs = [
-        networks.load(tmp_path / "b.pt", f"{users_module}:{name}", 2)(images)
+        inputs.load(tmp_path / "b.pt", f"{users_module}:{name}", 2)(images)
         for name in ("Brightness", "InDictionary")
     ]
     assert [output.tolist() for output in outputs] == [[[-1.0, 1.0]]] * 2
     for name in ("resnet19", "no_such_module:f", "a_users_module:none"):
         with pytest.raises(ValueError, match=r"neither|not there"):
-            networks.builder(name)
+            inputs.builder(name)
