@@ -14,9 +14,9 @@ import pytest
 from helpers.data.images import read_labels
 from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures.evidence import MeasureSettings
-from helpers.report.explore import content as explorers
+from helpers.report import explore
 from helpers.report.tables import read
-from helpers.scores.measuring import NO_INTERVAL
+from helpers.scores.measuring import NO_INTERVAL, with_measures
 from helpers.scores.store import Store
 from helpers.statistics.correlate import FEWEST, Bootstrap
 from helpers.statistics.gap_tables import (
@@ -163,7 +163,12 @@ def test_explorers_show_the_correlations_of_the_text(study):
     primary = read(study.report, "primary")["title"]
     published = ranking[[title for title in primary if title in ranking]]
     assert len(published) > 4
-    of_measures, *_ = explorers.of_report(study.report)
+    listing = read(study.report, "measures").query("direction != 0")
+    titles = dict(zip(listing["column"], listing["title"], strict=True))
+    scores = read(study.report, "scores", ".parquet")
+    analysed = study.table[study.table["left_out"] == ""]
+    models = with_measures(analysed, scores, listing)
+    of_measures = explore.measures(models, titles)
     shown = {row["title"]: row["values"] for row in of_measures["measures"]}
     for title, r in published.items():
         assert r_with_gap(of_measures, shown[title]) == pytest.approx(r, abs=5e-4)
