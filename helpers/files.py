@@ -136,19 +136,6 @@ def folder_of_run(work: Path, run: str) -> Path:
     return inside(work / "runs", run)
 
 
-def is_scored(records: Path, run: str) -> bool:
-    """True if the run's scores are recorded, or if it has no snapshot to score.
-
-    Args:
-        records: folder of the records of a study.
-        run: id of a run whose result is recorded there.
-    """
-    result = folder_of_run(records, run) / "result.json"
-    if not read_json(result)["snapshots"]:
-        return True
-    return any((records / "scores").glob(f"{run}@*.parquet"))
-
-
 def json_digest(value: Any) -> str:
     """Digest of a JSON-like value, 8 hex digits; the order of keys does not matter.
 

@@ -23,6 +23,7 @@ from helpers.checkpoints.inputs import Preparation
 from helpers.choices import compute
 from helpers.data import images
 from helpers.data.images import choose_images
+from helpers.files import folder_of_run
 from helpers.kappa import networks, noise, probing
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings, score_network
@@ -85,7 +86,7 @@ def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
             raise KeyboardInterrupt
         return train_epoch(network, optimizer, split, config, epoch, *others)
 
-    place = catalogue.run_folder(folder, config)
+    place = folder_of_run(folder, str(config))
     run.train_epoch = interrupt
     with contextlib.suppress(KeyboardInterrupt):
         run.train_run(config, data, place, device=DEVICE)

@@ -10,7 +10,7 @@ from helpers.cams import attribution, maps, masks
 from helpers.data import layouts
 from helpers.files import PROJECT_ROOT
 from helpers.measures import registry, transforms
-from helpers.networks import resnet, stages
+from helpers.networks import resnet
 from helpers.parameters import (
     AXIS_PARAMETERS,
     TYPES,
@@ -66,7 +66,7 @@ def test_committed_defaults_are_the_demos_so_that_a_change_by_hand_is_known(
     ("name", "known"),
     [
         ("architectures", resnet.ARCHITECTURES),
-        ("stem", stages._STEMS),
+        ("stem", resnet.STEMS),
         ("data_source", ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)),
         ("optimizers", config.OPTIMIZERS),
         ("cam_method", maps.CLOSED_FORM_METHODS),

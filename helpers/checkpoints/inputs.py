@@ -17,9 +17,13 @@ from helpers.data.annotations import Record
 from helpers.data.decode import decode_all
 from helpers.data.images import ImageSet, image_set
 from helpers.data.sources import Source
-from helpers.networks import contents
-from helpers.networks.resnet import ARCHITECTURES, sample_first
-from helpers.networks.weights import check_numbers, form_in
+from helpers.networks.resnet import ARCHITECTURES, build, sample_first
+from helpers.networks.weights import (
+    check_numbers,
+    form_in,
+    read_state,
+    shared_prefix,
+)
 from helpers.scores.scoring_set import classes_in_turn
 
 AUTO = "auto"
@@ -99,13 +103,16 @@ def load(path: Path, architecture: str, classes: int) -> nn.Module:
         ValueError: if the file cannot be read as tensors alone, if tensors are missing,
             unknown, of another shape or not finite, or if the name is unknown.
     """
-    state = contents.read(path)
-    form = form_in(path) if architecture == AUTO else None
+    state = read_state(path)
+    form = form_in(path) if architecture == AUTO else {}
     names = ARCHITECTURES if architecture == AUTO else (architecture,)
+    builders = [builder(name) for name in names]
+    if form:
+        builders = [lambda classes: build(**form, classes=classes, seed=0)]
     faults = []
-    for build in [form.network] if form else map(builder, names):
-        network = build(classes)
-        prefix = contents.shared_prefix(network.state_dict())
+    for make in builders:
+        network = make(classes)
+        prefix = shared_prefix(network.state_dict())
         tensors = {f"{prefix}{name}": value for name, value in state.items()}
         check_numbers(tensors, network.state_dict(), path.name)
         try:

@@ -17,8 +17,8 @@ from tqdm.auto import tqdm
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import json_digest
 from helpers.kappa.networks import checkpoints, to_be_tuned, without_head
-from helpers.networks import contents, resnet
-from helpers.networks.weights import weights_digest
+from helpers.networks import resnet
+from helpers.networks.weights import read_state, weights_digest
 from helpers.scores.models import Model
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig
@@ -190,7 +190,7 @@ def _planned(
     if name.endswith(_TUNED):
         (file,) = checkpoints([name.removesuffix(_TUNED)], weights)
         training = {**training, "learning_rate": _TUNING_RATE}
-        decisive = [name, training, weights_digest(contents.read(file.path))]
+        decisive = [name, training, weights_digest(read_state(file.path))]
         build = partial(to_be_tuned, file, classes, training["seed"])
         how = "fine-tuned"
         family = f"{file.family}, {how}"
@@ -241,6 +241,6 @@ def _backbone(
     """A network without its head, after its training; without a folder before it."""
     network = build()
     if folder:
-        network.load_state_dict(contents.read(catalogue.snapshot_path(folder, "stop")))
+        network.load_state_dict(read_state(catalogue.snapshot_path(folder, "stop")))
     network = network.to(device, memory_format=torch.channels_last)
     return without_head(network).eval()

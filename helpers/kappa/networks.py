@@ -16,8 +16,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from helpers.files import from_root, json_digest
-from helpers.networks import contents
-from helpers.networks.weights import check_numbers, weights_digest
+from helpers.networks.weights import check_numbers, read_state, weights_digest
 from helpers.parameters import near_names
 from helpers.scores.models import Model
 from helpers.scores.store import Records
@@ -194,7 +193,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
             "origin": f"file {network.path.name}",
             "side": network.side,
         }
-        model_id = f"{network.name}-{weights_digest(contents.read(network.path))}"
+        model_id = f"{network.name}-{weights_digest(read_state(network.path))}"
         load = partial(_load, network)
         models.append(Model(model_id, load, facts, normalise=v2.Compose(steps)))
     return models
@@ -224,7 +223,7 @@ def to_be_tuned(file: Checkpoint, classes: int, seed: int) -> nn.Module:
 def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
     """A published network without its head."""
     network = file.build()
-    state = contents.read(file.path)
+    state = read_state(file.path)
     if file.architecture in CLIP:
         import timm
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.module import register_module_forward_hook
 
 from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined
-from helpers.networks.hooks import observe
 from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
 
@@ -102,7 +102,8 @@ def layers_of(network: nn.Module, example: Tensor) -> list[Layer]:
             size = tuple(inputs[0].shape[-2:])
             layers.setdefault(module, Layer(module.weight.detach(), *settings, size))
 
-    observe(folded, example.cpu().double(), note)
+    with register_module_forward_hook(note):
+        folded(example.cpu().double())
     matrices = [value for value in folded.parameters() if value.ndim in (2, 4)]
     if not layers or len(matrices) != len(layers):
         raise Undefined(

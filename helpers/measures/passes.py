@@ -134,9 +134,9 @@ def forward_pass(
         Logits; normalised maps of the predicted class where they have a closed form.
     """
     network = classifier.network
-    layer = hooks.last_called(network, example)[0] or nn.Identity()
     first = classifier.input(images.images[:_CHECKED_IMAGES])
     try:
+        layer = hooks.last_maps_layer(network, example)
         of_first = hooks.features_and_logits(network, layer, first)
         linear = closed_form_classifier(network, *of_first)
     except ValueError:  # the maps have no closed form

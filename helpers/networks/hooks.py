@@ -1,11 +1,12 @@
 """Read the outputs of a network's layers, and find the layers that put out maps."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from helpers.networks.faults import Undefined
 
@@ -59,32 +60,13 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def observe(
-    model: nn.Module, images: Tensor, hook: Callable[[nn.Module, Any, Any], None]
-) -> Any:
-    """Run one pass in evaluation mode, with a forward hook on every module.
-
-    Args:
-        model: any network.
-        images: its input.
-        hook: is called with each module, its inputs and its output.
-
-    Returns:
-        The network's output.
-    """
-    with evaluation_mode(model), ExitStack() as hooks:
-        for module in model.modules():
-            hooks.enter_context(module.register_forward_hook(hook))
-        return model(images)
-
-
 def features_and_logits(
     model: nn.Module, layer: nn.Module, images: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute a layer's maps and the logits in one pass in evaluation mode.
+    """Compute a layer's maps and the logits in one pass.
 
     Args:
-        model: a network.
+        model: a network in evaluation mode.
         layer: one of its modules; of several calls the last counts.
         images: (B, 3, S, S) input.
 
@@ -94,7 +76,7 @@ def features_and_logits(
     Raises:
         ValueError: if the layer is not called or does not put out maps.
     """
-    with evaluation_mode(model), captured_output(layer) as outputs:
+    with captured_output(layer) as outputs:
         logits = model(images)
     kind = type(layer).__name__
     if not outputs:
@@ -125,10 +107,8 @@ def stage_layers(network: nn.Module) -> dict[str, nn.Module]:
 
 
 @torch.inference_mode()
-def last_called(
-    network: nn.Module, example: Tensor
-) -> tuple[nn.Module | None, nn.Linear | None]:
-    """Find the last layer of maps and the last linear layer called in a pass.
+def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
+    """Find the layer whose maps a network pools and classifies: the last one called.
 
     A layer of maps puts out more than one pixel and does not pool. Of nested modules
     with the same output the outermost counts, which ends last. If the network turns
@@ -139,43 +119,28 @@ def last_called(
         network: in evaluation mode.
         example: (B, 3, S, S) input.
 
-    Returns:
-        The two layers, each None if there is none.
+    Raises:
+        Undefined: if there is none.
     """
-    last: dict[str, nn.Module] = {}
+    layers: list[nn.Module] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
         # Layers that work on windows of the images put out a row per window.
-        is_tensor = isinstance(output, Tensor) and output.ndim > 0
+        is_tensor = isinstance(output, Tensor) and output.ndim in (3, 4)
         if module is network or not is_tensor or len(output) != len(example):
             return
         if output.ndim == 4 and output.shape[2] == output.shape[3] > 1:
             if not isinstance(module, _POOLING):
-                last["maps"] = module
+                layers.append(module)
         # Axes 1 and 2 are N and C, or h and w; pooled maps have one of length 1.
-        elif output.ndim in (3, 4) and min(output.shape[1:3]) > 1:
-            last.pop("maps", None)  # the network does not classify these maps
-        if isinstance(module, nn.Linear):
-            last["linear"] = module
+        elif min(output.shape[1:3]) > 1:
+            layers.clear()  # the network does not classify these maps
 
-    observe(network, example, note)
-    return last.get("maps"), last.get("linear")
-
-
-def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the layer whose maps a network pools and classifies, see ``last_called``.
-
-    Args:
-        network: in evaluation mode.
-        example: (B, 3, S, S) input.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    layer, _ = last_called(network, example)
-    if layer is None:
+    with register_module_forward_hook(note):
+        network(example)
+    if not layers:
         raise Undefined(
             f"no layer of {type(network).__name__} puts out maps (B, C, h, w) of more "
             "than one pixel that it classifies, so there is no class activation map"
         )
-    return layer
+    return layers[-1]

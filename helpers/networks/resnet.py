@@ -1,4 +1,4 @@
-"""Build ResNets of torchvision's blocks with any stem, width and last stride."""
+"""ResNets of torchvision's blocks with any stem, width and stride of the last stage."""
 
 from functools import lru_cache
 
@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
+# Kernel, stride and padding of the first convolution.
+STEMS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
 # Input channels in a block of oneDNN on a CPU with AVX-512; 8 with AVX2.
 _ONEDNN_BLOCK = 16
 # Mean and standard deviation of ImageNet's pixels in [0, 1], RGB.
@@ -81,11 +83,30 @@ def build(
         seed: of the random weights.
     """
     # Imported here, since torchvision's import takes two seconds.
-    from helpers.networks.stages import ResNet
+    from torchvision.models import get_model
 
+    with torch.device("meta"):  # without numbers: layers with weights are made below
+        network = get_model(architecture)
+    channels = round(64 * width)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return sample_first(ResNet(architecture, classes, stem, width, last_stride))
+        network.inplanes = channels  # which torchvision's ``_make_layer`` counts up
+        network.conv1 = nn.Conv2d(3, channels, *STEMS[stem], bias=False)
+        network.bn1 = nn.BatchNorm2d(channels)
+        if stem != "imagenet":
+            network.maxpool = nn.Identity()
+        for number, stride in enumerate((1, 2, 2, last_stride)):
+            name = f"layer{number + 1}"
+            stage = getattr(network, name)
+            form = type(stage[0]), channels * 2**number, len(stage), stride
+            setattr(network, name, network._make_layer(*form))
+        network.fc = nn.Linear(network.inplanes, classes)
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out", nonlinearity="relu"
+                )
+    return sample_first(network)
 
 
 def normalise_images(images: Tensor) -> Tensor:

@@ -1,33 +1,79 @@
-"""Read weights by path or torchvision's name; write files that name their network."""
+"""Weights of networks: files are read as tensors alone, and no code in them is run."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from pickle import UnpicklingError
+from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from helpers.files import from_root, write_tensors
-from helpers.networks import contents, resnet
-from helpers.networks.contents import State, header_of
+from helpers.files import from_root, read_header, write_tensors
 
-_KEY = "network"  # key of the text in the header that describes the network
+State = dict[str, Tensor]
+# Arguments of ``resnet.build`` that describe a network, but for its classes.
+FORM = ("architecture", "stem", "width", "last_stride")
+_TEXTS = "workbook"  # key in the header of this workbook's checkpoints: JSON of texts
+_FORM_TEXT = "network"  # of these texts the one that describes the network
 _HEAD = ("fc.weight", "fc.bias")
 
 
-class ResNetForm(NamedTuple):
-    """Arguments of ``resnet.build``; the defaults build the published network."""
+def read_state(path: Path) -> State:
+    """Read the state dict of a file, without the prefix that all its names share.
 
-    architecture: str
-    stem: str = "imagenet"
-    width: float = 1.0
-    last_stride: int = 2
+    It stands at the top of the file or one level below, as in
+    ``{"model": state_dict, "epoch": 3}``. DataParallel, Lightning and torch.compile put
+    a prefix before all names.
 
-    def network(self, classes: int) -> nn.Module:
-        """Build the untrained network for a number of classes."""
-        return resnet.build(**self._asdict(), classes=classes, seed=0)
+    Args:
+        path: of a .safetensors file, or a file of ``torch.save``.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: if it is damaged, holds other objects than tensors and plain
+            values, or not exactly one state dict.
+    """
+    try:
+        if path.suffix.lower() == ".safetensors":
+            content = safetensors.torch.load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        levels = [content, *content.values()]
+        (state,) = filter(_is_state_dict, levels)
+        prefix = shared_prefix(state)
+    except (MemoryError, OSError):
+        raise
+    except Exception as fault:  # damaged files raise exceptions of every kind
+        raise ValueError(
+            f"{path.name} was refused: it is damaged, holds other objects than tensors "
+            "and plain values, or not exactly one state dict; save model.state_dict() "
+            "of one network alone"
+        ) from fault
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _is_state_dict(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(isinstance(item, Tensor) for item in value.values())
+
+
+def shared_prefix(names: Iterable[str]) -> str:
+    """The beginning that dotted names share, up to a dot.
+
+    Args:
+        names: of tensors, at least one.
+
+    Example:
+        >>> shared_prefix(["module.fc.weight", "module.fc2.weight"])
+        'module.'
+    """
+    beginning = os.path.commonprefix([*names])  # noqa: RUF071 - of texts, not of paths
+    return beginning[: beginning.rfind(".") + 1]
 
 
 def check_numbers(
@@ -64,30 +110,24 @@ def read_weights(source: str, architecture: str) -> State:
 
     Raises:
         FileNotFoundError: if the weights are absent and cannot be downloaded.
-        ValueError: see ``contents.read``.
+        ValueError: see ``read_state``.
     """
     # imported here, since this import takes two seconds
     from torchvision.models import get_model_weights
 
-    published = get_model_weights(architecture)
-    path = from_root(source.replace("{architecture}", architecture))
+    published = get_model_weights(architecture).__members__
     try:
-        if source in published.__members__:
-            url = published[source].url
-            path = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
-            if not path.is_file():
-                # The first digits of the file's SHA-256 in its name are checked.
-                options = {"progress": False, "check_hash": True, "weights_only": True}
-                published[source].get_state_dict(**options)
-        return contents.read(path)
-    except (OSError, RuntimeError) as fault:  # RuntimeError: other digits
+        if source in published:
+            # The first digits of a download's SHA-256 stand in its name.
+            options = {"progress": False, "check_hash": True, "weights_only": True}
+            return published[source].get_state_dict(**options)
+        return read_state(from_root(source.replace("{architecture}", architecture)))
+    except (OSError, RuntimeError, UnpicklingError) as fault:
         raise FileNotFoundError(
-            f"weights for {architecture} cannot be found: {path.name} ({source}) is "
-            f"not in {path.parent}. Three ways: (1) put it there, or name one of "
-            f"{', '.join(sorted(published.__members__))} where the network allows a "
-            "download; (2) set pretrained_weights to the path of a file; (3) set "
-            "pretrained_weights to 'made' and pretrain_data_path to images of other "
-            "classes"
+            f"weights for {architecture} cannot be had from {source} ({fault}). Three "
+            f"ways: (1) name one of {', '.join(sorted(published))} where the network "
+            "allows a download; (2) set pretrained_weights to the path of a file; (3) "
+            "set it to 'made' and pretrain_data_path to images of other classes"
         ) from fault
 
 
@@ -110,10 +150,9 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     try:
         model.load_state_dict(complete)
     except RuntimeError as fault:
-        words = " ".join(str(fault).split())
         raise ValueError(
             "the weights do not fit the network; use weights of the same architecture, "
-            f"stem and width: {words:.300}"
+            f"stem and width: {fault}"
         ) from fault
     return model
 
@@ -136,10 +175,7 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def save_float16(
-    path: Path,
-    state: Mapping[str, Tensor],
-    form: ResNetForm,
-    facts: Mapping[str, object],
+    path: Path, state: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
     """Write a state dict as safetensors in float16; equal inputs give equal bytes.
 
@@ -148,15 +184,14 @@ def save_float16(
     Args:
         path: of the file.
         state: tensors by name.
-        form: of the network, noted in the header.
-        facts: further values, noted in the header as text.
+        facts: noted in the header as text; those of ``FORM`` describe the network.
     """
     texts = {name: str(value) for name, value in facts.items()}
-    texts[_KEY] = json.dumps(form._asdict())
+    texts[_FORM_TEXT] = json.dumps({name: facts[name] for name in FORM})
     halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
     # The library writes several texts in an order that varies: so it is one, and
     # write_tensors adds no checksum as a second.
-    header = {contents.TEXTS: json.dumps(texts, sort_keys=True)}
+    header = {_TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, halves, header, checked=False)
 
 
@@ -165,11 +200,19 @@ def _half(value: Tensor) -> Tensor:
     return half if bool(half.isfinite().all()) else value
 
 
-def form_in(path: Path) -> ResNetForm | None:
-    """Read the form of the network in a file's header; None if it has no form.
+def header_of(path: Path) -> dict[str, str]:
+    """Read the texts that ``save_float16`` wrote; empty for other files.
 
     Args:
         path: of a file.
     """
-    text = header_of(path).get(_KEY)
-    return ResNetForm(**json.loads(text)) if text else None
+    return json.loads(read_header(path).get(_TEXTS, "{}"))
+
+
+def form_in(path: Path) -> dict[str, Any]:
+    """Read what a file's header says of its network, see ``FORM``; empty for others.
+
+    Args:
+        path: of a file.
+    """
+    return json.loads(header_of(path).get(_FORM_TEXT, "{}"))

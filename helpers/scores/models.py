@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from helpers.data.images import StudyData
 from helpers.files import read_tensors
 from helpers.networks import resnet
-from helpers.training.catalogue import (
-    load_network,
-    run_folder,
-    snapshot_path,
-    start_path,
-)
+from helpers.training.catalogue import load_network, start_path, weights_path
 from helpers.training.config import RunConfig, config_from, rows_of_run
 from helpers.training.run import initial_network
 
@@ -69,7 +64,6 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
     models = []
     for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
         config = config_from(row)
-        path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
         model = Model(
             row["model_id"],
             partial(load_network, work, row, classes),
@@ -77,7 +71,7 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
             partial(_initial, work, config, classes),
             training_images=len(rows_of_run(data.train.labels, config)[0]),
             weights=row.get("digest", ""),
-            at_hand=path.is_file(),
+            at_hand=weights_path(work, row).is_file(),
         )
         models.append(model)
     return models

@@ -1,7 +1,6 @@
 """The runs of a study on disk, and the catalogue with one row per model."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,14 +14,13 @@ from torch import nn
 from helpers.files import (
     folder_of_run,
     inside,
-    is_scored,
     read_json,
     read_table,
     read_tensors,
     records_of,
-    table_of,
 )
-from helpers.networks.weights import ResNetForm, save_float16
+from helpers.networks import resnet
+from helpers.networks.weights import FORM, save_float16
 from helpers.training.config import (
     HYPERPARAMETERS,
     RunConfig,
@@ -40,16 +38,6 @@ _COLUMNS = [
 ]
 
 
-def run_folder(work: Path, run: RunConfig | str) -> Path:
-    """The folder of a run in the folder of work of a study.
-
-    Args:
-        work: the folder of work.
-        run: its configuration or its id.
-    """
-    return folder_of_run(work, str(run))  # the text of a configuration is its id
-
-
 def snapshot_path(folder: Path, snapshot: str) -> Path:
     """File of a snapshot of a run.
 
@@ -60,43 +48,48 @@ def snapshot_path(folder: Path, snapshot: str) -> Path:
     return folder / f"snapshot-{snapshot}.safetensors"
 
 
-def result_folder(work: Path, run: RunConfig | str) -> Path | None:
-    """Folder with the result of a complete run, below ``work`` or in the records.
+def weights_path(work: Path, row: Mapping[str, Any]) -> Path:
+    """File with the weights of a model.
 
     Args:
         work: the folder of work of a study.
-        run: its configuration or its id.
+        row: of the catalogue.
+    """
+    return snapshot_path(folder_of_run(work, row["run_id"]), row["snapshot"])
+
+
+def complete_runs(work: Path) -> dict[str, Path]:
+    """Folders of complete runs by id: those trained here, and those of the records.
+
+    A run of the records counts if it was scored, or has no snapshot to score: records
+    have no weights, so another one must be trained again.
+
+    Args:
+        work: the folder of work of a study.
 
     Returns:
-        The folder that holds ``result.json``, which is written last; None for a run
-        that is not complete.
+        Folders that hold ``result.json``, which is written last.
     """
-    for place in (work, records_of(work)):
-        folder = run_folder(place, run)
-        if (folder / "result.json").is_file():
-            return folder
-    return None
+    records = records_of(work)
+    scored = {path.name.partition("@")[0] for path in records.glob("scores/*@*")}
+    results = [
+        path
+        for path in records.glob("runs/*/result.json")
+        if path.parent.name in scored or not read_json(path)["snapshots"]
+    ]
+    results += work.glob("runs/*/result.json")
+    return {path.parent.name: path.parent for path in results}
 
 
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
     """The runs that are to be trained, in the given order.
 
-    Neither those that were trained here, nor those that were trained and scored
-    elsewhere. A run in the records that was not scored must be trained again, since
-    records have no weights to score.
-
     Args:
         work: the folder of work of a study.
         runs: runs of the study.
     """
-    return [run for run in runs if not _is_complete(work, run)]
-
-
-def _is_complete(work: Path, run: RunConfig) -> bool:
-    folder = result_folder(work, run)
-    if folder is None or folder == run_folder(work, run):
-        return folder is not None
-    return is_scored(records_of(work), folder.name)
+    complete = complete_runs(work)
+    return [run for run in runs if str(run) not in complete]
 
 
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
@@ -110,47 +103,25 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
         A row per model, accuracies as fractions; a run without a snapshot has a row of
         NaN.
     """
-    if runs is None:
-        folders = [*work.glob("runs/*"), *records_of(work).glob("runs/*")]
-        runs = sorted({folder.name for folder in folders})
-    rows = []
-    for run in runs:
-        folder = result_folder(work, run)
-        if folder:
-            rows += _rows_of(folder)
+    folders = complete_runs(work)
+    names = folders if runs is None else map(str, runs)
+    rows = [row for name in names if name in folders for row in _rows_of(folders[name])]
     table = pd.DataFrame(rows, columns=[*_COLUMNS, *HYPERPARAMETERS])
     table = table.sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_NUMBERS, float))
-
-
-def _snapshots_of_study(table: pd.DataFrame, records: Path) -> pd.DataFrame:
-    """Leave out snapshots without values in records, if others of their run have some.
-
-    Records have the results of both snapshots of a run, and values only of those that
-    the study takes: both, or the one at the stop. A run without any values was not
-    scored, so its snapshots stay.
-
-    Args:
-        table: the catalogue of all snapshots.
-        records: folder of the records.
-    """
-    with_values = {path.stem for path in (records / "scores").glob("*@*.parquet")}
-    has_values = table["model_id"].isin(with_values)
-    none_of_run = ~has_values.groupby(table["run_id"]).transform("any")
-    return table[has_values | none_of_run].reset_index(drop=True)
 
 
 def _rows_of(folder: Path) -> list[dict[str, Any]]:
     """Rows of a complete run: one per snapshot, or one without snapshots."""
     config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
-    facts = {"cell": configuration_name(config), "kind": kind_name(config)}
+    facts = asdict(config) | result
+    facts |= {"cell": configuration_name(config), "kind": kind_name(config)}
     facts["digest"] = ""  # of snapshots of earlier versions
-    rows = []
-    for snapshot in result["snapshots"] or [{"snapshot": "none"}]:
-        model_id = f"{result['run_id']}@{snapshot['snapshot']}"
-        rows.append(asdict(config) | result | facts | snapshot | {"model_id": model_id})
-    return rows
+    return [
+        facts | snapshot | {"model_id": f"{facts['run_id']}@{snapshot['snapshot']}"}
+        for snapshot in result["snapshots"] or [{"snapshot": "none"}]
+    ]
 
 
 def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
@@ -158,16 +129,15 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 
     Args:
         work: the folder of work of a study.
-        run_ids: of runs, at least one that is complete; others are left out.
+        run_ids: of complete runs, at least one.
 
     Returns:
         A row per run and epoch, with its ``run_id``.
     """
-    folders = {name: result_folder(work, name) for name in run_ids}
+    folders = complete_runs(work)
     tables = [
-        read_table(folder / "history.parquet").assign(run_id=name)
-        for name, folder in folders.items()
-        if folder
+        read_table(folders[name] / "history.parquet").assign(run_id=name)
+        for name in run_ids
     ]
     return pd.concat(tables, ignore_index=True)
 
@@ -181,21 +151,16 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
 
     Returns:
         A row per run and epoch: the change of loss and accuracy since the epoch before
-        over the range in the run, in [-1, 1]; NaN where that is 0.
+        over the range in the run, in [-1, 1]; NaN where that is 0, and in the first
+        epoch.
     """
-    ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
-    runs = ordered.groupby("run_id")
-    values = runs[["train_loss", "train_accuracy"]]
-    span = values.transform("max") - values.transform("min")
-    changes = values.diff() / span.where(span > 0)
-    changes = changes.set_axis(["loss", "accuracy"], axis=1)
-    table = ordered[["run_id", "epoch"]].join(changes)[runs.cumcount() > 0]
+    columns = {"train_loss": "loss", "train_accuracy": "accuracy"}
+    ordered = history.sort_values(["run_id", "epoch"]).rename(columns=columns)
+    runs = ordered.groupby("run_id")[["loss", "accuracy"]]
+    span = runs.transform("max") - runs.transform("min")
+    changes = runs.diff() / span.where(span > 0)
+    table = ordered[["run_id", "epoch"]].join(changes)
     return table.groupby("run_id").tail(epochs).reset_index(drop=True)
-
-
-def _form(row: Mapping[str, Any]) -> ResNetForm:
-    """Form of the network of a row of the catalogue."""
-    return ResNetForm(**{name: row[name] for name in ResNetForm._fields})
 
 
 def load_network(
@@ -215,14 +180,15 @@ def load_network(
     Raises:
         FileNotFoundError: if its weights are missing or damaged.
     """
-    path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
+    path = weights_path(work, row)
     state = read_tensors(path)
     if state is None:
         raise FileNotFoundError(
             f"{path} is missing or damaged; delete the folder {path.parent} and run "
             "02_grid_training again to train it anew"
         )
-    network = _form(row).network(classes)
+    form = {name: row[name] for name in FORM}
+    network = resnet.build(**form, classes=classes, seed=0)
     network.load_state_dict(state)
     return network.to(device, memory_format=torch.channels_last).eval()
 
@@ -245,42 +211,20 @@ def keep_checkpoints(
         Rows of these models, smallest gap first, with the column ``file``. The header
         of each file holds these facts, and the classes.
     """
-    has_weights = [
-        snapshot_path(run_folder(work, row.run_id), row.snapshot).is_file()
-        for row in models.itertuples()
+    ordered = models.sort_values(["gap", "model_id"])
+    ordered["file"] = ordered["model_id"] + ".safetensors"
+    rows = [
+        row for row in ordered.to_dict("records") if weights_path(work, row).is_file()
     ]
-    ordered = models[has_weights].sort_values(["gap", "model_id"])
-    ranks = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))
-    chosen = ordered.iloc[np.unique(ranks.round().astype(int))]
-    chosen = chosen.assign(file=chosen["model_id"] + ".safetensors")
-    columns = ["model_id", *HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]
-    for row in chosen.to_dict("records"):
+    ranks = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)
+    chosen = [rows[rank] for rank in ranks]
+    for row in chosen:
         state = load_network(work, row, len(classes)).state_dict()
-        facts = {**row, "classes": json.dumps(list(classes))}
-        save_float16(inside(folder, row["file"]), state, _form(row), facts)
-    return chosen[["file", *columns]].reset_index(drop=True)
-
-
-def published_checkpoints(report: Path, folder: Path) -> pd.DataFrame:
-    """Copy the checkpoints that a published report holds, and read their table.
-
-    For a study whose networks were trained elsewhere, so that ``keep_checkpoints`` has
-    no weights to write.
-
-    Args:
-        report: ``reports/<study>`` as it is published.
-        folder: where the files are put.
-
-    Returns:
-        The table that ``keep_checkpoints`` returned when the report was made; no row if
-        the report has no checkpoints.
-    """
-    listing = table_of(report, "checkpoints.csv")
-    if not listing.is_file():
-        return pd.DataFrame(columns=["file", "model_id", "gap"])
-    if folder != report / "checkpoints":
-        shutil.copytree(report / "checkpoints", folder, dirs_exist_ok=True)
-    return pd.read_csv(listing, keep_default_na=False)
+        facts = row | {"classes": json.dumps(list(classes))}
+        save_float16(inside(folder, row["file"]), state, facts)
+    columns = ["file", "model_id", *HYPERPARAMETERS]
+    columns += ["train_accuracy", "test_accuracy", "gap"]
+    return pd.DataFrame(chosen, columns=columns)
 
 
 def start_path(work: Path, weights: str) -> Path:
@@ -333,33 +277,30 @@ def models_of_study(
         ValueError: if the models were trained on other images, or if none is analysed.
     """
     path = work / "catalogue.parquet"
-    remedy = (
-        "run notebooks/02_grid_training.ipynb for it, or `make sweep "
-        f"STUDY={work.name} MORE='--forcerun 02_grid_training'`"
-    )
+    records = records_of(work)
+    remedy = f"run notebook 02 of the study {work.name!r}"
     if path.is_file():
         table = read_table(path)
-    elif (records_of(work) / "runs").is_dir():
-        path = records_of(work)
-        table = _snapshots_of_study(read_catalogue(work), path)
+    elif (records / "runs").is_dir():
+        table = read_catalogue(work)
+        # Results name all snapshots of a run, and not all of them were scored.
+        with_values = [path.stem for path in records.glob("scores/*@*.parquet")]
+        is_scored = table["model_id"].isin(with_values)
+        table = table[is_scored | table["snapshot"].eq("none")].reset_index(drop=True)
     else:
-        raise FileNotFoundError(
-            f"{path} is not there: notebook 02 has not trained the networks of the "
-            f"study {work.name!r}; {remedy}"
-        )
-    others = sorted(set(table["data"]) - {fingerprint})
-    if others:
+        raise FileNotFoundError(f"{path} is not there; {remedy}")
+    if set(table["data"]) != {fingerprint}:
         raise ValueError(
-            f"the models in {path} were trained on the images {', '.join(others)}, and "
-            f"notebook 01 has chosen {fingerprint} since; {remedy}"
+            f"models of {work.name!r} were trained on the images "
+            f"{', '.join(set(table['data']))}, and notebook 01 has chosen "
+            f"{fingerprint} since; {remedy} again"
         )
     table = analysed(table, minimum_train_accuracy)
     if not table["left_out"].eq("").any():
-        best = table["train_accuracy"].max()
         raise ValueError(
             f"no network of the study {work.name!r} learnt enough: the highest "
-            f"training accuracy of {len(table)} models is {best:.2f}, and "
-            f"minimum_train_accuracy {minimum_train_accuracy}; give them more epochs "
-            f"(max_epochs) or more images, and {remedy}"
+            f"training accuracy is {table['train_accuracy'].max():.2f}, and "
+            f"minimum_train_accuracy is {minimum_train_accuracy}; raise max_epochs or "
+            f"take more images, and {remedy} again"
         )
     return table

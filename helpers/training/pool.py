@@ -19,7 +19,8 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
-from helpers.networks import contents
+from helpers.files import folder_of_run
+from helpers.networks.weights import read_state
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
@@ -282,11 +283,11 @@ def _train(
     run: RunConfig, data: StudyData, *, work: Path, device: str, compiled: bool
 ) -> dict[str, Any]:
     """Train one run and return its result."""
-    folder = catalogue.run_folder(work, run)
+    folder = folder_of_run(work, str(run))
     folder.mkdir(parents=True, exist_ok=True)
     start = None
     if run.pretrained:
-        start = contents.read(catalogue.start_path(work, run.weights))
+        start = read_state(catalogue.start_path(work, run.weights))
     network = initial_network(run, len(data.classes), start)
     options = {"device": device, "compiled": compiled}
     with FileLock(folder / ".lock"):

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from helpers.data.images import StudyData, choose_images, image_parameters
-from helpers.files import write_tensors
-from helpers.networks import contents
-from helpers.networks.contents import State
-from helpers.networks.weights import read_weights, weights_digest
+from helpers.files import folder_of_run, write_tensors
+from helpers.networks.weights import (
+    State,
+    read_state,
+    read_weights,
+    weights_digest,
+)
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
 
@@ -110,13 +113,13 @@ def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
         RuntimeError: if a run has no weights.
     """
     for run in runs:
-        path = catalogue.snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
+        path = catalogue.snapshot_path(folder_of_run(work / FOLDER, str(run)), "stop")
         if not path.is_file():
             raise RuntimeError(
                 f"pretraining {run} left no weights (diverged?); lower its learning "
                 "rate or check its images"
             )
-        _keep(work, run_id(run), contents.read(path))
+        _keep(work, run_id(run), read_state(path))
     return {run.architecture: run_id(run) for run in runs}
 
 

@@ -6,7 +6,8 @@ import torchvision
 from safetensors.torch import save_file
 
 from helpers.checkpoints import inputs
-from helpers.networks.weights import ResNetForm, save_float16
+from helpers.networks import resnet
+from helpers.networks.weights import save_float16
 from tests.checkpoints.conftest import dark_or_light
 
 
@@ -54,9 +55,10 @@ def test_a_resnet_is_the_same_however_it_was_saved(
 
 
 def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
-    form = ResNetForm("resnet18", "strided", 0.125, 1)
-    state = form.network(4).state_dict()
-    save_float16(tmp_path / "a.safetensors", state, form, {"gap": 0.25})
+    form = {"architecture": "resnet18", "stem": "strided", "width": 0.125}
+    form["last_stride"] = 1
+    state = resnet.build(**form, classes=4, seed=0).state_dict()
+    save_float16(tmp_path / "a.safetensors", state, form | {"gap": 0.25})
     loaded = inputs.load(tmp_path / "a.safetensors", "auto", 4)
     assert loaded.conv1.weight.shape == (8, 3, 3, 3)
     with pytest.raises(ValueError, match=r"conv1.weight: .*\[8, 3, 3, 3\]"):

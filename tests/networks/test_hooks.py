@@ -1,10 +1,13 @@
 """What layers put out, which layers there are to look at, and a network that is left as it came."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from helpers.networks import hooks, resnet
+from helpers.networks.faults import Undefined
 
 
 class Tokens(nn.Module):
@@ -29,56 +32,48 @@ class Tokens(nn.Module):
 
 @pytest.fixture(scope="module")
 def network():
-    return resnet.build("resnet18", 5, width=0.125, seed=0)
+    return resnet.build("resnet18", 5, width=0.125, seed=0).eval()
 
 
-def test_features_and_logits_are_those_of_the_pass_and_the_network_is_left_as_it_came(
-    network,
-):
+def test_features_and_logits_are_those_of_the_pass(network):
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    network.train()
-    network.layer1.eval()
-    modes = [module.training for module in network.modules()]
     with torch.no_grad():
         features, logits = hooks.features_and_logits(network, network.layer4, images)
-    assert [module.training for module in network.modules()] == modes
-    assert not any(module._forward_hooks for module in network.modules())
-    assert features.shape == (2, 64, 2, 2)
-    with torch.no_grad():
-        assert torch.equal(network.eval()(images), logits)
+        assert features.shape == (2, 64, 2, 2)
+        assert torch.equal(network(images), logits)
         assert torch.equal(network.fc(features.mean((2, 3))), logits)
+
+
+def test_evaluation_mode_leaves_a_network_as_it_came(network):
+    trained = copy.deepcopy(network).train()
+    trained.layer1.eval()
+    modes = [module.training for module in trained.modules()]
+    with pytest.raises(KeyError), hooks.evaluation_mode(trained):
+        assert not any(module.training for module in trained.modules())
+        raise KeyError
+    assert [module.training for module in trained.modules()] == modes
 
 
 def test_what_is_no_stack_of_maps_is_refused_and_hooks_are_removed(network):
     images = torch.zeros(1, 3, 32, 32)
-    with pytest.raises(
-        ValueError, match=r"Conv2d is not called in the network's forward pass"
+    for layer, message in (
+        (nn.Conv2d(3, 3, 1), "Conv2d is not called in the network's forward pass"),
+        (network.fc, r"Linear puts out shape \(1, 5\); a CAM needs"),
     ):
-        hooks.features_and_logits(network, nn.Conv2d(3, 3, 1), images)
-    with pytest.raises(
-        ValueError, match=r"Linear puts out shape \(1, 5\); a CAM needs"
-    ):
-        hooks.features_and_logits(network, network.fc, images)
+        with pytest.raises(Undefined, match=message):
+            hooks.features_and_logits(network, layer, images)
     with pytest.raises(RuntimeError):
-        hooks.observe(network, images[:, :2], lambda *given: None)
+        hooks.features_and_logits(network, network.layer4, images[:, :2])
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def test_the_last_maps_and_the_last_linear_layer_are_those_that_classify(network):
-    for side, layer in (
-        (64, network.layer4),
-        (32, network.layer3),
-    ):  # at 32 pixels layer4 leaves one
-        assert hooks.last_called(network, torch.zeros(1, 3, side, side)) == (
-            layer,
-            network.fc,
-        )
+def test_the_last_maps_are_those_that_the_network_classifies(network):
+    # At 32 pixels layer4 leaves one pixel.
+    for side, layer in ((64, network.layer4), (32, network.layer3)):
+        example = torch.zeros(1, 3, side, side)
+        assert hooks.last_maps_layer(network, example) is layer
     plain, tokens = Tokens(False), Tokens(True)
     example = torch.zeros(2, 3, 9, 9)
-    assert hooks.last_called(plain, example) == (plain.maps, plain.head)
-    assert hooks.last_called(tokens, example) == (None, tokens.head)
-    with pytest.raises(
-        ValueError,
-        match=r"no layer of Tokens puts out maps .* so there is no class activation map",
-    ):
+    assert hooks.last_maps_layer(plain, example) is plain.maps
+    with pytest.raises(Undefined, match=r"no layer of Tokens puts out maps"):
         hooks.last_maps_layer(tokens, example)

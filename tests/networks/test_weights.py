@@ -1,14 +1,79 @@
-"""Weights by name and by path, files that are refused and why, and checkpoints that name their network."""
+"""Files are read as tensors alone, or refused; written ones name their network."""
 
 import pickle
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.networks import contents, resnet, weights
+from helpers.networks import resnet, weights
+from helpers.networks.weights import read_state, read_weights
 
-FORM = weights.ResNetForm("resnet18", "strided", 0.125, 1)
+FORM = {"architecture": "resnet18", "stem": "strided", "width": 0.125}
+FORM["last_stride"] = 1
+ONE = {"conv.weight": torch.ones(2), "fc.weight": torch.zeros(3)}
+
+
+def built(classes, **changes):
+    return resnet.build(**FORM | {"seed": 0} | changes, classes=classes)
+
+
+def saved(folder, content, name="a.pt"):
+    torch.save(content, folder / name)
+    return folder / name
+
+
+def equal(state, other):
+    return state.keys() == other.keys() and all(
+        torch.equal(state[name], other[name]) for name in state
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
+@pytest.mark.parametrize("place", ["top", "state_dict", "any"])
+def test_a_state_dict_is_read_at_the_top_and_one_level_below(tmp_path, prefix, place):
+    state = {f"{prefix}{name}": value for name, value in ONE.items()}
+    content = state if place == "top" else {place: state, "epoch": 3, "lrs": [0.1]}
+    assert equal(read_state(saved(tmp_path, content)), ONE)
+
+
+class Trap:
+    def __reduce__(self):
+        return (sys.exit, ("the code of a checkpoint was run",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": ONE, "model_ema": ONE},
+        {"loss": torch.ones(1), "epoch": 3},
+        {"a": {"b": {"model": ONE}}},
+        [ONE],
+        {"state_dict": ONE, "more": Trap()},
+        b"",
+        b"weights",
+        b"PK\x03\x04 no zip",
+        pickle.dumps(Trap(), protocol=4),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
+def test_what_is_not_one_state_dict_is_refused_by_name_and_no_code_runs(
+    tmp_path, name, content
+):
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        saved(tmp_path, content, name)
+    with pytest.raises(ValueError, match=f"{name} was refused"):
+        read_state(tmp_path / name)
+
+
+def test_safetensors_of_others_are_read_and_have_no_form(tmp_path):
+    save_file(ONE, tmp_path / "a.safetensors", metadata={"format": "[1]"})
+    assert equal(read_state(tmp_path / "a.safetensors"), ONE)
+    assert weights.header_of(tmp_path / "a.safetensors") == {}
+    assert weights.form_in(tmp_path / "a.safetensors") == {}
 
 
 @pytest.fixture
@@ -25,32 +90,31 @@ def _offline(*arguments, **options):
 
 
 def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_path, hub):
-    trained = resnet.build("resnet18", 1000, seed=3)
-    save_file(trained.state_dict(), tmp_path / "resnet18.safetensors")
-    torch.save(trained.state_dict(), hub / "resnet18-f37072fd.pth")
-    by_path = weights.read_weights(
-        str(tmp_path / "{architecture}.safetensors"), "resnet18"
-    )
-    by_name = weights.read_weights("IMAGENET1K_V1", "resnet18")
-    assert (
-        weights.weights_digest(by_path)
-        == weights.weights_digest(by_name)
-        == weights.weights_digest(trained.state_dict())
-    )
+    state = resnet.build("resnet18", 1000, seed=3).state_dict()
+    save_file(state, tmp_path / "resnet18.safetensors")
+    torch.save(state, hub / "resnet18-f37072fd.pth")
+    by_path = read_weights(f"{tmp_path}/{{architecture}}.safetensors", "resnet18")
+    by_name = read_weights("IMAGENET1K_V1", "resnet18")
+    digests = {weights.weights_digest(each) for each in (by_path, by_name, state)}
+    assert len(digests) == 1
     network = weights.load_backbone(resnet.build("resnet18", 20, seed=9), by_name)
-    assert torch.equal(network.layer4[1].conv2.weight, trained.layer4[1].conv2.weight)
+    own = network.state_dict()
+    assert torch.equal(own["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
 
 
-@pytest.mark.parametrize("classes", [4, 6])
-def test_a_pretrained_start_never_brings_its_head(classes):
-    trained = FORM.network(4)
-    with torch.no_grad():
-        trained.fc.weight.add_(1.0)
-    initial = FORM.network(classes)
-    network = weights.load_backbone(FORM.network(classes), trained.state_dict())
-    assert torch.equal(network.fc.weight, initial.fc.weight)
-    assert torch.equal(network.fc.bias, initial.fc.bias)
-    assert torch.equal(network.conv1.weight, trained.conv1.weight)
+def test_missing_and_dangerous_weights_are_refused_with_three_ways(tmp_path, hub):
+    torch.save({"x": Trap()}, hub / "resnet18-f37072fd.pth")
+    message = r"Three ways: \(1\).*\(2\).*\(3\)"
+    for source, architecture in (
+        ("IMAGENET1K_V1", "resnet18"),  # holds code
+        ("IMAGENET1K_V1", "resnet50"),  # cannot be downloaded
+        ("nowhere/{architecture}.safetensors", "resnet18"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            read_weights(source, architecture)
+    torch.save({"x": Trap()}, tmp_path / "worse.pth")
+    with pytest.raises(ValueError, match=r"worse.pth was refused"):
+        read_weights(str(tmp_path / "worse.pth"), "resnet18")
 
 
 def test_a_download_is_checked_against_the_digits_in_its_name(tmp_path, monkeypatch):
@@ -64,103 +128,62 @@ def test_a_download_is_checked_against_the_digits_in_its_name(tmp_path, monkeypa
         download(url, *arguments, **options)
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", download_local)
-    with pytest.raises(FileNotFoundError, match="Three ways") as raised:
-        weights.read_weights("IMAGENET1K_V1", "resnet18")
-    assert "invalid hash value" in str(raised.value.__cause__)
+    with pytest.raises(FileNotFoundError, match="invalid hash value"):
+        read_weights("IMAGENET1K_V1", "resnet18")
     assert not list(tmp_path.rglob("hub/checkpoints/*.pth"))
 
 
-def test_missing_weights_name_the_file_the_folder_and_three_ways(hub):
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"resnet50-0676ba61.pth.*checkpoints.*Three ways: \(1\).*\(2\).*\(3\)",
-    ):
-        weights.read_weights("IMAGENET1K_V1", "resnet50")
-    with pytest.raises(
-        FileNotFoundError, match=r"resnet18.safetensors .*nowhere.*Three ways"
-    ):
-        weights.read_weights("nowhere/{architecture}.safetensors", "resnet18")
-
-
-class Dangerous:
-    def __reduce__(self):
-        return (print, ("this ran",))
-
-
-def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
-    tmp_path, hub, capsys, recwarn
-):
-    (tmp_path / "bad.pth").write_bytes(pickle.dumps({"x": Dangerous()}))
-    for path in (tmp_path / "worse.pth", hub / "resnet18-f37072fd.pth"):
-        torch.save({"x": Dangerous()}, path)
-    others = (str(tmp_path / "worse.pth"), "IMAGENET1K_V1")
-    for source in (str(tmp_path / "bad.pth"), *others):
-        with pytest.raises(ValueError, match=r"pth was refused"):
-            weights.read_weights(source, "resnet18")
-    assert "this ran" not in capsys.readouterr().out
-    assert not recwarn.list  # torch's own words would come beside
+@pytest.mark.parametrize("classes", [4, 6])
+def test_a_pretrained_start_never_brings_its_head(classes):
+    trained = built(4)
+    with torch.no_grad():
+        trained.fc.weight.add_(1.0)
+    initial = built(classes)
+    network = weights.load_backbone(built(classes), trained.state_dict())
+    assert torch.equal(network.fc.weight, initial.fc.weight)
+    assert torch.equal(network.fc.bias, initial.fc.bias)
+    assert torch.equal(network.conv1.weight, trained.conv1.weight)
 
 
 @pytest.mark.parametrize("value", [1j, 1, float("nan")])
 def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, value):
     name = "layer1.0.conv1.weight"
-    state = FORM.network(4).state_dict()
+    state = built(4).state_dict()
     wrong = torch.full(state[name].shape, value)
     torch.save(state | {name: wrong}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=rf"{name} \({wrong.dtype}\) is not of finite"):
-        weights.load_backbone(FORM.network(4), contents.read(tmp_path / "a.pt"))
+        weights.load_backbone(built(4), read_state(tmp_path / "a.pt"))
 
 
 def test_weights_of_another_network_are_refused_by_name():
-    state = resnet.build("resnet18", 5, width=0.25, seed=0).state_dict()
-    message = "do not fit the network; use weights of the same architecture, stem and"
-    with pytest.raises(ValueError, match=message):
-        weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), state)
-    partial = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
+    partial = built(5).state_dict()
     del partial["layer4.1.conv2.weight"]
-    with pytest.raises(ValueError, match=r"network; .*layer4\.1\.conv2\.weight"):
-        weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), partial)
+    wider = built(5, width=0.25).state_dict()
+    for state, name in ((wider, "conv1.weight"), (partial, "layer4.1.conv2.weight")):
+        with pytest.raises(ValueError, match=rf"do not fit the network[\s\S]*{name}"):
+            weights.load_backbone(built(5), state)
 
 
 def test_half_precision_moves_no_weight_by_more_than_its_rounding(tmp_path):
-    state = FORM.network(4).state_dict()
-    weights.save_float16(tmp_path / "half.safetensors", state, FORM, {})
-    for name, value in load_file(tmp_path / "half.safetensors").items():
-        assert value.dtype == (
-            torch.float16 if state[name].is_floating_point() else state[name].dtype
-        )
-        torch.testing.assert_close(
-            value.to(state[name].dtype), state[name], rtol=2**-11, atol=2**-24
-        )
-    weights.save_float16(
-        tmp_path / "large.safetensors",
-        {"small": torch.ones(2), "large": torch.full((2,), 1e6)},
-        FORM,
-        {},
-    )
-    kept = load_file(tmp_path / "large.safetensors")
-    assert (kept["small"].dtype, kept["large"].dtype, kept["large"].tolist()) == (
-        torch.float16,
-        torch.float32,
-        [1e6, 1e6],
-    )
+    state = built(4).state_dict() | {"large": torch.full((2,), 1e6)}
+    weights.save_float16(tmp_path / "half.safetensors", state, FORM)
+    halves = load_file(tmp_path / "half.safetensors")
+    assert halves["conv1.weight"].dtype == torch.float16
+    assert halves["large"].dtype == torch.float32  # beyond the range of float16
+    for name, value in halves.items():
+        value = value.to(state[name].dtype)
+        torch.testing.assert_close(value, state[name], rtol=2**-11, atol=2**-24)
 
 
 def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
     tmp_path,
 ):
-    state, facts = (
-        FORM.network(4).state_dict(),
-        {f"fact {number}": 'ä"\\\n' for number in range(20)},
-    )
+    path = tmp_path / "a.safetensors"
+    facts = FORM | {f"fact {number}": 'ä"\\\n' for number in range(20)}
     written = []
-    for given in (facts, dict(reversed(facts.items()))):
-        weights.save_float16(tmp_path / "a.safetensors", state, FORM, given)
-        written.append((tmp_path / "a.safetensors").read_bytes())
+    for order in (facts, dict(reversed(facts.items()))):
+        weights.save_float16(path, built(4).state_dict(), order)
+        written.append(path.read_bytes())
     assert written[0] == written[1]
-    assert weights.form_in(tmp_path / "a.safetensors") == FORM
-    assert weights.header_of(tmp_path / "a.safetensors").items() >= facts.items()
-    save_file(
-        {"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"other": "[1]"}
-    )
-    assert weights.header_of(tmp_path / "other.safetensors") == {}
+    assert weights.form_in(path) == FORM
+    assert weights.header_of(path)["fact 7"] == facts["fact 7"]

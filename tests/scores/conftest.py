@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.data.images import StudyData, choose_images
+from helpers.files import folder_of_run
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
@@ -31,5 +32,5 @@ def study(tmp_path_factory):
     )
     fewer = replace(whole, images_per_class=16, rule3_split="test")
     for run in (whole, fewer, replace(whole, learning_rate=1e9, optimizer="sgd")):
-        train_run(run, data, catalogue.run_folder(work, run))
+        train_run(run, data, folder_of_run(work, str(run)))
     return Study(work, data, catalogue.read_catalogue(work))
