@@ -7,7 +7,7 @@ a bootstrap (counts) and permutations (ones, with a permuted target).
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -183,16 +183,11 @@ def pair_counts(x: Array, y: Array, weights: Array) -> tuple[Array, ...]:
     differ_x = np.abs(order_x)
     differ_y = np.abs(order_y)
     return (
-        _sums(order_y, order_x),
-        _sums(pairs, differ_x),
+        (order_y[:, None] @ order_x)[:, 0],
+        (pairs[:, None] @ differ_x)[:, 0],
         differ_y.sum(1, keepdims=True),
-        _sums(differ_y, differ_x),
+        (differ_y[:, None] @ differ_x)[:, 0],
     )
-
-
-def _sums(pairs: Array, order: Array) -> Array:
-    """Sums over pairs: (B, pairs) and (B or 1, pairs, M) -> (B, M)."""
-    return pairs @ order[0] if len(order) == 1 else (pairs[:, None] @ order)[:, 0]
 
 
 def kendall(x: Array, y: Array, weights: Array, given: Array) -> Array:
@@ -295,26 +290,6 @@ class Bootstrap:
     unit: str = CONFIGURATION  # models with the same value are drawn together
     level: float = LEVEL
     no_interval: Collection[str] = ()  # they rest on single images that are unknown
-    # Mean of each column of ``images`` in each draw of images, (draws, n).
-    means: Mapping[str, Array] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Draw images."""
-        if self.means is None:
-            self.means = {name: self._means(name) for name in self.images}
-
-    def _means(self, name: str) -> Array:
-        """Mean of each model's values over drawn images, (draws, n)."""
-        # Test images are drawn apart from those that measures are computed from.
-        stream = 2 if name.startswith("test_accuracy") else 1
-        random = np.random.default_rng([self.seed, stream])
-        # In double precision, sums of values in half precision are exact in any order.
-        values = np.asarray(self.images[name], float).T  # (images, n)
-        means = np.empty((self.draws, values.shape[1]))
-        for part in slices(self.draws, 20 * len(values)):
-            counts = _counts(random, len(means[part]), len(values))
-            means[part] = finite_mean(values, counts)
-        return means
 
     def subset(self, rows: ArrayLike) -> "Bootstrap":
         """The same of some of the models, with the same draws of images.
@@ -323,17 +298,15 @@ class Bootstrap:
             rows: (n,) bool, or row numbers.
         """
         numbers = np.arange(len(self.models))[np.asarray(rows)]
-        return replace(
-            self,
-            models=self.models.iloc[numbers].reset_index(drop=True),
-            images={name: np.asarray(v)[numbers] for name, v in self.images.items()},
-            means={name: means[:, numbers] for name, means in self.means.items()},
-        )
+        models = self.models.iloc[numbers].reset_index(drop=True)
+        images = {name: np.asarray(v)[numbers] for name, v in self.images.items()}
+        return replace(self, models=models, images=images)
 
     @cached_property
     def weights(self) -> Array:
         """Count of each model in each draw of whole units, (draws, n)."""
-        return unit_weights(self.models[self.unit], self.draws, self.seed)
+        codes, units = pd.factorize(self.models[self.unit])
+        return _counts(self.draws, len(units), self.seed, 0)[:, codes]
 
     def resampled(self, name: str) -> Array:
         """A column in each draw of images, (draws, n); the gap by test accuracy.
@@ -346,13 +319,17 @@ class Bootstrap:
         """
         values = self.models[name].to_numpy(float)
         of_images = "test_accuracy" if name == "gap" else name
-        if of_images not in self.means:
+        if of_images not in self.images:
             return values[None]
+        # In double precision, sums of values in half precision are exact in any order.
+        images = np.asarray(self.images[of_images], float).T  # (images, n)
+        # Test images are drawn apart from those that measures are computed from.
+        stream = 2 if of_images.startswith("test_accuracy") else 1
+        counts = _counts(self.draws, len(images), self.seed, stream)
         # Values may be stored in half precision, the column is exact: only the shift
         # of the mean is taken from them.
         column = self.models[of_images].to_numpy(float)
-        mean = finite_mean(np.asarray(self.images[of_images], float).T)
-        drawn = column + self.means[of_images] - mean
+        drawn = column + finite_mean(images, counts) - finite_mean(images)
         return values + column - drawn if name == "gap" else drawn
 
     def units(self, is_finite: NDArray[np.bool_], unit: str = "") -> Rows:
@@ -391,24 +368,10 @@ class Bootstrap:
         return table.assign(_smallest=smallest.where(np.isfinite(low)))
 
 
-def unit_weights(units: ArrayLike, draws: int, seed: int) -> Array:
-    """Counts of each model in draws of whole units, with replacement.
-
-    Args:
-        units: (n,) names.
-        draws: number of draws.
-        seed: of the draws.
-
-    Returns:
-        (draws, n) whole numbers.
-    """
-    codes, names = pd.factorize(np.asarray(units))
-    random = np.random.default_rng([seed, 0])
-    return _counts(random, draws, len(names))[:, codes]
-
-
-def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
+@lru_cache(maxsize=4)
+def _counts(draws: int, units: int, seed: int, stream: int) -> Array:
     """Count of each unit in draws with replacement, (draws, units)."""
+    random = np.random.default_rng([seed, stream])
     numbers = random.integers(max(units, 1), size=(draws, units))
     # Fast form of: np.stack([np.bincount(row, minlength=units) for row in numbers])
     numbers += np.arange(draws)[:, None] * units
@@ -431,14 +394,11 @@ def percentile_interval(
         Low and high, (M,) each; NaN below ``fewest``, and where at least half of the
         draws are undefined.
     """
-    values = np.asarray(in_draws, float)
-    enough = np.asarray(units) >= fewest
-    is_usable = (2 * np.isfinite(values).sum(0) > len(values)) & enough
-    ends = np.full((2, values.shape[1]), np.nan)
-    if is_usable.any():
-        quantiles = [(1 - level) / 2, (1 + level) / 2]
-        ends[:, is_usable] = np.nanquantile(values[:, is_usable], quantiles, axis=0)
-    return ends[0], ends[1]
+    values = pd.DataFrame(in_draws, dtype=float)
+    is_usable = (2 * values.count() > len(values)) & (np.asarray(units) >= fewest)
+    ends = values.quantile([(1 - level) / 2, (1 + level) / 2]).to_numpy()
+    low, high = np.where(is_usable, ends, np.nan)
+    return low, high
 
 
 def correlate(
@@ -470,18 +430,18 @@ def correlate(
     y = models[target].to_numpy(float)
     x = np.where(np.isfinite(y)[:, None], models[names].to_numpy(float), np.nan)
     is_finite = np.isfinite(x)
-    units = bootstrap.units(is_finite)
     x[:, bootstrap.units(is_finite, CONFIGURATION) < FEWEST] = np.nan
-    table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
-    table["r"] = in_draws(statistic, x, y, given)[0]
+    r = in_draws(statistic, x, y, given)[0]
     drawn = correlations_in_draws(
         bootstrap, names, target, given=given, statistic=statistic
     )
+    drawn[:, np.isnan(r)] = np.nan
+    units = bootstrap.units(is_finite)
     low, high = percentile_interval(drawn, units, bootstrap.level, bootstrap.fewest)
     smallest = np.tanh(DETECTABLE * pd.DataFrame(_fisher(drawn)).std())
-    ends = pd.DataFrame({"low": low, "high": high, "smallest": smallest})
-    has_interval = table["r"].notna() & np.isfinite(low)
-    table = table.join(ends[has_interval])
+    table = pd.DataFrame({"measure": names, "n": is_finite.sum(0), "units": units})
+    table = table.assign(r=r, low=low, high=high)
+    table["smallest"] = smallest.where(np.isfinite(low))
     if permutations is None:
         return table
     return table.assign(**tested(x, y, permutations, given=given, statistic=statistic))
@@ -568,7 +528,7 @@ def correlations_in_draws(
 
 def _without_shift(both: Array, of_units: Array) -> Array:
     """Correlations in draws of units and images, centred as those of units alone."""
-    is_inside = (np.abs(both) < _LARGEST_R) & (np.abs(of_units) < _LARGEST_R)
+    is_inside = np.maximum(np.abs(both), np.abs(of_units)) < _LARGEST_R
     shift = np.where(is_inside, _fisher(both) - _fisher(of_units), np.nan)
     return np.tanh(_fisher(both) - np.nan_to_num(finite_mean(shift)))
 

@@ -187,11 +187,12 @@ def test_the_interval_of_a_strong_r_holds_the_truth_when_images_are_drawn_too():
 
 
 def test_units_are_drawn_as_a_whole():
-    weights = c.unit_weights(PAIRED, 500, seed=4)
+    models = pd.DataFrame({"cell": PAIRED})
+    weights, other = (c.Bootstrap(models, draws=500, seed=k).weights for k in (4, 5))
     assert (weights[:, ::2] == weights[:, 1::2]).all()
     assert (weights[:, ::2].sum(1) == 30).all()
     assert weights.var() == pytest.approx(1 - 1 / 30, abs=0.05)  # multinomial
-    assert (weights != c.unit_weights(PAIRED, 500, seed=5)).any()
+    assert (weights != other).any()
 
 
 def with_images(models=12, images=40):
@@ -254,7 +255,7 @@ def test_a_table_of_correlations_is_scipys_with_percentiles_of_drawn_units():
     assert table[["n", "units"]].to_numpy().tolist() == counts
     r = scipy.stats.pearsonr(models["x"], models["gap"]).statistic
     assert table.loc["x", "r"] == pytest.approx(r)
-    weights = c.unit_weights(PAIRED, 300, 2).astype(int)
+    weights = draws.weights.astype(int)
     values = models[["x", "gap"]].to_numpy()
     drawn = [np.corrcoef(np.repeat(values, w, axis=0).T)[0, 1] for w in weights]
     ends = np.quantile(drawn, [0.025, 0.975])

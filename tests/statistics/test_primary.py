@@ -113,9 +113,9 @@ def test_where_kinds_repeat_p_is_that_of_their_means_in_all_orders():
     adjusted = holm(list(p.values()))
     found = table.loc[MEASURES, "r_gap_p_adjusted"]
     assert found.to_numpy() == pytest.approx(adjusted)
-    codes = pd.factorize(models.sort_values("kind", kind="stable")["kind"])[0]
-    weights = c.unit_weights(codes, 200, 2).astype(int)
-    ordered = models.sort_values("kind", kind="stable")[["noise", "gap"]].to_numpy()
+    by_kind = models.sort_values("kind", kind="stable")
+    weights = c.Bootstrap(by_kind, draws=200, seed=2, unit="kind").weights.astype(int)
+    ordered = by_kind[["noise", "gap"]].to_numpy()
     drawn = [np.corrcoef(np.repeat(ordered, w, axis=0).T)[0, 1] for w in weights]
     ends = np.nanquantile(drawn, [0.025, 0.975])
     found = table.loc["noise", ["r_gap_low", "r_gap_high"]].to_numpy(float)
