@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
-from helpers.report.cams import overlays
-from helpers.report.figures import forest
+from helpers.report.figures import forest, overlays
 from helpers.report.style import count
 from helpers.statistics import pairs
 from helpers.training import looking
@@ -40,23 +39,22 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
         A row per arm, a column per image, bright where the arm wants the map, with the
         overlap of that place and the boxes. None without pixels or arms.
     """
-    arms = [looking.arm_and_strength(level)[0] for level in levels]
-    arms = [arm for arm in dict.fromkeys(arms) if arm in looking.PENALTIES]
+    arms = dict.fromkeys(looking.arm_and_strength(level)[0] for level in levels)
+    arms = [arm for arm in arms if arm in looking.PENALTIES]
     if not (train.has_pixels and train.has_boxes and arms):
         return None
-    others = looking.other_images(len(train), np.random.default_rng(0))
     boxed = np.flatnonzero(train.boxes.flatten(1).any(1))
     rows = boxed[np.linspace(0, len(boxed) - 1, _IMAGES).astype(int)]
+    others = looking.other_images(len(train), np.random.default_rng(0))[rows]
     targets = []
     for arm in arms:
         # A control takes the boxes of another image.
-        sources = others[rows] if arm in looking.CONTROLS.values() else rows
-        masks = box_masks(train.boxes[sources], train.images.shape[-1])
-        masks = ~masks if arm == "map_out_of_box" else masks
-        targets.append(masks.float())
+        boxes = train.boxes[others if arm in looking.CONTROLS.values() else rows]
+        masks = box_masks(boxes, train.images.shape[-1])
+        targets.append(masks ^ (arm == "map_out_of_box"))
     names = [arm.replace("_", " ") for arm in arms]
-    images = train.subset(rows)
-    return overlays(torch.stack(targets), images, 0.5, names, [""] * _IMAGES, "maximum")
+    maps = torch.stack(targets).float()
+    return overlays(maps, train.subset(rows), 0.5, names, [""] * _IMAGES, "maximum")
 
 
 def differences_figure(differences: pd.DataFrame) -> Figure:
@@ -69,23 +67,19 @@ def differences_figure(differences: pd.DataFrame) -> Figure:
         A row per contrast. The interval is drawn for at least ``pairs.FEWEST_PAIRS``
         pairs; that of two would be far wider than all others.
     """
-    differences = differences[differences["start"] == "all"]
-    enough = differences["pairs"] >= pairs.FEWEST_PAIRS
-    contrasts = differences["arm"] + " less " + differences["control"]
-    rows = differences.assign(
-        contrast=contrasts.str.replace("_", " "),
-        low=differences["low"].where(enough),
-        high=differences["high"].where(enough),
-    )
+    rows = differences[differences["start"] == "all"]
+    ends = rows[["low", "high"]].where(rows["pairs"] >= pairs.FEWEST_PAIRS)
+    names = (rows["arm"] + " less " + rows["control"]).str.replace("_", " ")
+    rows = rows.assign(contrast=names, **ends)
     outcomes = [name for name in TITLES if rows["outcome"].eq(name).any()]
-    size = (3 + 2.4 * len(outcomes), 1.2 + 0.26 * rows["contrast"].nunique())
+    size = (3 + 2.4 * len(outcomes), 1.2 + 0.26 * names.nunique())
     figure, panels = plt.subplots(
         1, len(outcomes), figsize=size, sharey=True, squeeze=False
     )
     for outcome, ax in zip(outcomes, panels[0], strict=True):
         shown = rows[rows["outcome"] == outcome]
-        ends = shown["low"], shown["high"]
-        forest(ax, shown["contrast"], shown["difference"], *ends)
+        columns = shown[["contrast", "difference", "low", "high"]]
+        forest(ax, *columns.to_numpy().T)
         ax.set_xlabel(TITLES[outcome])
     return figure
 
@@ -102,18 +96,12 @@ def contrast_sentence(differences: pd.DataFrame, arm: str, control: str) -> str:
         Two sentences: the difference at the stop and with training accuracy held fixed,
         and, where the interval holds 0, the smallest difference that could be told.
     """
-    rows = differences[
-        differences["arm"].eq(arm)
-        & differences["control"].eq(control)
-        & differences["start"].eq("all")
-    ].set_index("outcome")
+    rows = differences.set_index(["arm", "control", "start"]).sort_index()
+    rows = rows.loc[(arm, control, "all")].set_index("outcome")
     gap = rows.loc["gap"]
-    names = [level.replace("_", " ") for level in (arm, control)]
-    text = (
-        f"*{names[0]}* less *{names[1]}*: the gap differs by {_points(gap)} over "
-        f"{count(int(gap['pairs']), 'pair')}"
-    )
     fixed = rows.loc["gap_given_training_accuracy"]
+    words = f"*{arm}* less *{control}*: the gap differs by ".replace("_", " ")
+    text = f"{words}{_points(gap)} over {count(int(gap['pairs']), 'pair')}"
     if np.isfinite(fixed["low"]):
         text += f", and by {_points(fixed)} with training accuracy held fixed"
     if np.isfinite(gap["low"]) and not pairs.excludes_zero(gap):
@@ -125,14 +113,12 @@ def contrast_sentence(differences: pd.DataFrame, arm: str, control: str) -> str:
     return f"{text}."
 
 
-def _points(row: pd.Series) -> str:
+def _points(row: Any) -> str:
     """A difference in points, with its interval where it has one."""
-    if np.isnan(row["difference"]):
+    if np.isnan(row.difference):
         return "an unknown amount"
-    text = f"{row['difference']:+.1f} points"
-    if np.isfinite(row["low"]):
-        text += f" ({row['low']:.1f} to {row['high']:.1f})"
-    return text
+    interval = f" ({row.low:.1f} to {row.high:.1f})" if np.isfinite(row.low) else ""
+    return f"{row.difference:+.1f} points{interval}"
 
 
 def named_differences(differences: pd.DataFrame) -> Iterator[tuple[str, Any]]:
@@ -152,11 +138,9 @@ def named_differences(differences: pd.DataFrame) -> Iterator[tuple[str, Any]]:
         'gap_map_in_box_0_3_less_plain_scratch'
     """
     for row in differences.itertuples():
-        name = f"{row.outcome}_{row.arm}_less_{row.control}"
-        if row.start != "all":
-            name += f"_{row.start}"
+        name = f"{row.outcome}_{row.arm}_less_{row.control}_{row.start}"
         if row.start == "all" or row.outcome == "gap":
-            yield re.sub(r"\W", "_", name), row
+            yield re.sub(r"\W", "_", name.removesuffix("_all")), row
 
 
 def verdicts(judged: pd.DataFrame) -> str:
@@ -165,10 +149,9 @@ def verdicts(judged: pd.DataFrame) -> str:
     Args:
         judged: of ``pairs.paired_claims``.
     """
-    primary = judged[judged["primary"]]
     sentences = [
-        f"*{row.claim}*: **{row.verdict}**; the difference is "
-        f"{_points(pd.Series(row._asdict()))} over {count(row.pairs, 'pair')}."
-        for row in primary.itertuples()
+        f"*{row.claim}*: **{row.verdict}**; the difference is {_points(row)} over "
+        f"{count(row.pairs, 'pair')}."
+        for row in judged[judged["primary"]].itertuples()
     ]
     return " ".join(sentences) or "This study states no claim on where networks look."

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from helpers.cams.localize import bounding_rectangles, chance_scores, upsample
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
-from helpers.report import cams
+from helpers.report import figures
 
 SIZE, THRESHOLD = 32, 0.5
 
@@ -54,12 +54,12 @@ def outlines(ax):
 def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
     iou = np.array([0.9, 0.1, 0.5, 0.4, 0.2, 0.3])
     right = np.array([0, 1, 1, 1, 1, 1])  # the largest overlap is of a wrong one
-    assert cams.row_of_right_prediction(iou, right) == 5  # of .1 .2 .3 .4 .5
-    assert cams.row_of_right_prediction(iou, 0 * right) == 0
+    assert figures.row_of_right_prediction(iou, right) == 5  # of .1 .2 .3 .4 .5
+    assert figures.row_of_right_prediction(iou, 0 * right) == 0
 
 
 def test_steps_show_what_they_are_given(scenes, maps):
-    figure = cams.step_by_step(maps, scenes, 1, THRESHOLD, "maximum")
+    figure = figures.step_by_step(maps, scenes, 1, THRESHOLD, "maximum")
     scores = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[1]
     image, of_stage, enlarged, masked = figure.axes
     heat = upsample(maps[1:2], SIZE)
@@ -71,8 +71,7 @@ def test_steps_show_what_they_are_given(scenes, maps):
     assert outlines(masked) == [*boxes, bounding_rectangles(mask)[0].tolist()]
     styles = {patch.get_linestyle() for patch in masked.patches}
     assert len(styles) == 2  # the two rectangles differ without colour
-    shaded = ~np.ma.getmaskarray(masked.images[1].get_array())
-    np.testing.assert_array_equal(shaded, ~mask[0].numpy())
+    np.testing.assert_array_equal(masked.images[1].get_alpha() > 0, ~mask[0].numpy())
     numbers = f"IoU {scores['iou']:.2f}\nits rectangle: IoU-B {scores['iou_b']:.2f}"
     assert masked.get_title() == f"mask: {numbers}"
 
@@ -81,7 +80,7 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
     few = [0, 2, 4]
     both, images = torch.stack([maps[few], 1 - maps[few]]), scenes.subset(few)
     titles = ["small gap", "large gap"]
-    figure = cams.overlays(both, images, THRESHOLD, titles, list("abc"), "maximum")
+    figure = figures.overlays(both, images, THRESHOLD, titles, list("abc"), "maximum")
     axes = np.array(figure.axes).reshape(2, 3)
     for row, column in np.ndindex(2, 3):
         ax = axes[row, column]
@@ -98,5 +97,5 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
 
 def test_a_box_of_zeros_is_padding():
     _, ax = plt.subplots()
-    cams.draw_boxes(ax, torch.tensor([[1, 2, 5, 6], [0, 0, 0, 0]]))
+    figures.draw_boxes(ax, torch.tensor([[1, 2, 5, 6], [0, 0, 0, 0]]))
     assert outlines(ax) == [[1, 2, 5, 6]]

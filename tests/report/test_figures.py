@@ -16,17 +16,15 @@ def closed():
     plt.close("all")
 
 
-def test_rows_stand_from_above_with_their_intervals_and_published_values():
+def test_rows_stand_from_above_with_their_intervals():
     _, ax = plt.subplots()
     r, low, high = [0.1, -0.4, 0.3], [0, -0.6, np.nan], [0.2, -0.2, np.nan]
-    theirs = [0.5, np.nan, np.nan]
-    figures.forest(ax, list("abc"), r, low, high, theirs)
+    figures.forest(ax, list("abc"), r, low, high)
     assert [text.get_text() for text in ax.get_yticklabels()] == list("abc")
     assert ax.yaxis_inverted()
     segments = np.array(ax.collections[0].get_segments()[:2])
     np.testing.assert_allclose(segments[:, :, 0], [[0, 0.2], [-0.6, -0.2]])
-    drawn = [line.get_xdata() for line in ax.lines[1:]]
-    np.testing.assert_array_equal(drawn, [r, theirs])
+    np.testing.assert_array_equal(ax.lines[1].get_xdata(), r)
 
 
 def test_long_labels_leave_the_axis_of_a_forest_a_third_of_the_figure():
@@ -34,7 +32,7 @@ def test_long_labels_leave_the_axis_of_a_forest_a_third_of_the_figure():
         style.use()
         figure, ax = plt.subplots(figsize=(8, 2))
         labels = ["resnet18, Smooth Grad-CAM++ as torchcam computes it, 48 images"] * 2
-        figures.forest(ax, labels, [0.1, -0.4], [0, np.nan], [0.2, np.nan], [0.5, 0.1])
+        figures.forest(ax, labels, [0.1, -0.4], [0, np.nan], [0.2, np.nan])
         figure.savefig(io.BytesIO())
     assert ax.get_position().width > 0.3
 
@@ -43,11 +41,13 @@ def test_correlations_stand_in_panels_by_their_titles():
     table = pd.DataFrame({"pearson_r": [0.1, -0.4, 0.3]}, index=[4, 7, 9])
     table["ci_low"] = table["pearson_r"] - 0.1
     table["ci_high"] = table["pearson_r"] + 0.1
+    table["published_r"] = [0.5, np.nan, np.nan]
     figure = figures.forest_of_correlations(table, list("abc"), ["x", "y", "x"])
     upper, lower = figure.axes
     assert [upper.get_title(loc="left"), lower.get_title(loc="left")] == ["x", "y"]
     assert [text.get_text() for text in upper.get_yticklabels()] == ["a", "c"]
     np.testing.assert_array_equal(upper.lines[1].get_xdata(), [0.1, 0.3])
+    np.testing.assert_array_equal(upper.lines[2].get_xdata(), [0.5, np.nan])
     np.testing.assert_array_equal(lower.lines[1].get_xdata(), [-0.4])
 
 
@@ -89,4 +89,4 @@ def test_kinds_of_training_have_the_hue_of_their_start_and_darken_with_images():
 def test_without_a_correlation_an_empty_panel_is_drawn():
     table = pd.DataFrame({"pearson_r": [], "ci_low": [], "ci_high": []}, dtype=float)
     (ax,) = figures.forest_of_correlations(table, []).axes
-    assert ax.get_xlim() == (-1.05, 1.05) and not ax.get_yticklabels()
+    assert ax.get_xlim() == (-1.05, 1.05) and not ax.lines
