@@ -31,6 +31,9 @@ INPUTS = (
 )
 
 
+_NO_VARIANT = Undefined("this network or its images have no such variant")
+
+
 @dataclass(frozen=True)
 class MeasureSettings:
     """Everything that decides a measure's value beside network and images."""
@@ -53,23 +56,23 @@ class MeasureSettings:
 def settings_of(
     families: Sequence[str], settings: Mapping[str, Any]
 ) -> MeasureSettings:
-    """Settings of measures, after a check of all names.
+    """Settings of measures, after a check of the families.
 
     Args:
         families: of ``registry.FAMILIES``.
         settings: fields of ``MeasureSettings``.
 
     Raises:
-        ValueError: for a family or a setting that does not exist.
+        ValueError: for a family that does not exist.
+        TypeError: for a setting that does not exist.
     """
-    known = asdict(MeasureSettings())
-    for asked, possible in ((families, registry.FAMILIES), (settings, known)):
-        for name in asked:
-            if name not in possible:
-                raise ValueError(
-                    f"measures have no {name!r}{near_names(name, possible)}; there are "
-                    f"{', '.join(possible)}"
-                )
+    for name in families:
+        if name not in registry.FAMILIES:
+            raise ValueError(
+                f"measures have no family {name!r}"
+                f"{near_names(name, registry.FAMILIES)}; there are "
+                f"{', '.join(registry.FAMILIES)}"
+            )
     return MeasureSettings(**settings)
 
 
@@ -140,7 +143,15 @@ def score(
     arrays: dict[str, dict[str, Any]] = {}
     with np.errstate(all="ignore"):  # what is not finite gets a reason
         for item in measures:
-            for variant, value in _values_by_variant(item, evidence).items():
+            variants = item.variants or ("",)
+            try:
+                values = evidence[item.name]
+            except Undefined as fault:
+                values = dict.fromkeys(variants, fault)
+            if not isinstance(values, Mapping):
+                values = {variants[0]: values}
+            lacking = dict.fromkeys(item.variants, _NO_VARIANT)
+            for variant, value in (lacking | values).items():
                 rows.append((item.name, variant, *_number_and_reason(value)))
                 if np.ndim(value) and item.name not in arrays:
                     arrays[item.name] = {item.name: value.astype(np.float16)}
@@ -149,19 +160,6 @@ def score(
                 arrays[name] = evidence[name]
     columns = ["measure", "variant", "value", "reason"]
     return pd.DataFrame(rows, columns=columns), arrays
-
-
-def _values_by_variant(item: Measure, evidence: Evidence) -> Mapping[str, Any]:
-    """Values of a measure's variants, or the reasons why there are none."""
-    variants = item.variants or ("",)
-    absent = Undefined("this network or its images have no such variant")
-    try:
-        values = evidence[item.name]
-    except Undefined as fault:
-        return dict.fromkeys(variants, fault)
-    if not isinstance(values, Mapping):
-        return {variants[0]: values}
-    return dict.fromkeys(item.variants, absent) | values
 
 
 def _number_and_reason(value: Any) -> tuple[float, str]:
@@ -199,7 +197,8 @@ def score_network(
         and reason.
 
     Raises:
-        ValueError: for a family or a setting that does not exist.
+        ValueError: for a family that does not exist.
+        TypeError: for a setting that does not exist.
     """
     chosen = settings_of([*{*families} - {*registry.MEASURES}], settings)
     inputs = {

@@ -1,4 +1,8 @@
-"""Accuracy under mixed and transformed training images, and how classes cluster."""
+"""Accuracy under mixed and transformed training images, and how classes cluster.
+
+Response curves are accuracy against the magnitude of a change; Gi and Pal summarise
+them.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,17 +12,23 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy.integrate import cumulative_trapezoid
+from scipy.interpolate import BSpline, make_interp_spline
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from helpers.measures import response
 from helpers.measures.passes import Classifier, Sample
 from helpers.measures.registry import Value, measure, provides
 from helpers.measures.transforms import (
     HORIZONTAL,
+    KINDS,
     TRANSFORMS,
     VERTICAL,
+    Pairs,
     accuracies_at_random_magnitudes,
+    class_pairs,
+    mixed_hits,
+    mixup_partners,
     transformed_accuracy,
     transforms_of,
     translations,
@@ -28,9 +38,7 @@ from helpers.networks.faults import Undefined
 
 INPUT = "input"
 FIRST_LAYER = "first layer"
-MIXUPS = tuple(
-    f"{kind} {place}" for kind in response.KINDS for place in (INPUT, FIRST_LAYER)
-)
+MIXUPS = tuple(f"{kind} {place}" for kind in KINDS for place in (INPUT, FIRST_LAYER))
 PERTURBATIONS = (*MIXUPS, *TRANSFORMS)
 # Largest number of pairs for the mixup of Natekar and Sharma, who take all pairs: 200
 # give the accuracy of a class with a standard error below 0.04.
@@ -40,12 +48,10 @@ _AT = " @ "  # between the name of a perturbation and its magnitude
 # The Davies-Bouldin index of the first layer is a mean over random subsets of images.
 _CLUSTERED_IMAGES = 120  # of a subset
 _CLUSTERED_DRAWS = 10  # subsets
-_CLUSTERED_STREAM = 4  # second number of the seed, see ``response``
-
-_NO_FIRST_LAYER = "the network has no first layer with maps that carry all of the image"
+_CLUSTERED_STREAM = 4  # second number of the seed, see ``transforms``
 
 # By place: pairs of images, and the share of the second -> are mixtures the first's?
-Mixed = dict[str, Callable[[response.Pairs, float], NDArray[np.bool_]]]
+Mixed = dict[str, Callable[[Pairs, float], NDArray[np.bool_]]]
 Curves = pd.DataFrame  # accuracy, a row per alpha in [0, 1], a column per perturbation
 
 
@@ -67,6 +73,15 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
     return max(round(perturbation_fraction * len(images)), int(last) + 1)
 
 
+def first_layer(network: nn.Module) -> nn.Module | None:
+    """The module at the end of a ResNet's first layer; None of another network.
+
+    Args:
+        network: any.
+    """
+    return getattr(network, "maxpool", None)
+
+
 @provides
 def mixed(fused_network: nn.Module, perturbed_sample: Sample) -> Mixed:
     """Correctness of mixtures at the input, and at the end of a first layer.
@@ -76,15 +91,15 @@ def mixed(fused_network: nn.Module, perturbed_sample: Sample) -> Mixed:
         perturbed_sample: images that are mixed, with labels.
 
     Returns:
-        See ``response.mixed_hits``; without a first layer, at the input alone.
+        See ``transforms.mixed_hits``; without a first layer, at the input alone.
     """
     start = nn.Identity()
     network = nn.Sequential(start, fused_network)
-    first = response.first_layer(fused_network)
-    places = {INPUT: start, FIRST_LAYER: first} if first else {INPUT: start}
+    places = {INPUT: start, FIRST_LAYER: first_layer(fused_network)}
     return {
-        name: partial(response.mixed_hits, network, place, perturbed_sample)
+        name: partial(mixed_hits, network, place, perturbed_sample)
         for name, place in places.items()
+        if place
     }
 
 
@@ -114,8 +129,8 @@ def response_curves(
     labels = perturbed_sample.labels.cpu()
     alphas = np.linspace(0, 1, perturbation_points)
     curves = {}
-    for kind in response.KINDS:
-        pairs = response.mixup_partners(labels, kind, seed)
+    for kind in KINDS:
+        pairs = mixup_partners(labels, kind, seed)
         for name, hits_of in mixed.items():
             hits = [hits_of(pairs, alpha / 2) for alpha in alphas]
             curves[f"{kind} {name}"] = np.mean(hits, axis=1)
@@ -151,11 +166,10 @@ def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
         Their two rows, the smaller Gi-score first; none where no two have the same
         mixup accuracy in whole percent.
     """
-    defined = models.dropna(subset=["mixup_accuracy", "gi_score"])
-    in_order = defined.sort_values("gi_score", kind="stable")
+    in_order = models.dropna(subset=["mixup_accuracy", "gi_score"])
+    in_order = in_order.sort_values("gi_score", kind="stable")
     percent = (in_order["mixup_accuracy"] / 0.01).round()
-    scores = in_order["gi_score"].groupby(percent)
-    spans = scores.transform("max") - scores.transform("min")
+    spans = in_order["gi_score"].groupby(percent).transform(np.ptp)
     widest = in_order[(spans > 0) & (spans == spans.max())]
     return widest.iloc[[0, -1]] if len(widest) else widest
 
@@ -177,6 +191,12 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     return points.dropna(subset="alpha")
 
 
+def _area_up_to(curves: Curves) -> BSpline:
+    """Area under each response curve up to an alpha, linear between its points."""
+    areas = cumulative_trapezoid(curves, curves.index, axis=0, initial=0)
+    return make_interp_spline(curves.index, areas, k=1, check_finite=False)
+
+
 @measure(
     "perturbation",
     -1,
@@ -185,14 +205,20 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     variants=PERTURBATIONS,
 )
 def gi_score(response_curves: Curves) -> Value:
-    """Deficit of accuracy under growing perturbation, in [0, 1].
+    """Deficit of accuracy under growing perturbation, after Gini, in [0, 1].
 
-    See ``response.gi_of_curve``; one value for each perturbation.
+    ``Gi = 2 * integral of (alpha - t(alpha))``, with t the area under the curve up to
+    alpha: ``1 - a`` for a constant a. One value for each perturbation.
 
     Args:
         response_curves: accuracies by perturbation and magnitude.
+
+    Example:
+        >>> gi_score(pd.DataFrame({"rotation": [0.75, 0.75, 0.75]}, [0, 0.5, 1]))
+        {'rotation': 0.25}
     """
-    return response_curves.apply(response.gi_of_curve).to_dict()
+    deficits = 1 - 2 * _area_up_to(response_curves).integrate(0, 1)
+    return dict(zip(response_curves, deficits.tolist(), strict=True))
 
 
 @measure(
@@ -203,14 +229,18 @@ def gi_score(response_curves: Curves) -> Value:
     variants=PERTURBATIONS,
 )
 def pal_score(response_curves: Curves) -> Value:
-    """Ratio of areas of a response curve; a WORKING DEFINITION.
+    """Ratio of areas of a response curve, after Palma; a WORKING DEFINITION.
 
-    See ``response.pal_of_curve``; NaN for 0 / 0.
+    Algorithm 4 of Schiff et al. 2021 was not at hand. ``Pal = integral of t over
+    [0.4, 1] / integral of t over [0, 0.1]``, with t as in ``gi_score``, linear between
+    points. A factor on all accuracies does not change it; NaN for 0 / 0.
 
     Args:
         response_curves: accuracies by perturbation and magnitude.
     """
-    return response_curves.apply(response.pal_of_curve).to_dict()
+    area = _area_up_to(response_curves)
+    ratios = area.integrate(0.4, 1) / area.integrate(0, 0.1)
+    return dict(zip(response_curves, ratios.tolist(), strict=True))
 
 
 @measure(
@@ -227,9 +257,7 @@ def pal_product(pal_score: Mapping[str, float]) -> float:
     Args:
         pal_score: by perturbation.
     """
-    if "intra first layer" not in pal_score:
-        raise Undefined(_NO_FIRST_LAYER)
-    return pal_score["intra input"] * pal_score["intra first layer"]
+    return pal_score["intra input"] * pal_score.get("intra first layer", np.nan)
 
 
 @measure(
@@ -293,13 +321,12 @@ def mixup_accuracy(perturbed_sample: Sample, mixed: Mixed, seed: int) -> Value:
         seed: of the random numbers.
     """
     labels = perturbed_sample.labels.cpu()
-    pairs = response.class_pairs(labels, PAIRS_PER_CLASS, seed)
+    pairs = class_pairs(labels, PAIRS_PER_CLASS, seed)
     classes = labels[pairs[0]].numpy()
-    accuracies = {}
-    for name, hits_of in mixed.items():
-        of_classes = pd.Series(hits_of(pairs, 0.5)).groupby(classes).mean()
-        accuracies[name] = float(of_classes.mean())
-    return accuracies
+    return {
+        name: pd.Series(hits_of(pairs, 0.5)).groupby(classes).mean().mean()
+        for name, hits_of in mixed.items()
+    }
 
 
 @measure(
@@ -328,16 +355,14 @@ def davies_bouldin_index(
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
 
-    first = response.first_layer(classifier.network) or nn.Identity()
+    first = first_layer(classifier.network)
+    if first is None:
+        raise Undefined("only the first layer of a ResNet is known")
     pooled = []
     with hooks.captured_output(first) as outputs:
         for pixels in perturbed_sample.pixels.split(classifier.batch_size):
             classifier.logits(pixels)
-            if not outputs or outputs[0].ndim != 4:
-                raise Undefined(_NO_FIRST_LAYER)
-            window = [min(4, side) for side in outputs[0].shape[2:]]
-            pooled.append(max_pool2d(outputs[0], window).flatten(1))
-            outputs.clear()
+            pooled.append(max_pool2d(outputs.pop(), 4).flatten(1))
     points = torch.cat(pooled).double().cpu().numpy()
     labels = perturbed_sample.labels.cpu().numpy()
     generator = np.random.default_rng((seed, _CLUSTERED_STREAM))

@@ -1,22 +1,104 @@
-"""Rotation, translation and colour jitter by a magnitude, and accuracy under them."""
+"""Changes of training images: mixtures of two, and transforms by a magnitude."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
 
-from helpers.measures.passes import Classifier, Sample, is_right
+from helpers.measures.passes import Classifier, Sample, in_batches, is_right
+
+Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
+KINDS = ("intra", "inter")
+# Second number of a seed, so that each draw has its own random numbers (4:
+# ``perturbation``).
+_PARTNER_STREAM = 1
+_MAGNITUDE_STREAM = 2
+_PAIR_STREAM = 3
 
 
-def _functional() -> Any:
-    """torchvision's transforms, whose import takes two seconds."""
-    from torchvision.transforms.v2 import functional
+def mixup_partners(labels: Tensor, kind: str, seed: int) -> Pairs:
+    """Draw a partner for every image that can have one, uniformly.
 
-    return functional
+    Args:
+        labels: (N,), on the CPU.
+        kind: "intra", a partner of the same class, or "inter", of another.
+        seed: of the draw.
+
+    Returns:
+        Images i, ascending, and their partners j != i.
+    """
+    classes = labels.numpy()
+    generator = np.random.default_rng((seed, _PARTNER_STREAM))
+    is_intra = kind == "intra"
+    partners = np.full(len(classes), -1)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        others = np.flatnonzero((classes == label) == is_intra)
+        choices = len(others) - is_intra
+        if choices:
+            places = generator.integers(choices, size=len(members))
+            if is_intra:
+                places += places >= np.arange(len(members))  # step over oneself
+            partners[members] = others[places]
+    images = np.flatnonzero(partners >= 0)
+    return torch.from_numpy(images), torch.from_numpy(partners[images])
+
+
+def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
+    """List unordered pairs of images of one class.
+
+    Args:
+        labels: (N,), on the CPU.
+        limit: largest number of pairs of a class; if there are more, as many are drawn
+            at random.
+        seed: of the draw.
+
+    Returns:
+        Images i, and images j < i of the same class.
+    """
+    generator = np.random.default_rng((seed, _PAIR_STREAM))
+    pairs = []
+    for label in labels.unique():
+        members = (labels == label).nonzero()[:, 0]
+        of_class = members[torch.tril_indices(len(members), len(members), -1)]
+        count = of_class.shape[1]
+        if count > limit:
+            of_class = of_class[:, generator.choice(count, limit, replace=False)]
+        pairs.append(of_class)
+    return torch.cat(pairs, 1).unbind()
+
+
+@torch.inference_mode()
+def mixed_hits(
+    network: nn.Module, place: nn.Module, sample: Sample, pairs: Pairs, alpha: float
+) -> NDArray[np.bool_]:
+    """Mask of the mixtures ``(1 - alpha) h_i + alpha h_j`` classified as image i.
+
+    Args:
+        network: in evaluation mode.
+        place: one of its modules; h are its outputs.
+        sample: N images with labels.
+        pairs: P indices i, and P indices j.
+        alpha: share of j, in [0, 1].
+
+    Returns:
+        (P,).
+    """
+
+    def mix(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return torch.lerp(*output.chunk(2), alpha)
+
+    first, second = (in_batches(each.to(sample.labels.device)) for each in pairs)
+    with place.register_forward_hook(mix):
+        logits = [
+            network(sample.inputs[torch.cat(both)])
+            for both in zip(first, second, strict=True)
+        ]
+    labels = sample.labels[torch.cat(first)]
+    return is_right(torch.cat(logits), labels).cpu().numpy()
 
 
 class Transform(NamedTuple):
@@ -28,29 +110,25 @@ class Transform(NamedTuple):
     apply: Callable[[Tensor, float], Tensor]
 
 
-def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Turn images about their centre, bilinearly, on black.
+def move(
+    images: Tensor, degrees: float = 0.0, right: float = 0.0, down: float = 0.0
+) -> Tensor:
+    """Turn and shift images, bilinearly, on black.
 
     Args:
         images: (B, C, H, W) uint8.
-        degrees: counter-clockwise; a turn of a square by 90 degrees is exact.
+        degrees: counter-clockwise about the centre; a turn of a square by 90 degrees is
+            exact.
+        right: fraction of the width.
+        down: fraction of the height.
     """
-    bilinear = _functional().InterpolationMode.BILINEAR
-    return _functional().rotate(images, float(degrees), bilinear)
+    # Imported here and below, since this import takes two seconds.
+    from torchvision.transforms.v2 import InterpolationMode, functional
 
-
-def translate(images: Tensor, fraction: float, axis: int) -> Tensor:
-    """Move images to the right or down, bilinearly, on black.
-
-    Args:
-        images: (B, C, H, W) uint8.
-        fraction: of the side.
-        axis: 0 moves to the right, 1 down.
-    """
-    move = [0.0, 0.0]
-    move[axis] = fraction * images.shape[3 - axis]
-    bilinear = _functional().InterpolationMode.BILINEAR
-    return _functional().affine(images, 0.0, move, 1.0, [0.0, 0.0], bilinear)
+    height, width = images.shape[2:]
+    shift = [float(right * width), float(down * height)]
+    bilinear = InterpolationMode.BILINEAR
+    return functional.affine(images, -float(degrees), shift, 1.0, [0.0, 0.0], bilinear)
 
 
 def jitter_colour(images: Tensor, alpha: float) -> Tensor:
@@ -63,9 +141,11 @@ def jitter_colour(images: Tensor, alpha: float) -> Tensor:
         images: (B, 3, H, W) uint8.
         alpha: at least -1; each of the three is multiplied by ``1 + alpha``.
     """
+    from torchvision.transforms.v2 import functional
+
     pixels = images / 255
     for name in ("brightness", "contrast", "saturation"):
-        pixels = getattr(_functional(), f"adjust_{name}")(pixels, 1 + alpha)
+        pixels = getattr(functional, f"adjust_{name}")(pixels, 1 + alpha)
     return (255 * pixels).round().to(torch.uint8)
 
 
@@ -83,7 +163,7 @@ def transforms_of(ranges: str = "cifar10") -> dict[str, Transform]:
         ranges: of magnitudes, one of ``RANGES``.
     """
     return {
-        "rotation": Transform(*RANGES[ranges], rotate),
+        "rotation": Transform(*RANGES[ranges], move),
         **translations(0.5),
         "colour jitter": Transform(-0.25, 0.25, jitter_colour),
     }
@@ -96,8 +176,12 @@ def translations(largest: float) -> dict[str, Transform]:
         largest: fraction of the side.
     """
     return {
-        name: Transform(-largest, largest, partial(translate, axis=axis))
-        for axis, name in enumerate((HORIZONTAL, VERTICAL))
+        HORIZONTAL: Transform(
+            -largest, largest, lambda images, part: move(images, right=part)
+        ),
+        VERTICAL: Transform(
+            -largest, largest, lambda images, part: move(images, down=part)
+        ),
     }
 
 
@@ -141,11 +225,11 @@ def accuracies_at_random_magnitudes(
     Returns:
         In [0, 1] by the name of the transform.
     """
-    positions = np.random.default_rng((seed, 2)).random(len(sample.pixels))  # in range
-    accuracies = {}
-    for name, transform in transforms.items():
-        magnitudes = transform.low + positions * (transform.high - transform.low)
-        accuracies[name] = transformed_accuracy(
-            classifier, sample, transform, magnitudes
+    generator = np.random.default_rng((seed, _MAGNITUDE_STREAM))
+    positions = generator.random(len(sample.pixels))  # in a transform's range
+    return {
+        name: transformed_accuracy(
+            classifier, sample, each, each.low + positions * (each.high - each.low)
         )
-    return accuracies
+        for name, each in transforms.items()
+    }

@@ -6,24 +6,24 @@ in their experiments.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.registry import measure, provides
+from helpers.measures.registry import Source, measure, needs, provides
 from helpers.networks.faults import Undefined
 
-VARIANTS = ("as given", "calibrated")
 _NO_HOLDOUT = (
     'there are no logits of holdout images; train with rule3_split "holdout", or give '
     "images with labels"
 )
-_LARGEST_LOG_TEMPERATURE = 4.0
+_LOG_TEMPERATURES = (-4.0, 4.0)
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
 
@@ -90,9 +90,8 @@ def temperature(holdout_logits: Tensor | None, holdout_labels: Tensor | None) ->
         logits = labelled.logits / np.exp(log_temperature)
         return float(cross_entropy(logits, labelled.labels))
 
-    limit = _LARGEST_LOG_TEMPERATURE
     best = minimize_scalar(
-        loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6}
+        loss, bounds=_LOG_TEMPERATURES, method="bounded", options={"xatol": 1e-6}
     )
     return float(np.exp(best.x))
 
@@ -141,21 +140,27 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
     return float(candidates[nearest])
 
 
-def _by_variant(
-    predict: Callable[[float], float | Tensor], temperature: float
-) -> dict[str, float]:
-    """A prediction from logits as they are and from calibrated ones.
+def _predictor(source: str, title: str = "") -> Callable[[Source], Source]:
+    """Enter a prediction from target and holdout, as given and calibrated."""
 
-    Args:
-        predict: temperature by which logits are divided -> prediction.
-        temperature: that fits the holdout best; NaN without a holdout.
-    """
-    temperatures = {"as given": 1.0, "calibrated": temperature}
-    return {
-        variant: float(predict(value))
-        for variant, value in temperatures.items()
-        if np.isfinite(value)
-    }
+    def decorate(function: Source) -> Source:
+        @wraps(function)
+        def by_variant(temperature: float, **values: Any) -> Mapping[str, float]:
+            predictions = {"as given": float(function(**values))}
+            if np.isfinite(temperature):
+                values["target"] = values["target"] / temperature
+                if "holdout" in values:
+                    logits = values["holdout"].logits / temperature
+                    values["holdout"] = values["holdout"]._replace(logits=logits)
+                predictions["calibrated"] = float(function(**values))
+            return predictions
+
+        by_variant.needs = (*needs(function), "temperature")
+        variants = ("as given", "calibrated")
+        measure("unlabelled", 1, source, title=title, variants=variants)(by_variant)
+        return function
+
+    return decorate
 
 
 @measure("unlabelled", 1, "accuracy on labelled images held out of training")
@@ -168,23 +173,20 @@ def holdout_accuracy(holdout: Holdout) -> float:
     return holdout.accuracy
 
 
-@measure("unlabelled", 1, "Hendrycks and Gimpel 2017", variants=VARIANTS)
-def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float]:
+@_predictor("Hendrycks and Gimpel 2017")
+def average_confidence(target: Tensor) -> Tensor:
     """Mean confidence of the target, in [1/K, 1].
 
     The accuracy of a network whose confidences are right.
 
     Args:
         target: (N, K) logits of images without labels.
-        temperature: that fits the confidence to the holdout.
     """
-    return _by_variant(lambda t: confidence(target / t).mean(), temperature)
+    return confidence(target).mean()
 
 
-@measure("unlabelled", 1, "Guillory et al. 2021", variants=VARIANTS)
-def difference_of_confidences(
-    target: Tensor, holdout: Holdout, temperature: float
-) -> Mapping[str, float]:
+@_predictor("Guillory et al. 2021")
+def difference_of_confidences(target: Tensor, holdout: Holdout) -> Tensor:
     """Accuracy of the holdout less the fall of mean confidence from it to the target.
 
     As published, not cut to [0, 1].
@@ -192,41 +194,19 @@ def difference_of_confidences(
     Args:
         target: (N, K) logits of images without labels.
         holdout: logits, labels and accuracy of the holdout.
-        temperature: that fits the confidence to the holdout.
     """
-
-    def predict(t: float) -> Tensor:
-        on_holdout = confidence(holdout.logits / t).mean()
-        return holdout.accuracy - on_holdout + confidence(target / t).mean()
-
-    return _by_variant(predict, temperature)
+    fall = confidence(holdout.logits).mean() - confidence(target).mean()
+    return holdout.accuracy - fall
 
 
-def _share_reaching(
-    score: Callable[[Tensor], Tensor],
-    target: Tensor,
-    holdout: Holdout,
-    temperature: float,
-) -> dict[str, float]:
-    """Fraction of the target whose score reaches the threshold of the holdout."""
-
-    def predict(t: float) -> Tensor:
-        threshold = confidence_threshold(score(holdout.logits / t), holdout.accuracy)
-        return (score(target / t) >= threshold).double().mean()
-
-    return _by_variant(predict, temperature)
+def _share_reaching(of_target: Tensor, of_holdout: Tensor, accuracy: float) -> Tensor:
+    """Fraction of the target's scores that reach the threshold of the holdout's."""
+    threshold = confidence_threshold(of_holdout, accuracy)
+    return (of_target >= threshold).double().mean()
 
 
-@measure(
-    "unlabelled",
-    1,
-    "Garg et al. 2022",
-    title="thresholded confidence (ATC-MC)",
-    variants=VARIANTS,
-)
-def thresholded_confidence(
-    target: Tensor, holdout: Holdout, temperature: float
-) -> Mapping[str, float]:
+@_predictor("Garg et al. 2022", "thresholded confidence (ATC-MC)")
+def thresholded_confidence(target: Tensor, holdout: Holdout) -> Tensor:
     """Fraction of the target whose confidence reaches a threshold (ATC-MC).
 
     As many of the holdout reach it as are right. In [0, 1].
@@ -234,21 +214,13 @@ def thresholded_confidence(
     Args:
         target: (N, K) logits of images without labels.
         holdout: logits, labels and accuracy of the holdout.
-        temperature: that fits the confidence to the holdout.
     """
-    return _share_reaching(confidence, target, holdout, temperature)
+    scores = confidence(target), confidence(holdout.logits)
+    return _share_reaching(*scores, holdout.accuracy)
 
 
-@measure(
-    "unlabelled",
-    1,
-    "Garg et al. 2022",
-    title="thresholded entropy (ATC-NE)",
-    variants=VARIANTS,
-)
-def thresholded_entropy(
-    target: Tensor, holdout: Holdout, temperature: float
-) -> Mapping[str, float]:
+@_predictor("Garg et al. 2022", "thresholded entropy (ATC-NE)")
+def thresholded_entropy(target: Tensor, holdout: Holdout) -> Tensor:
     """Fraction of the target whose negative entropy reaches a threshold (ATC-NE).
 
     As many of the holdout reach it as are right. In [0, 1].
@@ -256,9 +228,9 @@ def thresholded_entropy(
     Args:
         target: (N, K) logits of images without labels.
         holdout: logits, labels and accuracy of the holdout.
-        temperature: that fits the confidence to the holdout.
     """
-    return _share_reaching(negative_entropy, target, holdout, temperature)
+    scores = negative_entropy(target), negative_entropy(holdout.logits)
+    return _share_reaching(*scores, holdout.accuracy)
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
@@ -287,20 +259,10 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
     return float(cost[images, columns[places]].mean())
 
 
-@measure(
-    "unlabelled",
-    1,
-    "Lu et al. 2023, COT",
-    title="optimal transport (COT)",
-    variants=VARIANTS,
-)
+@_predictor("Lu et al. 2023, COT", "optimal transport (COT)")
 def optimal_transport(
-    target: Tensor,
-    holdout: Holdout,
-    temperature: float,
-    transport_images: int,
-    seed: int,
-) -> Mapping[str, float]:
+    target: Tensor, holdout: Holdout, transport_images: int, seed: int
+) -> float:
     """One less the cost of moving probabilities of the target onto classes.
 
     The cheapest transport onto one-hot vectors in the class shares of the holdout. Its
@@ -309,7 +271,6 @@ def optimal_transport(
     Args:
         target: (N, K) logits of images without labels.
         holdout: logits, labels and accuracy of the holdout.
-        temperature: that fits the confidence to the holdout.
         transport_images: largest number of target images; more are subsampled.
         seed: of the random numbers.
     """
@@ -317,12 +278,7 @@ def optimal_transport(
         order = np.random.default_rng(seed).permutation(len(target))
         target = target[order[:transport_images]]
     counts = np.bincount(holdout.labels.numpy(), minlength=target.shape[1])
-    shares = counts / len(holdout.labels)
-
-    def predict(t: float) -> float:
-        return 1 - least_cost(1 - (target / t).softmax(1).numpy(), shares)
-
-    return _by_variant(predict, temperature)
+    return 1 - least_cost(1 - target.softmax(1).numpy(), counts / counts.sum())
 
 
 @measure(
@@ -351,3 +307,27 @@ def matrix_norm_of_logits(target: Tensor) -> float:
             return np.nan
         values = values / sums.where(sums > 0, 1)
     return float((values**4).mean() ** 0.25)
+
+
+def agreement(predicted: ArrayLike) -> NDArray[np.float64]:
+    """Share of images on which a network predicts as each other one does, averaged.
+
+    ``mean over j != i of mean over x of [argmax z_i(x) = argmax z_j(x)]``. The more
+    accurate of several networks agree more with the others; Jiang, Nagarajan, Baek and
+    Kolter 2022, Baek et al. 2022. It fails where networks make the same mistakes.
+
+    Args:
+        predicted: (K, N) predicted class of each network for each image.
+
+    Returns:
+        (K,) in [0, 1]; NaN for a single network, and without images.
+
+    Example:
+        >>> agreement([[0, 1, 2, 2], [0, 1, 2, 0], [0, 0, 2, 0]])
+        array([0.625, 0.75 , 0.625])
+    """
+    predicted = np.asarray(predicted)
+    # One network at a time: a table of all pairs and images would not fit into memory.
+    with_all = np.array([(predicted == one).mean() for one in predicted])
+    others = len(predicted) - 1
+    return (with_all * len(predicted) - 1) / others if others else np.full(1, np.nan)

@@ -91,7 +91,7 @@ def test_brightness_contrast_and_jpeg_equal_another_library():
 
 def test_rotation_equals_that_of_the_measures():
     for degrees in (15.0, -30.0):
-        own = transforms.rotate(IMAGES, torch.tensor(degrees)).int()
+        own = transforms.move(IMAGES, degrees).int()
         assert (shifts.turned(IMAGES, degrees).int() - own).abs().max() <= 1
     assert torch.equal(shifts.turned(IMAGES, 90), IMAGES.rot90(1, (2, 3)))
 

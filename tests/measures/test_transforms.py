@@ -1,4 +1,6 @@
-"""Transforms of images: against torchvision, by hand, and what accuracy they leave."""
+"""Transforms and mixtures of images: against torchvision, by hand, and what accuracy they leave."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -7,8 +9,10 @@ import torchvision.transforms.v2.functional as V
 from torch import nn
 
 from helpers.measures import transforms
+from helpers.measures.norms import fused_network
 from helpers.measures.passes import Classifier, Sample
 from helpers.measures.transforms import TRANSFORMS, Transform
+from helpers.networks.resnet import build
 
 BILINEAR = V.InterpolationMode.BILINEAR
 
@@ -52,7 +56,7 @@ def halves(*bright):
 )
 def test_a_right_angle_moves_pixels_exactly(pixels, degrees, turns):
     square = pixels[..., :8]
-    assert torch.equal(transforms.rotate(square, degrees), square.rot90(turns, (2, 3)))
+    assert torch.equal(transforms.move(square, degrees), square.rot90(turns, (2, 3)))
 
 
 @pytest.mark.parametrize("alpha", [-1.0, -0.25, 0.1, 0.25, 2.0])
@@ -69,12 +73,12 @@ def test_accuracy_on_moved_halves_by_hand(batch_size):
         halves("left", "right", "left", "right"),
         torch.tensor([0, 1, 1, 1]),
     )
-    move = TRANSFORMS["horizontal translation"]
+    shift = TRANSFORMS["horizontal translation"]
     classifier = Classifier(Sides(), torch.Tensor.float, "cpu", batch_size)
 
     def accuracy(magnitudes):
         sample = Sample(images, None, labels)
-        return transforms.transformed_accuracy(classifier, sample, move, magnitudes)
+        return transforms.transformed_accuracy(classifier, sample, shift, magnitudes)
 
     assert accuracy(0.0) == 3 / 4
     # Half a width to the right: left becomes right, right leaves the image and no half
@@ -116,3 +120,60 @@ def test_translations_move_right_and_down(pixels):
     moved = TRANSFORMS["vertical translation"].apply(pixels, 0.25)
     step = pixels.shape[2] // 4
     assert torch.equal(moved[..., step:, :], pixels[..., :-step, :])
+
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 0, 1, 1, 2])
+
+
+@pytest.mark.parametrize("kind", transforms.KINDS)
+def test_partners_are_drawn_evenly_from_the_right_class(kind):
+    counts = np.zeros((12, 12))
+    for seed in range(600):
+        first, partners = transforms.mixup_partners(LABELS, kind, seed)
+        assert first.tolist() == list(range(12))
+        counts[np.arange(12), partners] += 1
+    same = (LABELS[:, None] == LABELS).numpy()
+    allowed = same & ~np.eye(12, dtype=bool) if kind == "intra" else ~same
+    assert not counts[~allowed].any()
+    share = 1 / allowed.sum(1, keepdims=True) * np.ones((12, 12))
+    error = np.sqrt(share * (1 - share) / 600)
+    assert (np.abs(counts / 600 - share)[allowed] <= 4.5 * error[allowed]).all()
+    first, second = (transforms.mixup_partners(LABELS, kind, 7)[1] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_pairs_are_all_of_a_class_or_as_many_different_ones():
+    labels = torch.tensor([3, 1, 3, 3, 1, 7, 3])
+    pairs = torch.stack(transforms.class_pairs(labels, 6, 0), 1).tolist()
+    every = itertools.combinations(range(7), 2)
+    expected = {
+        frozenset(pair) for pair in every if labels[[*pair]].unique().numel() < 2
+    }
+    assert {frozenset(pair) for pair in pairs} == expected
+    labels = torch.tensor([0, 1] * 50)
+    pairs = torch.stack(transforms.class_pairs(labels, 30, 0), 1)
+    assert (labels[pairs[:, 0]] == labels[pairs[:, 1]]).all()
+    assert len({frozenset(pair) for pair in pairs.tolist()}) == len(pairs) == 60
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert not torch.equal(pairs[:, 0], transforms.class_pairs(labels, 30, 1)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 1.0])
+def test_mixing_at_the_first_layer_is_stem_mixture_rest(alpha):
+    network = build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+    inputs = torch.randn(12, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    fused = fused_network(network)
+    maps = network.bn1(network.conv1(inputs)).relu()
+    first = torch.tensor([0, 3, 3, 11, 5, 8, 1] * 12)  # of more than one batch
+    second = torch.tensor([1, 2, 4, 0, 0, 9, 6] * 12)
+    maps = (1 - alpha) * maps[first] + alpha * maps[second]
+    for name in ("layer1", "layer2", "layer3", "layer4"):
+        maps = network.get_submodule(name)(maps)
+    predicted = network.fc(maps.mean((2, 3))).argmax(1)
+    # Against every labelling, so that the predictions themselves are compared.
+    for guess in range(3):
+        sample = Sample(None, inputs, torch.full((12,), guess))
+        pairs = first, second
+        correct = transforms.mixed_hits(fused, fused.maxpool, sample, pairs, alpha)
+        assert correct.tolist() == (predicted == guess).tolist()

@@ -13,8 +13,6 @@ from torch import nn
 from helpers.measures import evidence, unlabelled
 from helpers.measures.registry import MEASURES, measures_of_families
 
-T1 = 1.0
-
 
 def draw(n, k, seed=0, scale=2.0, hint=2.0):
     """Logits that lean towards their labels, and the labels."""
@@ -37,27 +35,25 @@ RIGHT = (P.argmax(1) == LABELS.numpy()).mean()
 
 
 def test_average_confidence_is_the_mean_maximum_and_1_for_one_hot_rows():
-    assert unlabelled.average_confidence(TARGET, T1)["as given"] == pytest.approx(
+    assert unlabelled.average_confidence(TARGET) == pytest.approx(
         Q.max(1).mean(), abs=1e-12
     )
-    found = unlabelled.difference_of_confidences(TARGET, HOLDOUT, T1)["as given"]
+    found = unlabelled.difference_of_confidences(TARGET, HOLDOUT)
     expected = RIGHT - (P.max(1).mean() - Q.max(1).mean())
     assert found == pytest.approx(expected, abs=1e-12)
-    assert unlabelled.average_confidence(certain([0, 2, 1], 3), T1)["as given"] == 1
-    assert unlabelled.average_confidence(torch.zeros(4, 5), T1)[
-        "as given"
-    ] == pytest.approx(1 / 5)
+    assert unlabelled.average_confidence(certain([0, 2, 1], 3)) == 1
+    assert unlabelled.average_confidence(torch.zeros(4, 5)) == pytest.approx(1 / 5)
 
 
-@pytest.mark.parametrize("name", ["thresholded_confidence", "thresholded_entropy"])
+@pytest.mark.parametrize(
+    "name",
+    ["difference_of_confidences", "thresholded_confidence", "thresholded_entropy"],
+)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_on_the_holdout_itself_the_thresholds_give_its_accuracy(name, temperature):
-    assert unlabelled.difference_of_confidences(HOLDOUT.logits, HOLDOUT, temperature)[
-        "calibrated"
-    ] == pytest.approx(RIGHT, abs=1e-12)
-    assert MEASURES[name].function(HOLDOUT.logits, HOLDOUT, temperature)[
-        "calibrated"
-    ] == pytest.approx(RIGHT, abs=1e-12)
+def test_on_the_holdout_itself_predictions_give_its_accuracy(name, temperature):
+    predict = MEASURES[name].function
+    found = predict(target=HOLDOUT.logits, holdout=HOLDOUT, temperature=temperature)
+    assert found["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
 
 
 def as_the_public_code_balances(scores, right):
@@ -79,7 +75,7 @@ def test_the_thresholds_are_those_of_the_public_code_but_for_its_one_image(name)
     ours = s[
         s > theirs
     ].min()  # theirs has as many above it as are right, and counts itself as well when it predicts
-    found = MEASURES[f"thresholded_{name}"].function(TARGET, HOLDOUT, T1)["as given"]
+    found = getattr(unlabelled, f"thresholded_{name}")(TARGET, HOLDOUT)
     assert found == pytest.approx((u >= ours).mean(), abs=1e-12)
     assert (s >= ours).mean() == pytest.approx(RIGHT)
     assert (s >= theirs).sum() == (s >= ours).sum() + 1
@@ -99,10 +95,6 @@ def test_thresholds_by_hand():
     )  # one and three are as near to two: the one that promises less
 
 
-def transport(target, holdout, temperature=T1, images=6000, seed=0):
-    return unlabelled.optimal_transport(target, holdout, temperature, images, seed)
-
-
 def test_optimal_transport_equals_linear_programming():
     shares = np.bincount(LABELS[:60].numpy(), minlength=6)
     cost = (
@@ -118,9 +110,9 @@ def test_optimal_transport_equals_linear_programming():
         ).fun
         / 60
     )
-    assert transport(TARGET[:60], unlabelled.holdout(LOGITS[:60], LABELS[:60]))[
-        "as given"
-    ] == pytest.approx(1 - error, abs=1e-9)
+    holdout = unlabelled.holdout(LOGITS[:60], LABELS[:60])
+    found = unlabelled.optimal_transport(TARGET[:60], holdout, 6000, 0)
+    assert found == pytest.approx(1 - error, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
