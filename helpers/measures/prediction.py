@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.module import register_module_forward_hook
 
 from helpers.data.images import ImageSet
 from helpers.measures.passes import Classifier
@@ -250,12 +251,16 @@ def layer_margins(
     means = [0.0] * 5
     squares = torch.zeros(5, dtype=torch.float64, device=classifier.device)
     for batch in torch.from_numpy(rows).split(classifier.batch_size):
-        with torch.inference_mode(False), torch.enable_grad():
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            register_module_forward_hook(note),
+        ):
             # A copy, since a tensor of inference mode cannot enter a graph.
             inputs = classifier.input(images.images[batch]).detach().clone()
             outputs[:] = [inputs.requires_grad_()]
-            logits = hooks.observe(network, inputs, note)
-            differences = margins_of(logits, images.labels[batch].to(inputs.device))
+            labels = images.labels[batch].to(inputs.device)
+            differences = margins_of(network(inputs), labels)
             gradients = torch.autograd.grad(differences.sum(), outputs)
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients])
         distances.append(differences.detach() / norms)
