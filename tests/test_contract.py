@@ -131,7 +131,7 @@ CALLED_FROM_OUTSIDE = {
     "main": "the command line",
 }
 # What a decorator enters in a list (measures and what they need) is called there.
-ENTERED = ("measure(", "complexity(", "provides")
+ENTERED = ("measure(", "complexity(", "_predictor(", "provides")
 
 
 def mentioned(tree):
