@@ -66,7 +66,8 @@ def end(*_):  # as Ctrl-C does, which reaches the jobs too
 
 onstart:
     signal.signal(signal.SIGTERM, end)
-    os.environ["WORKBOOK_SWEEP"] = str(os.getpid())  # jobs end with this process
+    # Jobs of this machine end with this process; a cluster ends those of its nodes.
+    os.environ["WORKBOOK_SWEEP"] = f"{os.getpid()} {os.uname().nodename}"
 
 
 rule all:

@@ -187,8 +187,9 @@ def main(item: Execution, work: Path, quarters: int) -> bool:
 
 
 if __name__ == "__main__":
-    sweep_pid = int(os.environ["WORKBOOK_SWEEP"])
-    threading.Thread(target=end_with, args=[sweep_pid], daemon=True).start()
+    sweep_pid, machine = os.environ["WORKBOOK_SWEEP"].split()
+    if machine == os.uname().nodename:
+        threading.Thread(target=end_with, args=[int(sweep_pid)], daemon=True).start()
     job = snakemake  # noqa: F821
     work = Path(job.output[0]).parents[2]
     sys.exit(main(job.params.item, work, job.resources.gpu_quarters))
