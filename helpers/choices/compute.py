@@ -1,13 +1,13 @@
 """Overlap of one network under other choices: method, class, layer, threshold, size.
 
 A choice is a way to make maps and an annotation that they are compared with: columns of
-the scores, see ``helpers.scores.values.CHOICE``. All ways go through one loop,
-``scores_of_ways``.
+the scores, see ``helpers.scores.values.CHOICE``. ``maps_of_ways`` makes the maps, batch
+by batch, and ``scores_of_ways`` compares them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -64,6 +64,7 @@ PAPER = {
     "class_used": PREDICTED,
     "annotation": BOXES,
 }
+_PLACE = ("layer", "image_size")
 # Methods and formulas whose maps are computed from one forward pass; the first is the
 # paper's. In closed form "cam" equals "grad_cam".
 CLOSED_FORMS = (
@@ -194,19 +195,15 @@ def _choices(
     images = settings.scored_on.images_of(data)
     # A random sample: the first images stand in random order.
     sample = images.subset(range(len(images))[: settings.images or None])
-    of_images, of_sample = (
-        cache(partial(subject_of, classifier, chosen)) for chosen in (images, sample)
-    )
+    of_paper = way_of_paper(classifier, images)
     ways = {
-        CLOSED: (of_images, closed_form_ways),
-        SAMPLED: (of_sample, sampled_ways),
-        ATTRIBUTED: (of_sample, attributed_ways),
+        CLOSED: (images, closed_form_ways(of_paper, settings)),
+        SAMPLED: (sample, sampled_ways(of_paper, classifier.network, settings)),
+        ATTRIBUTED: (sample, attributed_ways(of_paper, settings)),
     }
-    records = {}
-    for part in parts:
-        of_part, ways_of = ways[part]
-        subject = of_part()  # one pass for both parts of the sample
-        records[part] = scores_of_ways(ways_of(subject, settings), subject, settings)
+    records = {
+        part: scores_of_ways(*ways[part], classifier, settings) for part in parts
+    }
     if ATTRIBUTED in records:  # the method alone differs, and no threshold counts
         scores = records[ATTRIBUTED]["scores"]
         scores = scores[scores["measure"].isin(localize.LESS_CHANCE)]
@@ -214,81 +211,101 @@ def _choices(
     return records
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A network, N images, and what one pass over them shows.
-
-    Attributes:
-        classifier: network in evaluation mode, and how it takes images.
-        images: the N images.
-        layer: name of the last stage, whose maps have a closed form.
-        linear: the network's last layer.
-        maps: (N, h, w) in [0, 1) by method, formula and class.
-        predicted: (N,) predicted classes, on the device.
-    """
-
-    classifier: Classifier
-    images: ImageSet
-    layer: str
-    linear: nn.Linear
-    maps: Mapping[tuple[str, str, str], Tensor]
-    predicted: Tensor
-
-    @property
-    def size(self) -> int:
-        """Side of the images in pixels."""
-        return self.images.images.shape[-1]
-
-    @property
-    def is_right(self) -> Tensor:
-        """Whether each image is classified as labelled, (N,) on the CPU."""
-        return self.predicted.cpu() == self.images.labels
-
-    @property
-    def way_of_paper(self) -> dict[str, Any]:
-        """Columns of the paper's choice: Grad-CAM of the predicted class."""
-        return PAPER | {"layer": self.layer, "image_size": self.size}
-
-    @cached_property
-    def with_separate_relus(self) -> nn.Module:
-        """The network as Captum's guided backpropagation needs it."""
-        return attribution.with_separate_relus(self.classifier.network)
-
-
-@torch.inference_mode()
-def subject_of(classifier: Classifier, images: ImageSet) -> Subject:
-    """All maps in closed form, of the predicted and of the true class, by one pass.
+def way_of_paper(classifier: Classifier, images: ImageSet) -> Way:
+    """The paper's choice: Grad-CAM of the predicted class at the last stage.
 
     Args:
         classifier: the network.
+        images: at the size of the study.
+    """
+    network = classifier.network
+    layer = hooks.last_maps_layer(network, classifier.input(images.images[:1]))
+    names = {module: name for name, module in network.named_modules()}
+    return PAPER | {"layer": names[layer], "image_size": images.images.shape[-1]}
+
+
+@torch.no_grad()  # enabled again where a method needs gradients
+def maps_of_ways(
+    ways: Sequence[Way], classifier: Classifier, images: ImageSet, settings: Settings
+) -> tuple[list[Tensor], Tensor]:
+    """Maps of images, made in some ways; one pass serves all that have a closed form.
+
+    Args:
+        ways: how maps are made.
+        classifier: the network.
         images: N images.
+        settings: of the choices.
+
+    Returns:
+        Normalised maps of each way, (N, h, w) in [0, 1), and predicted classes, (N,).
 
     Raises:
         ValueError: where the closed form does not hold, as for maps of one pixel.
     """
     network = classifier.network
     example = classifier.input(images.images[:1])
-    layer = hooks.last_maps_layer(network, example)
-    names = {module: name for name, module in network.named_modules()}
+    last = hooks.last_maps_layer(network, example)
     linear = closed_form_classifier(
-        network, *hooks.features_and_logits(network, layer, example)
+        network, *hooks.features_and_logits(network, last, example)
     )
-    batches: dict[tuple[str, str, str], list[Tensor]] = {}
+    maps: list[list[Tensor]] = [[] for _ in ways]
     predicted = []
-    size = classifier.batch_size
-    for pixels, labels in zip(
-        images.images.split(size), images.labels.split(size), strict=True
-    ):
+    batches = zip(images.images.split(_BATCH), images.labels.split(_BATCH), strict=True)
+    for number, (pixels, labels) in enumerate(batches):
         inputs = classifier.input(pixels)
-        features, logits = hooks.features_and_logits(network, layer, inputs)
+        features, logits = hooks.features_and_logits(network, last, inputs)
         predicted.append(logits.argmax(1))
-        classes = {PREDICTED: predicted[-1], TRUE: labels.to(classifier.device)}
-        for form, class_used in product(CLOSED_FORMS, classes):
-            of_class = classes[class_used]
-            maps = closed_form_maps(*form, features, linear.weight, of_class)
-            batches.setdefault((*form, class_used), []).append(maps)
-    maps = {key: torch.cat(of_key) for key, of_key in batches.items()}
-    return Subject(classifier, images, names[layer], linear, maps, torch.cat(predicted))
+        true = labels.to(classifier.device)
+        options = MapOptions(**settings.noise, seed=settings.seed + number)
+        for way, of_way in zip(ways, maps, strict=True):
+            classes = true if way["class_used"] == TRUE else predicted[-1]
+            method = way["method"]
+            form = (method, way["formula"] or CORRECT)
+            layer = network.get_submodule(way["layer"])
+            if way["image_size"] != pixels.shape[-1]:
+                of_batch = _at_size(way["image_size"], pixels, classifier, last, linear)
+            elif method in attribution.ATTRIBUTIONS:
+                of_batch = _attributed(method, network, inputs, classes, settings.steps)
+            elif layer is last and form in CLOSED_FORMS:
+                of_batch = closed_form_maps(*form, features, linear.weight, classes)
+            else:
+                is_torchcam = way["formula"] == TORCHCAM
+                of_form = replace(options, torchcam_compat=is_torchcam)
+                of_batch = layer_maps(method, network, layer, inputs, classes, of_form)
+            of_way.append(normalise_maps(of_batch))
+    return [torch.cat(of_way) for of_way in maps], torch.cat(predicted)
+
+
+def _at_size(
+    side: int,
+    pixels: Tensor,
+    classifier: Classifier,
+    layer: nn.Module,
+    linear: nn.Linear,
+) -> Tensor:
+    """Grad-CAM of images of another size, for the class that is predicted there."""
+    resized = F.interpolate(
+        pixels.to(classifier.device).float(),
+        size=(side, side),
+        mode="bilinear",
+        antialias=True,
+        align_corners=False,
+    )
+    inputs = classifier.input(resized)
+    features, logits = hooks.features_and_logits(classifier.network, layer, inputs)
+    return closed_form_cam("grad_cam", features, linear.weight, logits.argmax(1))
+
+
+def _attributed(
+    method: str, network: nn.Module, inputs: Tensor, classes: Tensor, steps: int
+) -> Tensor:
+    """Attributions of a batch, a few images at a time."""
+    separated = attribution.with_separate_relus(network)
+    parts = zip(inputs.split(_CAPTUM_BATCH), classes.split(_CAPTUM_BATCH), strict=True)
+    maps = [
+        attribution.attribution_maps(method, separated, *part, steps) for part in parts
+    ]
+    return torch.cat(maps)
 
 
 def closed_form_maps(
@@ -298,7 +315,7 @@ def closed_form_maps(
     classifier_weight: Tensor,
     classes: Tensor,
 ) -> Tensor:
-    """Normalised maps without a backward pass, see ``maps.closed_form_cam``.
+    """Maps without a backward pass, see ``maps.closed_form_cam``.
 
     Grad-CAM++ of torchcam 0.4.0 leaves out a division: a channel's weight is
     ``h w (relu(W_ck) / (h w))^3``. The constant factors matter, since normalisation
@@ -312,37 +329,37 @@ def closed_form_maps(
         classes: (B,).
 
     Returns:
-        (B, h, w) in [0, 1).
+        (B, h, w) at least 0, not normalised.
     """
     if formula == CORRECT:
-        maps = closed_form_cam(method, features, classifier_weight, classes)
-        return normalise_maps(maps)
+        return closed_form_cam(method, features, classifier_weight, classes)
     pixels = features.shape[2] * features.shape[3]
     weights = pixels * (classifier_weight[classes].relu() / pixels) ** 3
-    return normalise_maps(torch.einsum("bk,bkhw->bhw", weights, features).relu())
+    return torch.einsum("bk,bkhw->bhw", weights, features).relu()
 
 
-def closed_form_ways(subject: Subject, settings: Settings) -> list[Way]:
+def closed_form_ways(of_paper: Way, settings: Settings) -> list[Way]:
     """Choices that one forward pass suffices for.
 
     Args:
-        subject: with maps in closed form.
+        of_paper: see ``way_of_paper``.
         settings: with masks, which the paper's maps are compared with beside boxes.
     """
-    of_paper = subject.way_of_paper
-    keys = ("method", "formula", "class_used")
-    ways = [of_paper | dict(zip(keys, key, strict=True)) for key in subject.maps]
+    ways = [
+        of_paper | {"method": method, "formula": formula, "class_used": class_used}
+        for (method, formula), class_used in product(CLOSED_FORMS, (PREDICTED, TRUE))
+    ]
     return [*ways, *(of_paper | {"annotation": name} for name in settings.masks)]
 
 
-def sampled_ways(subject: Subject, settings: Settings) -> list[Way]:
+def sampled_ways(of_paper: Way, network: nn.Module, settings: Settings) -> list[Way]:
     """Choices that need gradients, noise, further stages, or images of another size.
 
     Args:
-        subject: the network, a ResNet, with a few images.
+        of_paper: see ``way_of_paper``.
+        network: a ResNet.
         settings: of the choices.
     """
-    of_paper = subject.way_of_paper
     ways = []
     for method in settings.methods:
         way = of_paper | {"method": method}
@@ -351,50 +368,48 @@ def sampled_ways(subject: Subject, settings: Settings) -> list[Way]:
         ways.append(way)
         if method in TORCHCAM_DIFFERS:
             ways.append(way | {"formula": TORCHCAM})
-    stages = hooks.stage_layers(subject.classifier.network)
-    for layer, method in product(stages, LAYER_METHODS):
+    for layer, method in product(hooks.stage_layers(network), LAYER_METHODS):
         ways.append(of_paper | {"method": method, "layer": layer})
-    sides = [max(8, round(scale * subject.size)) for scale in settings.scales]
-    for side in dict.fromkeys(sides):
-        if side != subject.size:
-            ways.append(of_paper | {"image_size": side})
-    return ways
+    size = of_paper["image_size"]
+    sides = dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales)
+    return ways + [of_paper | {"image_size": side} for side in sides if side != size]
 
 
-def attributed_ways(subject: Subject, settings: Settings) -> list[Way]:
+def attributed_ways(of_paper: Way, settings: Settings) -> list[Way]:
     """Attributions by Captum, and Grad-CAM beside them.
 
     Args:
-        subject: the network, a ResNet, with a few images.
+        of_paper: see ``way_of_paper``.
         settings: of the choices.
     """
     names = ("grad_cam", *settings.attributions)
-    return [subject.way_of_paper | {"method": name, "formula": ""} for name in names]
+    return [of_paper | {"method": name, "formula": ""} for name in names]
 
 
-@torch.no_grad()  # enabled again where a method needs gradients
 def scores_of_ways(
-    ways: Iterable[Way], subject: Subject, settings: Settings
+    images: ImageSet, ways: Sequence[Way], classifier: Classifier, settings: Settings
 ) -> dict[str, Any]:
     """Score maps by IoU, and beside boxes by measures above chance.
 
     Args:
+        images: N images.
         ways: how maps are made, and what they are compared with.
-        subject: network and N images.
+        classifier: the network.
         settings: of the choices. An image with an empty mask is left out.
 
     Returns:
         Scores, and scores of single images by ``name_of_images``: at the last stage and
         the study's image size, of all classes but the true one.
     """
-    boxes = subject.images.boxes
-    annotations = {BOXES: box_masks(boxes, subject.size), **settings.masks}
-    is_right = subject.is_right.numpy()
+    all_maps, predicted = maps_of_ways(ways, classifier, images, settings)
+    of_paper = way_of_paper(classifier, images)
+    size = of_paper["image_size"]
+    annotations = {BOXES: box_masks(images.boxes, size), **settings.masks}
+    is_right = (predicted.cpu() == images.labels).numpy()
     subsets = {ALL_IMAGES: is_right | ~is_right, RIGHT: is_right, WRONG: ~is_right}
     tables = []
     of_images = {}
-    for way in ways:
-        maps = _maps_of(way, subject, settings)
+    for way, maps in zip(ways, all_maps, strict=True):
         annotated = annotations[way["annotation"]]
         iou = localize.iou_at(maps, annotated, settings.thresholds)  # (T, N)
         iou = pd.DataFrame(iou.T.double().cpu(), columns=[*settings.thresholds])
@@ -403,12 +418,13 @@ def scores_of_ways(
             tables.append(means.assign(measure="iou", subset=subset, **way))
         if way["annotation"] != BOXES:
             continue
-        scores = localize.chance_scores(maps, boxes, subject.size, settings.threshold)
+        scores = localize.chance_scores(maps, images.boxes, size, settings.threshold)
         means = _means(scores[[*localize.CORRECTED]], "measure")
         # That of the IoU; the other measures have none.
         means["threshold"] = [settings.threshold, *[np.nan] * len(localize.LESS_CHANCE)]
         tables.append(means.assign(subset=ALL_IMAGES, **way))
-        if _is_of_last_stage(way, subject) and way["class_used"] != TRUE:
+        is_elsewhere = any(way[name] != of_paper[name] for name in _PLACE)
+        if not (is_elsewhere or way["class_used"] == TRUE):
             for measure in ("iou", *localize.LESS_CHANCE):
                 name = name_of_images(measure, way["method"], way["formula"])
                 of_images[name] = scores[measure].to_numpy(np.float16)
@@ -419,63 +435,6 @@ def _means(scores: pd.DataFrame, name: str) -> pd.DataFrame:
     """Mean (value) over n images of each column, which stands in a column of a name."""
     means = scores.agg(["count", "mean"]).T.rename_axis(name).reset_index()
     return means.rename(columns={"count": "n", "mean": "value"})
-
-
-def _is_of_last_stage(way: Way, subject: Subject) -> bool:
-    return way["layer"] == subject.layer and way["image_size"] == subject.size
-
-
-def _maps_of(way: Way, subject: Subject, settings: Settings) -> Tensor:
-    """Normalised maps of one way: (N, h, w), in closed form where there is one."""
-    method = way["method"]
-    key = (method, way["formula"] or CORRECT, way["class_used"])
-    if key in subject.maps and _is_of_last_stage(way, subject):
-        return subject.maps[key]
-    classifier = subject.classifier
-    is_attribution = method in attribution.ATTRIBUTIONS
-    layer = classifier.network.get_submodule(way["layer"])
-    batches = []
-    size = _CAPTUM_BATCH if is_attribution else _BATCH
-    all_pixels = subject.images.images.split(size)
-    of_batches = zip(all_pixels, subject.predicted.split(size), strict=True)
-    for number, (pixels, classes) in enumerate(of_batches):
-        if way["image_size"] != subject.size:
-            maps = _at_size(way["image_size"], pixels, layer, subject)
-        elif is_attribution:
-            inputs = classifier.input(pixels)
-            network = subject.with_separate_relus
-            maps = attribution.attribution_maps(
-                method, network, inputs, classes, settings.steps
-            )
-        else:
-            options = MapOptions(
-                **settings.noise,
-                seed=settings.seed + number,
-                torchcam_compat=way["formula"] == TORCHCAM,
-            )
-            inputs = classifier.input(pixels)
-            maps = layer_maps(
-                method, classifier.network, layer, inputs, classes, options
-            )
-        batches.append(maps)
-    return normalise_maps(torch.cat(batches))
-
-
-def _at_size(side: int, pixels: Tensor, layer: nn.Module, subject: Subject) -> Tensor:
-    """Grad-CAM of images of another size, for the class that is predicted there."""
-    classifier = subject.classifier
-    resized = F.interpolate(
-        pixels.to(classifier.device).float(),
-        size=(side, side),
-        mode="bilinear",
-        antialias=True,
-        align_corners=False,
-    )
-    features, logits = hooks.features_and_logits(
-        classifier.network, layer, classifier.input(resized)
-    )
-    weight = subject.linear.weight
-    return closed_form_cam("grad_cam", features, weight, logits.argmax(1))
 
 
 def name_of_images(*columns: str) -> str:
@@ -543,16 +502,19 @@ def _untrained_scores(
 ) -> dict[str, dict[str, Any]]:
     order = np.random.default_rng(settings.seed).permutation(len(data.test))
     first = slice(settings.images or None)
+    train = data.train.subset(settings.scored_on.rows[first])
+    test = data.test.subset(np.sort(order[first]))
     classifier = Classifier(model.load(device), model.normalise, device, _BATCH)
-    train = subject_of(classifier, data.train.subset(settings.scored_on.rows[first]))
-    test = subject_of(classifier, data.test.subset(np.sort(order[first])))
-    maps = train.maps["grad_cam", CORRECT, PREDICTED]
+    of_paper = way_of_paper(classifier, train)
+    (maps,), predicted = maps_of_ways([of_paper], classifier, train, settings)
     overlaps = localize.chance_scores(
-        maps, train.images.boxes, train.size, settings.threshold
+        maps, train.boxes, of_paper["image_size"], settings.threshold
     )
+    is_right = predicted.cpu() == train.labels
+    is_right_in_test = classifier.logits(test.images).argmax(1).cpu() == test.labels
     values = {
-        "train_accuracy": float(train.is_right.double().mean()),
-        "test_accuracy": float(test.is_right.double().mean()),
+        "train_accuracy": float(is_right.double().mean()),
+        "test_accuracy": float(is_right_in_test.double().mean()),
         "iou": overlaps["iou"].mean(),
     }
     values["gap"] = values["train_accuracy"] - values["test_accuracy"]

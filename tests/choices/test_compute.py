@@ -1,6 +1,7 @@
 """Scores under other choices: against independent ways to compute them, and kept by the store."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from helpers.choices.compute import (
     Settings,
 )
 from helpers.data.boxes import box_masks
+from helpers.data.images import ImageSet
 from helpers.measures import evidence, registry
 from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet
@@ -57,22 +59,35 @@ def network():
 @pytest.fixture(scope="module")
 def given(network, tiny_module_given):
     classifier = Classifier(network, resnet.normalise_images, "cpu", 256)
-    return compute.subject_of(classifier, tiny_module_given["images"])
+    images = tiny_module_given["images"]
+    return Given(classifier, images, compute.way_of_paper(classifier, images))
 
 
-def first(subject, count):
-    images = subject.images.subset(range(count))
-    return compute.subject_of(subject.classifier, images)
+class Given(NamedTuple):
+    """A network, images, and the paper's choice."""
+
+    classifier: Classifier
+    images: ImageSet
+    of_paper: dict
 
 
-def closed_form_scores(subject, settings=SETTINGS):
-    ways = compute.closed_form_ways(subject, settings)
-    return compute.scores_of_ways(ways, subject, settings)
+def closed_form_scores(given, settings=SETTINGS):
+    ways = compute.closed_form_ways(given.of_paper, settings)
+    return compute.scores_of_ways(given.images, ways, given.classifier, settings)
 
 
-def sampled_scores(subject):
-    ways = compute.sampled_ways(subject, SETTINGS)
-    return compute.scores_of_ways(ways, subject, SETTINGS)
+def sampled_scores(given):
+    images = given.images.subset(range(10))
+    network = given.classifier.network
+    ways = compute.sampled_ways(given.of_paper, network, SETTINGS)
+    return compute.scores_of_ways(images, ways, given.classifier, SETTINGS)
+
+
+def maps_of(given, **way):
+    (maps,), _ = compute.maps_of_ways(
+        [given.of_paper | way], given.classifier, given.images, SETTINGS
+    )
+    return maps
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +97,7 @@ def closed(given):
 
 @pytest.fixture(scope="module")
 def sampled(given):
-    return sampled_scores(first(given, 10))
+    return sampled_scores(given)
 
 
 def chosen(table, measure="iou", **keys):
@@ -106,6 +121,7 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(
     with torch.no_grad():
         features, _ = hooks.features_and_logits(network, layer, images)
         maps = compute.closed_form_maps(method, formula, features, weight, classes)
+    maps = normalise_maps(maps)
     options = MapOptions(torchcam_compat=formula == "torchcam")
     expected = layer_maps(method, network, layer, images, classes, options)
     assert maps.max() > 0.5
@@ -117,8 +133,9 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(
 
 def test_a_network_without_a_closed_form_is_refused(given):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+    classifier = replace(given.classifier, network=network)
     with pytest.raises(ValueError, match="average"):
-        compute.subject_of(replace(given.classifier, network=network), given.images)
+        compute.maps_of_ways([], classifier, given.images, SETTINGS)
 
 
 @pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
@@ -137,6 +154,7 @@ def test_every_closed_form_is_scored_as_one_by_one(
     classes = predicted if class_used == "predicted" else images.labels
     weight = network.fc.weight.detach()
     maps = compute.closed_form_maps(method, formula, features, weight, classes)
+    maps = normalise_maps(maps)
     iou = localize.iou_at(maps, box_masks(images.boxes, 16), SETTINGS.thresholds)
     subsets = {"all": right | ~right, "correct": right, "wrong": ~right}
     keys = {"method": method, "formula": formula, "class_used": class_used}
@@ -180,7 +198,7 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     settings = replace(SETTINGS, masks={"fine_grained": masks})
     scores = closed_form_scores(given, settings)["scores"]
     row = chosen(scores, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
-    maps = given.maps["grad_cam", "correct", "predicted"]
+    maps = maps_of(given)
     (iou,) = localize.iou_at(maps[5:], box_masks(given.images.boxes[5:], 16), [0.1])
     assert row["n"] == len(given.images) - 5
     assert row["value"] == pytest.approx(float(iou.double().mean()), rel=1e-9)
@@ -249,17 +267,13 @@ def test_eigen_cam_explains_no_class_and_all_others_the_predicted_one(sampled):
 
 def test_a_choice_stands_once_and_noise_is_seeded(given, sampled):
     assert not sampled["scores"].duplicated(["measure", *CHOICE]).any()
-    pd.testing.assert_frame_equal(
-        sampled_scores(first(given, 10))["scores"], sampled["scores"]
-    )
+    pd.testing.assert_frame_equal(sampled_scores(given)["scores"], sampled["scores"])
 
 
 def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
     """Of 600 images the second and the third pass do not repeat the first one's."""
-    predicted = torch.zeros(600, dtype=torch.int64)
     images = given.images.subset([0] * 600)
-    subject = replace(given, images=images, predicted=predicted)
-    way = subject.way_of_paper | {"method": "smooth_grad_cam_plus_plus"}
+    way = given.of_paper | {"method": "smooth_grad_cam_plus_plus"}
     seeds = []
 
     def layer_maps(method, network, layer, inputs, classes, options):
@@ -267,7 +281,8 @@ def test_each_pass_over_images_has_noise_of_its_own(given, monkeypatch):
         return torch.ones(len(inputs), 2, 2)
 
     monkeypatch.setattr(compute, "layer_maps", layer_maps)
-    compute.scores_of_ways([way], subject, replace(SETTINGS, seed=7))
+    settings = replace(SETTINGS, seed=7)
+    compute.scores_of_ways(images, [way], given.classifier, settings)
     assert seeds == [7, 8, 9]
 
 
@@ -373,10 +388,10 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
 def test_values_of_images_are_of_the_predicted_class_at_the_last_stage(
     given, closed, sampled
 ):
-    in_boxes = box_masks(given.images.boxes, given.size)
+    in_boxes = box_masks(given.images.boxes, 16)
     method, formula = CLOSED_FORMS[0]
     expected, of_true = (
-        localize.iou_at(given.maps[method, formula, class_used], in_boxes, [0.1])[0]
+        localize.iou_at(maps_of(given, class_used=class_used), in_boxes, [0.1])[0]
         for class_used in (PREDICTED, TRUE)
     )
     name = compute.name_of_images("iou", method, formula)
