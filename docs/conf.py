@@ -1,5 +1,9 @@
 """What Sphinx takes to build the pages of reports: ``make pages``."""
 
+from pathlib import Path
+
+import plotly
+
 project = "Which image classifiers will generalize?"
 extensions = ["myst_nb"]
 html_theme = "sphinx_book_theme"
@@ -12,6 +16,10 @@ html_theme_options = {
     "footer_content_items": [],
 }
 html_context = {"default_mode": "auto"}
+html_static_path = [
+    "../helpers/report/templates",
+    str(Path(plotly.__file__).parent / "package_data/plotly.min.js"),
+]
 html_css_files = ["pages.css"]
 html_copy_source = False
 nb_execution_mode = "off"

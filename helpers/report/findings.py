@@ -4,11 +4,10 @@ The template of a study is ``params/<study>.md.j2``; ``templates/findings.md.j2`
 studies without one. Nothing is computed here.
 """
 
-import argparse
 import difflib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 import jinja2
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside
-from helpers.report.sweeps import named_results, results_of, small_multiples
+from helpers.report.sweeps import draw, named_results, results_of
 from helpers.report.tables import read, two_digits
 from helpers.studies import StudyFile, path_of
 
@@ -63,7 +62,7 @@ def page(report: Path) -> str:
     )
     environment.filters["digits"] = two_digits
     has_file = path_of(report.name).is_file()
-    study = StudyFile.read(report.name) if has_file else StudyFile(notebooks={})
+    study = StudyFile.read(report.name) if has_file else StudyFile()
     names = [f"{report.name}.md.j2", "findings.md.j2"]
     text = environment.select_template(names).render(
         study=report.name,
@@ -111,34 +110,26 @@ def text_of(report: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else page(report)
 
 
-def draw_sweeps(report: Path) -> None:
-    """Draw each sweep into ``figures/results.png``, where its page shows it.
+def main(study: str, write: bool) -> int:
+    """Write FINDINGS.md, or print the lines in which it differs from the numbers.
 
     Args:
-        report: ``reports/<study>``.
+        study: its name.
+        write: whether to write.
+
+    Returns:
+        0, 1 where lines differ, and 2 where a sentence or a name is wrong.
     """
-    for sweep in report.glob("sweeps/*/"):
-        frame = results_of(sweep)
-        if len(frame):
-            (sweep / "figures").mkdir(exist_ok=True)
-            small_multiples(frame).savefig(sweep / "figures/results.png", dpi=90)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write FINDINGS.md, or print the lines in which it differs from the numbers."""
-    parser = argparse.ArgumentParser(description="Findings of a study's report.")
-    parser.add_argument("study")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args(arguments)
-    report = inside(PROJECT_ROOT / "reports", options.study)
-    if options.write:
-        draw_sweeps(report)
+    report = inside(PROJECT_ROOT / "reports", study)
+    if write:
+        for sweep in report.glob("sweeps/*/"):
+            draw(sweep)
     try:
         text = page(report)
     except (StaleSentence, jinja2.UndefinedError) as fault:
-        print(f"params/{options.study}.md.j2: {fault}", file=sys.stderr)
+        print(f"params/{study}.md.j2: {fault}", file=sys.stderr)
         return 2
-    if options.write:
+    if write:
         with complete_or_absent(report / PAGE) as temporary:
             temporary.write_text(text, encoding="utf-8")
     there = text_of(report).splitlines()
@@ -148,4 +139,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1], "--write" in sys.argv))

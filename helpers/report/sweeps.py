@@ -27,9 +27,9 @@ def named_results(notebook: Path) -> dict[str, Any]:
     path = notebook.with_name("results.json")
     values = {}
     for item in read_json(path) if path.is_file() else []:
-        values[item["name"]] = item["value"]
-        values[f"{item['name']}_low"] = item["low"]
-        values[f"{item['name']}_high"] = item["high"]
+        name = item["name"]
+        ends = {f"{name}_low": item["low"], f"{name}_high": item["high"]}
+        values |= {name: item["value"]} | ends
     return values
 
 
@@ -51,8 +51,7 @@ def results_of(folder: Path) -> pd.DataFrame:
         names = re.findall(r"(\w+)=", path.parents[1].name)
         rows.append({name: values[name] for name in names} | named_results(path))
     frame = pd.DataFrame(rows).dropna(axis=1, how="all")
-    if rows:
-        frame = frame.sort_values(names, ignore_index=True)
+    frame = frame.sort_values(names, ignore_index=True) if names else frame
     frame.attrs = {"parameters": names}
     return frame
 
@@ -64,11 +63,8 @@ def drawn_results(frame: pd.DataFrame) -> list[str]:
         frame: of ``results_of``.
     """
     numbers = frame.drop(columns=frame.attrs["parameters"]).select_dtypes("number")
-    names = [
-        name
-        for name in numbers
-        if numbers[name].nunique() > 1 and not name.endswith(("_low", "_high"))
-    ]
+    differing = numbers.columns[numbers.nunique() > 1]
+    names = [name for name in differing if not name.endswith(("_low", "_high"))]
     correlations = [name for name in names if tables.CORRELATION.fullmatch(name)]
     return (correlations or names)[:_MOST_PANELS]
 
@@ -77,23 +73,21 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
     """Draw each result against the parameter with most values, on the same scales.
 
     Args:
-        frame: of ``results_of``; the other parameters give colours.
+        frame: of ``results_of``; two more parameters give colours and dashes.
     """
     style.use()
     swept = frame.attrs["parameters"]
-    first, *others = sorted(swept, key=lambda name: -frame[name].nunique())
+    ordered = sorted(swept, key=lambda name: -frame[name].nunique())
+    x, hue, dashes = [*map(tables.header, ordered), None, None][:3]
     names = drawn_results(frame)
     long = frame.melt(swept, names, "result", "value")
-    long = long.assign(result=long["result"].map(tables.header))
-    long[swept] = long[swept].astype(object)
-    hue = ", ".join(map(tables.header, others)) or None
-    if hue:
-        long[hue] = long[others].astype(str).agg(", ".join, axis=1)
+    long = long.astype(dict.fromkeys(swept, object)).rename(columns=tables.header)
     grid = seaborn.relplot(
-        long.rename(columns={first: tables.header(first)}),
-        x=tables.header(first),
+        long.assign(result=long["result"].map(tables.header)),
+        x=x,
         y="value",
         hue=hue,
+        style=dashes,
         col="result",
         kind="line",
         marker="o",
@@ -107,12 +101,27 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
     return grid.figure
 
 
+def draw(folder: Path) -> bool:
+    """Draw a sweep into ``figures/results.png``, where its page shows it.
+
+    Args:
+        folder: ``reports/<study>/sweeps/<notebook>``.
+
+    Returns:
+        Whether a combination has results.
+    """
+    frame = results_of(folder)
+    if len(frame):
+        (folder / "figures").mkdir(exist_ok=True)
+        small_multiples(frame).savefig(folder / "figures/results.png", dpi=90)
+    return len(frame) > 0
+
+
 def table(frame: pd.DataFrame) -> pd.DataFrame:
     """The combinations with the results that are drawn, with intervals, in words.
 
     Args:
         frame: of ``results_of``.
     """
-    names = drawn_results(frame)
-    ends = [f"{name}{end}" for name in names for end in ("_low", "_high")]
-    return tables.texts(frame.filter([*frame.attrs["parameters"], *names, *ends]))
+    drawn = "|".join([*frame.attrs["parameters"], *drawn_results(frame)])
+    return tables.texts(frame.filter(regex=f"^({drawn})(_low|_high)?$"))

@@ -50,7 +50,9 @@ def write_reports(reports):
     (place.parent / "explorers").mkdir()
     explorer = {"kind": "measures", "question": "Which measure?", "said": HOSTILE}
     (place.parent / "explorers/measures.json").write_text(json.dumps(explorer))
-    error = v4.new_output("error", ename="ValueError", evalue="no box", traceback=[])
+    error = v4.new_output(
+        "error", ename="ValueError", evalue="no box", traceback=["no box"]
+    )
     failed = study / "05_ablations.failed/05_ablations.ipynb"
     write(failed, executed("05 Robustness", [error]))
     for threshold, r in ((0.4, -0.3), (0.1, -0.2)):

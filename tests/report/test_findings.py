@@ -95,12 +95,11 @@ def test_without_a_correlation_none_is_shown(study):
 
 
 def test_the_command_writes_checks_and_names_what_is_stale(study, capsys):
-    given = [study.name]
-    assert findings.main(given) == 1
-    assert findings.main([*given, "--write"]) == 0
+    assert findings.main(study.name, False) == 1
+    assert findings.main(study.name, True) == 0
     assert (study / "sweeps/03_cam_scoring/figures/results.png").is_file()
-    assert findings.main(given) == 0
+    assert findings.main(study.name, False) == 0
     assert "every number" in capsys.readouterr().out
     (findings.PROJECT_ROOT / "params/made.md.j2").write_text("{{ of04.nothing }}")
-    assert findings.main(given) == 2
+    assert findings.main(study.name, False) == 2
     assert "params/made.md.j2" in capsys.readouterr().err
