@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams.maps import from_integers
+from helpers.cams.maps import from_integers, normalise_maps
 from helpers.data.boxes import box_masks
 from helpers.networks.faults import Undefined
 
@@ -40,6 +40,7 @@ LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 
 FOUND = 0.5  # least IoU of a correct detection; Everingham et al. 2015
 PAPER_THRESHOLD = 0.1  # of Du et al. 2024
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+_CORNERS = ("x0", "y0", "x1", "y1")
 CUTS = ("maximum", "quantile")  # rules by which a threshold cuts a map
 # Scores whose measure is the score minus its chance level.
 LESS_CHANCE = (
@@ -116,12 +117,12 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
     # In double precision, so that an IoU of exactly 0.5 is not rounded below it.
     one = rectangles.unsqueeze(-2).double()
     other = boxes.double()
-    upper_left = torch.maximum(one[..., :2], other[..., :2])
-    lower_right = torch.minimum(one[..., 2:], other[..., 2:])
+    upper_left = torch.maximum(one, other)[..., :2]
+    lower_right = torch.minimum(one, other)[..., 2:]
     common = (lower_right - upper_left).clamp(min=0).prod(-1)
     areas = [(each[..., 2:] - each[..., :2]).prod(-1) for each in (one, other)]
     best = iou_of_counts(common, *areas).nan_to_num(0).amax(-1)
-    return best.masked_fill(~is_box(boxes).any(-1), torch.nan)
+    return best.where(is_box(boxes).any(-1), torch.nan)
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
@@ -150,11 +151,11 @@ def central_map() -> Tensor:
     """Make a map with one blob in its middle, a baseline that ignores the image.
 
     Returns:
-        (8, 8) in [0, 1]: a Gaussian with a standard deviation of 2.
+        (8, 8) in [0, 1): a Gaussian with a standard deviation of 2.
     """
     distance = (torch.arange(8, dtype=torch.float64) - 3.5) / 2  # from the middle
     blob = torch.exp(-(distance[:, None] ** 2 + distance**2) / 2)
-    return ((blob - blob.min()) / (blob.max() - blob.min())).float()
+    return normalise_maps(blob[None])[0].float()
 
 
 def upsample(maps: Tensor, size: int) -> Tensor:
@@ -246,23 +247,22 @@ def _batches(maps: Tensor, masks: Tensor, shuffles: int) -> Iterator[_Batch]:
     """Batches of maps (N, h, w) with masks (N, S, S), and with K others for each."""
     size = masks.shape[-1]
     pixels = masks.to(maps.device).flatten(1)
-    counts = pixels.sum(1).float()
     images = torch.arange(len(maps)).unsqueeze(1)
     rows = torch.cat([images, derangements(len(maps), shuffles)], 1).to(maps.device)
     # On a CPU a batch should fit into the cache.
     most_pixels = 2**17 if maps.device.type == "cpu" else 2**23
     for batch in rows.split(max(4, most_pixels // size**2)):
         small = maps[batch[:, 0]].float()
-        areas = counts[batch]
-        undefined = ~small.isfinite().flatten(1).all(1) | (areas[:, 0] == 0)
-        undefined = undefined.unsqueeze(1) | (areas == 0)
+        objects = pixels[batch].float()
+        areas = objects.sum(2)
+        is_defined = small.isfinite().flatten(1).all(1) & (areas[:, 0] > 0)
+        areas = areas.where(is_defined.unsqueeze(1) & (areas > 0), torch.nan)
         enlarged = upsample(small.nan_to_num(0, 0, 0), size)
-        areas = areas.masked_fill(undefined, torch.nan)
-        yield _Batch(small, enlarged, pixels[batch].float(), areas)
+        yield _Batch(small, enlarged, objects, areas)
 
 
-def _at_threshold(batch: _Batch, threshold: float, rule: str) -> dict[str, Tensor]:
-    """Scores that a threshold decides, (B,) each, and rectangles, (B, 4)."""
+def _scores(batch: _Batch, threshold: float, rule: str) -> dict[str, Tensor]:
+    """Columns of ``chance_scores``, (B,) each, but those of boxes alone."""
     mask = cut(batch.enlarged, threshold, rule)
     pixels = mask.flatten(1).float()
     common = (batch.objects @ pixels.unsqueeze(2)).squeeze(2)  # (B, 1 + K)
@@ -271,46 +271,33 @@ def _at_threshold(batch: _Batch, threshold: float, rule: str) -> dict[str, Tenso
     rectangles = bounding_rectangles(mask)
     filled = box_masks(rectangles.unsqueeze(1), mask.shape[-1]).flatten(1)
     in_both = (batch.objects[:, 0] * filled).sum(1)
-    return {
+    columns = {
         "iou": iou[:, 0],
-        "iou_above_shuffled": _above_chance(iou),
         "iou_b": iou_of_counts(in_both, filled.sum(1), batch.areas[:, 0]),
-        "map_pixels": marked.squeeze(1),
-        "common_pixels": common[:, 0],
-        "rectangles": rectangles,
+        "mask_area": pixels.double().mean(1),
+        "common_area": common[:, 0].double() / pixels.shape[1],
     }
+    for name, scores in ({"iou_above_shuffled": iou} | _ranked(batch)).items():
+        columns[name] = _above_chance(scores.masked_fill(iou.isnan(), torch.nan))
+    return columns | dict(zip(_CORNERS, rectangles.unbind(1), strict=True))
 
 
 def _above_chance(scores: Tensor) -> Tensor:
-    """Scores with the own object minus the mean of others: (B, 1 + K) -> (B,)."""
-    return scores[:, 0].double() - scores[:, 1:].nanmean(1).double()
-
-
-def _histograms(level: Tensor, objects: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Pixels of each level, in each object and in the image.
-
-    Args:
-        level: (B, P) int64 in [0, levels).
-        objects: (B, 1 + K, P) float32, 1 inside.
-        levels: their number L.
-
-    Returns:
-        (B, 1 + K, L) and (B, L). It replaces, of an object,
-        ``[object[level == number].sum() for number in range(L)]``.
-    """
-    inside = objects.new_zeros(*objects.shape[:2], levels)
-    inside.scatter_add_(2, level.unsqueeze(1).expand_as(objects), objects)
-    anywhere = objects.new_zeros(len(level), levels)
-    anywhere.scatter_add_(1, level, objects.new_ones(1).expand_as(level))
-    return inside, anywhere
+    """Scores with the own object minus the mean of others: (..., 1 + K) -> (...)."""
+    return scores[..., 0].double() - scores[..., 1:].nanmean(-1).double()
 
 
 def _ranked(batch: _Batch) -> dict[str, Tensor]:
-    """Scores that need no threshold, ``LESS_CHANCE``, above chance, (B,) each."""
+    """Scores that need no threshold, ``LESS_CHANCE``, with each object, (B, 1 + K)."""
     values = batch.enlarged.flatten(1)
     # Level 0 holds the pixels with the largest values, level LEVELS those of 0.
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)
-    inside, anywhere = _histograms(level, batch.objects, LEVELS + 1)
+    # Pixels of each level in each object: [object[level == number].sum() for number in
+    # range(LEVELS + 1)]; and in the image.
+    inside = values.new_zeros(*batch.areas.shape, LEVELS + 1)
+    inside.scatter_add_(2, level.unsqueeze(1).expand_as(batch.objects), batch.objects)
+    anywhere = values.new_zeros(len(values), LEVELS + 1)
+    anywhere.scatter_add_(1, level, torch.ones_like(values))
     # Pixels with the value of a level or a larger one: the mask cut at this level.
     common = inside.cumsum(2)
     marked = anywhere.cumsum(1)
@@ -321,18 +308,14 @@ def _ranked(batch: _Batch) -> dict[str, Tensor]:
     # as the target.
     matched = torch.searchsorted(marked, batch.areas.nan_to_num(0))  # (B, 1 + K)
     in_matched = common.gather(2, matched.unsqueeze(2)).squeeze(2)
-    area = marked.gather(1, matched)
     energy = (values.unsqueeze(1) @ batch.objects.mT).squeeze(1)
-    scores = {
+    return {
         "energy_in_box": (energy / values.sum(1, keepdim=True)).nan_to_num(0),
         "pointing_game": _points_into(batch),
-        "area_matched_iou": iou_of_counts(in_matched, area, batch.areas),
+        "area_matched_iou": iou_of_counts(
+            in_matched, marked.gather(1, matched), batch.areas
+        ),
         "pixel_average_precision": gain.sum(2) / batch.areas,
-    }
-    undefined = batch.areas.isnan()
-    return {
-        name: _above_chance(score.masked_fill(undefined, torch.nan))
-        for name, score in scores.items()
     }
 
 
@@ -340,13 +323,13 @@ def _points_into(batch: _Batch) -> Tensor:
     """Whether the mean position of a map's maxima is in each object, (B, 1 + K)."""
     # A map that is enlarged bilinearly is largest at the centres of its largest cells,
     # so that it need not be enlarged.
-    is_largest = batch.maps == batch.maps.amax((1, 2), keepdim=True)
+    is_largest = (batch.maps == batch.maps.amax((1, 2), keepdim=True)).double()
     size = batch.enlarged.shape[-1]
-    pixel = torch.zeros(len(is_largest), dtype=torch.long, device=is_largest.device)
+    pixel = torch.zeros_like(is_largest[:, 0, 0], dtype=torch.long)
     for axis in (2, 1):  # cells by row, then by column
-        weights = is_largest.sum(axis).double()
-        cell = torch.arange(weights.shape[1], device=pixel.device).double()
-        centres = (cell + 0.5) * size / weights.shape[1]  # in pixels
+        weights = is_largest.sum(axis)
+        count = weights.shape[1]
+        centres = (torch.arange(count).to(weights) + 0.5) * size / count  # in pixels
         mean = weights @ centres / weights.sum(1)
         pixel = pixel * size + mean.nan_to_num(0).long()
     return batch.objects.take_along_dim(pixel.view(-1, 1, 1), 2).squeeze(2)
@@ -403,9 +386,9 @@ def chance_scores(
     Returns:
         A row per image with the columns: iou; ``CORRECTED``, in [-1, 1], positive where
         the score is higher than with the boxes of other images; iou_b, box_iou and
-        box_found; map_pixels, box_pixels, common_pixels and image_pixels; mask_area and
-        box_area, as shares of the image; the rectangle around the mask as x0, y0, x1,
-        y1, half-open, zeros for an empty mask. Scores are NaN where undefined.
+        box_found; as shares of the image mask_area, box_area, and common_area of both;
+        the rectangle around the mask as x0, y0, x1, y1, half-open, zeros for an empty
+        mask. Scores are NaN where undefined.
 
     Raises:
         ValueError: if no image has a box.
@@ -413,23 +396,18 @@ def chance_scores(
     boxes = boxes.to(maps.device)
     masks = _masks_of_boxes(boxes, size)
     batches = [
-        _at_threshold(batch, threshold, rule) | _ranked(batch)
-        for batch in _batches(maps, masks, SHUFFLES)
+        _scores(batch, threshold, rule) for batch in _batches(maps, masks, SHUFFLES)
     ]
     columns = {name: torch.cat([of[name] for of in batches]) for name in batches[0]}
-    corners = columns.pop("rectangles")
-    box_iou = best_box_iou(corners, boxes).where(columns["iou"].isfinite(), torch.nan)
-    columns |= dict(zip(("x0", "y0", "x1", "y1"), corners.unbind(1), strict=True))
-    columns |= {"box_iou": box_iou, "box_pixels": masks.flatten(1).sum(1)}
+    corners = torch.stack([columns[name] for name in _CORNERS], 1)
+    columns["box_iou"] = best_box_iou(corners, boxes) + 0 * columns["iou"]
+    columns["box_area"] = masks.flatten(1).double().mean(1)
     # One transfer from the device.
     values = torch.stack([column.double() for column in columns.values()], 1)
     table = pd.DataFrame(values.cpu().numpy(), columns=list(columns))
-    found = (table["box_iou"] >= FOUND).astype(float)
     return table.assign(
-        box_found=found.where(table["box_iou"].notna()),
-        image_pixels=size**2,
-        mask_area=table["map_pixels"] / size**2,
-        box_area=table["box_pixels"].where(table["box_pixels"] > 0) / size**2,
+        box_found=(table["box_iou"] >= FOUND).where(table["box_iou"].notna()) * 1.0,
+        box_area=table["box_area"].where(table["box_area"] > 0),
     )
 
 
@@ -469,16 +447,12 @@ def at_thresholds(
         [1.0, 0.5]
     """
     masks = _masks_of_boxes(torch.as_tensor(boxes), size)
-    tables = []
+    tables = {}
     for model, of_model in enumerate(maps):
         ious = _ious(from_integers(of_model), masks, thresholds, SHUFFLES)
-        columns = {
-            "model": model,
-            "threshold": thresholds,
+        means = {
             "iou": ious[..., 0].double().nanmean(1),
-            "iou_above_shuffled": torch.stack(
-                [_above_chance(of_threshold).nanmean() for of_threshold in ious]
-            ),
+            "iou_above_shuffled": _above_chance(ious).nanmean(1),
         }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
+        tables[model] = pd.DataFrame(means, thresholds)
+    return pd.concat(tables, names=["model", "threshold"]).reset_index()

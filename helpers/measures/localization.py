@@ -251,9 +251,8 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
-    with_box = image_overlaps[image_overlaps["box_pixels"] > 0]
-    counts = with_box[["map_pixels", "box_pixels", "common_pixels", "image_pixels"]]
-    metrics = detection.mask_metrics(*counts.sum().astype(int))
+    areas = image_overlaps[["mask_area", "box_area", "common_area"]].dropna()
+    metrics = detection.mask_metrics(*areas.sum(), len(areas))
     return {variant: metrics[name] for name, variant in _MASK_METRICS.items()}
 
 
