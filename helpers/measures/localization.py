@@ -18,12 +18,14 @@ from torch import Tensor
 
 from helpers.cams import detection, localize
 from helpers.cams.maps import from_integers, to_integers
-from helpers.measures.evidence import MeasureSettings, score
-from helpers.measures.registry import measure, measures_of_families, needs, provides
+from helpers.measures.evidence import INPUTS, MeasureSettings, score
+from helpers.measures.registry import measure, measures_of_families, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
 MAPS = "maps_16"  # name of the maps in a record of a model
+# Values of single images, by their names in a record.
+_RECORDED = {"predicted_classes": "predicted", "confidence": "confidence"}
 # Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
 _MASK_METRICS = {
     "mean_iou": "mean IoU",
@@ -319,15 +321,13 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         "device": "cpu",
         "kept_maps": kept_maps,
         "maps": from_integers(kept_maps),
-        "predicted_classes": unknown,
-        "confidence": unknown,
         "rightly_classified": record["correct"] > 0 if "correct" in record else unknown,
     }
-    if "predicted" in record:
-        predicted = record["predicted"].astype(np.int64)
-        inputs["predicted_classes"] = torch.from_numpy(predicted)
-    if "confidence" in record:
-        inputs["confidence"] = torch.tensor(record["confidence"])
+    for name, recorded in _RECORDED.items():
+        inputs[name] = unknown
+        if recorded in record:
+            # Numbers of any type; torch has no operations on uint16.
+            inputs[name] = torch.tensor(record[recorded].astype(np.float64))
     return inputs
 
 
@@ -349,14 +349,11 @@ def scores_of_fixed_map(
         ``localize.CORRECTED``.
     """
     maps = localize.central_map().expand(len(boxes), -1, -1)
-    inputs = {
-        "image_overlaps": localize.chance_scores(maps, boxes, size, threshold, rule),
-        "rightly_classified": np.ones(len(boxes), dtype=bool),
-    }
-    measures = [
-        item
-        for item in measures_of_families(["localization"])
-        if {*needs(item.function)} <= {*inputs}
-    ]
-    scores, _ = score(measures, inputs, MeasureSettings())
-    return scores.drop_duplicates("measure").set_index("measure")["value"].to_dict()
+    inputs = dict.fromkeys(INPUTS, Undefined("one map for all images has no network"))
+    inputs["image_overlaps"] = localize.chance_scores(
+        maps, boxes, size, threshold, rule
+    )
+    inputs["rightly_classified"] = np.ones(len(boxes), dtype=bool)
+    measures = measures_of_families(["localization"])
+    scores = score(measures, inputs, MeasureSettings())[0].dropna(subset="value")
+    return scores.groupby("measure")["value"].first().to_dict()
