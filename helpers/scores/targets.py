@@ -13,7 +13,7 @@ import pandas as pd
 from torch import Tensor
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import at, read_or_shift
+from helpers.data.shifts import read_or_shift
 from helpers.measures import evidence, registry, transforms
 from helpers.measures.passes import Classifier, Sample
 from helpers.scores.classification import logits_of
@@ -112,28 +112,6 @@ def _on_targets(
     return records
 
 
-def target_accuracies(
-    records: Records, models: pd.DataFrame, shifts: Sequence[str]
-) -> pd.DataFrame:
-    """Add the accuracy on each target to a table of models.
-
-    Args:
-        records: of ``on_targets``.
-        models: a row per model.
-        shifts: names of the targets.
-
-    Returns:
-        The table with a column test_accuracy@<shift> for each, fractions; NaN for a
-        model without a record.
-    """
-    table = models.copy()
-    for shift in shifts:
-        scores = records.scores(_part(shift))
-        accuracies = scores[scores["measure"] == ACCURACY].set_index("model_id")
-        table[at("test_accuracy", shift)] = table["model_id"].map(accuracies["value"])
-    return table
-
-
 def scores_on_targets(
     records: Records, models: pd.DataFrame, shifts: Sequence[str]
 ) -> pd.DataFrame:
@@ -141,20 +119,21 @@ def scores_on_targets(
 
     Args:
         records: of ``on_targets``.
-        models: of ``target_accuracies``.
+        models: rows of the catalogue.
         shifts: names of the targets.
 
     Returns:
         A row per target and model, "test images" first: model_id, cell (its
-        configuration), kind, architecture, target, test_accuracy (of the target), and
-        the measures.
+        configuration), kind, architecture, target, test_accuracy (of the target, NaN
+        for a model without a record), and the measures.
     """
     facts = models[["model_id", CONFIGURATION, "kind", "architecture"]]
     tables = []
     for shift in ("", *shifts):
-        table = facts.assign(target=shift or PLAIN_TARGET)
-        table["test_accuracy"] = models[at("test_accuracy", shift)]
         scores = records.scores(_part(shift))
+        accuracies = scores[scores["measure"] == ACCURACY].set_index("model_id")
+        accuracy = facts["model_id"].map(accuracies["value"])
+        table = facts.assign(target=shift or PLAIN_TARGET, test_accuracy=accuracy)
         tables.append(with_measures(table, scores))
     return pd.concat(tables, ignore_index=True)
 

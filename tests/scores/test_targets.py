@@ -38,8 +38,9 @@ def logits_on(model, images):
 def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
     _, every, records = found
     images = shifts.turned(study.data.test.images, 15)
-    truth = targets.target_accuracies(records, study.table, SHIFTS)
-    truth = truth.set_index("model_id")["test_accuracy@rotation_15"]
+    truth = targets.scores_on_targets(records, study.table, SHIFTS)
+    truth = truth[truth["target"] == "rotation_15"].set_index("model_id")
+    truth = truth["test_accuracy"]
     for model in every:
         is_right = logits_on(model, images).argmax(1) == study.data.test.labels
         assert truth[model.model_id] == pytest.approx(float(is_right.double().mean()))
@@ -76,7 +77,6 @@ def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
 def test_every_target_has_the_models_and_the_measures(study, found):
     kept = found[2]
     networks = study.table.query("snapshot != 'none'")
-    networks = targets.target_accuracies(kept, networks, SHIFTS)
     scores = targets.scores_on_targets(kept, networks, SHIFTS)
     model_ids = scores.groupby("target", sort=False)["model_id"].apply(list)
     assert model_ids.tolist() == [networks["model_id"].tolist()] * 2
