@@ -6,11 +6,12 @@ Granulated rank correlation and conditional information (Jiang et al. 2020), sig
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlogy
 
 from helpers.statistics.correlate import (
     CONFIGURATION,
@@ -20,49 +21,38 @@ from helpers.statistics.correlate import (
     same_models,
     slices,
 )
-from helpers.statistics.permutation import against_chance, permuted_rows
+from helpers.statistics.permutation import Rows, against_chance, permuted_rows
 
-Codes = NDArray[np.intp]
 # Effective number of pairs, ``(sum of weights)^2 / sum of squared weights``, below
 # which an environment is left out, as in Dziugaite et al. 2020.
 MINIMUM_SAMPLE = 12.0
 
 
-def level_codes(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
-    """Number of the level of each hyperparameter, (n, A).
-
-    Args:
-        models: n of them, a row each.
-        axes: A hyperparameters.
-    """
-    codes = [pd.factorize(models[name])[0] for name in axes]
-    return np.reshape(codes, (len(axes), len(models))).T.astype(np.intp)
+def _groups(levels: pd.DataFrame) -> list[Rows]:
+    """Numbers of the rows that agree in all columns; without a column all agree."""
+    table = levels.assign(all=0)
+    return [*table.groupby([*table]).indices.values()]
 
 
-def joint_codes(codes: Codes) -> Codes:
-    """Number the combinations that occur, (n,); all 0 without a column.
-
-    Args:
-        codes: (n, A).
-    """
-    with_constant = np.insert(codes, 0, 0, axis=1)
-    return np.unique(with_constant, axis=0, return_inverse=True)[1].ravel()
+def _numbers(levels: pd.DataFrame) -> Rows:
+    """Number of the group of each row, see ``_groups``."""
+    table = levels.assign(all=0)
+    return table.groupby([*table]).ngroup().to_numpy()
 
 
-def _of_configurations(levels: Codes, *values: Array) -> tuple[NDArray, ...]:
-    """Levels (C, A), and means (C, M) of values (n, M), of each configuration.
+def _of_configurations(levels: pd.DataFrame, *values: Array) -> tuple[Any, ...]:
+    """Levels, and means (C, M) of values (n, M), of each configuration.
 
     Means are of finite values and have 12 digits: else those of equal values would
     differ by their rounding, and configurations that tie would get an order.
     """
-    configurations = joint_codes(levels)
-    first = np.unique(configurations, return_index=True)[1]
+    numbers = _numbers(levels)
     means = []
     for of_models in values:
-        mean = pd.DataFrame(of_models).groupby(configurations).mean().to_numpy()
+        mean = pd.DataFrame(of_models).groupby(numbers).mean().to_numpy()
         mantissa, exponent = np.frexp(mean)
         means.append(np.ldexp(mantissa.round(12), exponent))
-    return levels[first], *means
+    return levels.iloc[np.unique(numbers, return_index=True)[1]], *means
 
 
 def granulated_kendall(
@@ -87,23 +77,17 @@ def granulated_kendall(
     is_finite = np.isfinite(values) & np.isfinite(gap)
     # The gap is averaged over the models where that measure is finite.
     both = (np.where(is_finite, of, np.nan) for of in (values, gap))
-    levels, x, y = _of_configurations(level_codes(models, axes), *both)
+    levels, x, y = _of_configurations(models[list(axes)], *both)
     undefined = np.full(len(measures), np.nan)
     psi = [undefined]
-    for axis in range(len(axes)):
+    for axis in axes:
         taus = [undefined]
-        for rows in _members(joint_codes(np.delete(levels, axis, axis=1))):
-            first, second = np.triu_indices(len(rows), 1)
-            order_x = np.sign(x[rows[first]] - x[rows[second]])
-            order_y = np.sign(y[rows[first]] - y[rows[second]])
-            taus.append(finite_mean(order_x * order_y))
+        for rows in _groups(levels.drop(columns=axis)):
+            first, second = rows[np.array(np.triu_indices(len(rows), 1))]
+            signs = np.sign(x[first] - x[second]) * np.sign(y[first] - y[second])
+            taus.append(finite_mean(signs))
         psi.append(finite_mean(np.array(taus)))
     return finite_mean(np.array(psi))
-
-
-def _members(groups: Codes) -> list[Codes]:
-    """Row numbers of each group."""
-    return [np.flatnonzero(groups == group) for group in np.unique(groups)]
 
 
 def conditional_information(
@@ -128,65 +112,59 @@ def conditional_information(
         (D, M) in [0, 1]; NaN where hyperparameters determine the order, or a measure is
         undefined.
     """
-    codes = level_codes(models, [name for name in axes if models[name].nunique() > 1])
+    axes = [name for name in axes if models[name].nunique() > 1]
     scores = np.full((len(gaps), len(measures)), np.nan)
     values = models[list(measures)].to_numpy(float)
     has_gap = np.isfinite(gaps).all(0)[:, None]
     for rows, columns in same_models(np.isfinite(values) & has_gap):
         of_models = values[np.ix_(rows, columns)], gaps[:, rows].T
-        levels, x, y = _of_configurations(codes[rows], *of_models)
+        levels, x, y = _of_configurations(models[axes].iloc[rows], *of_models)
         for size in (0, 1, 2):
-            for known in combinations(range(codes.shape[1]), size):
-                share = _explained(x, y, _members(joint_codes(levels[:, known])))
+            for known in combinations(axes, size):
+                share = _explained(x, y, _groups(levels[[*known]]))
                 scores[:, columns] = np.fmin(scores[:, columns], share)
     return scores
 
 
-def _explained(x: Array, y: Array, members: list[Codes]) -> Array:
+def _explained(x: Array, y: Array, groups: list[Rows]) -> Array:
     """Share of the entropy that measures explain, (D, M), see above.
 
-    In a cell, with H the entropy, ``I = H(gap) + H(measure) - H(both)``. Counts n_i of
-    N pairs have ``N H = N log N - sum of n_i log n_i``.
+    In a cell, with H the entropy, ``I = H(gap) + H(measure) - H(both)``.
 
     Args:
         x: (C, M) measures of configurations.
         y: (C, D) gaps.
-        members: configurations of each group; pairs of groups are cells.
+        groups: of configurations; pairs of groups are cells.
     """
     information = np.zeros((x.shape[1], y.shape[1]))
     entropy = np.zeros(y.shape[1])
-    # n log n by n: equal counts cancel exactly, so a certain outcome has entropy 0.
-    counts = np.arange(len(y) ** 2 + 1)
-    n_log_n = xlogy(counts, counts)
-    for (a, one), (b, other) in product(enumerate(members), repeat=2):
+    for one, other in product(groups, repeat=2):
         # A configuration makes no pair with itself, and is not larger than itself.
-        pairs = len(one) * (len(other) - (a == b))
+        pairs = len(one) * (len(other) - (one is other))
         if pairs < 2:
             continue
         measure_larger = _larger(x, one, other).T  # (M, pairs)
-        by_measure = measure_larger.sum(1)[:, None].astype(np.intp)  # (M, 1)
+        by_measure = measure_larger.sum(1)[:, None]  # (M, 1)
+        of_measure = scipy.stats.entropy([by_measure, pairs - by_measure])
         for columns in slices(y.shape[1], pairs):
             gap_larger = _larger(y[:, columns], one, other)  # (pairs, D)
-            # Single precision holds whole numbers exactly up to 16.7 million.
-            both = (measure_larger @ gap_larger).astype(np.intp)  # (M, D)
-            by_gap = gap_larger.sum(0).astype(np.intp)  # (D,)
-            neither = pairs - by_gap - by_measure + both
-            outcomes = (both, by_gap - both, by_measure - both, neither)
-            of_gap = n_log_n[by_gap] + n_log_n[pairs - by_gap]
-            of_measure = n_log_n[by_measure] + n_log_n[pairs - by_measure]
-            of_both = sum(n_log_n.take(count) for count in outcomes)
-            whole = n_log_n[pairs]
-            entropy[columns] += (whole - of_gap) / pairs
-            information[:, columns] += (whole - of_gap - of_measure + of_both) / pairs
+            by_gap = gap_larger.sum(0)
+            both = measure_larger @ gap_larger  # (M, D)
+            either = by_gap + by_measure - both
+            outcomes = [both, by_gap - both, by_measure - both, pairs - either]
+            of_gap = scipy.stats.entropy([by_gap, pairs - by_gap])
+            entropy[columns] += of_gap
+            of_both = scipy.stats.entropy(outcomes)
+            information[:, columns] += of_gap + of_measure - of_both
     share = information / np.where(entropy > 0, entropy, np.nan)
     # Rounded, so that a measure that is constant in every cell has exactly 0.
     return np.round(np.clip(share, 0, 1), 12).T
 
 
-def _larger(values: Array, one: Codes, other: Codes) -> NDArray[np.float32]:
+def _larger(values: Array, one: Rows, other: Rows) -> Array:
     """1 where one configuration's value is the larger: (C, K) -> (pairs, K)."""
-    is_larger = values[one][:, None] > values[other][None]
-    return is_larger.reshape(len(one) * len(other), -1).astype(np.float32)
+    is_larger = values[one][:, None] > values[other]
+    return is_larger.reshape(len(one) * len(other), -1).astype(float)
 
 
 def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
@@ -239,28 +217,25 @@ def sign_errors(
     values = models[list(directions)].to_numpy(float)
     values = np.where(np.isfinite(values), values, np.nan)
     complexities = -values * np.array([*directions.values()])
-    levels = level_codes(models, axes)
+    levels = [_numbers(models[[name]]) for name in axes]
+    levels = np.reshape(levels, (len(axes), len(models))).T
     pairs = np.array(np.nonzero(np.triu((levels[:, None] != levels).sum(-1) == 1)))
     left, right = pairs
     axis = (levels[left] != levels[right]).argmax(1) if len(left) else left
     signs = np.sign(complexities[left] - complexities[right])
     differences = gaps[:, left] - gaps[:, right]
-    of_pairs = joint_codes(levels)[pairs], levels[pairs, axis]
-    alone, pooled = (
-        _worst(
-            differences,
-            signs,
-            _members(joint_codes(np.vstack([np.sort(codes, 0), axis]).T)),
-            test_images,
-        )
-        for codes in of_pairs
-    )
+    configurations = _numbers(models[[*axes]])
+    errors = []
+    for ends in (configurations[pairs], levels[pairs, axis]):
+        environment = pd.DataFrame(np.sort(ends, axis=0).T).assign(axis=axis)
+        errors.append(_worst(differences, signs, _groups(environment), test_images))
+    alone, pooled = errors
     is_pooled = np.isnan(alone[0])
     return np.where(is_pooled, pooled, alone), is_pooled
 
 
 def _worst(
-    differences: Array, signs: Array, environments: list[Codes], test_images: int
+    differences: Array, signs: Array, environments: list[Rows], test_images: int
 ) -> Array:
     """Largest error (D, M) of the environments that are large enough.
 
@@ -294,9 +269,6 @@ def conditional_table(
 ) -> pd.DataFrame:
     """Granulated Kendall, conditional information and sign error of each measure.
 
-    The last two come with an adjusted p and the critical value for the best of all
-    measures.
-
     Args:
         bootstrap: of the models.
         directions: of each column, see ``sign_errors``.
@@ -315,12 +287,14 @@ def conditional_table(
     errors, pooled = sign_errors(
         models, directions, axes, gaps, test_images=test_images
     )
-    chance = _against_chance("conditional_information", information)
-    chance |= _against_chance("sign_error", -errors)
-    chance |= {name: -chance[name] for name in ("sign_error", "sign_error_band")}
     table = pd.DataFrame({"measure": names})
     table["granulated_kendall"] = granulated_kendall(models, names, axes)
-    return table.assign(**chance, pooled=pooled, permutations=permutations)
+    table["conditional_information"] = information[0]
+    of_chance = against_chance(information)
+    table["conditional_information_p_adjusted"] = of_chance["p_adjusted"]
+    table["sign_error"] = errors[0]
+    table["sign_error_p_adjusted"] = against_chance(-errors)["p_adjusted"]
+    return table.assign(pooled=pooled)
 
 
 def _permuted_gaps(models: pd.DataFrame, count: int, seed: int) -> Array:
@@ -329,16 +303,6 @@ def _permuted_gaps(models: pd.DataFrame, count: int, seed: int) -> Array:
     # Always random ones: their number must be the same in all tasks that are averaged.
     rows = permuted_rows(models[CONFIGURATION], count, seed, exact_up_to=0)
     return np.vstack([gap, gap[rows]])
-
-
-def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
-    """Observed scores and those of permutations, (1 + D, M), larger is more extreme."""
-    chance = against_chance(scores)
-    return {
-        name: scores[0],
-        f"{name}_p_adjusted": chance["p_adjusted"],
-        f"{name}_band": chance["band"],
-    }
 
 
 def task_table(
@@ -362,7 +326,7 @@ def task_table(
 
     Returns:
         A row per measure: a column per task, NaN where at most one hyperparameter
-        varies, and the average with its adjusted p and critical value.
+        varies, and the average with its adjusted p.
     """
     table = pd.DataFrame({"measure": list(measures)})
     scores = [np.full((1 + permutations, len(measures)), np.nan)]
@@ -374,7 +338,8 @@ def task_table(
         scores.append(np.where(len(others) > 1, information, np.nan))
         table[str(name)] = scores[-1][0]
     average = finite_mean(np.stack(scores))
-    return table.assign(**_against_chance("average", average))
+    chance = against_chance(average)
+    return table.assign(average=average[0], average_p_adjusted=chance["p_adjusted"])
 
 
 def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> Array:
