@@ -25,6 +25,10 @@ _WORDS = {
     "clip": "CLIP",
     "roc": "ROC",
     "ssim": "SSIM",
+    # Words that columns of tables shorten.
+    "cells": "configurations",
+    "ours": "here",
+    "train": "training",
 }
 _KIND = re.compile(
     r"(?P<architecture>\S+) (?P<start>pretrained|scratch) (?P<details>.+)"

@@ -3,10 +3,8 @@
 Names are readable, and numbers have two digits.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,45 +18,33 @@ from helpers.report.style import short_name
 
 CORRELATION = re.compile(r"r_(\w+)_gap")  # name of a result: its measure
 MOST_ROWS = 10  # of a table on a page; all rows are in its file
+# Headers of columns whose names say too little.
 _HEADERS = {
-    "cells": "configurations",
     "diversity_bound": "mean Kappa loss",
     "ended_by_a_rule": "stopped by a rule",
-    "error_points": "error (points)",
-    "error_with": "error, kind held out (points)",
+    "error_with": "error, kind held out",
     "generalization_bound": "mean error",
     "kendall": "Kendall's tau",
     "kendall_tau": "Kendall's tau",
     "models_above_the_blob": "networks above the fixed central map",
     "model_id": "model",
     "n": "models",
-    "ours": "here",
-    "p_adjusted": "p, adjusted",
     "pearson_r": "Pearson's r",
     "r_gap": "r with the gap",
-    "r_gap_given_start": "r given the start",
-    "r_gap_given_start_and_training": "r given start, training accuracy and loss",
-    "r_gap_given_train_accuracy": "r given training accuracy",
-    "r_gap_within_kinds": "r within kinds, given training accuracy and loss",
     "r_test_accuracy": "r with test accuracy",
-    "saved_error_points": "error saved (points)",
-    "saved_from_best_points": "error saved from the best baseline (points)",
     "seconds": "time (s)",
     "smallest": "could have been told",
     "title": "measure",
-    "train_accuracy": "training accuracy",
-    "train_loss": "training loss",
     "unseen_fraction": "share of added classes",
-    "weights_millions": "weights (millions)",
-    "worst_points": "largest error (points)",
 }
-# Words that the end of a column's name adds to the header.
+# What the end of a column's name adds to the header.
 _ENDS = {
     "_twins": ", in every architecture",
     "_low": ": from",
     "_high": ": to",
     "_p": ": p",
     "_p_adjusted": ": p, adjusted",
+    "_points": " (points)",
 }
 # Columns, and ends of names of columns, that stand in files and are not shown.
 _FOR_FILES = ("run_id", "cell", "data", "device")
@@ -143,8 +129,11 @@ def header(column: str) -> str:
     if correlation:
         return f"r of {header(correlation[1])} with the gap"
     for end, words in _ENDS.items():
-        if column.endswith(end) and column not in _HEADERS:
+        if column.endswith(end):
             return header(column.removesuffix(end)) + words
+    name, given, held_fixed = column.partition("_given_")
+    if given:
+        return f"{header(name)} given {in_words(held_fixed)}"
     return (_HEADERS.get(column) or in_words(column)) + PERCENT.get(column, "")
 
 
@@ -154,17 +143,15 @@ def two_digits(value: Any) -> str:
     Two digits; one decimal from 10 on; whole numbers as they are; "–" for an undefined
     value.
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    if not isinstance(value, int | float | np.number):
-        return "–" if value is None else str(value)
-    if math.isnan(value):
+    if pd.isna(value):
         return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if (value == round(value) or abs(value) >= 99.5) and abs(value) < 1e9:
+    if (value == round(value, 0) or abs(value) >= 99.5) and abs(value) < 1e9:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
+    return f"{value:.1f}" if 9.95 <= abs(value) < 99.5 else f"{value:#.2g}"
 
 
 def texts(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -177,34 +164,26 @@ def texts(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.Dat
         frame: of numbers and names.
         names: of models, see ``model_names``.
     """
-    hidden = {name for name in frame if name.endswith(_NOT_SHOWN)} | {*_FOR_FILES}
+    hidden = {*_FOR_FILES, *(name for name in frame if name.endswith(_NOT_SHOWN))}
     if {"measure", "title"} <= {*frame}:
         hidden.add("measure")  # the title names it in words
-    ends = {name: f"{_STARTS.get(name, name)}_low" for name in frame}
-    ends = {
-        name: [low, f"{low[:-4]}_high"] for name, low in ends.items() if low in frame
-    }
-    hidden.update(*ends.values())
-    shown = [frame[[]]]
-    for name in frame.columns.drop(hidden, errors="ignore"):
-        columns = frame[[name, *ends.get(name, [])]]
-        if name in PERCENT and pd.api.types.is_numeric_dtype(frame[name]):
-            columns = 100 * columns
-        text = partial(_text, names=names or {}, is_name=name in _NAMES)
-        written = columns.astype(object).map(text)
-        cells = written[name]
-        if name in ends:
-            low, high = (written[end] for end in ends[name])
-            cells = (cells + " (" + low + " to " + high + ")").where(low.ne("–"), cells)
-        shown.append(cells.rename(header(name)))
-    return pd.concat(shown, axis=1)
-
-
-def _text(value: Any, names: Mapping[str, str], is_name: bool) -> str:
-    """Text of a value; a name in words."""
-    if isinstance(value, str):
-        return names.get(value) or (header(value) if is_name else value)
-    return two_digits(value)
+    written = {}
+    for name, column in frame.items():
+        value_of = re.sub("_(low|high)$", "", name)
+        if value_of in PERCENT and pd.api.types.is_numeric_dtype(column):
+            column = 100 * column
+        words = {**(names or {})}
+        if name in _NAMES:
+            words = {value: header(value) for value in column if isinstance(value, str)}
+        written[name] = [words.get(value) or two_digits(value) for value in column]
+    shown = pd.DataFrame(written, frame.index, dtype=object)
+    for name in frame:
+        low, high = (f"{_STARTS.get(name, name)}_{end}" for end in ("low", "high"))
+        if {low, high} <= {*frame}:
+            interval = " (" + shown[low] + " to " + shown[high] + ")"
+            shown[name] += interval.where(shown[low].ne("–"), "")
+            hidden |= {low, high}
+    return shown.drop(columns=hidden, errors="ignore").rename(columns=header)
 
 
 def html(
