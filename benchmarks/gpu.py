@@ -24,7 +24,7 @@ from benchmarks import interleaved, scoring, training
 from helpers.files import device_name, versions, write_json
 from helpers.networks import resnet
 from helpers.training import pool, run
-from helpers.training.config import OPTIMIZERS, PRECISIONS, RunConfig
+from helpers.training.config import PRECISIONS, RunConfig
 
 Row = dict[str, Any]
 # What a run of 64 px counts as, where runs an hour are told.
@@ -99,7 +99,7 @@ def trained_images(
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(number)
     count = 8 * config.batch_size
-    shape = (count, size, size, 3)
+    shape = (count, 3, size, size)
     pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, training.CLASSES, (count,), generator=generator)
     split = run.Split(pixels.to(device), labels.to(device))
@@ -107,7 +107,7 @@ def trained_images(
     stepping = network
     if device == "cuda":
         stepping = torch.compile(network, mode="reduce-overhead")
-    optimizer = run.make_optimizer(network, config, torch.device(device))
+    optimizer = run.make_optimizer(network, config)
     run.train_epoch(stepping, optimizer, split, config, 1)
     done = 0
     end = time.monotonic() + seconds
@@ -176,7 +176,7 @@ def losses_of(
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.mul_(1 + 1e-7)
-    optimizer = run.make_optimizer(network, config, torch.device(device))
+    optimizer = run.make_optimizer(network, config)
     stepping = network
     if way == "compiled" and device == "cuda":
         stepping = torch.compile(network, mode="reduce-overhead")
@@ -226,7 +226,7 @@ def cases(sizes: Sizes, device: str) -> Iterator[tuple[str, Callable[[], list[Ro
         size = sizes.large if is_large else sizes.small
         work = partial(training_speed, name, is_large, sizes, device)
         yield f"training {name} {size} px", work
-    for choice in itertools.product(["resnet18"], OPTIMIZERS, PRECISIONS):
+    for choice in itertools.product(["resnet18"], run.OPTIMIZERS, PRECISIONS):
         yield (
             f"losses of {' '.join(choice)}",
             partial(agreement, *choice, sizes, device),

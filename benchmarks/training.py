@@ -154,12 +154,12 @@ def training_ways(
             CLASSES, -(-count // CLASSES), size, 0, "train"
         )
         split = run.Split(
-            torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place),
+            torch.from_numpy(pixels).to(place, memory_format=torch.channels_last),
             torch.from_numpy(labels).long().to(place),
         )
         starts = torch.arange(len(labels), device=place).split(config.batch_size)
         ready = [
-            (resnet.normalise_images(split.batch(chosen)), split.labels[chosen])
+            (resnet.normalise_images(split.pixels[chosen]), split.labels[chosen])
             for chosen in starts
         ]
         made = {
@@ -167,7 +167,7 @@ def training_ways(
             for name in ("limit", "plain", "compiled", "usual")
         }
         given = {
-            name: (network, run.make_optimizer(network, config, place))
+            name: (network, run.make_optimizer(network, config))
             for name, network in made.items()
         }
         ways: dict[str, Callable[[], object]] = {}
@@ -217,13 +217,13 @@ def small_runs(
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(number)
     pixels = torch.randint(
-        0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8
+        0, 256, (count, 3, size, size), generator=generator, dtype=torch.uint8
     )
     split = run.Split(pixels, torch.randint(0, CLASSES, (count,), generator=generator))
     network = network_of(config, "cpu")
     run.train_epoch(
         network,
-        run.make_optimizer(network, config, torch.device("cpu")),
+        run.make_optimizer(network, config),
         split,
         config,
         1,

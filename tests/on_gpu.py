@@ -67,7 +67,6 @@ def configuration(data: Any) -> RunConfig:
 
 def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
     """Interrupt a run in its third epoch, resume it, and compare with one that went on."""
-    run._PAUSE = 0.0
     train_step = run.train_step
     timed_kernels = set()
 

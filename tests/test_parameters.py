@@ -22,7 +22,7 @@ from helpers.parameters import (
     name_of_values,
 )
 from helpers.studies import StudyFile
-from helpers.training import config
+from helpers.training import run
 from tests.conftest import committed
 
 NOTEBOOKS = {
@@ -68,7 +68,7 @@ def test_committed_defaults_are_the_demos_so_that_a_change_by_hand_is_known(
         ("architectures", resnet.ARCHITECTURES),
         ("stem", resnet.STEMS),
         ("data_source", ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)),
-        ("optimizers", config.OPTIMIZERS),
+        ("optimizers", run.OPTIMIZERS),
         ("cam_method", maps.CLOSED_FORM_METHODS),
         ("families", registry.FAMILIES),
         ("saliency_providers", masks.MASK_PROVIDERS),

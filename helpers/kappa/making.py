@@ -226,7 +226,7 @@ def _train(
         network=network.build(),
         device=device,
     )
-    if result["status"] == "diverged":
+    if result["stop_reason"].startswith("loss"):
         raise ValueError(
             "it diverged; take more images, or leave it out of kappa_families"
         )

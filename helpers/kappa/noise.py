@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import torch
 from scipy.optimize import brentq
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import in_chunks, ssim
 from helpers.files import json_digest, read_tensors, write_tensors
-from helpers.training.pool import torch_threads
 
 _TOLERANCE = 0.01  # of the mean SSIM
 # Of the auto-encoder: channels of the bottleneck, and passes over the images.
@@ -193,7 +193,7 @@ def train_autoencoder(
         torch.manual_seed(seed)
         network = AutoEncoder().to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
-    with torch_threads(1):
+    with threadpool_limits(1):
         for _ in range(_EPOCHS):
             for indices in torch.randperm(len(images), generator=random).split(16):
                 channels = torch.rand(len(indices), generator=random) * _WIDTH

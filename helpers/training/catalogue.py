@@ -32,7 +32,7 @@ from helpers.training.config import (
 # Columns of the catalogue.
 _NUMBERS = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
 _COLUMNS = [
-    *("model_id", "run_id", "cell", "kind", "status", "stop_reason"),
+    *("model_id", "run_id", "cell", "kind", "stop_reason"),
     *("snapshot", "epoch", *_NUMBERS),
     *("epochs", "seconds", "device", "digest"),
 ]

@@ -10,10 +10,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.files import json_digest
-from helpers.training.strong_augmentation import NONE
+from helpers.training.augmentation import NONE
 
 PLAIN = "plain"  # the level of ``looking`` of training as usual
-OPTIMIZERS = ("adam", "adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
 # The paper's seven axes, in the order of its Table 2.
@@ -100,13 +99,7 @@ class RunConfig:
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 # Hyperparameters that later versions added. At their defaults a run is the same as in
 # earlier versions, so these are left out of its digest and its id stays.
-_LATER = (
-    "looking",
-    "matched_accuracy",
-    "label_smoothing",
-    "frozen_stages",
-    "strong_augmentation",
-)
+_LATER = HYPERPARAMETERS[HYPERPARAMETERS.index("looking") :]
 # Words of hyperparameters beyond the paper's, in the id of a run and in its kind.
 _WORDS = {
     "images_per_class": ("n{0}", "{0} a class"),
@@ -136,23 +129,9 @@ def configuration_name(config: RunConfig) -> str:
         f"wd{config.weight_decay:g}",
         "aug" if config.augmentation else "plain",
         "pre" if config.pretrained else "scratch",
+        *_further_words(config, 0),
     ]
-    words += [word.replace(" ", "-") for word in _further_words(config, 0)]
-    return "-".join(words)
-
-
-def _further_words(config: RunConfig, place: int) -> list[str]:
-    """What a run has beyond the paper's axes, see ``_WORDS``."""
-    changed = [name for name in _WORDS if _is_changed(name, getattr(config, name))]
-    percent = 100 * config.label_noise
-    return [
-        _WORDS[name][place].format(getattr(config, name), percent) for name in changed
-    ]
-
-
-def _is_changed(name: str, value: Any) -> bool:
-    """Whether a hyperparameter has another value than its default."""
-    return value != getattr(RunConfig, name)
+    return "-".join(words).replace(" ", "-")
 
 
 def kind_name(config: RunConfig) -> str:
@@ -167,9 +146,28 @@ def kind_name(config: RunConfig) -> str:
         config.architecture,
         "pretrained" if config.pretrained else "scratch",
         "augmented" if config.augmentation else "plain",
+        *_further_words(config, 1),
     ]
-    further = " ".join([*words, *_further_words(config, 1)])
-    return further.replace("_", " ").replace("+", " and ")
+    return " ".join(words).replace("_", " ").replace("+", " and ")
+
+
+def _further_words(config: RunConfig, place: int) -> list[str]:
+    """What a run has beyond the paper's axes, see ``_WORDS``."""
+    changed = _changed(config)
+    percent = 100 * config.label_noise
+    return [
+        words[place].format(changed[name], percent)
+        for name, words in _WORDS.items()
+        if name in changed
+    ]
+
+
+def _changed(config: RunConfig) -> dict[str, Any]:
+    """Hyperparameters that have other values than their defaults."""
+    values = asdict(config).items()
+    return {
+        name: value for name, value in values if value != getattr(RunConfig, name, None)
+    }
 
 
 def run_id(config: RunConfig) -> str:
@@ -178,12 +176,9 @@ def run_id(config: RunConfig) -> str:
     Args:
         config: the run.
     """
-    decisive = {
-        name: value
-        for name, value in asdict(config).items()
-        if name not in _LATER or _is_changed(name, value)
-    }
-    digest = json_digest(decisive)
+    values = asdict(config)
+    unchanged = set(_LATER) - set(_changed(config))
+    digest = json_digest({name: values[name] for name in values.keys() - unchanged})
     return f"{configuration_name(config)}-r{config.repeat}-{digest}"
 
 
@@ -274,13 +269,10 @@ def levels_table(
         Columns hyperparameter and levels, a text; 0 images per class are "all".
     """
     rows = []
-    for name, levels_of_axis in axes.items():
-        levels_of_runs = [getattr(run, name) for run in runs]
-        levels = [
-            "all" if name == "images_per_class" and not level else str(level)
-            for level in dict.fromkeys([*levels_of_axis, *levels_of_runs])
-            if level in levels_of_runs
-        ]
+    for name in axes:
+        levels = [*map(str, sorted({getattr(run, name) for run in runs}))]
+        if name == "images_per_class" and levels[0] == "0":
+            levels[0] = "all"
         rows.append({"hyperparameter": name, "levels": ", ".join(levels)})
     return pd.DataFrame(rows)
 
@@ -302,8 +294,8 @@ def rows_of_run(
     # 1: a stream of its own, of this order; see ``looking`` for others.
     order = np.random.default_rng([config.seed, 1]).permutation(len(labels))
     if config.images_per_class:
-        shuffled = np.asarray(labels)[order]
-        rank_in_class = pd.Series(shuffled).groupby(shuffled).cumcount().to_numpy()
+        shuffled = pd.Series(np.asarray(labels)[order])
+        rank_in_class = shuffled.groupby(shuffled).cumcount().to_numpy()
         order = order[rank_in_class < config.images_per_class]
     held_out = 0
     if config.rule3_split == "holdout":

@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from numpy.random import Generator, default_rng
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, kl_div
 
-from helpers.data.boxes import box_masks, box_shares
+from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.training.augmentation import Draws
 from helpers.training.config import PLAIN, RunConfig
@@ -40,7 +41,7 @@ CONTROLS = {
 }
 _SHUFFLED_ARMS = tuple(CONTROLS.values())
 # Third number of the seed sequence, so that each part of a run has its own random
-# numbers (5: ``strong_augmentation``).
+# numbers (5: ``augmentation``).
 _BOX_STREAM = 3
 _SWAP_STREAM = 4
 
@@ -126,23 +127,22 @@ def swap_backgrounds(
     """Replace what lies outside of the boxes by the pixels of other images.
 
     Args:
-        images: (N, S, S, 3) uint8, all images of a run.
+        images: (N, 3, S, S) uint8, all images of a run.
         guide: of the run, with an arm of ``SWAPS``; its strength is the probability
             that an image is changed in an epoch.
         config: the run, whose seed and repeat determine the random numbers.
         epoch: 1 is the first; each epoch has its own random numbers.
 
     Returns:
-        (N, S, S, 3) uint8. An image without a box is not changed.
+        (N, 3, S, S) uint8. An image without a box is not changed.
     """
     generator = default_rng([config.seed, config.repeat, _SWAP_STREAM, epoch])
-    donors = torch.from_numpy(other_images(len(images), generator)).to(images.device)
-    is_swapped = torch.from_numpy(generator.random(len(images)) < guide.strength)
-    has_box = guide.boxes.flatten(1).any(1)
-    is_swapped = is_swapped.to(images.device) & has_box  # (N,)
-    in_box = box_masks(guide.boxes, images.shape[1])  # (N, S, S)
-    stays = in_box | ~is_swapped.view(-1, 1, 1)
-    return torch.where(stays.unsqueeze(3), images, images[donors])
+    donors = torch.from_numpy(other_images(len(images), generator))
+    stays = torch.from_numpy(generator.random((len(images), 1, 1)) >= guide.strength)
+    has_box = guide.boxes.flatten(1).any(1).view(-1, 1, 1)
+    in_box = box_masks(guide.boxes, images.shape[-1])  # (N, S, S)
+    stays = stays.to(images.device) | ~has_box | in_box
+    return torch.where(stays.unsqueeze(1), images, images[donors.to(images.device)])
 
 
 def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws | None) -> Tensor:
@@ -164,19 +164,19 @@ def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws | None) -> T
     Returns:
         A scalar, at least 0; 0 where no image has a box.
     """
-    masks = box_masks(guide.boxes, size)  # (B, S, S)
+    masks = box_masks(guide.boxes, size).unsqueeze(1)  # (B, 1, S, S)
     has_box = masks.flatten(1).any(1)
     if draws is not None:
-        per_image = (-1, 1, 1)
-        masks = torch.where(draws.horizontal.view(per_image), masks.flip(2), masks)
-        masks = torch.where(draws.vertical.view(per_image), masks.flip(1), masks)
+        masks = torch.where(draws.horizontal, masks.flip(3), masks)
+        masks = torch.where(draws.vertical, masks.flip(2), masks)
     if guide.arm == "map_out_of_box":
         masks = ~masks
-    target = box_shares(masks, *maps.shape[1:]).flatten(1)  # (B, h * w)
+    # (B, h * w): share of each cell that the map should fill
+    target = adaptive_avg_pool2d(masks.float(), maps.shape[1:]).flatten(1)
     has_target = has_box & (target.sum(1) > 0)
     target = target / target.sum(1, keepdim=True).clamp(min=1e-12)
     log_shares = maps.float().flatten(1).log_softmax(1)
-    divergence = (torch.xlogy(target, target) - target * log_shares).sum(1)  # (B,)
+    divergence = kl_div(log_shares, target, reduction="none").sum(1)  # (B,)
     count = has_target.sum().clamp(min=1)
     return guide.strength * (divergence * has_target).sum() / count
 

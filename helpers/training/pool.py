@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from tqdm.auto import tqdm
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import folder_of_run
 from helpers.networks.weights import read_state
-from helpers.training import catalogue
+from helpers.training.catalogue import missing, start_path
 from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
 
@@ -31,7 +30,6 @@ _SECONDS_OF_START = 15.0  # of processes on a GPU, which load its libraries, abo
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
 _Process = Callable[[Any, Any], Any]  # of an item and what all items need
-_Attempt = tuple[Any, Any, str]  # an item, its result, and "" or why there is none
 # A network, the shape of its batch, and the passes of all networks together.
 _Example = tuple[nn.Module, tuple[int, ...], float]
 
@@ -89,7 +87,7 @@ def side_by_side(
         items: to be processed.
         shared: loads what all items need, once in each process.
         device: "cpu" or a GPU. On a CPU an item has one thread, so that results do not
-            depend on ``jobs``.
+            depend on ``jobs``: threads split sums, and so change their rounding.
         jobs: number of processes; 0 takes one per core on a CPU and one on a GPU, see
             ``jobs_on`` for more. With 1 everything is done in this process.
 
@@ -104,12 +102,24 @@ def side_by_side(
     cores = len(os.sched_getaffinity(0)) if is_cpu else 1
     processes = max(1, min(jobs or cores, len(items)))
     threads = 1 if is_cpu else max(1, torch.get_num_threads() // processes)
+    attempt = partial(_attempt, process, threads)
+    if processes == 1:
+        load = cache(shared)
+        attempts = (attempt(load, item) for item in items)
+    else:
+        start = {"initializer": _start_worker, "initargs": (shared,)}
+        # Libraries that a process loads later have as few threads, too.
+        with parallel_config("loky", inner_max_num_threads=threads, **start):
+            parallel = Parallel(processes, return_as="generator_unordered")
+        attempts = parallel(delayed(attempt)(_load_shared, item) for item in items)
     faults = []
-    for item, result, fault in _attempts(process, items, shared, processes, threads):
+    for item, result, fault in attempts:
         if fault:
-            faults.append(fault)
+            faults.append(f"{item}: {fault}")
         else:
             yield item, result
+    if processes > 1:  # idle processes would keep their memory
+        get_reusable_executor().shutdown()
     if faults:
         raise RuntimeError(
             f"{len(faults)} of {len(items)} failed; the others are complete. "
@@ -117,74 +127,32 @@ def side_by_side(
         )
 
 
-def _attempts(
-    process: _Process,
-    items: Sequence[Any],
-    shared: Callable[[], Any],
-    processes: int,
-    threads: int,
-) -> Iterator[_Attempt]:
-    """Process items in this process, or side by side; see ``side_by_side``."""
-    if processes == 1:
-        load = cache(shared)
-        for item in items:
-            yield _attempt(process, item, load, threads)
-        return
-    options = {"initializer": _start_worker, "initargs": (shared,)}
-    # Libraries that a process loads later have as few threads, too.
-    with parallel_config("loky", inner_max_num_threads=threads, **options):
-        parallel = Parallel(processes, return_as="generator_unordered")
-    work = delayed(_in_worker)
-    yield from parallel(work(process, item, threads) for item in items)
-    get_reusable_executor().shutdown()  # idle processes would keep their memory
-
-
-@contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Compute with a number of threads inside of a ``with`` block: torch and BLAS.
-
-    Threads split sums, and so change their rounding. With one thread a network gets
-    the same weights on machines with any number of cores.
-
-    Args:
-        number: of threads for operations on a CPU.
-    """
-    usual_number = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        with threadpool_limits(number, "blas"):
-            yield
-    finally:
-        torch.set_num_threads(usual_number)
-
-
 def _attempt(
-    process: _Process, item: Any, load: Callable[[], Any], threads: int
-) -> _Attempt:
-    """Process an item; if that fails, the words of the exception are returned."""
+    process: _Process, threads: int, load: Callable[[], Any], item: Any
+) -> tuple[Any, Any, str]:
+    """An item, its result, and "" or why there is none."""
     try:
-        with torch_threads(threads):
+        with threadpool_limits(threads):
             return item, process(item, load()), ""
     except Exception as fault:
-        return item, None, f"{item}: {type(fault).__name__}: {fault}"
+        return item, None, f"{type(fault).__name__}: {fault}"
 
 
-def _in_worker(process: _Process, item: Any, threads: int) -> _Attempt:
-    return _attempt(process, item, _SHARED["load"], threads)
+def _load_shared() -> Any:
+    return _SHARED["load"]()
 
 
 def _start_worker(shared: Callable[[], Any]) -> None:
     """Prepare a worker process, which ends when its parent ends, even if killed."""
     compute_float32_exactly()
     _SHARED["load"] = cache(shared)
-    parent = os.getppid()
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
 
-    def end_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
@@ -204,20 +172,18 @@ def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
     cores = len(os.sched_getaffinity(0))
     if jobs or torch.device(device).type == "cpu":
         return jobs or cores
-    network, (count, *shape), passes = example()
+    network, shape, passes = example()
     network = network.to(device)
+    images = torch.zeros(shape, device=device)
     try:
-        seconds = [
-            _seconds_of_pass(network, torch.zeros(number, *shape, device=device))
-            for number in (count, 4 * count)
-        ]
+        seconds = _seconds_of_pass(network, images)
+        if _seconds_of_pass(network, images.repeat(4, 1, 1, 1)) >= 2 * seconds:
+            return 1
     except torch.OutOfMemoryError:
-        return 1
-    if seconds[1] >= 2 * seconds[0]:
         return 1
     memory = torch.cuda.max_memory_allocated(device) + _CONTEXT
     free, _ = torch.cuda.mem_get_info(device)
-    busy = passes * seconds[0] / _SECONDS_OF_START
+    busy = passes * seconds / _SECONDS_OF_START
     return int(max(1, min(cores - 2, free // memory, busy)))
 
 
@@ -257,17 +223,15 @@ def train_missing(
     Raises:
         RuntimeError: if runs failed, see ``side_by_side``.
     """
-    missing = catalogue.missing(work, runs)
-    if not missing:
+    todo = missing(work, runs)
+    if not todo:
         return
     images = partial(images_of_study, work)
-    number = min(
-        jobs_on(device, jobs, partial(_example, missing, images)), len(missing)
-    )
+    jobs = jobs_on(device, jobs, partial(_example, todo, images))
     train = partial(_train, work=work, device=device, compiled=compiled)
-    results = side_by_side(train, missing, shared=images, device=device, jobs=number)
-    words = f"runs, {number} at a time on {device}"
-    for _, result in tqdm(results, words, total=len(missing)):
+    results = side_by_side(train, todo, shared=images, device=device, jobs=jobs)
+    words = f"runs, at most {jobs} at a time on {device}"
+    for _, result in tqdm(results, words, total=len(todo)):
         yield result
 
 
@@ -285,10 +249,8 @@ def _train(
     """Train one run and return its result."""
     folder = folder_of_run(work, str(run))
     folder.mkdir(parents=True, exist_ok=True)
-    start = None
-    if run.pretrained:
-        start = read_state(catalogue.start_path(work, run.weights))
-    network = initial_network(run, len(data.classes), start)
+    start = read_state(start_path(work, run.weights)) if run.pretrained else None
     options = {"device": device, "compiled": compiled}
+    options["network"] = initial_network(run, len(data.classes), start)
     with FileLock(folder / ".lock"):
-        return train_run(run, data, folder, network=network, **options)
+        return train_run(run, data, folder, **options)

@@ -14,7 +14,7 @@ from helpers.networks.weights import (
     weights_digest,
 )
 from helpers.training import catalogue
-from helpers.training.config import RunConfig, run_id
+from helpers.training.config import RunConfig
 
 MADE = "made"  # value of pretrained_weights for weights of pretraining runs
 FOLDER = "pretraining"  # in the folder of work: pretraining runs and their images
@@ -91,9 +91,8 @@ def recipes(
         "augmentation": True,
         "pretrained": False,
         **fixed,
-        "data": data,
     }
-    return [RunConfig(**(recipe | {"architecture": name})) for name in architectures]
+    return [RunConfig(name, data=data, **recipe) for name in architectures]
 
 
 def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
@@ -110,17 +109,12 @@ def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
         Their identity by architecture.
 
     Raises:
-        RuntimeError: if a run has no weights.
+        FileNotFoundError: if a run has no weights, since it diverged.
     """
     for run in runs:
-        path = catalogue.snapshot_path(folder_of_run(work / FOLDER, str(run)), "stop")
-        if not path.is_file():
-            raise RuntimeError(
-                f"pretraining {run} left no weights (diverged?); lower its learning "
-                "rate or check its images"
-            )
-        _keep(work, run_id(run), read_state(path))
-    return {run.architecture: run_id(run) for run in runs}
+        folder = folder_of_run(work / FOLDER, str(run))
+        _keep(work, str(run), read_state(catalogue.snapshot_path(folder, "stop")))
+    return {run.architecture: str(run) for run in runs}
 
 
 def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
@@ -133,8 +127,7 @@ def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
         work: its folder of work.
 
     Returns:
-        Their identity by architecture. Empty if this machine pretrained, or if a
-        pretrained run is not complete.
+        Their identity by architecture. Empty if a pretrained run is not complete.
     """
     table = catalogue.read_catalogue(work).query("weights != ''")
     identities = dict(zip(table["architecture"], table["weights"], strict=True))
@@ -143,6 +136,4 @@ def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
         for run in runs
         if run.pretrained
     ]
-    if (work / FOLDER / "runs").is_dir() or catalogue.missing(work, pretrained):
-        return {}
-    return identities
+    return {} if catalogue.missing(work, pretrained) else identities

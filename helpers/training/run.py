@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,32 +31,31 @@ from helpers.files import (
 from helpers.networks import resnet, weights
 from helpers.networks.hooks import captured_output
 from helpers.training import looking
-from helpers.training.augmentation import Draws, augment, draw
-from helpers.training.catalogue import snapshot_path
-from helpers.training.config import RunConfig, rows_of_run, run_id
-from helpers.training.stopping import Epoch, conditions_met, stop_reason
-from helpers.training.strong_augmentation import (
+from helpers.training.augmentation import (
     NONE,
+    Draws,
     StrongDraws,
+    augment,
     change_images,
+    draw,
     draw_strong,
     mixed_cross_entropy,
 )
+from helpers.training.catalogue import snapshot_path
+from helpers.training.config import RunConfig, rows_of_run
+from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
 CHECKPOINT = "checkpoint.pt"  # of a run that trains
 RESULT = "result.json"  # of a complete one
-_PAUSE = 30.0  # seconds from a checkpoint to the next
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+_LAST = torch.channels_last
 
 
 class Split(NamedTuple):
     """Images of a split, on the device during a whole run."""
 
-    pixels: Tensor  # (N, H, W, 3) uint8
+    pixels: Tensor  # (N, 3, S, S) uint8, channels last in memory
     labels: Tensor  # (N,) int64
-
-    def batch(self, images: Tensor | slice) -> Tensor:
-        """Select images: (B, 3, H, W) uint8 in channels-last layout."""
-        return self.pixels[images].permute(0, 3, 1, 2)
 
 
 def resident(images: ImageSet, device: torch.device | str) -> Split:
@@ -67,8 +65,8 @@ def resident(images: ImageSet, device: torch.device | str) -> Split:
         images: of the split.
         device: on which the network trains.
     """
-    pixels = images.images.permute(0, 2, 3, 1).contiguous()
-    return Split(pixels.to(device), images.labels.to(device))
+    pixels = images.images.to(device, memory_format=_LAST)
+    return Split(pixels, images.labels.to(device))
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
@@ -114,14 +112,8 @@ def initial_network(
         classes: number of classes.
         pretrained: the weights that a pretrained run starts from.
     """
-    network = resnet.build(
-        config.architecture,
-        classes,
-        stem=config.stem,
-        width=config.width,
-        last_stride=config.last_stride,
-        seed=_seed(config, 0),
-    )
+    form = {name: getattr(config, name) for name in weights.FORM}
+    network = resnet.build(**form, classes=classes, seed=_seed(config, 0))
     return weights.load_backbone(network, pretrained) if config.pretrained else network
 
 
@@ -131,27 +123,19 @@ def _seed(config: RunConfig, epoch: int) -> int:
     return int(sequence.generate_state(1)[0])
 
 
-def make_optimizer(
-    network: nn.Module, config: RunConfig, device: torch.device
-) -> Optimizer:
+def make_optimizer(network: nn.Module, config: RunConfig) -> Optimizer:
     """Make the optimizer of a run; on a GPU a step is fused into one kernel.
 
     Args:
-        network: whose weights it changes.
+        network: whose weights it changes, on the device where it trains.
         config: the run, with optimizer, learning rate, weight decay and momentum.
-        device: device of the network.
     """
-    optimizers = {
-        "adam": Adam,
-        "adamw": AdamW,
-        "sgd": partial(SGD, momentum=config.momentum),
-    }
-    return optimizers[config.optimizer](
-        network.parameters(),
-        lr=config.learning_rate,
-        weight_decay=config.weight_decay,
-        fused=device.type == "cuda",
-    )
+    parameters = list(network.parameters())
+    options = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.optimizer == "sgd":
+        options["momentum"] = config.momentum
+    is_fused = parameters[0].is_cuda
+    return OPTIMIZERS[config.optimizer](parameters, **options, fused=is_fused)
 
 
 class Batch(NamedTuple):
@@ -186,34 +170,32 @@ def train_step(
         With mixup both are those of mixed images and the label of the larger share;
         with cutmix, of the image around the patch.
     """
-    labels = batch.labels
-    strong = batch.strong_draws
+    _, labels, draws, strong_draws, guide = batch
     size = images.shape[-1]
-    if batch.draws is not None:
-        images = augment(images, batch.draws)
-    if strong is not None:
-        images = change_images(images, strong)
-    precision = torch.autocast(
-        labels.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
-    )
-    is_guided = batch.guide is not None
-    hook = captured_output(network.layer4) if is_guided else nullcontext()
+    if draws is not None:
+        images = augment(images, draws)
+    if strong_draws is not None:
+        images = change_images(images, strong_draws)
+    is_rounded = config.precision == "bfloat16"
+    precision = torch.autocast(labels.device.type, torch.bfloat16, enabled=is_rounded)
+    hook = captured_output(network.layer4) if guide else nullcontext()
     with precision, hook as features:
         logits = network(resnet.normalise_images(images)).float()
-    objective = loss = cross_entropy(logits, labels)
-    if strong is not None or config.label_smoothing:
-        smoothing = config.label_smoothing
-        objective = mixed_cross_entropy(logits, labels, strong, smoothing)
-    if is_guided:
+    smoothing = config.label_smoothing
+    objective = mixed_cross_entropy(logits, labels, strong_draws, smoothing)
+    if guide:
         maps = looking.class_maps(features[0], network.fc.weight, labels)
-        objective = objective + looking.map_penalty(
-            maps, batch.guide, size, batch.draws
-        )
+        objective = objective + looking.map_penalty(maps, guide, size, draws)
     optimizer.zero_grad()
     objective.backward()
     optimizer.step()
-    correct = (logits.detach().argmax(1) == labels).sum()
-    return torch.stack([loss.detach().double() * len(labels), correct.double()])
+    return _loss_and_correct(logits.detach(), labels)
+
+
+def _loss_and_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Summed cross-entropy and number of correct images, (2,) float64."""
+    loss = cross_entropy(logits.double(), labels, reduction="sum")
+    return torch.stack([loss, (logits.argmax(1) == labels).sum()])
 
 
 def train_epoch(
@@ -239,51 +221,47 @@ def train_epoch(
         Mean cross-entropy and accuracy (fraction) of the images as they were trained
         on, each before its step.
     """
-    device = split.labels.device
+    pixels = split.pixels
     if guide and guide.arm in looking.SWAPS:
-        pixels = looking.swap_backgrounds(split.pixels, guide, config, epoch)
-        split = split._replace(pixels=pixels)
+        pixels = looking.swap_backgrounds(pixels, guide, config, epoch)
         guide = None  # a swap changes pixels; it adds no penalty on maps
-    epoch_batch = _images_of_epoch(split, config, epoch, guide)
-    totals = torch.zeros(2, dtype=torch.float64, device=device)
+    images = _images_of_epoch(split.labels, config, epoch, guide)
     network.train()
     for module in frozen_modules(network, config.frozen_stages):
         module.eval()
+    totals = []
     # On a GPU cuDNN times its kernels for each new shape and keeps the fastest.
-    with torch.backends.cudnn.flags(
-        enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32
-    ):
-        for start in range(0, len(epoch_batch.indices), config.batch_size):
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+        for start in range(0, len(images.indices), config.batch_size):
             part = slice(start, start + config.batch_size)
-            batch = tree_map_only(Tensor, itemgetter(part), epoch_batch)
-            pixels = split.batch(batch.indices)
-            totals += train_step(network, optimizer, pixels, batch, config)
-    loss, accuracy = (totals / len(epoch_batch.indices)).tolist()
+            batch = tree_map_only(Tensor, itemgetter(part), images)
+            of_batch = pixels[batch.indices]
+            totals.append(train_step(network, optimizer, of_batch, batch, config))
+    loss, accuracy = (torch.stack(totals).sum(0) / len(images.indices)).tolist()
     return loss, accuracy
 
 
 def _images_of_epoch(
-    split: Split, config: RunConfig, epoch: int, guide: looking.Guide | None
+    labels: Tensor, config: RunConfig, epoch: int, guide: looking.Guide | None
 ) -> Batch:
     """All images of an epoch in shuffled order.
 
     They are ordered and augmentation is drawn once, so that a step launches few kernels
     on a GPU. A last batch of one image is left out: batch norm is undefined on it.
     """
-    device = split.labels.device
-    count = len(split.labels)
+    count = len(labels)
+    level = config.strong_augmentation
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(count, generator=generator)
     draws = draw(count, generator) if config.augmentation else None
     strong_draws = None
-    if config.strong_augmentation != NONE:
-        strong_draws = draw_strong(
-            config.strong_augmentation, count, config.seed, config.repeat, epoch
-        )
+    if level != NONE:
+        strong_draws = draw_strong(level, count, config.seed, config.repeat, epoch)
     if count % config.batch_size == 1:
         order = order[:-1]
+    device = labels.device
     order = order.to(device)
-    whole = Batch(torch.arange(count), split.labels, draws, strong_draws, guide)
+    whole = Batch(torch.arange(count), labels, draws, strong_draws, guide)
     return tree_map_only(Tensor, lambda values: values.to(device)[order], whole)
 
 
@@ -294,10 +272,8 @@ def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
         network: of ``resnet.build``, compiled or not.
         stages: 0 freezes nothing; 1 to 4 freeze the stem and that many stages.
     """
-    if not stages:
-        return []
-    names = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"][: 2 + stages]
-    return [network.get_submodule(name) for name in names]
+    names = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]
+    return [network.get_submodule(name) for name in names[: stages and stages + 2]]
 
 
 @torch.inference_mode()
@@ -312,20 +288,16 @@ def evaluate(
         batch_size: images at a time.
     """
     network.eval()
-    totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
-    batches = (values.split(batch_size) for values in split)
-    for pixels, labels in zip(*batches, strict=True):
-        images = resnet.normalise_images(pixels.permute(0, 3, 1, 2))
-        logits = network(images).float()
-        loss = cross_entropy(logits, labels, reduction="sum").double()
-        correct = (logits.argmax(1) == labels).sum().double()
-        totals += torch.stack([loss, correct])
+    logits = [
+        network(resnet.normalise_images(pixels))
+        for pixels in split.pixels.split(batch_size)
+    ]
+    totals = _loss_and_correct(torch.cat(logits), split.labels)
     loss, accuracy = (totals / len(split.labels)).tolist()
     return loss, accuracy
 
 
-@dataclass
-class Training:
+class Training(NamedTuple):
     """A run between two epochs, from which training goes on, also after a kill.
 
     It needs no state of random numbers, since each epoch has its own seed.
@@ -335,80 +307,63 @@ class Training:
     folder: Path  # of this run alone
     network: nn.Module
     optimizer: Optimizer
-    history: list[Epoch] = field(default_factory=list)
-    snapshots: list[dict[str, Any]] = field(default_factory=list)  # facts of each
+    history: list[Epoch]
+    snapshots: list[dict[str, Any]]  # facts of each
 
     def save(self) -> None:
         """Write a checkpoint."""
-        content = {
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "history": self.history,
-            "snapshots": self.snapshots,
-        }
-        on_cpu = tree_map_only(Tensor, Tensor.cpu, content)
+        weights_and_state = self.network.state_dict(), self.optimizer.state_dict()
         with complete_or_absent(self.folder / CHECKPOINT) as temporary:
-            torch.save(on_cpu, temporary)
+            torch.save([*weights_and_state, self.history, self.snapshots], temporary)
 
     def restore(self) -> None:
         """Load the checkpoint, if there is one."""
         path = self.folder / CHECKPOINT
         if path.is_file():
             content = torch.load(path, map_location="cpu", weights_only=True)
-            self.network.load_state_dict(content["network"])
-            self.optimizer.load_state_dict(content["optimizer"])
-            self.history = content["history"]
-            self.snapshots = content["snapshots"]
+            self.network.load_state_dict(content[0])
+            self.optimizer.load_state_dict(content[1])
+            self.history[:] = content[2]
+            self.snapshots[:] = content[3]
 
-    def take_snapshots(self, names: Sequence[str], train: Split, test: Split) -> None:
-        """Write snapshots, and note their losses, accuracies and gap.
+    def take_snapshot(self, name: str, splits: Mapping[str, Split]) -> None:
+        """Write a snapshot, and note its losses, accuracies and gap.
 
         Args:
-            names: of the snapshots that are due.
-            train: the images that the run is fitted to.
-            test: the test images.
+            name: of the snapshot.
+            splits: "train", the images that the run is fitted to, and "test".
         """
-        if not names:
-            return
-        facts: dict[str, Any] = {"epoch": len(self.history)}
-        for split, images in (("train", train), ("test", test)):
+        facts: dict[str, Any] = {"snapshot": name, "epoch": len(self.history)}
+        for split, images in splits.items():
             loss, accuracy = evaluate(self.network, images)
             facts[f"{split}_loss"] = loss if math.isfinite(loss) else None
             facts[f"{split}_accuracy"] = accuracy
         facts["gap"] = facts["train_accuracy"] - facts["test_accuracy"]
-        for name in names:
-            path = snapshot_path(self.folder, name)
-            write_tensors(path, self.network.state_dict())
-            digest = file_digest(path)
-            self.snapshots.append({"snapshot": name, "digest": digest, **facts})
+        path = snapshot_path(self.folder, name)
+        write_tensors(path, self.network.state_dict())
+        self.snapshots.append(facts | {"digest": file_digest(path)})
 
-    def write_result(self, reason: str, device: torch.device) -> dict[str, Any]:
-        """Write history and result, the result last.
+    def write_result(self, reason: str) -> dict[str, Any]:
+        """Write history and result, the result last, and return the result.
 
         Args:
             reason: why the run stopped.
-            device: on which it was trained.
-
-        Returns:
-            The result as it is read again.
         """
         table = pd.DataFrame(self.history, columns=list(Epoch.__annotations__))
         write_table(self.folder / "history.parquet", table)
-        is_finite = any(taken["snapshot"] == "stop" for taken in self.snapshots)
         result = {
-            "run_id": run_id(self.config),
-            "status": "complete" if is_finite else "diverged",
+            "run_id": str(self.config),
             "stop_reason": reason,
             "epochs": len(table),
             "seconds": table["seconds"].sum(),
             "snapshots": self.snapshots,
-            "device": device_name(device),
+            "device": device_name(next(self.network.parameters()).device),
             "versions": versions(),
         }
         # Sealed by a checksum, so that a damaged result is not read.
         write_json(self.folder / RESULT, result, sealed=True)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
-        return read_json(self.folder / RESULT)
+        return result
 
 
 def train_run(
@@ -425,8 +380,8 @@ def train_run(
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the
     stop ("stop"), one if both fall on one epoch, and at a given training accuracy if
     the run has one ("matched"); see ``snapshots_due``. If the process is killed, the
-    next call goes on from the last checkpoint. A run that diverges has a result too,
-    without the snapshot "stop".
+    next call goes on from the last epoch. A run that diverges has a result too, without
+    the snapshot "stop".
 
     Args:
         config: the run.
@@ -448,66 +403,54 @@ def train_run(
     if (folder / RESULT).is_file():
         return read_json(folder / RESULT)
     _check_images(config, data)
-    device = torch.device(device)
     fitted, watched = images_of_run(data, config)
     guide = looking.guide_of_run(config, fitted, device)
     if network is None:
         network = initial_network(config, len(data.classes))
-    network = network.to(device, memory_format=torch.channels_last)
+    network = network.to(device, memory_format=_LAST)
     for module in frozen_modules(network, config.frozen_stages):
         module.requires_grad_(False)
-    training = Training(
-        config, folder, network, make_optimizer(network, config, device)
-    )
-    write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
+    optimizer = make_optimizer(network, config)
+    training = Training(config, folder, network, optimizer, [], [])
+    write_json(folder / "config.json", asdict(config) | {"run_id": str(config)})
     training.restore()
+    sets = {"train": fitted, "watched": watched, "test": data.test}
+    splits = {name: resident(images, device) for name, images in sets.items()}
     # A penalty on maps reads features, which a compiled network does not give.
     if compiled and (guide is None or guide.arm in looking.SWAPS):
         network = torch.compile(network, mode="reduce-overhead")
-    splits = [resident(images, device) for images in (fitted, watched, data.test)]
     reason = _train(training, network, splits, guide)
-    return training.write_result(reason, device)
+    return training.write_result(reason)
 
 
 def _train(
     training: Training,
     network: nn.Module,
-    splits: Sequence[Split],
+    splits: dict[str, Split],
     guide: looking.Guide | None,
 ) -> str:
     """Train until the run stops, and say why: a rule, or a loss that is not finite."""
-    config = training.config
-    history = training.history
-    train, monitor, test = splits
-    next_save = 0.0
+    config, _, _, optimizer, history, snapshots = training
+    watched = splits.pop("watched")
     # If the process was killed between the last checkpoint and the result, the reason
     # to stop is known already.
     reason = stop_reason(history, config)
     while not reason:
         started = time.perf_counter()
-        epoch = len(history) + 1
-        loss, accuracy = train_epoch(
-            network, training.optimizer, train, config, epoch, guide
+        row: Epoch = {"epoch": len(history) + 1}
+        row["train_loss"], row["train_accuracy"] = train_epoch(
+            network, optimizer, splits["train"], config, row["epoch"], guide
         )
-        if not math.isfinite(loss):
-            return f"loss is {loss} in epoch {epoch}"
-        _, monitored = evaluate(training.network, monitor)
-        row = Epoch(
-            epoch=epoch,
-            train_loss=loss,
-            train_accuracy=accuracy,
-            monitor_accuracy=monitored,
-            seconds=0.0,
-        )
+        if not math.isfinite(row["train_loss"]):
+            return f"loss is {row['train_loss']} in epoch {row['epoch']}"
+        _, row["monitor_accuracy"] = evaluate(training.network, watched)
         history.append(row)
         reason = stop_reason(history, config)
-        taken = [snapshot["snapshot"] for snapshot in training.snapshots]
-        due = snapshots_due(history, config, reason, taken)
-        training.take_snapshots(due, train, test)
+        taken = [snapshot["snapshot"] for snapshot in snapshots]
+        for name in snapshots_due(history, config, reason, taken):
+            training.take_snapshot(name, splits)
         row["seconds"] = time.perf_counter() - started
-        if time.perf_counter() > next_save:
-            training.save()
-            next_save = time.perf_counter() + _PAUSE
+        training.save()
     return reason
 
 
@@ -515,8 +458,7 @@ def _check_images(config: RunConfig, data: StudyData) -> None:
     """Refuse images of another study, without pixels, or too few of each class."""
     if config.data != data.fingerprint:
         raise ValueError(
-            f"run {config} belongs to the data {config.data}, and was given "
-            f"{data.fingerprint}"
+            f"run {config} belongs to the images {config.data}, not {data.fingerprint}"
         )
     if not data.train.has_pixels:
         raise FileNotFoundError(

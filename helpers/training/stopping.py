@@ -1,8 +1,9 @@
 """The four rules of Du et al. 2024 that stop a training run."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypedDict
+
+import pandas as pd
 
 from helpers.training.config import RunConfig
 
@@ -38,14 +39,10 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
 
 
 def _overfits(history: Sequence[Epoch]) -> bool:
-    """Whether rule 3 holds: both changes between the last three epochs overfit."""
-    steps = list(pairwise(history[-3:]))  # (epoch before, epoch after)
-    fell = all(after["train_loss"] < before["train_loss"] for before, after in steps)
-    rose = all(
-        after["monitor_accuracy"] < before["monitor_accuracy"]
-        for before, after in steps
-    )
-    return len(steps) == 2 and fell and rose
+    """Whether rule 3 holds: in both last steps the loss and the accuracy fall."""
+    last = pd.DataFrame(history[-3:])[["train_loss", "monitor_accuracy"]]
+    changes = last.diff()[1:]
+    return len(changes) == 2 and bool((changes < 0).all(axis=None))
 
 
 def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:

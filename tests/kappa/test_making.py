@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from threadpoolctl import threadpool_limits
 from torchvision.models import mobilenet_v2
 
 from helpers.data.images import choose_images, images_of_study
@@ -9,7 +10,7 @@ from helpers.kappa import making
 from helpers.kappa.making import made_models, recipe, untrained
 from helpers.kappa.networks import without_head
 from helpers.networks import resnet
-from helpers.training import pool, run
+from helpers.training import run
 from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
@@ -117,9 +118,9 @@ def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
     fitted, _ = run.images_of_run(data, config)
     network = untrained(NAMES[1], 3, model.facts["side"], 0)
     network = network.to(memory_format=torch.channels_last)
-    optimizer = run.make_optimizer(network, config, torch.device("cpu"))
+    optimizer = run.make_optimizer(network, config)
     images = run.resident(fitted, "cpu")
-    with pool.torch_threads(1):
+    with threadpool_limits(1):
         for epoch in (1, 2):
             run.train_epoch(network, optimizer, images, config, epoch)
     assert same(model.load(), without_head(network))

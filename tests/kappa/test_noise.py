@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from helpers.data import synthetic
 from helpers.data.images import load_study_data
@@ -14,7 +15,6 @@ from helpers.kappa.noise import (
     degrade,
     train_autoencoder,
 )
-from helpers.training.pool import torch_threads
 from tests.conftest import TINY_SCENES
 
 
@@ -75,7 +75,7 @@ def test_training_repeats_with_any_threads_and_leaves_the_global_generator_alone
     torch.manual_seed(5)
     states = []
     for threads, seed in ((1, 1), (2, 1), (1, 2)):
-        with torch_threads(threads):
+        with threadpool_limits(threads):
             states.append(train_autoencoder(images, seed=seed).state_dict())
             assert torch.get_num_threads() == threads
     assert torch.equal(torch.rand(1), expected)

@@ -1,41 +1,66 @@
+"""Augmented images against torchvision and by hand, and draws in their ranges."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from torchvision.transforms.v2 import functional as reference
 
-from helpers.training.augmentation import augment, draw
+from helpers.training import run
+from helpers.training.augmentation import (
+    StrongDraws,
+    augment,
+    change_images,
+    crop,
+    draw,
+    draw_strong,
+    mixed_cross_entropy,
+)
+from helpers.training.config import RunConfig
+from tests.conftest import SEED
+
+LEVELS = ("crops", "erasing", "mixup", "cutmix")
 
 
-def images(count=6, size=8):
-    return torch.randint(
-        0,
-        256,
-        (count, 3, size, size),
-        dtype=torch.uint8,
-        generator=torch.Generator().manual_seed(0),
-    )
+def pixels(count, size):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(count, 3, size, size, generator=generator) * 255
+
+
+def shades(*values, size):
+    """Images of one shade each."""
+    return torch.stack([torch.full((3, size, size), value) for value in values])
+
+
+def near(values, expected, count, deviation=0.5):
+    """Whether their mean is within four standard errors of the expected one."""
+    return abs(values.float().mean() - expected) < 4 * deviation / count**0.5
 
 
 def test_each_image_equals_its_own_single_transform():
-    pixels, draws = images(), draw(6, torch.Generator().manual_seed(3))
-    result = augment(pixels, draws)
-    for n, image in enumerate(pixels):
+    images, draws = pixels(6, 8), draw(6, torch.Generator().manual_seed(3))
+    result = augment(images, draws)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    for n, image in enumerate(images):
         expected = reference.horizontal_flip(image) if draws.horizontal[n] else image
         expected = reference.vertical_flip(expected) if draws.vertical[n] else expected
-        expected = ((expected.float() + draws.brightness[n]) * draws.contrast[n]).clamp(
-            0, 255
-        )[draws.channels[n]]
-        assert torch.equal(result[n], expected)
+        expected = (expected + draws.brightness[n]) * draws.contrast[n]
+        assert torch.equal(result[n], expected.clamp(0, 255)[draws.channels[n]])
 
 
 def test_draws_differ_between_images_and_occur_half_of_the_time():
     draws = draw(4000, torch.Generator().manual_seed(1))
-    drawn = draws.horizontal, draws.vertical, draws.brightness != 0, draws.contrast != 1
-    share = torch.stack([which.float().mean() for which in drawn])
-    # Four standard errors of a share of one half among 4000.
-    assert (share - 0.5).abs().max() < 4 * 0.5 / 4000**0.5
-    moved = (draws.channels != torch.arange(3)).any(1).float().mean()
-    assert (
-        abs(moved - 0.5 * 5 / 6) < 4 * 0.5 / 4000**0.5
-    )  # one permutation of six is the identity
+    again = draw(4000, torch.Generator().manual_seed(1))
+    assert all(torch.equal(one, two) for one, two in zip(draws, again, strict=True))
+    assert near(draws.horizontal, 0.5, 4000)
+    assert near(draws.vertical, 0.5, 4000)
+    assert near(draws.brightness != 0, 0.5, 4000)
+    assert near(draws.contrast != 1, 0.5, 4000)
+    # One permutation of six is the identity.
+    is_moved = (draws.channels != torch.arange(3)).any(1)
+    assert near(is_moved, 0.5 * 5 / 6, 4000)
     # Of some 2,000 uniform draws the outermost 2 % are missed once in 10^17 times.
     for values, low, high in ((draws.brightness, -32, 32), (draws.contrast, 0.5, 1.5)):
         margin = 0.02 * (high - low)
@@ -44,9 +69,151 @@ def test_draws_differ_between_images_and_occur_half_of_the_time():
     assert torch.equal(draws.channels.sort(1).values, torch.arange(3).expand(4000, 3))
 
 
-def test_the_same_generator_state_gives_the_same_draws_and_channels_are_last():
-    first, second = (draw(5, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert all(
-        torch.equal(one, other) for one, other in zip(first, second, strict=True)
+def test_a_crop_equals_torchvisions_and_one_of_the_whole_leaves_the_image():
+    images = pixels(3, 8)
+    boxes = torch.tensor([[2, 1, 8, 5], [3, 0, 8, 5], [0, 0, 8, 8]])
+    result = crop(images, boxes / 8)
+    for image, cropped, (x0, y0, x1, y1) in zip(
+        images, result, boxes.tolist(), strict=True
+    ):
+        # At an edge torchvision repeats the outermost pixel of the rectangle, and a crop
+        # within a photograph sees the photograph: compared away from the edge.
+        place = y0, x0, y1 - y0, x1 - x0
+        expected = reference.resized_crop(image, *place, [8, 8], antialias=False)
+        inner = slice(2, -2)
+        torch.testing.assert_close(
+            cropped[:, inner, inner], expected[:, inner, inner], rtol=1e-4, atol=1e-3
+        )
+    torch.testing.assert_close(result[2], images[2], rtol=1e-4, atol=1e-3)
+
+
+def test_a_rectangle_is_erased_in_its_colour_by_hand():
+    draws = StrongDraws(
+        erased=torch.tensor([[0.5, 0.25, 0.75, 0.75]]),  # column 2, rows 1 and 2
+        colours=torch.tensor([[10.0, 20.0, 30.0]]),
     )
-    assert augment(images(5), first).is_contiguous(memory_format=torch.channels_last)
+    expected = torch.zeros(3, 4, 4)
+    expected[:, 1:3, 2] = torch.tensor([[10.0], [20.0], [30.0]])
+    assert torch.equal(change_images(torch.zeros(1, 3, 4, 4), draws)[0], expected)
+
+
+def test_images_and_losses_are_mixed_with_the_one_before_by_hand():
+    # Of two images the one before is the one behind too: hence three.
+    weights = torch.tensor([0.75, 1.0, 0.5])
+    draws = StrongDraws(weights=weights)
+    mixed = change_images(shades(0.0, 100.0, 200.0, size=2), draws)
+    assert mixed[:, 0, 0, 0].tolist() == [50.0, 100.0, 150.0]
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
+    labels = torch.tensor([0, 2, 1])
+    first = 0.75 * cross_entropy(logits[0], labels[0])
+    first += 0.25 * cross_entropy(logits[0], labels[2])
+    second = cross_entropy(logits[1], labels[1])
+    third = 0.5 * cross_entropy(logits[2], labels[2])
+    third += 0.5 * cross_entropy(logits[2], labels[1])
+    loss = mixed_cross_entropy(logits, labels, draws, 0.0)
+    torch.testing.assert_close(loss, (first + second + third) / 3)
+
+
+def test_smoothed_labels_divide_their_share_among_all_classes():
+    logits = torch.tensor([[2.0, 0.0, -1.0]])
+    target = torch.tensor([0.3 / 3, 0.7 + 0.3 / 3, 0.3 / 3])
+    expected = -(target * logits[0].log_softmax(0)).sum()
+    loss = mixed_cross_entropy(logits, torch.tensor([1]), None, 0.3)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_cutmix_pastes_a_patch_of_the_image_before_whose_area_is_its_share():
+    images = shades(0.0, 100.0, 200.0, size=4)
+    patches = torch.tensor([[0.5, 0.25, 0.75, 0.75], [0.0, 0, 0, 0], [0.0, 0, 1, 1]])
+    mixed = change_images(images, StrongDraws(weights=torch.ones(3), patches=patches))
+    expected = images.clone()
+    expected[0, :, 1:3, 2] = 200.0  # rows 1 and 2, column 2
+    expected[2] = 100.0
+    assert torch.equal(mixed, expected)
+    draws = draw_strong("crops+cutmix", 5000, 1, 2, 3)
+    areas = areas_of(draws.patches)
+    torch.testing.assert_close(draws.weights, 1 - areas)
+    assert near(areas, 0.5, 5000, deviation=12**-0.5)
+
+
+def areas_of(boxes):
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
+    level = "crops+erasing+mixup"
+    draws = draw_strong(level, 5000, 1, 2, 3)
+    again = draw_strong(level, 5000, 1, 2, 3)
+    for name in ("crops", "erased", "colours", "weights"):
+        assert torch.equal(getattr(draws, name), getattr(again, name))
+        # Levels share their random numbers.
+        of_level = draw_strong(
+            {"crops": "crops", "weights": "mixup"}.get(name, "erasing"), 5000, 1, 2, 3
+        )
+        assert torch.equal(getattr(draws, name), getattr(of_level, name))
+    assert draws.patches is None
+    for other in ((0, 2, 3), (1, 0, 3), (1, 2, 0)):
+        assert not torch.equal(draw_strong(level, 5000, *other).crops, draws.crops)
+    areas = areas_of(draws.crops)
+    assert 0.26 < areas.min() < 0.36  # 0.35, less where a side would exceed the image
+    assert 0.97 < areas.max() <= 1
+    for boxes in (draws.crops, draws.erased):
+        assert (boxes >= 0).all()
+        assert (boxes <= 1 + 1e-6).all()
+    erased = areas_of(draws.erased)
+    assert near(erased > 0, 0.5, 5000)
+    assert 0.02 - 1e-6 <= erased[erased > 0].min() < 0.025
+    assert 0.3 < erased.max() <= 0.33 + 1e-6
+    assert 0.5 <= draws.weights.min() < 0.52
+    shares = np.random.default_rng(0).beta(0.2, 0.2, 200_000)
+    larger_shares = np.maximum(shares, 1 - shares)
+    assert abs(draws.weights.mean() - larger_shares.mean()) < 0.01
+
+
+@pytest.fixture
+def config(data):
+    form = {"stem": "strided", "width": 0.125, "max_epochs": 2, "seed": SEED}
+    return RunConfig(
+        "resnet18", 8, 0.01, "adam", 0.0005, False, True, data=data.fingerprint, **form
+    )
+
+
+def trained(config, data):
+    """A network after its first epoch, and its initial weights."""
+    network = run.initial_network(replace(config, pretrained=False, frozen_stages=0), 3)
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    for module in run.frozen_modules(network, config.frozen_stages):
+        module.requires_grad_(False)
+    optimizer = run.make_optimizer(network, config)
+    run.train_epoch(network, optimizer, run.resident(data.train, "cpu"), config, 1)
+    return network.state_dict(), start
+
+
+def test_each_level_changes_what_is_learnt(data, config):
+    changes = [{}, {"label_smoothing": 0.2}]
+    changes += [{"strong_augmentation": name} for name in LEVELS]
+    learnt = [trained(replace(config, **change), data)[0] for change in changes]
+    weights = {tuple(state["fc.weight"].flatten().tolist()) for state in learnt}
+    assert len(weights) == len(changes)
+
+
+def test_frozen_stages_keep_weights_and_statistics_and_the_others_learn(data, config):
+    state, start = trained(replace(config, frozen_stages=2), data)
+    frozen = ("conv1.", "bn1.", "layer1.", "layer2.")
+    for name, value in state.items():
+        assert torch.equal(value, start[name]) == name.startswith(frozen), name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"frozen_stages": 1, "pretrained": False}, "in a run from scratch"),
+        (
+            {"looking": "map_in_box 1", "strong_augmentation": "crops"},
+            "needs boxes that strong_augmentation 'crops' would move",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(config, change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(config, **change)

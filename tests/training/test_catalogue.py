@@ -15,12 +15,11 @@ CONFIG = RunConfig(
 )
 
 
-def complete(work, config, snapshots, status="complete"):
+def complete(work, config, snapshots):
     folder = folder_of_run(work, str(config))
     write_json(folder / "config.json", asdict(config))
     record = {
         "run_id": run_id(config),
-        "status": status,
         "stop_reason": "rules 1+2",
         "epochs": 7,
         "seconds": 3.0,
@@ -58,7 +57,7 @@ def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_oth
     tmp_path,
 ):
     complete(tmp_path, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
-    complete(tmp_path, replace(CONFIG, repeat=1), [], status="diverged")
+    complete(tmp_path, replace(CONFIG, repeat=1), [])
     # None is how train_run writes a loss that is not finite.
     for repeat, name in ((2, "train_loss"), (3, "test_loss")):
         run = replace(CONFIG, repeat=repeat)
@@ -152,7 +151,7 @@ def test_from_records_a_study_has_the_snapshots_whose_values_are_recorded(tmp_pa
     unscored, diverged = (replace(CONFIG, repeat=number) for number in (1, 2))
     for config in (CONFIG, unscored):
         complete(records, config, [snapshot("first", 0.82), snapshot("stop", 0.9)])
-    complete(records, diverged, [], status="diverged")
+    complete(records, diverged, [])
     write_table(records / f"scores/{run_id(CONFIG)}@stop.parquet", pd.DataFrame())
     table = catalogue.models_of_study(work, CONFIG.data, 0.8)
     expected = [f"{run_id(CONFIG)}@stop", f"{run_id(diverged)}@none"]

@@ -81,8 +81,8 @@ def test_boxes_follow_the_flips_of_their_images():
     upper_left = [0, 0, 2, 2]
     horizontal = torch.tensor([False, True, False, True])
     vertical = torch.tensor([False, False, True, True])
-    unused = torch.zeros(4)
-    draws = Draws(horizontal, vertical, unused, unused, unused)
+    flips = [each.view(-1, 1, 1, 1) for each in (horizontal, vertical)]
+    draws = Draws(*flips, *[torch.zeros(4)] * 3)
     turned = [[0, 0, 2, 2], [2, 0, 4, 2], [0, 2, 2, 4], [2, 2, 4, 4]]
     flipped = map_penalty(maps, guide("map_in_box", *[upper_left] * 4), 4, draws)
     expected = map_penalty(maps, guide("map_in_box", *turned), 4, None)
@@ -92,15 +92,15 @@ def test_boxes_follow_the_flips_of_their_images():
 def test_backgrounds_are_those_of_other_images_and_objects_stay(config):
     count, size = 400, 4
     shades = torch.arange(count, dtype=torch.int32) % 251
-    images = shades.to(torch.uint8).view(-1, 1, 1, 1).expand(count, size, size, 3)
+    images = shades.to(torch.uint8).view(-1, 1, 1, 1).expand(count, 3, size, size)
     of_run = guide("background_swapped", *[[1, 1, 3, 3]] * count, strength=0.5)
     swapped = looking.swap_backgrounds(images, of_run, config, 1)
-    assert torch.equal(swapped[:, 1:3, 1:3], images[:, 1:3, 1:3])
+    assert torch.equal(swapped[..., 1:3, 1:3], images[..., 1:3, 1:3])
     border = torch.ones(size, size, dtype=torch.bool)
     border[1:3, 1:3] = False
-    outside = swapped[:, border]
+    outside = swapped[:, 0, border]
     assert (outside == outside[:, :1]).all()  # all pixels of one donor
-    changed = (outside[:, 0, 0] != images[:, 0, 0, 0]).float().mean()
+    changed = (outside[:, 0] != images[:, 0, 0, 0]).float().mean()
     # Four standard errors of a share of one half.
     assert abs(changed - 0.5) < 4 * 0.5 / count**0.5
     again = looking.swap_backgrounds(images, of_run, config, 1)
@@ -110,11 +110,11 @@ def test_backgrounds_are_those_of_other_images_and_objects_stay(config):
 
 
 def test_an_image_without_a_box_keeps_its_background(config):
-    images = torch.arange(2, dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 2, 2, 3)
+    images = torch.arange(2, dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 2, 2)
     of_run = guide("background_swapped", [0, 0, 0, 0], [0, 0, 1, 2])
     swapped = looking.swap_backgrounds(images, of_run, config, 1)
     assert torch.equal(swapped[0], images[0])
-    assert swapped[1, :, :, 0].tolist() == [[1, 0], [1, 0]]
+    assert swapped[1, 0].tolist() == [[1, 0], [1, 0]]
 
 
 def test_controls_take_the_boxes_of_other_images_each_once(data, config):
@@ -165,7 +165,7 @@ def test_arms_of_one_seed_start_alike_and_a_strong_penalty_moves_the_map(data, c
         chosen = replace(config, looking=arm)
         network = run.initial_network(chosen, 3)
         network = network.to(memory_format=torch.channels_last)
-        optimizer = run.make_optimizer(network, chosen, torch.device("cpu"))
+        optimizer = run.make_optimizer(network, chosen)
         split = run.resident(data.train, "cpu")
         guided = guide_of_run(chosen, data.train)
         for epoch in range(1, 4):
@@ -173,7 +173,7 @@ def test_arms_of_one_seed_start_alike_and_a_strong_penalty_moves_the_map(data, c
         assert math.isfinite(loss)
         network.eval()
         with torch.no_grad(), captured_output(network.layer4) as features:
-            network(resnet.normalise_images(split.batch(torch.arange(len(data.train)))))
+            network(resnet.normalise_images(split.pixels))
         maps = looking.class_maps(features[0], network.fc.weight, split.labels)
         judge = guide_of_run(replace(config, looking="map_in_box 1"), data.train)
         inside[arm] = map_penalty(maps, judge, 16, None).item()

@@ -16,8 +16,8 @@ def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
     for run in (replace(pretrained, weights=start), scratch):
         folder = tmp_path / "reports/study/records/runs" / run_id(run)
         write_json(folder / "config.json", asdict(run))
-        result = {"run_id": run_id(run), "snapshots": [], "status": "diverged"}
-        result |= {"stop_reason": "diverged", "epochs": 1, "seconds": 1, "device": ""}
+        result = {"run_id": run_id(run), "snapshots": [], "stop_reason": "diverged"}
+        result |= {"epochs": 1, "seconds": 1, "device": ""}
         write_json(folder / "result.json", result)
     starts = pretraining.weights_of_records([pretrained, scratch], work)
     assert starts == {"resnet18": start}
@@ -25,5 +25,3 @@ def test_starts_that_no_run_needs_any_more_are_named_by_the_records(tmp_path):
     assert pretraining.weights_of_records([pretrained, missing_run], work) == {}
     other_architecture = replace(pretrained, architecture="resnet34")
     assert pretraining.weights_of_records([other_architecture], work) == {}
-    (work / pretraining.FOLDER / "runs").mkdir(parents=True)
-    assert pretraining.weights_of_records([pretrained], work) == {}
