@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
 
 def box_masks(boxes: Tensor, size: int) -> Tensor:
@@ -34,21 +33,3 @@ def box_masks(boxes: Tensor, size: int) -> Tensor:
         boxes_at_pixel = torch.einsum("bmy,bmx->byx", rows.float(), columns.float())
         masks.append(boxes_at_pixel > 0)
     return torch.cat(masks)
-
-
-def box_shares(masks: Tensor, height: int, width: int) -> Tensor:
-    """Share of each cell of a map that lies inside the boxes.
-
-    Args:
-        masks: (B, S, S) bool, the result of ``box_masks``.
-        height: rows of the map.
-        width: columns of the map.
-
-    Returns:
-        (B, height, width) float32 in [0, 1].
-
-    Example:
-        >>> box_shares(torch.tensor([[[True, True], [True, False]]]), 1, 1)
-        tensor([[[0.7500]]])
-    """
-    return adaptive_avg_pool2d(masks.float().unsqueeze(1), (height, width)).squeeze(1)
