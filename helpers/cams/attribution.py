@@ -10,13 +10,15 @@ from torch import Tensor, fx, nn
 
 from helpers.networks import hooks
 
-ATTRIBUTIONS = (
-    "saliency",
-    "input_x_gradient",
-    "integrated_gradients",
-    "guided_grad_cam",
-    "occlusion",
-)
+# Classes of captum.attr.
+_CAPTUM = {
+    "saliency": "Saliency",
+    "input_x_gradient": "InputXGradient",
+    "integrated_gradients": "IntegratedGradients",
+    "guided_grad_cam": "GuidedGradCam",
+    "occlusion": "Occlusion",
+}
+ATTRIBUTIONS = tuple(_CAPTUM)
 _FEWEST_IN_PASS = 64  # images of integrated gradients in one pass, at least
 # Windows of occlusion that fit along a side; a window moves by half of its side.
 _OCCLUSION_WINDOWS = 4
@@ -79,7 +81,22 @@ def attribution_maps(
     Returns:
         (B, S, S) at least 0, not normalised, detached.
     """
-    attribute, options = _captum_method(method, network, images, steps)
+    # Imported here, since this import takes long and most measures do without.
+    from captum import attr
+
+    side = max(2, images.shape[-1] // _OCCLUSION_WINDOWS)
+    options: dict[str, dict[str, Any]] = {
+        "integrated_gradients": {
+            "n_steps": steps,
+            "internal_batch_size": max(_FEWEST_IN_PASS, len(images)),
+        },
+        "guided_grad_cam": {"interpolate_mode": "bilinear"},
+        "occlusion": {
+            "sliding_window_shapes": (3, side, side),
+            "strides": (3, side // 2, side // 2),
+            "perturbations_per_eval": 4,
+        },
+    }
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -88,32 +105,10 @@ def attribution_maps(
         # Captum warns that it sets hooks and removes them.
         warnings.filterwarnings("ignore", module="captum")
         inputs = images.detach().clone().requires_grad_()
-        values = attribute(inputs, target=classes.clone(), **options).detach()
+        arguments = [network]
+        if method == "guided_grad_cam":
+            arguments.append(hooks.last_maps_layer(network, inputs[:1]))
+        explain = getattr(attr, _CAPTUM[method])(*arguments).attribute
+        values = explain(inputs, target=classes.clone(), **options.get(method, {}))
+    values = values.detach()
     return values.abs().amax(1) if method == "saliency" else values.sum(1).relu()
-
-
-def _captum_method(
-    method: str, network: nn.Module, images: Tensor, steps: int
-) -> tuple[Any, dict[str, Any]]:
-    """Captum's function for a method, and its options."""
-    # Imported here, since this import takes long and most measures do without.
-    from captum import attr
-
-    if method == "integrated_gradients":
-        batch = max(_FEWEST_IN_PASS, len(images))
-        options = {"n_steps": steps, "internal_batch_size": batch}
-        return attr.IntegratedGradients(network).attribute, options
-    if method == "guided_grad_cam":
-        layer = hooks.last_maps_layer(network, images[:1])
-        options = {"interpolate_mode": "bilinear"}
-        return attr.GuidedGradCam(network, layer).attribute, options
-    if method == "occlusion":
-        side = max(2, images.shape[-1] // _OCCLUSION_WINDOWS)
-        options = {
-            "sliding_window_shapes": (3, side, side),
-            "strides": (3, side // 2, side // 2),
-            "perturbations_per_eval": 4,
-        }
-        return attr.Occlusion(network).attribute, options
-    simple = {"saliency": attr.Saliency, "input_x_gradient": attr.InputXGradient}
-    return simple[method](network).attribute, {}

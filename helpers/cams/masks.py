@@ -61,14 +61,13 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
     """
     values = maps.flatten(1).double().sort(1).values
     total = values.shape[1]
-    below = torch.arange(1, total + 1, device=values.device)  # in the lower group
+    below = torch.arange(1, total, device=values.device)  # in the lower group
     above = total - below
-    lower_sum = values.cumsum(1)
-    upper_sum = lower_sum[:, -1:] - lower_sum
-    difference = lower_sum / below - upper_sum / above.clamp(min=1)
-    # Equal values cannot be parted, and nothing lies above the last one.
-    can_part = values.diff(append=values[:, -1:]) > 0
-    between_variance = torch.where(can_part, below * above * difference**2, -1)
+    sums = values.cumsum(1)
+    upper_sum = sums[:, -1:] - sums[:, :-1]
+    between_variance = below * above * (sums[:, :-1] / below - upper_sum / above) ** 2
+    # Equal values cannot be parted.
+    between_variance.masked_fill_(values.diff() == 0, -1)
     best, place = between_variance.max(1)
     thresholds = values.gather(1, place.unsqueeze(1)).squeeze(1)
     return thresholds.masked_fill(best < 0, torch.nan)
@@ -205,11 +204,8 @@ def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
     """
     in_boxes = box_masks(images.boxes, images.images.shape[-1])
     has_mask, has_box = (pixels.flatten(1).any(1) for pixels in (masks, in_boxes))
-    marked = masks[has_mask]
-    counts = [
-        int(pixels.sum())
-        for pixels in (marked, in_boxes[has_mask], marked & in_boxes[has_mask])
-    ]
+    marked, boxed = masks[has_mask], in_boxes[has_mask]
+    counts = [int(pixels.sum()) for pixels in (marked, boxed, marked & boxed)]
     box_iou = localize.mask_iou(masks[has_box], in_boxes[has_box])
     return detection.mask_metrics(*counts, marked.numel()) | {
         "images": len(masks),
