@@ -1,14 +1,295 @@
-"""Overlaps of all models at many thresholds: pixel by pixel, and as one model and threshold at a time."""
+"""Overlap of maps with boxes and its chance level: loops over pixels, whole enumerations, and scikit-learn."""
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import average_precision_score
 
 from helpers.cams import localize
-from helpers.cams.maps import from_integers
+from helpers.cams.localize import chance_scores, cut, iou_at, upsample
+from helpers.cams.maps import from_integers, normalise_maps
 from helpers.data.boxes import box_masks
 
 SIZE = 16
+
+
+@pytest.fixture
+def boxes():
+    """Ten images: nine with a box, one with two."""
+    rng = np.random.default_rng(5)
+    corners = np.zeros((10, 2, 4), dtype=int)
+    start = rng.integers(0, 9, (10, 2))
+    corners[:, 0] = np.hstack([start, start + rng.integers(2, 8, (10, 2))])
+    corners[4, 1] = [12, 1, 16, 5]
+    return torch.as_tensor(corners)
+
+
+@pytest.fixture
+def maps(boxes):
+    """Maps of 4 x 4: four look at their boxes, more or less, two anywhere, and of the others some cells are cut at 0."""
+    drawn = torch.rand(10, 4, 4, generator=torch.Generator().manual_seed(2))
+    drawn[:4] = 0.3 * drawn[:4] + torch.nn.functional.adaptive_avg_pool2d(
+        box_masks(boxes[:4], SIZE).float(), 4
+    )
+    drawn[6:] = (drawn[6:] - 0.4).relu()
+    return normalise_maps(drawn)
+
+
+@pytest.mark.parametrize(
+    ("count", "columns"), [(1, 0), (2, 1), (4, 3), (9, 8), (50, 8)]
+)
+def test_no_image_lends_itself_its_box_none_lends_twice_and_all_lend_alike(
+    count, columns
+):
+    partners = localize.derangements(count)
+    assert partners.shape == (count, columns)
+    for image, row in enumerate(partners.tolist()):
+        assert image not in row
+        assert len(set(row)) == columns
+    assert all(sorted(column) == list(range(count)) for column in partners.T.tolist())
+
+
+def by_pixels(values, mask, rectangle, place, inside, corners):
+    """Scores of one enlarged map with the boxes of one image, by the definitions."""
+    levels = np.minimum((values * np.float32(1000)).astype(int), 1000)
+    matched = levels >= max(
+        level for level in range(1001) if (levels >= level).sum() >= inside.sum()
+    )
+    found = []
+    for x0, y0, x1, y1 in corners[corners.any(1)].tolist():
+        box = np.zeros_like(inside)
+        box[y0:y1, x0:x1] = True
+        found.append((rectangle & box).sum() / (rectangle | box).sum())
+    return {
+        "iou": (mask & inside).sum() / (mask | inside).sum(),
+        "iou_b": (rectangle & inside).sum() / (rectangle | inside).sum(),
+        "energy_in_box": values[inside].astype(float).sum()
+        / values.astype(float).sum(),
+        "pointing_game": float(inside[place]),
+        "area_matched_iou": (matched & inside).sum() / (matched | inside).sum(),
+        "pixel_average_precision": average_precision_score(
+            inside.ravel(), levels.ravel()
+        ),
+        "box_found": float(max(found) >= 0.5),
+    }, max(found)
+
+
+def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over_pixels(
+    maps, boxes
+):
+    table = localize.chance_scores(maps, boxes, SIZE, 0.6)
+    partners = localize.derangements(10)
+    inside = box_masks(boxes, SIZE).numpy()
+    large = localize.upsample(maps, SIZE).numpy()
+    for j in range(10):
+        mask, rectangle = large[j] >= np.float32(0.6), np.zeros((SIZE, SIZE), bool)
+        rows, columns = np.nonzero(mask)
+        x0, x1, y0, y1 = columns.min(), columns.max() + 1, rows.min(), rows.max() + 1
+        rectangle[y0:y1, x0:x1] = True
+        cells = divmod(int(maps[j].argmax()), 4)
+        place = tuple(int((cell + 0.5) * 4) for cell in cells)
+        given = large[j], mask, rectangle, place
+        own, best = by_pixels(*given, inside[j], boxes[j])
+        expected = own | {
+            "mask_area": mask.mean(),
+            "common_area": (mask & inside[j]).mean(),
+            "box_area": inside[j].mean(),
+            "box_iou": best,
+            **{"x0": x0, "x1": x1, "y0": y0, "y1": y1},
+        }
+        others = [by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j]]
+        for name in localize.CORRECTED:
+            score = name.removesuffix("_above_shuffled")
+            expected[name] = own[score] - np.mean([other[score] for other in others])
+        assert set(expected) == set(table)
+        assert table.loc[j].to_dict() == pytest.approx(expected, abs=1e-6)
+    assert set(table["box_found"]) == {0, 1}  # some found, some missed
+
+
+def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(
+    boxes, monkeypatch
+):
+    random = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
+    deranged = [
+        order
+        for order in itertools.permutations(range(4))
+        if all(lender != image for image, lender in enumerate(order))
+    ]
+    for one in (random, localize.central_map()[None]):
+        tables = []
+        for order in deranged:
+            lent = torch.tensor(order)[:, None]
+            monkeypatch.setattr(localize, "derangements", lambda *_, lent=lent: lent)
+            maps = one.expand(4, -1, -1)
+            tables.append(localize.chance_scores(maps, boxes[:4], SIZE, 0.3))
+            corrected = tables[-1][[*localize.CORRECTED]]
+            assert corrected.mean().abs().max() < 1e-7
+            assert corrected.drop(columns="pointing_game").std().gt(0.01).all()
+        own = tables[0]["iou"]
+        assert own.std() > 0.01
+        # In expectation over all of them also for every image: its score less the mean
+        # of the other three's.
+        mean = sum(table["iou_above_shuffled"] for table in tables) / 9
+        np.testing.assert_allclose(mean, own - (own.sum() - own) / 3, atol=1e-6)
+
+
+def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
+    blob = localize.central_map()
+    raw = np.exp(-(np.arange(-3.5, 4) ** 2) / 8)
+    raw = np.outer(raw, raw)
+    np.testing.assert_allclose(
+        blob, (raw - raw.min()) / (raw.max() - raw.min()), atol=1e-7
+    )
+
+
+def test_where_several_places_are_largest_their_mean_counts():
+    maps = torch.zeros(2, 4, 4)
+    maps[:, 0, 0] = maps[:, 3, 3] = (
+        1  # their mean place is the middle, where the first image has its box
+    )
+    table = localize.chance_scores(
+        maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE
+    )
+    assert table["pointing_game"].tolist() == [1, -1]
+
+
+def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
+    maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
+    table = localize.chance_scores(maps, boxes, SIZE)
+    scores = table[[*localize.CORRECTED, "iou", "iou_b", "box_iou", "box_found"]]
+    assert scores.loc[[2, 3]].isna().all(axis=None)
+    assert scores.drop([2, 3]).notna().all(axis=None)
+    with pytest.raises(ValueError, match=r"^these images have no boxes$"):
+        localize.chance_scores(maps, torch.zeros(10, 2, 4), SIZE)
+
+
+def test_a_map_of_zeros_has_no_energy_and_one_pixel_is_no_empty_mask():
+    maps = torch.zeros(2, 4, 4)
+    maps[1, 1, 2] = 1
+    boxes = torch.tensor([[[0, 0, 2, 2]], [[2, 1, 4, 4]]])
+    table = localize.chance_scores(maps, boxes, 4, 0.5)
+    assert table["energy_in_box"].tolist() == [0, 1]
+    assert table["mask_area"].tolist() == [0, 1 / 16]
+
+
+def test_a_rectangle_finds_a_box_that_is_just_half_of_it():
+    half = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 4, 2]], [[0, 0, 4, 1]]])
+    scores = localize.chance_scores(torch.ones(3, 4, 4), half, 4)
+    assert scores["box_iou"].tolist() == [0.5, 0.5, 0.25]
+    assert scores["box_found"].tolist() == [1, 1, 0]
+
+
+def test_an_image_without_a_box_has_no_area_of_boxes():
+    boxes = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 0, 0]]])
+    table = localize.chance_scores(torch.ones(2, 4, 4), boxes, 4)
+    np.testing.assert_array_equal(table["box_area"], [0.5, np.nan])
+
+
+THRESHOLDS = [0.5, 0.1, 0.01, 0.9, 0.1, 1 / 3, 0.3, 0.7, 1e-9, 0.999999999]
+
+
+def random_cases(size, count=24, seed=0):
+    """Maps and boxes with every corner case: no object, no map, NaN, infinity, a map and boxes up to the edge, overlapping boxes."""
+    rng = np.random.default_rng(seed)
+    maps = torch.as_tensor(rng.random((count, 7, 5)) ** 3).float()
+    corners = np.sort(rng.integers(0, size + 1, (count, 3, 2, 2)), axis=2).reshape(
+        count, 3, 4
+    )
+    corners[rng.random((count, 3)) < 0.3] = 0
+    boxes = torch.as_tensor(corners).to(torch.int16)
+    maps[0], maps[1, 2, 2], maps[2, 0, 0], maps[3] = 0, torch.nan, torch.inf, 0.5
+    boxes[0], boxes[4], boxes[5] = 0, 0, torch.tensor([0, 0, size, size])
+    boxes[6, 0] = torch.tensor([-3, -3, size + 5, 2])
+    return maps, boxes
+
+
+def by_loop(values, boxes, threshold):
+    """IoU and IoU-B of one enlarged map by the definitions, pixel by pixel."""
+    size, looked = len(values), values >= threshold
+    inside, rectangle = np.zeros((size, size), bool), np.zeros((size, size), bool)
+    for x0, y0, x1, y1 in np.clip(boxes, 0, size):
+        inside[y0:y1, x0:x1] = True
+    if looked.any():
+        rows, columns = np.nonzero(looked)
+        rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+    unions = [np.logical_or(mask, inside).sum() for mask in (looked, rectangle)]
+    return [
+        (mask & inside).sum() / union if union else np.nan
+        for mask, union in zip((looked, rectangle), unions, strict=True)
+    ]
+
+
+def test_upsampling_has_half_pixel_centres():
+    # From 2 to 4 pixels: the centres lie at -1/4, 1/4, 3/4 and 5/4 of the old pixels, the ends are held.
+    assert upsample(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), 4)[0, 0].tolist() == [
+        0,
+        0.25,
+        0.75,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("size", [8, 33, 64])
+def test_every_threshold_equals_a_plain_loop(size):
+    maps, boxes = random_cases(size)
+    values, found = (
+        upsample(maps, size).numpy(),
+        iou_at(maps, box_masks(boxes, size), THRESHOLDS),
+    )
+    for row, threshold in enumerate(THRESHOLDS):
+        expected = np.array(
+            [
+                by_loop(one, box, np.float32(threshold))
+                for one, box in zip(values, boxes.numpy(), strict=True)
+            ]
+        )
+        expected[1:3] = np.nan  # maps that are not finite
+        expected[~box_masks(boxes, size).flatten(1).any(1)] = np.nan  # without a box
+        assert np.isnan(expected[:3]).all()
+        # The ratio of two counts is rounded to float32.
+        np.testing.assert_allclose(
+            chance_scores(maps, boxes, size, threshold)[["iou", "iou_b"]],
+            expected,
+            rtol=1e-6,
+        )
+        np.testing.assert_allclose(found[row], expected[:, 0], rtol=1e-6)
+
+
+def test_a_value_that_equals_a_threshold_reaches_it():
+    maps = torch.tensor([[[0.25, 0.5], [0.75, 0.1]]])
+    boxes = torch.tensor([[[0, 0, 1, 1]]])
+    assert (upsample(maps, 2) >= 0.5).int().tolist() == [[[0, 1], [1, 0]]]
+    # Pixels at or above: 4, 3, 2, 1, 0; the box is the pixel with 0.25.
+    iou = iou_at(maps, box_masks(boxes, 2), [0.1, 0.25, 0.5, 0.75, 0.76])
+    assert iou[:, 0].tolist() == pytest.approx([1 / 4, 1 / 3, 0, 0, 0])
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.4, 0.999])
+def test_by_the_quantile_each_mask_holds_the_same_share_of_the_highest_pixels(
+    threshold,
+):
+    maps = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0)) ** 4
+    masks = cut(maps, threshold, "quantile")
+    share = max(1, round((1 - threshold) * 400))
+    for values, mask in zip(maps, masks, strict=True):
+        highest = sorted(values.flatten().tolist())[-share:]
+        assert sorted(values[mask].tolist()) == highest
+    for scale in (0.5, 0.001):
+        assert torch.equal(cut(scale * maps, threshold, "quantile"), masks)
+    assert not torch.equal(cut(0.5 * maps, threshold), cut(maps, threshold))
+
+
+def test_pixels_of_zero_are_in_no_mask_by_the_quantile_and_equal_pixels_all_are():
+    maps = torch.tensor([[[0.0, 0.0], [0.0, 1.0]], [[0.5, 0.5], [0.5, 1.0]]])
+    masks = cut(maps, 0.25, "quantile").int().tolist()
+    assert masks == [[[0, 0], [0, 1]], [[1, 1], [1, 1]]]
+    assert not cut(torch.zeros(1, 2, 2), 0.25, "quantile").any()
+    with pytest.raises(ValueError, match=r"'area'.* one of .'maximum', 'quantile'"):
+        cut(maps, 0.25, "area")
+
+
 BOXES = np.array(
     [
         [[0, 0, 6, 9], [9, 9, 12, 16]],
@@ -18,12 +299,11 @@ BOXES = np.array(
         [[5, 5, 6, 6], [0, 0, 0, 0]],
     ]
 )
-MASKS = box_masks(torch.from_numpy(BOXES), SIZE)
-THRESHOLDS = (0.5, 1.0, 0.2)  # 0.2 is 51 / 255, which corners of maps reach exactly
+FEW = (0.5, 1.0, 0.2)  # 0.2 is 51 / 255, which corners of maps reach exactly
 
 
 @pytest.fixture(scope="module")
-def maps():
+def kept_maps():
     random = np.random.default_rng(0)
     maps = random.integers(0, 255, (3, 5, 4, 4), dtype=np.uint8)
     maps[0, 0], maps[1, 1] = 0, 255  # an empty map, and one that was not finite
@@ -32,12 +312,12 @@ def maps():
     return maps
 
 
-def test_all_models_are_as_one_at_a_time(maps):
-    table = localize.at_thresholds(maps, BOXES, SIZE, THRESHOLDS)
+def test_all_models_are_as_one_at_a_time(kept_maps):
+    table = localize.at_thresholds(kept_maps, BOXES, SIZE, FEW)
     rows = table.set_index(["model", "threshold"])
     for model, threshold in rows.index:
         scores = localize.chance_scores(
-            from_integers(maps[model]), torch.from_numpy(BOXES), SIZE, threshold
+            from_integers(kept_maps[model]), torch.from_numpy(BOXES), SIZE, threshold
         )
         columns = ["iou", "iou_above_shuffled"]
         expected = scores[columns].mean()
@@ -45,9 +325,9 @@ def test_all_models_are_as_one_at_a_time(maps):
         np.testing.assert_allclose(row, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused(maps):
+def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused(kept_maps):
     for threshold in (0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"must be in \(0, 1\], and .* is not"):
-            localize.iou_at(from_integers(maps[0]), MASKS, [0.1, threshold])
+            iou_at(torch.ones(1, 4, 4), torch.ones(1, 8, 8), [0.1, threshold])
     with pytest.raises(ValueError, match="these images have no boxes"):
-        localize.at_thresholds(maps, np.zeros((5, 1, 4), int), SIZE, [0.1])
+        localize.at_thresholds(kept_maps, np.zeros((5, 1, 4), int), SIZE, [0.1])
