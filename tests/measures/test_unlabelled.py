@@ -35,9 +35,8 @@ RIGHT = (P.argmax(1) == LABELS.numpy()).mean()
 
 
 def test_average_confidence_is_the_mean_maximum_and_1_for_one_hot_rows():
-    assert unlabelled.average_confidence(TARGET) == pytest.approx(
-        Q.max(1).mean(), abs=1e-12
-    )
+    found = unlabelled.average_confidence(TARGET)
+    assert found == pytest.approx(Q.max(1).mean(), abs=1e-12)
     found = unlabelled.difference_of_confidences(TARGET, HOLDOUT)
     expected = RIGHT - (P.max(1).mean() - Q.max(1).mean())
     assert found == pytest.approx(expected, abs=1e-12)
@@ -66,15 +65,12 @@ def as_the_public_code_balances(scores, right):
 
 @pytest.mark.parametrize("name", ["confidence", "entropy"])
 def test_the_thresholds_are_those_of_the_public_code_but_for_its_one_image(name):
-    s, u = (
-        (P.max(1), Q.max(1))
-        if name == "confidence"
-        else ((P * np.log(P)).sum(1), (Q * np.log(Q)).sum(1))
-    )
+    s, u = P.max(1), Q.max(1)
+    if name == "entropy":
+        s, u = (P * np.log(P)).sum(1), (Q * np.log(Q)).sum(1)
     theirs = as_the_public_code_balances(s, P.argmax(1) == LABELS.numpy())
-    ours = s[
-        s > theirs
-    ].min()  # theirs has as many above it as are right, and counts itself as well when it predicts
+    # Theirs has as many above it as are right, and counts itself when it predicts.
+    ours = s[s > theirs].min()
     found = getattr(unlabelled, f"thresholded_{name}")(TARGET, HOLDOUT)
     assert found == pytest.approx((u >= ours).mean(), abs=1e-12)
     assert (s >= ours).mean() == pytest.approx(RIGHT)
@@ -83,33 +79,21 @@ def test_the_thresholds_are_those_of_the_public_code_but_for_its_one_image(name)
 
 def test_thresholds_by_hand():
     scores = torch.tensor([0.1, 0.2, 0.2, 0.2, 0.9], dtype=torch.float64)
-    assert unlabelled.confidence_threshold(scores, 0.0) == np.inf
-    assert unlabelled.confidence_threshold(scores, 0.8) == 0.2
-    assert (
-        unlabelled.confidence_threshold(scores, 0.4) == 0.9
-    )  # one is nearer to two than four
-    assert unlabelled.confidence_threshold(scores, 0.6) == 0.2
+    # Of 0.4: one is nearer to two than four.
+    for accuracy, expected in ((0.0, np.inf), (0.8, 0.2), (0.4, 0.9), (0.6, 0.2)):
+        assert unlabelled.confidence_threshold(scores, accuracy) == expected
+    # One and three are as near to two: the one that promises less.
     tied = torch.tensor([0.2, 0.2, 0.9], dtype=torch.float64)
-    assert (
-        unlabelled.confidence_threshold(tied, 2 / 3) == 0.9
-    )  # one and three are as near to two: the one that promises less
+    assert unlabelled.confidence_threshold(tied, 2 / 3) == 0.9
 
 
 def test_optimal_transport_equals_linear_programming():
     shares = np.bincount(LABELS[:60].numpy(), minlength=6)
-    cost = (
-        np.abs(Q[:60, None, :] - np.eye(6)[None]).sum(2) / 2
-    )  # half the L1 distance to each corner
+    # Half the L1 distance to each corner.
+    cost = np.abs(Q[:60, None, :] - np.eye(6)[None]).sum(2) / 2
     once = np.vstack([np.kron(np.eye(60), np.ones(6)), np.kron(np.ones(60), np.eye(6))])
-    error = (
-        linprog(
-            cost.ravel(),
-            A_eq=once,
-            b_eq=np.concatenate([np.ones(60), shares]),
-            bounds=(0, None),
-        ).fun
-        / 60
-    )
+    sums = np.concatenate([np.ones(60), shares])
+    error = linprog(cost.ravel(), A_eq=once, b_eq=sums, bounds=(0, None)).fun / 60
     holdout = unlabelled.holdout(LOGITS[:60], LABELS[:60])
     found = unlabelled.optimal_transport(TARGET[:60], holdout, 6000, 0)
     assert found == pytest.approx(1 - error, abs=1e-9)
@@ -123,21 +107,19 @@ def test_least_cost_is_that_of_every_assignment_and_shares_are_rounded_by_larges
     cost, counts = rng.random((6, 3)), (1, 2, 3)
     every = set(itertools.permutations(np.repeat(np.arange(3), counts).tolist()))
     expected = min(cost[np.arange(6), list(order)].mean() for order in every)
-    assert unlabelled.least_cost(cost, np.array(counts) / 6) == pytest.approx(
-        expected, abs=1e-12
-    )
-    assert unlabelled.least_cost(cost, np.array([0.21, 0.31, 0.48])) == pytest.approx(
-        expected, abs=1e-12
-    )  # 1.26, 1.86, 2.88
+    # The second are 1.26, 1.86 and 2.88 images.
+    for shares in (np.array(counts) / 6, np.array([0.21, 0.31, 0.48])):
+        found = unlabelled.least_cost(cost, shares)
+        assert found == pytest.approx(expected, abs=1e-12)
 
 
 def mano_by_hand(z):
     phi = np.mean([-(row - logsumexp(row)).mean() for row in z])
-    rows = (
-        softmax(z, 1)
-        if phi > 5
-        else np.array([(v - v.min()) / (v - v.min()).sum() for v in 1 + z + z**2 / 2])
-    )
+    rows = softmax(z, 1)
+    if phi <= 5:
+        rows = 1 + z + z**2 / 2
+        rows -= rows.min(1, keepdims=True)
+        rows /= rows.sum(1, keepdims=True)
     return np.linalg.norm(rows.ravel(), 4) / rows.size**0.25, phi
 
 
@@ -146,34 +128,27 @@ def test_mano_on_both_sides_of_its_threshold(scale):
     logits = scale * TARGET
     expected, phi = mano_by_hand(logits.numpy())
     assert (phi > 5) == (scale == 30)
-    assert unlabelled.matrix_norm_of_logits(logits) == pytest.approx(
-        expected, rel=1e-12
-    )
+    found = unlabelled.matrix_norm_of_logits(logits)
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_mano_of_certain_and_of_equal_rows():
-    assert unlabelled.matrix_norm_of_logits(certain([0, 1, 2], 4)) == pytest.approx(
-        (1 / 4) ** 0.25
-    )  # one of 4 entries is 1
+    # One of 4 entries is 1; and v = (1, 1) and (2.5, 1): rows (0, 0) and (1, 0).
+    for logits in (certain([0, 1, 2], 4), torch.tensor([[0.0, 0.0], [1.0, 0.0]])):
+        found = unlabelled.matrix_norm_of_logits(logits)
+        assert found == pytest.approx((1 / 4) ** 0.25)
     assert np.isnan(unlabelled.matrix_norm_of_logits(torch.zeros(3, 4)))
-    half = torch.tensor(
-        [[0.0, 0.0], [1.0, 0.0]]
-    )  # v = (1, 1) and (2.5, 1): rows (0, 0) and (1, 0)
-    assert unlabelled.matrix_norm_of_logits(half) == pytest.approx((1 / 4) ** 0.25)
 
 
 def test_the_temperature_minimises_the_holdouts_loss_and_undoes_a_scaling():
     found = unlabelled.temperature(LOGITS, LABELS)
     grid = np.exp(np.linspace(-1, 3, 4001))
-    losses = [
-        log_loss(LABELS, softmax(LOGITS.double().numpy() / t, 1)) for t in grid[::40]
-    ]
+    logits = LOGITS.double().numpy()
+    losses = [log_loss(LABELS, softmax(logits / t, 1)) for t in grid[::40]]
     assert grid[::40][np.argmin(losses)] == pytest.approx(found, rel=0.05)
-    best = log_loss(LABELS, softmax(LOGITS.double().numpy() / found, 1))
-    assert best <= min(losses)
-    assert unlabelled.temperature(5 * LOGITS, LABELS) == pytest.approx(
-        5 * found, rel=1e-4
-    )
+    assert log_loss(LABELS, softmax(logits / found, 1)) <= min(losses)
+    of_scaled = unlabelled.temperature(5 * LOGITS, LABELS)
+    assert of_scaled == pytest.approx(5 * found, rel=1e-4)
     assert np.isnan(unlabelled.temperature(None, None))
 
 
@@ -184,13 +159,10 @@ def scored(target=TARGET, holdout=LOGITS, labels=LABELS):
         "holdout_logits": holdout,
         "holdout_labels": labels,
     }
-    table, _ = evidence.score(
-        measures_of_families(["unlabelled"]), given, evidence.MeasureSettings()
-    )
-    table.index = [
-        MEASURES[row.measure].column(row.variant) for row in table.itertuples()
-    ]
-    return table
+    measures = measures_of_families(["unlabelled"])
+    table, _ = evidence.score(measures, given, evidence.MeasureSettings())
+    rows = table.itertuples()
+    return table.set_axis([MEASURES[row.measure].column(row.variant) for row in rows])
 
 
 def test_calibrated_variants_are_those_of_divided_logits_and_nothing_depends_on_the_order_of_images():
@@ -199,44 +171,28 @@ def test_calibrated_variants_are_those_of_divided_logits_and_nothing_depends_on_
     calibrated = [name for name in found.index if name.endswith("(calibrated)")]
     assert len(calibrated) >= 5
     for name in calibrated:
-        assert found[name] == pytest.approx(
-            divided[name.removesuffix(" (calibrated)")], abs=1e-9
-        )
-    mixed, turned = (
-        torch.randperm(500, generator=torch.Generator().manual_seed(0)),
-        torch.arange(399, -1, -1),
-    )
-    assert scored(TARGET[mixed], LOGITS[turned], LABELS[turned])[
-        "value"
-    ].tolist() == pytest.approx(found.tolist(), abs=1e-6)
+        expected = divided[name.removesuffix(" (calibrated)")]
+        assert found[name] == pytest.approx(expected, abs=1e-9)
+    mixed = torch.randperm(500, generator=torch.Generator().manual_seed(0))
+    turned = torch.arange(399, -1, -1)
+    again = scored(TARGET[mixed], LOGITS[turned], LABELS[turned])["value"]
+    assert again.tolist() == pytest.approx(found.tolist(), abs=1e-6)
     assert found["holdout_accuracy"] == RIGHT
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (
-            {"target": None},
-            "there are no logits of target images; give a folder of them",
-        ),
+        ({"target": None}, "there are no logits of target images; give a folder"),
         ({"holdout": None}, "there are no logits of holdout images"),
-        (
-            {"target": torch.full((3, 6), torch.nan)},
-            "logits of images without labels",
-        ),
+        ({"target": torch.full((3, 6), torch.nan)}, "logits of images without lab"),
     ],
 )
 def test_what_cannot_be_is_a_reason(change, reason):
     table = scored(**change)
-    for name in (
-        "difference_of_confidences",
-        "thresholded_entropy",
-        "optimal_transport",
-    ):
+    for name in ("difference_of_confidences", "thresholded_entropy"):
         assert table.loc[name, "reason"].startswith(reason)
     without = scored(holdout=None)
-    assert np.isfinite(
-        without.loc[["average_confidence", "matrix_norm_of_logits"], "value"]
-    ).all()
+    needs_none = ["average_confidence", "matrix_norm_of_logits"]
+    assert np.isfinite(without.loc[needs_none, "value"]).all()
     assert np.isnan(without.loc["average_confidence (calibrated)", "value"])
-    assert without.loc["average_confidence (calibrated)", "reason"]
