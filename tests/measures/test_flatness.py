@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from helpers.measures import flatness, norms, passes, registry
+from helpers.measures import flatness, norms, passes
 from helpers.measures.evidence import Evidence, MeasureSettings
 from helpers.measures.passes import Sample
 
@@ -16,9 +16,7 @@ IMAGES = 2000
 
 
 def linear(weight):
-    network = nn.Linear(
-        weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype
-    )
+    network = nn.Linear(*weight.T.shape, bias=False, dtype=weight.dtype)
     network.weight = nn.Parameter(weight)
     return network.eval()
 
@@ -51,10 +49,9 @@ def test_the_search_finds_where_the_drop_is_a_tenth_of_any_power_in_few_tries(
         return min(1, flatness.TARGET_DROP * (magnitude / wanted) ** power)
 
     found = flatness.search(drop_at, 2.0**-10, 15)
-    assert (
-        abs(drop_at(found) - flatness.TARGET_DROP) < flatness.TOLERANCE
-        or max(found / wanted, wanted / found) < flatness.BRACKET
-    )
+    miss = abs(drop_at(found) - flatness.TARGET_DROP)
+    ratio = max(found / wanted, wanted / found)
+    assert miss < flatness.TOLERANCE or ratio < flatness.BRACKET
     assert len(tried) <= 15
 
 
@@ -67,30 +64,24 @@ def test_an_accuracy_that_never_or_always_drops_is_a_reason():
 def test_the_search_finds_the_sigma_of_the_normal_distribution(classifier, sample):
     drops = flatness.noise_drop(classifier, sample, 10, 0)
     # The drop is within 0.01 of a tenth, and its standard error is 0.0021.
-    assert norm.sf(
-        1 / (math.sqrt(2) * registry.SOURCES["sigma"](drops, 15))
-    ) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
+    tenth = pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
+    assert norm.sf(1 / (math.sqrt(2) * flatness.sigma(drops, 15))) == tenth
     tripled = flatness.noise_drop(linear(3 * classifier.weight.detach()), sample, 10, 0)
     # The logits differ by 3 (1 + sigma' n1), apart from the noise of 1e-3 on the weights that are 0.
-    assert norm.sf(
-        1 / registry.SOURCES["relative_sigma"](tripled, 15)
-    ) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
+    assert norm.sf(1 / flatness.relative_sigma(tripled, 15)) == tenth
 
 
 def test_the_same_noise_serves_every_magnitude_and_each_draw_is_another(
     classifier, sample
 ):
     once, again = (flatness.noise_drop(classifier, sample, 3, 0) for _ in range(2))
-    curve = [once(False, magnitude) for magnitude in np.linspace(0.01, 2, 25)]
-    assert curve[::6] == [
-        again(False, magnitude) for magnitude in np.linspace(0.01, 2, 25)[::6]
-    ]
+    magnitudes = np.linspace(0.01, 2, 25)
+    curve = [once(False, magnitude) for magnitude in magnitudes]
+    assert curve[::6] == [again(False, magnitude) for magnitude in magnitudes[::6]]
     # An image that one sigma turns stays turned for every larger one, exactly, so the curve cannot fall.
     assert (np.diff(curve) >= 0).all()
     assert drop(classifier, sample, 1.0, draws=3, seed=1) != once(False, 1.0)
-    one, two, three = (
-        draws * drop(classifier, sample, 1.0, draws=draws) for draws in (1, 2, 3)
-    )
+    one, two, three = (n * drop(classifier, sample, 1.0, draws=n) for n in (1, 2, 3))
     assert len({round(lost * IMAGES) for lost in (one, two - one, three - two)}) == 3
 
 
@@ -112,34 +103,21 @@ def test_logits_that_are_no_numbers_are_wrong():
 @pytest.fixture(scope="module")
 def toy():
     """A linear classifier of points with positive coordinates, all of class 1: one corner of the box is the worst for all of them."""
-    points = (
-        torch.rand(
-            400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
-        + 0.1
-    )
-    return torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64), Sample(
-        None, points, torch.ones(400, dtype=torch.int64)
-    )
+    points = 0.1 + torch.from_numpy(np.random.default_rng(0).random((400, 2)))
+    weight = torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64)
+    return weight, Sample(None, points, torch.ones(400, dtype=torch.int64))
 
 
 @pytest.fixture
 def small():
     """A small network of which nothing is special, with a frozen weight, a gradient and an unused parameter."""
     torch.manual_seed(0)
-    network = (
-        nn.Sequential(
-            nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
-        )
-        .double()
-        .eval()
-    )
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
+    network = nn.Sequential(nn.Flatten(), *layers).double().eval()
     network.unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
     network[1].weight.requires_grad_(False)
     network[4].bias.grad = torch.ones(3, dtype=torch.float64)
-    images = torch.randn(
-        60, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    images = torch.from_numpy(np.random.default_rng(1).normal(size=(60, 2, 3)))
     return network, Sample(None, images, network(images).argmax(1))
 
 
@@ -157,9 +135,9 @@ def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(
     weight, sample = toy
     margin, fall = margins(weight, sample, aware)
     drops = flatness.ascent_drop(linear(weight), sample, 20, 0)
-    found = registry.SOURCES["alpha"](drops, 15)
+    found = flatness.alpha(drops, 15)
     if aware:
-        found = registry.SOURCES["relative_alpha"](drops, 15, found)
+        found = flatness.relative_alpha(drops, 15, found)
     assert np.quantile(margin / fall, 0.09) <= found <= np.quantile(margin / fall, 0.11)
     monkeypatch.setattr(flatness, "TOLERANCE", math.inf)
     radii = np.quantile(margin / fall, [0.001, 0.3, 0.6, 0.95])
@@ -183,39 +161,27 @@ def test_the_slope_is_the_gradient_of_the_whole_sample(small):
 @pytest.mark.parametrize("m", [300, 5000])
 def test_measures_equal_their_equations(m):
     generator = np.random.default_rng(0)
-    w, w0 = (
-        np.concatenate([generator.normal(size=48), generator.normal(size=20)])
-        for _ in range(2)
-    )
-    known = {
-        "training_images": m,
-        "sigma": 0.25,
-        "relative_sigma": 0.25,
-        "alpha": 0.02,
-        "relative_alpha": 0.02,
-    }
+    w, w0 = generator.normal(size=(2, 68))
+    known = {"training_images": m, "sigma": 0.25, "relative_sigma": 0.25}
+    known |= {"alpha": 0.02, "relative_alpha": 0.02}
     for name, v in (("weights", w), ("changes", w - w0)):
         parts = torch.from_numpy(v).split([48, 20])
         known[name] = [norms.Layer(part.view(1, -1, 1, 1)) for part in parts]
     known = Evidence(known, MeasureSettings())
+    end = math.log(m / 0.25) + 10
     for name, v in (("init", w - w0), ("orig", w)):
-        raw = np.linalg.norm(v) ** 2 / (4 * 0.25**2) + math.log(m / 0.25) + 10
-        assert known[f"pacbayes_{name}"] == pytest.approx(math.sqrt(raw / m), rel=1e-12)
-        raw = (
-            np.linalg.norm(v) ** 2 * math.log(2 * 68) / (4 * 0.02**2)
-            + math.log(m / 0.25)
-            + 10
-        )
-        assert known[f"sharpness_{name}"] == pytest.approx(
-            math.sqrt(raw / m), rel=1e-12
-        )
-        raw = math.log(m / 0.25) + 10
-        for j in range(len(w)):
-            above = 1e-3**2 + (0.25**2 + 1) * np.sum(v**2) / len(w)
-            raw += math.log(above / (1e-3**2 + 0.25**2 * (w[j] - w0[j]) ** 2)) / 4
-        assert known[f"pacbayes_mag_{name}"] == pytest.approx(
-            math.sqrt(raw / m), rel=1e-12
-        )
+        square = np.linalg.norm(v) ** 2
+        raw = {
+            f"pacbayes_{name}": square / (4 * 0.25**2) + end,
+            f"sharpness_{name}": square * math.log(2 * 68) / (4 * 0.02**2) + end,
+            f"pacbayes_mag_{name}": end,
+        }
+        for change in w - w0:
+            above = 1e-3**2 + (0.25**2 + 1) * square / 68
+            ratio = above / (1e-3**2 + 0.25**2 * change**2)
+            raw[f"pacbayes_mag_{name}"] += math.log(ratio) / 4
+        for measure, value in raw.items():
+            assert known[measure] == pytest.approx(math.sqrt(value / m), rel=1e-12)
     for kind, change in (("pacbayes", 0.25), ("sharpness", 0.02)):
         for name in ("flatness", "mag_flatness"):
             assert known[f"{kind}_{name}"] == pytest.approx(1 / (change * math.sqrt(m)))

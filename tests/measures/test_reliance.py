@@ -24,11 +24,9 @@ class Reader(nn.Module):
 
     def forward(self, images):
         self.seen.append(images)
-        red = (
-            sum((images[:, 0, y, x] > 127).float() for y, x in self.places)
-            if self.places
-            else torch.zeros(len(images))
-        )
+        red = torch.zeros(len(images))
+        for y, x in self.places:
+            red += images[:, 0, y, x] > 127
         return torch.stack([0.5 + 0 * red, red], 1)
 
 
@@ -43,17 +41,12 @@ PLACES = ((1, 1), (6, 6))  # of the object: in the upper left, and in the lower 
 @pytest.fixture
 def images():
     """Twelve dark images of 8 x 8: the object of every other one is upper left, those of class 1 have a red pixel in it and in a corner."""
-    labels, pixels = (
-        torch.arange(12) // 2 % 2,
-        torch.randint(
-            0, 60, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0)
-        ).byte(),
-    )
+    labels = torch.arange(12) // 2 % 2
+    dark = np.random.default_rng(0).integers(0, 60, (12, 3, 8, 8), dtype=np.uint8)
+    pixels = torch.from_numpy(dark)
     boxes = torch.zeros(12, 2, 4, dtype=torch.int16)
-    boxes[::2, 0], boxes[1::2, 1] = (
-        torch.tensor([0, 0, 4, 4]),
-        torch.tensor([5, 5, 8, 8]),
-    )
+    boxes[::2, 0] = torch.tensor([0, 0, 4, 4])
+    boxes[1::2, 1] = torch.tensor([5, 5, 8, 8])
     for image, label in enumerate(labels.tolist()):
         pixels[image, 0, *PLACES[image % 2]] = pixels[image, 0, 0, 7] = 255 * label
     return ImageList(
@@ -67,42 +60,31 @@ def hits(network, images, batch_size=5):
 
 
 def scored(network, images):
-    given = {
-        "network": network,
-        "images": images,
-        "normalise": lambda pixels: pixels.float(),
-        "device": "cpu",
-        "fused_network": network,
-    }
-    given |= {"initial_network": None, "logits": network(images.images.float())}
-    return score(measures_of_families(["reliance"]), given, MeasureSettings())[
-        0
-    ].set_index("measure")
+    given = {"fused_network": network, "normalise": torch.Tensor.float, "device": "cpu"}
+    given |= {"images": images, "logits": network(images.images.float())}
+    table, _ = score(measures_of_families(["reliance"]), given, MeasureSettings())
+    return table.set_index("measure")
 
 
 def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(
     images,
 ):
     found, partners = hits(Reader(*PLACES), images), derangements(12, 1)[:, 0].numpy()
-    red, elsewhere = (
-        images.labels.numpy() == 1,
-        partners % 2 != np.arange(12) % 2,
-    )  # whether the other object is in the other corner
+    red = images.labels.numpy() == 1
+    elsewhere = partners % 2 != np.arange(12) % 2  # is the other in the other corner?
     assert 0 < elsewhere[red].sum() < 6
     assert found["box"].tolist() == (~red).tolist()
     assert found["control"].tolist() == (~red | elsewhere).tolist()
     assert found["outside"].all()
     table = scored(Reader(*PLACES), images)
-    assert table.loc["object_reliance", "value"] == pytest.approx(
-        (red & elsewhere).mean()
-    )
+    share = (red & elsewhere).mean()
+    assert table.loc["object_reliance", "value"] == pytest.approx(share)
     assert table.loc["box_only_accuracy", "value"] == 1
 
 
 def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
-    images.boxes[0, 1] = torch.tensor(
-        [3, 3, 6, 5]
-    )  # two boxes that overlap: their union
+    # Two boxes that overlap: their union.
+    images.boxes[0, 1] = torch.tensor([3, 3, 6, 5])
     network = Reader(*PLACES)
     hits(network, images, batch_size=12)
     partner = int(derangements(12, 1)[0, 0])
@@ -110,13 +92,11 @@ def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
     for image, corners in enumerate(images.boxes.tolist()):
         for x0, y0, x1, y1 in corners:
             masks[image, y0:y1, x0:x1] = True
-    colour = images.images[0].float().mean((1, 2)).round()[:, None, None]
-    for shown, greyed in zip(
-        network.seen, (masks[0], masks[partner], ~masks[0]), strict=True
-    ):
-        assert torch.equal(
-            shown[0], torch.where(greyed, colour, images.images[0].float())
-        )
+    image = images.images[0].float()
+    colour = image.mean((1, 2)).round()[:, None, None]
+    greyed = masks[0], masks[partner], ~masks[0]
+    for shown, mask in zip(network.seen, greyed, strict=True):
+        assert torch.equal(shown[0], torch.where(mask, colour, image))
     assert masks[0].sum() == 16 + 6 - 1
 
 
@@ -129,17 +109,12 @@ def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_chang
     fewer = ImageList(
         images=images.images[kept], labels=images.labels[kept], boxes=images.boxes[kept]
     )
-    assert (
-        found.iloc[kept].to_numpy().tolist()
-        == hits(Reader(*PLACES), fewer).to_numpy().tolist()
-    )
-    table = scored(Reader(*PLACES), images)
-    assert np.flatnonzero(
-        np.isnan(values := reliance.object_reliance(found))
-    ).tolist() == [3, 4]
-    assert table.loc["object_reliance", "value"] == pytest.approx(
-        np.nanmean(values), abs=1e-3
-    )
+    of_fewer = hits(Reader(*PLACES), fewer)
+    assert found.iloc[kept].to_numpy().tolist() == of_fewer.to_numpy().tolist()
+    values = reliance.object_reliance(found)
+    assert np.flatnonzero(np.isnan(values)).tolist() == [3, 4]
+    value = scored(Reader(*PLACES), images).loc["object_reliance", "value"]
+    assert value == pytest.approx(np.nanmean(values), abs=1e-3)
 
 
 def test_where_nothing_can_be_greyed_the_reason_is_said(images):
