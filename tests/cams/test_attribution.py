@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from helpers.cams import attribution
+from helpers.cams.localize import upsample
 from helpers.cams.maps import closed_form_cam
 from helpers.networks import hooks, resnet
 
@@ -13,18 +13,13 @@ from helpers.networks import hooks, resnet
 @pytest.fixture(scope="module")
 def network():
     """A ResNet whose batch norms are not those of the start; in-place ReLUs that are called twice."""
-    model = resnet.build(
-        "resnet18", 4, stem="strided", width=0.125, last_stride=1, seed=1
-    ).eval()
+    options = {"stem": "strided", "width": 0.125, "last_stride": 1}
+    model = resnet.build("resnet18", 4, seed=1, **options).eval()
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.running_mean = 0.3 * torch.randn(
-                module.num_features, generator=generator
-            )
-            module.running_var = 0.5 + torch.rand(
-                module.num_features, generator=generator
-            )
+            module.running_mean.normal_(0, 0.3, generator=generator)
+            module.running_var.uniform_(0.5, 1.5, generator=generator)
     return model
 
 
@@ -38,9 +33,8 @@ CLASSES = torch.tensor([0, 3, 1])
 
 def gradient(network, images):
     inputs = images.clone().requires_grad_()
-    return torch.autograd.grad(
-        network(inputs).gather(1, CLASSES[:, None]).sum(), inputs
-    )[0]
+    chosen = network(inputs).gather(1, CLASSES[:, None]).sum()
+    return torch.autograd.grad(chosen, inputs)[0]
 
 
 def test_the_copy_has_the_logits_of_the_network_and_each_relu_once(network, images):
@@ -57,35 +51,25 @@ def test_the_copy_has_the_logits_of_the_network_and_each_relu_once(network, imag
 
 def test_gradients_are_those_of_autograd(network, images):
     own, expected = attribution.with_separate_relus(network), gradient(network, images)
-    found = {
-        name: attribution.attribution_maps(name, own, images, CLASSES)
-        for name in ("saliency", "input_x_gradient")
-    }
-    torch.testing.assert_close(found["saliency"], expected.abs().amax(1))
-    torch.testing.assert_close(
-        found["input_x_gradient"], (images * expected).sum(1).relu()
-    )
+    found = attribution.attribution_maps("saliency", own, images, CLASSES)
+    torch.testing.assert_close(found, expected.abs().amax(1))
+    found = attribution.attribution_maps("input_x_gradient", own, images, CLASSES)
+    torch.testing.assert_close(found, (images * expected).sum(1).relu())
 
 
 def test_integrated_gradients_approach_the_sum_over_the_way(network, images):
     own, steps = attribution.with_separate_relus(network), 200
-    way = (
-        sum(gradient(network, images * (step + 0.5) / steps) for step in range(steps))
-        / steps
-    )
-    found = attribution.attribution_maps(
-        "integrated_gradients", own, images, CLASSES, steps=steps
-    )
+    shares = [(step + 0.5) / steps for step in range(steps)]
+    way = sum(gradient(network, images * share) for share in shares) / steps
+    given = own, images, CLASSES, steps
+    found = attribution.attribution_maps("integrated_gradients", *given)
     expected = (images * way).sum(1).relu()
     assert (found - expected).abs().max() < 0.02 * expected.max()
 
 
 def test_occlusion_is_what_the_logit_loses_under_each_window(network, images):
-    own, expected, seen = (
-        attribution.with_separate_relus(network),
-        torch.zeros(3, 16, 16),
-        torch.zeros(16, 16),
-    )
+    own = attribution.with_separate_relus(network)
+    expected, seen = torch.zeros(3, 16, 16), torch.zeros(16, 16)
     with torch.no_grad():
         before = network(images).gather(1, CLASSES[:, None])
         for y in range(0, 13, 2):
@@ -96,9 +80,8 @@ def test_occlusion_is_what_the_logit_loses_under_each_window(network, images):
                 expected[:, y : y + 4, x : x + 4] += lost[:, :, None]
                 seen[y : y + 4, x : x + 4] += 1
     found = attribution.attribution_maps("occlusion", own, images, CLASSES)
-    torch.testing.assert_close(
-        found, 3 * (expected / seen).relu(), rtol=1e-4, atol=1e-5
-    )  # alike in the three channels
+    expected = 3 * (expected / seen).relu()  # alike in the three channels
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_guided_grad_cam_is_zero_where_grad_cam_is(network, images):
@@ -106,9 +89,7 @@ def test_guided_grad_cam_is_zero_where_grad_cam_is(network, images):
     features, _ = hooks.features_and_logits(network, network.layer4, images)
     cam = closed_form_cam("grad_cam", features, network.fc.weight, CLASSES)
     found = attribution.attribution_maps("guided_grad_cam", own, images, CLASSES)
-    large = F.interpolate(
-        cam.unsqueeze(1), size=(16, 16), mode="bilinear", align_corners=False
-    ).squeeze(1)
+    large = upsample(cam, 16)
     assert (large == 0).any()
     assert found[large == 0].eq(0).all()
     assert found.max() > 0

@@ -5,40 +5,23 @@ import pytest
 import torch
 
 from helpers.cams import detection
-from helpers.cams.detection import average_precisions, best_box_iou
+from helpers.cams.detection import average_precisions
+from helpers.cams.localize import best_box_iou, upsample
 
 
 def detector(seed=0, count=60, most=3, size=20):
     """Random rectangles, boxes, labels, predictions and distinct scores of two classes; some are empty, some images have no box."""
     rng = np.random.default_rng(seed)
-    corners = np.sort(
-        np.stack(
-            [
-                rng.permuted(np.tile(np.arange(size + 1), (count * most, 1)), axis=1)[
-                    :, :2
-                ]
-                for _ in "xy"
-            ],
-            2,
-        ),
-        axis=1,
-    )
-    boxes = corners.reshape(count, most, 4)
+    places = np.tile(np.arange(size + 1), (count * most, 1))
+    sides = [np.sort(rng.permuted(places, axis=1)[:, :2]) for _ in "xy"]
+    boxes = np.stack(sides, 2).reshape(count, most, 4)
     rectangles = np.clip(boxes[:, 0] + rng.integers(-2, 3, (count, 4)), 0, size)
     boxes[rng.random((count, most)) < 0.4] = 0
     rectangles[:5] = 0
     labels = rng.integers(0, 2, count)
     predicted = np.where(rng.random(count) < 0.8, labels, 1 - labels)
-    return [
-        torch.as_tensor(values)
-        for values in (
-            rectangles,
-            boxes,
-            labels,
-            predicted,
-            rng.permutation(count) / count,
-        )
-    ]
+    scores = rng.permutation(count) / count
+    return [*map(torch.as_tensor, (rectangles, boxes, labels, predicted, scores))]
 
 
 def pixels(box):
@@ -55,23 +38,14 @@ def average_precision_by_loop(
     class_number, rectangles, boxes, labels, predicted, scores, threshold
 ):
     """Detections from the surest on; precision at each hit, raised to the best that follows, over all boxes of the class."""
-    ious = [
-        iou_by_pixels(*pair)
-        for pair in zip(rectangles.tolist(), boxes.tolist(), strict=True)
-    ]
-    total = sum(
-        bool(pixels(box))
-        for image, label in zip(boxes.tolist(), labels, strict=True)
-        for box in image
-        if label == class_number
-    )
+    pairs = zip(rectangles.tolist(), boxes.tolist(), strict=True)
+    ious = [iou_by_pixels(*pair) for pair in pairs]
+    of_class = boxes[labels == class_number].flatten(0, 1).tolist()
+    total = sum(bool(pixels(box)) for box in of_class)
     hits, called, precisions = 0, 0, []
     for image in scores.argsort(descending=True).tolist():
-        if (
-            predicted[image] == class_number
-            and ious[image] is not None
-            and pixels(rectangles[image].tolist())
-        ):
+        is_detection = ious[image] is not None and pixels(rectangles[image].tolist())
+        if predicted[image] == class_number and is_detection:
             called += 1
             if labels[image] == class_number and ious[image] >= threshold:
                 hits += 1
@@ -82,16 +56,11 @@ def average_precision_by_loop(
 
 def test_best_iou_is_that_of_sets_of_pixels():
     rectangles, boxes, *_ = detector()
-    expected = [
-        iou_by_pixels(*pair)
-        for pair in zip(rectangles.tolist(), boxes.tolist(), strict=True)
-    ]
+    pairs = zip(rectangles.tolist(), boxes.tolist(), strict=True)
+    expected = [iou_by_pixels(*pair) for pair in pairs]
     assert None in expected
-    np.testing.assert_allclose(
-        best_box_iou(rectangles, boxes),
-        [np.nan if iou is None else iou for iou in expected],
-        rtol=1e-12,
-    )
+    found = best_box_iou(rectangles, boxes)
+    np.testing.assert_allclose(found, np.array(expected, float), rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -100,17 +69,13 @@ def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_coun
 ):
     scene = detector(seed, most=1 + seed)
     found = average_precisions(*scene, 2)
-    np.testing.assert_allclose(
-        found,
-        [average_precision_by_loop(k, *scene, 0.5) for k in (0, 1)],
-        rtol=1e-12,
-    )
+    expected = [average_precision_by_loop(k, *scene, 0.5) for k in (0, 1)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
     shuffled = [values[order] for values in scene]
     shuffled[4] = shuffled[4].exp() * 9
-    np.testing.assert_allclose(
-        average_precisions(*shuffled, 3), [*found, np.nan], rtol=1e-12
-    )  # of the third there is no box
+    again = average_precisions(*shuffled, 3)  # of the third there is no box
+    np.testing.assert_allclose(again, [*found, np.nan], rtol=1e-12)
     with pytest.raises(ValueError, match="not finite"):
         average_precisions(*scene[:4], scene[4].where(scene[4] > 0, torch.nan), 2)
 
@@ -140,12 +105,8 @@ def test_without_any_object_what_is_undefined_is_nan():
     ):
         found = detection.mask_metrics(called, 0, 0, 4)
         assert {name for name, value in found.items() if np.isnan(value)} == undefined
-        assert (
-            found["frequency_weighted_iou"]
-            == found["pixel_accuracy"]
-            == found["iou_background"]
-            == 1 - called / 4
-        )
+        for name in ("frequency_weighted_iou", "pixel_accuracy", "iou_background"):
+            assert found[name] == 1 - called / 4
     nothing = detection.mask_metrics(0, 0, 0, 0)
     assert nothing.pop("pixels") == 0
     assert np.isnan(list(nothing.values())).all()
@@ -155,12 +116,7 @@ def found_by_loop(maps, boxes, size, thresholds, least):
     """Flood fill of each mask, and the best threshold of all images together."""
     shares = []
     for threshold in thresholds:
-        masks = (
-            torch.nn.functional.interpolate(
-                maps[:, None], (size, size), mode="bilinear"
-            )[:, 0]
-            >= threshold
-        )
+        masks = upsample(maps, size) >= threshold
         found = []
         for mask, of_image in zip(masks, boxes, strict=True):
             left = {(x, y) for y, x in mask.nonzero().tolist()}
@@ -171,7 +127,7 @@ def found_by_loop(maps, boxes, size, thresholds, least):
                     x, y = edge.pop()
                     part.add((x, y))
                     around = {
-                        (x + a, y + b) for a in (-1, 0, 1) for b in (-1, 0, 1)
+                        (x + a - 1, y + b - 1) for a, b in np.ndindex(3, 3)
                     } & left
                     left -= around
                     edge += around

@@ -16,10 +16,8 @@ def spot(size, x0, y0, x1, y1, ground=60, light=200):
     """A bright rectangle on a dim, slightly noisy ground: (1, 3, S, S) uint8 and its mask."""
     mask = torch.zeros(1, size, size, dtype=torch.bool)
     mask[:, y0:y1, x0:x1] = True
-    noise = torch.randint(
-        0, 8, (1, 3, size, size), generator=torch.Generator().manual_seed(0)
-    )
-    return (torch.where(mask.unsqueeze(1), light, ground) + noise).to(torch.uint8), mask
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 8, (3, size, size)))
+    return (torch.where(mask.unsqueeze(1), light, ground) + noise).byte(), mask
 
 
 def within_variance(values, threshold):
@@ -33,18 +31,12 @@ def within_variance(values, threshold):
 @pytest.mark.parametrize("levels", [3, 256, 100_000])
 def test_otsu_leaves_the_least_variance_within_the_groups(levels):
     rng = np.random.default_rng(levels)
-    maps = np.where(
-        rng.random((5, 12, 12)) < 0.3,
-        rng.normal(0.7, 0.1, (5, 12, 12)),
-        rng.normal(0.2, 0.1, (5, 12, 12)),
-    )
-    maps = np.round(maps * levels)
+    means = np.where(rng.random((5, 12, 12)) < 0.3, 0.7, 0.2)
+    maps = np.round(rng.normal(means, 0.1) * levels)
     found = machine.otsu_thresholds(torch.as_tensor(maps))
     for values, threshold in zip(maps, found.tolist(), strict=True):
-        left = {
-            candidate: within_variance(values, candidate)
-            for candidate in np.unique(values)[:-1]
-        }
+        candidates = np.unique(values)[:-1]
+        left = {each: within_variance(values, each) for each in candidates}
         assert threshold in left
         assert left[threshold] == pytest.approx(min(left.values()), rel=1e-9)
 
@@ -55,14 +47,9 @@ def residual_by_loop(image):
     spectrum = np.fft.fft2(grey)
     logarithm = np.log(np.abs(spectrum))
     padded = np.pad(logarithm, 1, mode="edge")
-    mean = (
-        sum(padded[dy : dy + 64, dx : dx + 64] for dy in range(3) for dx in range(3))
-        / 9
-    )
-    salient = (
-        np.abs(np.fft.ifft2(spectrum / np.abs(spectrum) * np.exp(logarithm - mean)))
-        ** 2
-    )
+    mean = sum(padded[y : y + 64, x : x + 64] for y, x in np.ndindex(3, 3)) / 9
+    residual = spectrum / np.abs(spectrum) * np.exp(logarithm - mean)
+    salient = np.abs(np.fft.ifft2(residual)) ** 2
     reach = np.arange(-10, 11)
     kernel = np.exp(-(reach**2) / (2 * 2.5**2))
     kernel /= kernel.sum()
@@ -131,22 +118,10 @@ def images():
     """Five noisy images with a box each; the last has none."""
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (5, 3, 16, 16), dtype=np.uint8))
-    boxes = torch.tensor(
-        [
-            [[2, 2, 10, 10]],
-            [[0, 0, 16, 16]],
-            [[4, 0, 8, 16]],
-            [[1, 1, 3, 3]],
-            [[0, 0, 0, 0]],
-        ],
-        dtype=torch.int16,
-    )
-    return ImageSet(
-        pixels,
-        torch.zeros(5, dtype=torch.int64),
-        boxes,
-        tuple(f"a/{number}.jpg" for number in range(5)),
-    )
+    corners = [[2, 2, 10, 10], [0, 0, 16, 16], [4, 0, 8, 16], [1, 1, 3, 3], [0] * 4]
+    boxes = torch.tensor(corners, dtype=torch.int16).unsqueeze(1)
+    names = tuple(f"a/{number}.jpg" for number in range(5))
+    return ImageSet(pixels, torch.zeros(5, dtype=torch.int64), boxes, names)
 
 
 def test_grab_cut_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(
@@ -174,9 +149,8 @@ def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_p
     expected = torch.from_numpy(np.random.default_rng(1).random((5, 16, 16)) > 0.5)
     for number, mask in enumerate(expected):
         write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
-    assert torch.equal(
-        machine.make_masks("folder", images, path=str(tmp_path)), expected
-    )
+    read = machine.make_masks("folder", images, path=str(tmp_path))
+    assert torch.equal(read, expected)
 
 
 def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
@@ -186,12 +160,10 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     kept = [0, 2, 3, 4]
     true = box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
-    assert quality["pixel_accuracy"] == pytest.approx(
-        sklearn.metrics.accuracy_score(true, called)
-    )
-    assert quality["mean_iou"] == pytest.approx(
-        sklearn.metrics.jaccard_score(true, called, average="macro")
-    )
+    expected = sklearn.metrics.accuracy_score(true, called)
+    assert quality["pixel_accuracy"] == pytest.approx(expected)
+    expected = sklearn.metrics.jaccard_score(true, called, average="macro")
+    assert quality["mean_iou"] == pytest.approx(expected)
     assert (quality["images"], quality["dropped"]) == (5, 1)
     boxes = box_masks(images.boxes, 16)[:4]  # the last image has no box
     ious = [
@@ -199,10 +171,6 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
         for pair in zip(boxes.flatten(1), masks[:4].flatten(1), strict=True)
     ]
     assert quality["box_iou"] == pytest.approx(np.mean(ious))
-    assert quality["whole_image_floor"] == pytest.approx(
-        (0.25 + 1 + 0.25 + 4 / 256) / 4
-    )
+    floor = pytest.approx((0.25 + 1 + 0.25 + 4 / 256) / 4)
     whole = machine.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
-    assert whole["box_iou"] == pytest.approx(
-        whole["whole_image_floor"]
-    )  # marking everything is the floor
+    assert quality["whole_image_floor"] == whole["box_iou"] == floor
