@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.choices.compute import CLOSED_FORMS, closed_form_maps
 from helpers.data import synthetic
 from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, image_set
 from helpers.measures import evidence, passes, registry
 from helpers.measures.norms import fused_network
 from helpers.networks import hooks, resnet
@@ -32,23 +33,12 @@ CLASSES = 20
 
 def images_of(count: int, size: int) -> ImageSet:
     """Render scenes with boxes."""
-    pixels, labels, boxes = synthetic.scenes(
-        len(synthetic.CLASS_NAMES),
-        -(-count // len(synthetic.CLASS_NAMES)),
-        size,
-        0,
-        "train",
-    )
-    chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[
-        :count
-    ]
-    tensors = [torch.as_tensor(values)[chosen] for values in (pixels, labels, boxes)]
-    return ImageSet(
-        tensors[0],
-        tensors[1].long(),
-        tensors[2].to(torch.int16),
-        tuple(map(str, range(count))),
-    )
+    classes = len(synthetic.CLASS_IDS)
+    scenes = synthetic.scenes("train", -(-count // classes), size, 0)
+    label = np.repeat(np.arange(classes), len(scenes) // classes)
+    order = torch.randperm(len(scenes), generator=torch.Generator().manual_seed(0))
+    chosen = scenes.assign(label=label, name=scenes.index.astype(str))
+    return image_set(chosen.iloc[order[:count].numpy()])
 
 
 def in_batches(images: ImageSet, size: int, device: str) -> list[tuple[Tensor, Tensor]]:

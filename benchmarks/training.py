@@ -47,11 +47,10 @@ class PermuteChannels(nn.Module):
 
 def write_images(folder: Path, count: int, size: int) -> None:
     """Write rendered scenes as JPEG files, a folder per class."""
-    pixels, labels, _ = synthetic.scenes(
-        CLASSES, -(-count // CLASSES), size, 0, "train"
-    )
-    for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
-        place = folder / str(label)
+    scenes = synthetic.scenes("train", -(-count // CLASSES), size, 0)
+    pairs = zip(scenes["pixels"], scenes["class_id"], strict=True)
+    for number, (image, name) in enumerate(pairs):
+        place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
         (picture if size <= 64 else picture.resize(PHOTOGRAPH)).save(
@@ -150,12 +149,11 @@ def training_ways(
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder), count, size)
         loader = usual_loader(Path(folder), size, config.batch_size, workers)
-        pixels, labels, _ = synthetic.scenes(
-            CLASSES, -(-count // CLASSES), size, 0, "train"
-        )
+        scenes = synthetic.scenes("train", -(-count // CLASSES), size, 0)
+        pixels = torch.from_numpy(np.stack(scenes["pixels"]))
+        labels = torch.arange(CLASSES).repeat_interleave(len(pixels) // CLASSES)
         split = run.Split(
-            torch.from_numpy(pixels).to(place, memory_format=torch.channels_last),
-            torch.from_numpy(labels).long().to(place),
+            pixels.to(place, memory_format=torch.channels_last), labels.to(place)
         )
         starts = torch.arange(len(labels), device=place).split(config.batch_size)
         ready = [

@@ -1,7 +1,6 @@
 """A study of one's own images: ``python -m helpers.new NAME PATH`` writes its file."""
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -49,12 +48,9 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
     listing = layouts.scan(source, layouts.RECOGNISED)
     for sentence in sentences_of_faults(listing.faults):
         print(f"Left out: {sentence}.")
-    training = [record for record in listing.records if record.split == "train"]
+    training = listing.records.query("split == 'train'")
     share = _TRAINING_SHARE if len(training) == len(listing.records) else 1
-    counts = {
-        name: int(share * count)
-        for name, count in Counter(record.class_id for record in training).most_common()
-    }
+    counts = (share * training["class_id"].value_counts()).astype(int).to_dict()
     classes = [name for name, count in counts.items() if count >= _LEAST_IMAGES]
     classes = classes[:MOST_CLASSES]
     if len(classes) < 2:
@@ -65,8 +61,8 @@ def write(name: str, path: Path, root: Path = PROJECT_ROOT) -> Path:
     sample = training[:: 1 + len(training) // _LOOKED_AT]
     decoded = decode_all(source, sample, max(SIDES))
     check_boxes(decoded)
-    sides = sorted(min(image.width, image.height) for image in decoded)
-    side = max((size for size in SIDES if size <= sides[len(sides) // 2]), default=32)
+    middle = decoded[["width", "height"]].min(axis=1).median()
+    side = max((size for size in SIDES if size <= middle), default=min(SIDES))
     study = YAML(typ="safe", pure=True).load(path_of("demo", root))
     study["question"] = f"Which networks generalize on the images of {name}?"
     study["subject"] = f"{len(classes)} of {len(counts)} classes of {path.name}."

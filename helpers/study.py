@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from helpers.data.images import StudyData, images_of_study
+from helpers.data.images import StudyData, images_of_study, manifest_of
 from helpers.files import RECORDS, from_root, inside
 from helpers.measures.evidence import MeasureSettings, settings_of
 from helpers.parameters import near_names
@@ -163,7 +163,7 @@ class Study:
 
         ``left_out`` is "" for a network that is analysed, else why it is not.
         """
-        fingerprint = self.images.fingerprint
+        fingerprint = manifest_of(self.work)["fingerprint"]
         return models_of_study(self.work, fingerprint, self.minimum_train_accuracy)
 
     @cached_property

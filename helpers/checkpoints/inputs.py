@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import normalize
 
 from helpers.data import layouts
-from helpers.data.annotations import Record
 from helpers.data.decode import decode_all
 from helpers.data.images import ImageSet, image_set
 from helpers.data.sources import Source
@@ -196,9 +195,9 @@ class Pictures:
         """
         listing = layouts.scan(source, layouts.RECOGNISED)
         self.classes = tuple(classes or listing.classes)
-        training = [item for item in listing.records if item.split == "train"]
-        records = [item for item in training if item.class_id in self.classes]
-        labels = np.array([self.classes.index(item.class_id) for item in records], int)
+        training = listing.records.query("split == 'train'")
+        records = training[training["class_id"].isin(self.classes)]
+        labels = records["class_id"].map(self.classes.index).to_numpy(int)
         counts = np.bincount(labels, minlength=len(self.classes))
         missing = [self.classes[row] for row in np.flatnonzero(counts == 0)]
         if missing or len(counts) < 2:
@@ -211,7 +210,7 @@ class Pictures:
         shuffled = np.random.default_rng(0).permutation(len(records))
         in_turn = shuffled[classes_in_turn(labels[shuffled])]
         self._source = source
-        self._records: list[Record] = [records[row] for row in in_turn[:MOST_IMAGES]]
+        self._records = records.assign(label=labels).iloc[in_turn[:MOST_IMAGES]]
 
     @cache  # noqa: B019 - as long as the command runs
     def at(self, side: int) -> ImageSet:
@@ -224,8 +223,7 @@ class Pictures:
             ValueError: if no image can be decoded.
         """
         decoded = decode_all(self._source, self._records, side)
-        usable = [item for item in decoded if item.pixels is not None]
-        if not usable:
+        usable = decoded.dropna(subset="pixels")
+        if usable.empty:
             raise ValueError(f"no image of {self._source.root} can be decoded")
-        labels = [self.classes.index(item.record.class_id) for item in usable]
-        return image_set(usable, labels)
+        return image_set(usable)

@@ -5,15 +5,17 @@ Files and boxes that cannot be used as they are become faults.
 
 import io
 import os
-from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+import pandas as pd
+from PIL import Image, ImageOps
 from tqdm.contrib.concurrent import thread_map
 
-from helpers.data.annotations import IN_SHARES, Record
+from helpers.data.annotations import IN_SHARES
+from helpers.data.layouts import Record
 from helpers.data.sources import Source
 
 # Pillow's names of the formats that are opened; to open some others, such as
@@ -30,33 +32,30 @@ Problem = tuple[str, str]  # kind and detail of a fault
 class Decoded(NamedTuple):
     """One image as the study uses it."""
 
-    record: Record
-    pixels: np.ndarray | None  # (3, S, S) uint8 RGB; None when it cannot be used
-    boxes: list[SquareBox]  # half-open x0, y0, x1, y1 in pixels of the square
+    pixels: np.ndarray | None  # (3, S, S) uint8 RGB; None if it cannot be used
+    square_boxes: list[SquareBox]  # half-open
     width: int  # as stored, pixels
     height: int
     digest: str  # of the file's bytes
-    faults: list[Problem]
-    is_strange: bool = False  # whether a box may have another unit or order
+    problems: list[Problem]
+    is_strange: bool  # whether a box may have another unit or order
 
 
-def decode_image(
-    source: Source, record: Record, size: int, always_upright: bool = False
-) -> Decoded:
+def decode_image(source: Source, size: int, upright: bool, record: Record) -> Decoded:
     """Read one image, convert it to RGB, and squash it to a square.
 
-    Boxes usually refer to the image as a viewer shows it. So an image with boxes is
-    turned by its EXIF orientation, unless its annotation states the size of the image
+    Boxes usually refer to the image as a viewer shows it. So images with boxes are
+    turned by their EXIF orientation, unless an annotation states the size of the image
     as stored and not that of the turned one.
 
     Args:
         source: the files.
-        record: the image and its boxes.
         size: side of the square in pixels.
-        always_upright: whether an image without boxes is turned as well.
+        upright: whether images are turned.
+        record: the image and its boxes.
 
     Returns:
-        The image; if the file cannot be used, its faults say why.
+        The image; if the file cannot be used, its problems say why.
 
     Raises:
         OSError: if the disk cannot be read.
@@ -74,71 +73,59 @@ def decode_image(
                 f"grey values of mode {image.mode} are not of 8 bits; save them as an "
                 "image of 8 bits"
             )
-        oriented = image
-        if record.boxes or always_upright:
-            oriented = _as_annotated(image, record.size)
-        square = _to_rgb(oriented).resize((size, size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(square).transpose(2, 0, 1)
+        shown = _upright(image, record.size) if upright else image
+        square = shown.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
     except Exception as fault:
         # Damaged files raise exceptions of nearly every kind; an OSError with a number
         # is a fault of the disk.
         is_of_disk = isinstance(fault, OSError) and fault.errno
         if is_of_disk or isinstance(fault, MemoryError):
             raise
-        problem = ("unreadable_image", _in_words(fault))
-        return Decoded(record, None, [], 0, 0, digest, [problem])
-    boxes, faults, is_strange = square_boxes(record, oriented.size, size)
-    if record.size not in (None, IN_SHARES, image.size, oriented.size):
+        words = f"{type(fault).__name__}: {fault}"
+        words = words.partition(" <")[0]  # else with an address in memory
+        return Decoded(None, [], 0, 0, digest, [("unreadable_image", words)], False)
+    boxes, problems, is_strange = square_boxes(record, shown.size, size)
+    if record.size not in (None, IN_SHARES, image.size, shown.size):
         detail = "stored {}x{}, annotated {}x{}".format(*image.size, *record.size)
-        faults.append(("size_differs_from_annotation", detail))
-    return Decoded(record, pixels, boxes, *image.size, digest, faults, is_strange)
+        problems.append(("size_differs_from_annotation", detail))
+    pixels = np.asarray(square).transpose(2, 0, 1)
+    return Decoded(pixels, boxes, *image.size, digest, problems, is_strange)
 
 
-def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
+def decode_all(source: Source, records: pd.DataFrame, size: int) -> pd.DataFrame:
     """Decode images on all cores, in the given order.
 
     If any of them has boxes, all are turned by their EXIF orientation.
 
     Args:
         source: the files.
-        records: the images.
+        records: the images, with the fields of ``Record``.
         size: side of the squares in pixels.
+
+    Returns:
+        The records, with the fields of ``Decoded``.
     """
-    always_upright = any(record.boxes for record in records)
+    upright = bool(records["boxes"].astype(bool).any())
     # Threads suffice, since decoding releases the interpreter's lock.
-    return thread_map(
-        lambda record: decode_image(source, record, size, always_upright),
-        records,
+    decoded = thread_map(
+        partial(decode_image, source, size, upright),
+        list(records.itertuples(index=False)),
         max_workers=len(os.sched_getaffinity(0)),
         desc="decoding",
         unit="image",
         leave=False,
     )
+    columns = pd.DataFrame(decoded, columns=Decoded._fields, index=records.index)
+    return records.join(columns)
 
 
-def _in_words(fault: Exception) -> str:
-    """The message of a fault, without the address in memory that Pillow writes."""
-    if isinstance(fault, UnidentifiedImageError):
-        return f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-    return f"{type(fault).__name__}: {fault}"
-
-
-def _as_annotated(image: Image.Image, stated: tuple[int, int] | None) -> Image.Image:
+def _upright(image: Image.Image, stated: tuple[int, int] | None) -> Image.Image:
     """Turn an image upright, unless its boxes are stated to refer to it as stored."""
     try:
         upright = ImageOps.exif_transpose(image)
     except Exception:  # damaged tags raise exceptions of nearly every kind
         return image
     return image if stated == image.size != upright.size else upright
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image of any mode to RGB, with white behind what is transparent."""
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    foreground = image.convert("RGBA")
-    background = Image.new("RGBA", foreground.size, "white")
-    return Image.alpha_composite(background, foreground).convert("RGB")
 
 
 def square_boxes(
@@ -152,60 +139,55 @@ def square_boxes(
         size: side of the square, pixels.
 
     Returns:
-        The usable boxes, half-open; a problem for each box that is clipped, lies
-        outside of the image, or has no area before or after scaling; and whether a
-        tenth of the area of a box, or more, lies outside of the image, or all of it in
-        the image's first pixel.
+        The usable boxes, half-open; a problem for each box that is clipped or has no
+        area in the square; and whether a tenth of the area of a box, or more, lies
+        outside of the image, or it is at most one pixel of it.
     """
+    # (boxes, 2, 2): upper left and lower right, x and y each
+    corners = np.reshape(record.boxes, (-1, 2, 2))
     sides = np.array(record.size or image_size)  # width, height
-    usable = []
-    problems = []
-    is_strange = False
-    for box in record.boxes:
-        corners = np.reshape(box, (2, 2))  # upper left and lower right, x and y each
-        clipped = corners.clip(0, sides)
-        square = (clipped * size / sides).astype(int)
-        reaches_out = _area(clipped) < (1 - _LARGE_SHARE_OUTSIDE) * _area(corners)
-        in_first_pixel = record.size != IN_SHARES and max(box) <= 1
-        is_strange = is_strange or reaches_out or in_first_pixel
-        if _area(corners) and not _area(clipped):
-            problems.append(("box_outside_dropped", str(box)))
-        elif not _area(square):
-            problems.append(("box_without_area", str(box)))
-        else:
-            usable.append(tuple(square.ravel().tolist()))
-            if (clipped != corners).any():
-                problems.append(("box_outside_clipped", str(box)))
-    return usable, problems, is_strange
+    clipped = corners.clip(0, sides)
+    square = (clipped * size / sides).astype(int)
+    inside = _areas(clipped)
+    is_usable = _areas(square) > 0
+    kinds = np.select(
+        [~is_usable, (clipped != corners).any((1, 2))],
+        ["box_without_area", "box_outside_clipped"],
+        "",
+    )
+    pairs = zip(kinds.tolist(), record.boxes, strict=True)
+    problems = [(kind, str(box)) for kind, box in pairs if kind]
+    is_strange = inside < (1 - _LARGE_SHARE_OUTSIDE) * _areas(corners)
+    if record.size != IN_SHARES:
+        is_strange |= inside <= 1
+    usable = [*map(tuple, square[is_usable].reshape(-1, 4).tolist())]
+    return usable, problems, bool(is_strange.any())
 
 
-def _area(corners: np.ndarray) -> float:
-    """Area of a box; 0 where its lower right corner is not below and right."""
-    return (corners[1] - corners[0]).clip(0).prod()
+def _areas(corners: np.ndarray) -> np.ndarray:
+    """Areas of boxes; 0 where a lower right corner is not below and right."""
+    return (corners[:, 1] - corners[:, 0]).clip(0).prod(1)
 
 
-def check_boxes(decoded: Sequence[Decoded]) -> None:
-    """Refuse boxes of which many lie outside of their images, or none has an area.
+def check_boxes(images: pd.DataFrame) -> None:
+    """Refuse boxes of which many lie outside of their images or in one pixel.
 
     That happens if corners are read as width and height, if boxes are shares of the
     image, or if they are of images that were made smaller since.
 
     Args:
-        decoded: images, with boxes or without.
+        images: the result of ``decode_all``.
 
     Raises:
-        ValueError: if boxes of a fifth of the images reach out or lie in their first
-            pixel, or if no box can be used.
+        ValueError: if boxes of a fifth of the images do.
     """
-    annotated = [image for image in decoded if image.record.boxes]
-    strange = [image for image in annotated if image.is_strange]
-    if not any(image.boxes for image in annotated):
-        strange = annotated
+    annotated = images[images["boxes"].astype(bool)]
+    strange = annotated[annotated["is_strange"]]
     if len(strange) > _MANY_IMAGES * len(annotated):
-        record = strange[0].record
+        example = strange.iloc[0]
         raise ValueError(
             f"of {len(annotated):,} images with boxes {len(strange):,} have some that "
-            f"reach out, lie in one pixel or have no area, such as {record.name} "
-            f"{record.boxes[0]}: are they shares, of pictures of another size, or "
+            f"reach out or lie in one pixel, such as {example['name']} "
+            f"{example['boxes'][0]}: are they shares, of pictures of another size, or "
             "corners in place of width and height? See docs/images.md"
         )

@@ -1,6 +1,7 @@
 """The images of a study: chosen from a source, decoded once to squares, and kept."""
 
 import io
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,15 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from helpers.data import layouts, sources, synthetic
-from helpers.data.annotations import Record
-from helpers.data.decode import Decoded, check_boxes, decode_all
+from helpers.data import layouts, synthetic
+from helpers.data.decode import check_boxes, decode_all
 from helpers.data.layouts import Listing
 from helpers.data.selection import SPLITS, SYNTHETIC, Choice, pixel_digest, select
+from helpers.data.sources import open_source
 from helpers.files import (
     LABELS,
     MANIFEST,
@@ -35,9 +35,11 @@ from helpers.files import (
 )
 
 # Raised when the meaning of what is kept changes: older files are then never used.
-_FORMAT = 8
+_FORMAT = 9
 _SCENES = 60  # rendered training images of a class, where no number is asked for
 _TABLES = ("index", "faults", "classes")
+_INDEX = ["name", "class_id", "split", "digest", "label"]
+_FAULTS = ["class_id", "split", "name", "fault", "detail"]
 
 
 @dataclass(frozen=True)
@@ -136,82 +138,74 @@ def load_study_data(*, cache_dir: Path, **parameters: Any) -> StudyData:
         torch.Size([3, 16, 16])
     """
     choice = Choice(**parameters)
-    is_rendered = choice.data_source == SYNTHETIC
-    if not is_rendered and not choice.data_path:
-        raise ValueError(
-            f"data_source {choice.data_source!r} needs data_path: the folder or .zip "
-            "that holds the images"
-        )
-    path = Path(synthetic.__file__) if is_rendered else from_root(choice.data_path)
-    # Class folders to scan; an empty sequence scans all.
-    classes = choice.class_ids if choice.data_source in layouts.BY_FOLDER else ()
+    source = None
+    if choice.data_source != SYNTHETIC:
+        if not choice.data_path:
+            raise ValueError(
+                f"data_source {choice.data_source!r} needs data_path: the folder or "
+                ".zip that holds the images"
+            )
+        # Class folders to scan; an empty sequence scans all.
+        by_folder = choice.data_source in layouts.BY_FOLDER
+        classes = choice.class_ids if by_folder else ()
+        path = from_root(choice.data_path)
+        source = open_source(path, cache_dir / "unpacked", classes)
     # The cache is named by a digest of all that it depends on.
-    stamp = sources.stamp_of_source(path, classes)
+    stamp = source.stamp if source else ""
     decisive = asdict(choice) | {"stamp": stamp, "format": _FORMAT}
     cache = cache_dir / f"images-{json_digest(decisive)}.safetensors"
     labels = cache.with_suffix(".npz")
     pixels = read_tensors(cache)
     if pixels is not None:
         return read_labels(labels, pixels)
-    if is_rendered:
-        listing, decoded = _rendered(choice)
-    else:
-        source = sources.open_source(path, cache_dir / "unpacked", classes)
+    if source:
         listing = layouts.scan(source, choice.data_source, choice.class_ids)
-        decoded = decode_all(source, listing.records, choice.image_size)
-    data = _study_data(listing, decoded, choice)
+        images = decode_all(source, listing.records, choice.image_size)
+        check_boxes(images)
+    else:
+        listing = _rendered(choice)
+        images = listing.records
+    data = _study_data(listing, images, choice)
     write_labels(labels, data)
     write_tensors(cache, {"train": data.train.images, "test": data.test.images})
     return data
 
 
-def _rendered(choice: Choice) -> tuple[Listing, list[Decoded]]:
-    """The synthetic scenes in the form of decoded images."""
-    names = {f"{SYNTHETIC}_{name}": name for name in synthetic.CLASS_NAMES}
-    ids = list(names)
-    size = choice.image_size
+def _rendered(choice: Choice) -> Listing:
+    """The synthetic scenes, as if they were decoded images."""
     counts = (choice.images_per_class or _SCENES, choice.test_images_per_class)
-    decoded = []
-    for split, count in zip(SPLITS, counts, strict=True):
-        scenes = synthetic.scenes(len(ids), count, size, choice.data_seed, split)
-        for number, (pixels, label, boxes) in enumerate(zip(*scenes, strict=True)):
-            class_id = ids[label]
-            name = f"{split}/{class_id}/{number % count:05d}"  # class by class
-            record = Record(name, class_id, split)
-            digest = pixel_digest(pixels)
-            box = tuple(boxes[0].tolist())
-            decoded.append(Decoded(record, pixels, [box], size, size, digest, []))
-    return Listing(SYNTHETIC, list(choice.class_ids or ids), names, [], []), decoded
+    scenes = [
+        synthetic.scenes(split, count, choice.image_size, choice.data_seed)
+        for split, count in zip(SPLITS, counts, strict=True)
+    ]
+    classes = [*(choice.class_ids or synthetic.CLASS_IDS)]
+    images = pd.concat(scenes, ignore_index=True).query("class_id in @classes")
+    digest = images["pixels"].map(pixel_digest)
+    names = {name: name.removeprefix("synthetic_") for name in classes}
+    images = images.assign(digest=digest, problems=None)
+    return Listing(SYNTHETIC, classes, names, images, [])
 
 
-def _study_data(
-    listing: Listing, decoded: Sequence[Decoded], choice: Choice
-) -> StudyData:
+def _study_data(listing: Listing, images: pd.DataFrame, choice: Choice) -> StudyData:
     """Choose images and join them to the data of a study.
 
     Raises:
         ValueError: if fewer than two classes, or no test images, are left.
     """
-    check_boxes(decoded)
-    # select appends the images that it leaves out to these faults
-    chosen = select(listing.classes, decoded, listing.faults, choice)
-    index = pd.DataFrame(
-        [
-            (image.record.name, image.record.class_id, split, image.digest)
-            for split in SPLITS
-            for image in chosen[split]
-        ],
-        columns=["name", "class_id", "split", "digest"],
-    )
+    faults = [pd.DataFrame(listing.faults)]
+    chosen = select(images, listing.classes, choice, faults)
     # Labels follow the listed classes: select returns images class by class, and
     # factorize numbers classes as they appear.
-    index["label"], ids = pd.factorize(index["class_id"])
-    if len(ids) < 2 or not chosen["test"]:
-        faults = "; ".join(sentences_of_faults(listing.faults)) or "none"
+    chosen["label"], ids = pd.factorize(chosen["class_id"])
+    faults = pd.concat(faults).reindex(columns=_FAULTS).fillna("")
+    faults = faults.sort_values(["split", "name"], ascending=[False, True])
+    is_test = chosen["split"] == "test"
+    if len(ids) < 2 or not is_test.any():
         raise ValueError(
-            f"of {len(decoded)} images of {choice.data_path}, read as "
-            f"{listing.layout}, {len(index)} are left, {len(chosen['test'])} of them "
-            f"for test, of {len(ids)} classes, and a study needs 2; faults: {faults}; "
+            f"of {len(images)} images of {choice.data_path}, read as "
+            f"{listing.layout}, {len(chosen)} are left, {is_test.sum()} of them "
+            f"for test, of {len(ids)} classes, and a study needs 2; faults: "
+            f"{'; '.join(sentences_of_faults(faults)) or 'none'}; "
             f"see docs/images.md, put usable images there, or change {choice}"
         )
     names = pd.Series([listing.names.get(class_id, class_id) for class_id in ids])
@@ -220,19 +214,20 @@ def _study_data(
     classes = pd.DataFrame(
         {"label": range(len(ids)), "class_id": ids, "class_name": names}
     )
-    counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)]
-    labels = index.groupby("split")["label"]
-    faults = pd.DataFrame(listing.faults, columns=sources.Fault._fields)
+    counts = pd.crosstab(chosen["class_id"], chosen["split"])[[*SPLITS]]
     return StudyData(
-        *[image_set(chosen[split], labels.get_group(split)) for split in SPLITS],
-        index=index,
-        faults=faults[["class_id", "split", "name", "fault", "detail"]],
+        image_set(chosen[~is_test]),
+        image_set(chosen[is_test]),
+        index=chosen[_INDEX].reset_index(drop=True),
+        faults=faults.reset_index(drop=True),
         classes=classes.join(counts.add_suffix("_images"), on="class_id"),
         layout=listing.layout,
     )
 
 
-def sentences_of_faults(faults: Iterable[sources.Fault] | pd.DataFrame) -> list[str]:
+def sentences_of_faults(
+    faults: Iterable[Mapping[str, str]] | pd.DataFrame,
+) -> list[str]:
     """Sentences on what a source holds and a study leaves out.
 
     Args:
@@ -241,9 +236,9 @@ def sentences_of_faults(faults: Iterable[sources.Fault] | pd.DataFrame) -> list[
     Returns:
         One sentence per kind of fault, with its number and its first one.
     """
-    table = pd.DataFrame(faults, columns=sources.Fault._fields)
+    table = pd.DataFrame(faults, columns=_FAULTS)
     sentences = []
-    for kind, of_kind in table.groupby("fault", sort=False):
+    for kind, of_kind in table.fillna("").groupby("fault", sort=False):
         first = of_kind.iloc[0]
         words = f"{len(of_kind):,} × {kind.replace('_', ' ')}"
         example = f"{first['name'] or first['class_id']}: {first['detail']}"
@@ -251,21 +246,21 @@ def sentences_of_faults(faults: Iterable[sources.Fault] | pd.DataFrame) -> list[
     return sentences
 
 
-def image_set(images: Sequence[Decoded], labels: ArrayLike) -> ImageSet:
+def image_set(images: pd.DataFrame) -> ImageSet:
     """Stack decoded images, with their labels and boxes.
 
     Args:
-        images: decoded, with pixels.
-        labels: (N,) class numbers.
+        images: with the columns name, label, pixels and square_boxes.
     """
     boxes = [
-        torch.tensor(image.boxes, dtype=torch.int16).reshape(-1, 4) for image in images
+        torch.tensor(boxes, dtype=torch.int16).reshape(-1, 4)
+        for boxes in images["square_boxes"]
     ]
     return ImageSet(
-        torch.from_numpy(np.stack([image.pixels for image in images])),
-        torch.tensor(np.asarray(labels)),
+        torch.from_numpy(np.stack(images["pixels"])),
+        torch.tensor(images["label"].to_numpy()),
         pad_sequence(boxes, batch_first=True),
-        tuple(image.record.name for image in images),
+        tuple(images["name"]),
     )
 
 
@@ -350,13 +345,15 @@ def images_of_study(work: Path) -> StudyData:
             is gone.
         ValueError: if the images are not those that 01 chose.
     """
-    labels = records_of(work) / LABELS
-    record = _manifest(work)
+    record = manifest_of(work)
     try:
         data = load_study_data(**record["parameters"], cache_dir=work / "cache")
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError) as fault:
+        labels = records_of(work) / LABELS
         if not labels.is_file():
             raise
+        if isinstance(fault, ValueError):  # such as a .zip that is half copied
+            warnings.warn(f"no image has pixels: {fault}", stacklevel=2)
         data = read_labels(labels)
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
@@ -379,12 +376,12 @@ def with_classes(work: Path, class_ids: Sequence[str]) -> StudyData:
         ValueError: as ``load_study_data``.
         FileNotFoundError: as ``images_of_study``.
     """
-    chosen = image_parameters(work) | {"class_ids": list(class_ids)}
+    chosen = manifest_of(work)["parameters"] | {"class_ids": list(class_ids)}
     return load_study_data(**chosen, cache_dir=work / "cache")
 
 
-def image_parameters(work: Path) -> dict[str, Any]:
-    """Parameters by which notebook 01 chose the images of a study.
+def manifest_of(work: Path) -> dict[str, Any]:
+    """How notebook 01 chose the images of a study: parameters, and fingerprint.
 
     Args:
         work: the folder of work of the study.
@@ -392,10 +389,6 @@ def image_parameters(work: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: where it has not run.
     """
-    return _manifest(work)["parameters"]
-
-
-def _manifest(work: Path) -> dict[str, Any]:
     for folder in (work, records_of(work)):
         if (folder / MANIFEST).is_file():
             return read_json(folder / MANIFEST)

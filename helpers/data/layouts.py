@@ -3,26 +3,23 @@
 docs/images.md shows them. What differs from a layout is refused or counted.
 """
 
-import json
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import yaml
 from defusedxml.ElementTree import ParseError
 
 from helpers.data.annotations import (
-    Annotation,
-    Annotations,
-    Record,
-    columns_of_csv,
-    of_largest,
+    Row,
+    Rows,
     read_coco,
     read_csv,
     read_labelme,
@@ -30,11 +27,9 @@ from helpers.data.annotations import (
     read_voc,
     read_yolo,
 )
-from helpers.data.sources import Fault, Source, split_of, to_nfc
+from helpers.data.sources import UNUSABLE, Source, split_of, to_nfc
 
 RECOGNISED = "auto"  # in place of a layout: the one that the files have
-_COCO = {"images", "annotations", "categories"}
-_CSV = {"path", "label"}
 # What damaged and other files raise.
 _FAULTS = (
     ValueError,
@@ -45,25 +40,34 @@ _FAULTS = (
     ParseError,
     yaml.YAMLError,
 )
-# Folders between which images and their annotations are divided: equal where an
-# annotation is looked up by the path of its image. These and masks are never classes.
-_SIDES = re.compile(r"(annotation|annot|image|img|jpegimage|json|label|xml)s?", re.I)
-_NO_CLASS = re.compile(
-    rf"{_SIDES.pattern}|(gt|ground_?truth|mask|segmentation\w*)s?", re.I
-)
-_MASK = re.compile(r"(.+?)[ _-]*(mask|seg|segmentation|gt)s?[ _-]?\d*", re.IGNORECASE)
-# Documents, and tables that repeat the names of folders: not counted as unread.
+# Folders between which images and their annotations are divided. These and masks are
+# never classes.
+_SIDES = r"(annotation|annot|image|img|jpegimage|json|label|xml)s?"
+_NO_CLASS = re.compile(rf"{_SIDES}|(gt|ground_?truth|mask|segmentation\w*)s?", re.I)
+_MASK = re.compile(r"[ _-]*(mask|seg|segmentation|gt)s?[ _-]?\d*$", re.I)
+# Documents, and tables that are read or repeat the names of folders: not counted as
+# unread.
 _HARMLESS = re.compile(
-    r"(.*/)?((read_?me|licen[cs]e|citation|change_?log)[^/]*|wnids\.txt|batches\.meta"
-    r"\.txt|(fine|coarse)_label_names\.txt|(desktop|thumbs)\.(ini|db)|"
+    r"(.*/)?((read_?me|licen[cs]e|citation|change_?log)[^/]*|wnids\.txt|words\.txt|"
+    r"LOC_synset_mapping\.txt|data\.yaml|classes\.txt|batches\.meta\.txt|"
+    r"(fine|coarse)_label_names\.txt|(desktop|thumbs)\.(ini|db)|"
     r"[^/]+\.(md|rst|pdf|html?|py|ipynb|sh|bib|log|cache))",
     re.IGNORECASE,
 )
-# CIFAR-10: data_batch_1, test_batch; CIFAR-100: train, test; as rows or as pickles.
-_CIFAR = (
-    r"(?P<top>(?:.*/)?)"
-    r"(?:(?P<of_10>data|test)_batch(?:_\d)?|(?P<of_100>train|test))(?P<binary>\.bin)?"
-)
+# CIFAR-10: data_batch_1.bin, test_batch.bin; CIFAR-100: train.bin, test.bin.
+_CIFAR = r"(.*/)?((data|test)_batch(_\d)?|train|test)\.bin"
+Box = tuple[float, ...]  # x0, y0, x1, y1
+
+
+class Record(NamedTuple):
+    """An image that a source lists."""
+
+    name: str  # path inside the source
+    class_id: str  # "" if not known
+    split: str  # "train" or "test"
+    boxes: tuple[Box, ...] = ()  # usable or not
+    size: tuple[int, int] | None = None  # width and height that boxes refer to
+    content: bytes = b""  # of an image that is part of a larger file
 
 
 class Listing(NamedTuple):
@@ -72,56 +76,52 @@ class Listing(NamedTuple):
     layout: str  # as which the source was read
     classes: list[str]  # ids of those with training images, in the order of labels
     names: Mapping[str, str]  # readable names by class id
-    records: list[Record]
-    faults: list[Fault]
+    records: pd.DataFrame  # one row an image, with the fields of ``Record``
+    faults: list[dict[str, str]]  # see ``Source.faults``
 
 
-Items = Iterator[Record | Fault]
+Records = Iterator[Record]
 
 
 # --- a folder per class ---
 
 
-def read_class_folders(source: Source, files: Sequence[str]) -> Items:
+def read_class_folders(source: Source, files: Sequence[str] = ()) -> Records:
     """Read a folder per class, below the same folder or in folders of splits.
 
     Args:
         source: the files.
-        files: the images.
+        files: not used.
 
     Raises:
-        ValueError: if an image lies deeper, in a split itself, in a folder that is no
-            class by its name, or twice.
+        ValueError: if an image lies elsewhere, a folder is no class by its name, or
+            masks or copies lie beside the images.
     """
-    folders = {path: posixpath.dirname(path).removesuffix("/images") for path in files}
-    parents = [posixpath.dirname(folder) for folder in folders.values()]
-    top = posixpath.commonpath(parents or [""])
-    below = {
-        path: folder.removeprefix(top).strip("/").split("/")
-        for path, folder in folders.items()
-    }
-    names = {first for first, *_ in below.values()} - {""}
-    has_splits = all(map(split_of, names))
-    stems = {posixpath.splitext(path)[0] for path in below}
-    if len(below) > 1 and 2 * len(stems) <= len(below):
+    folders = {}  # of each image: those above its class, and the class
+    for path in source.images:
+        folder = posixpath.dirname(path).removesuffix("/images")
+        if folder:  # images beside the folders are counted as unread
+            folders[path] = posixpath.split(folder)
+    parents = {parent for parent, _ in folders.values()}
+    splits = {parent: split_of(posixpath.basename(parent)) for parent in parents}
+    classes = {name for _, name in folders.values()}
+    has_other_folders = len(parents) > 1 and not all(splits.values())
+    are_splits = bool(classes) and all(map(split_of, classes))
+    if has_other_folders or are_splits or any(map(_NO_CLASS.fullmatch, classes)):
+        places = sorted({*map(posixpath.dirname, folders)})
         raise ValueError(
-            f"each image is there twice, such as {' and '.join(files[:2])}: "
-            "move masks or copies away"
+            f"images are in {', '.join(places[:5])}, and not in folders CLASS, or "
+            "SPLIT/CLASS where all splits are called train, val or test"
         )
-    for path, (first, *deeper) in below.items():
-        classes = deeper if has_splits else [first, *deeper]
-        mask = _MASK.fullmatch(posixpath.splitext(path)[0])
-        if len(classes) != 1 or _NO_CLASS.fullmatch(*classes):
-            raise ValueError(
-                f"{path} is not in the folder of a class, CLASS or SPLIT/CLASS, where "
-                "all splits are called train, val or test; there are "
-                f"{', '.join(sorted(names)[:5])}"
-            )
-        if mask and mask[1] in stems:
-            yield Fault(path, "mask_not_read", "a mask of another image", *classes)
-        elif first:
-            label = to_nfc(*classes)
-            yield Record(path, label, split_of(first) if has_splits else "train")
+    stems = [posixpath.splitext(path)[0] for path in folders]
+    masked = {_MASK.sub("", stem) for stem in stems if _MASK.search(stem)}
+    if masked.intersection(stems) or len(stems) >= 2 * len({*stems}) > 0:
+        raise ValueError(
+            f"masks or copies are beside images, such as {' and '.join(stems[:2])}: "
+            "move them away"
+        )
+    for path, (parent, name) in folders.items():
+        yield Record(path, to_nfc(name), splits[parent] or "train")
 
 
 # --- annotations that name the classes ---
@@ -131,88 +131,113 @@ class _Images:
     """Images of a source, by the names that annotations use."""
 
     def __init__(self, source: Source) -> None:
-        self.top = posixpath.commonpath([*map(posixpath.dirname, source.names)] or [""])
-        # By the ends of their names, and by their places.
-        self.paths: dict[Any, list[str]] = defaultdict(list)
+        # By their last names, and by their places.
+        self.paths: dict[str, list[str]] = defaultdict(list)
         for path in source.images:
-            self.paths[posixpath.basename(to_nfc(path))].append(path)
-            self.paths[_place(path)].append(path)
+            for key in (posixpath.basename(to_nfc(path)), _place(path)):
+                self.paths[key].append(path)
 
-    def split(self, path: str) -> str:
-        """The split that a path names below the folders that all files share."""
-        return split_of(path.removeprefix(self.top))
+    def named(self, file: str, name: str) -> list[str]:
+        """Images beside a file, or those in its split whose paths end in a name.
 
-    def beside(self, file: str) -> str:
-        """The one image of an annotation's name, beside it or in ``images``; or ""."""
-        return _only(self.paths.get(_place(file), []))
-
-    def named(self, table: str, name: str) -> str:
-        """The one image, of the split of a table, whose path ends as it says; or "".
-
-        Of several it is the one below the folder of the table.
+        Where some of these are below the file's folder, they are meant.
         """
-        name = to_nfc(name).removeprefix("./")
-        split = self.split(table)
+        if not name:
+            return self.paths.get(_place(file), [])
+        end = f"/{to_nfc(name).removeprefix('./')}"
+        split = split_of(file)
         paths = [
             path
-            for path in self.paths.get(posixpath.basename(name), [])
-            if f"/{to_nfc(path)}".endswith(f"/{name}")
-            and (not split or self.split(posixpath.dirname(path)) in ("", split))
+            for path in self.paths.get(posixpath.basename(end), [])
+            if f"/{to_nfc(path)}".endswith(end)
+            and (not split or split_of(posixpath.dirname(path)) in ("", split))
         ]
-        folder = posixpath.join(posixpath.dirname(table), "")
-        return _only([path for path in paths if path.startswith(folder)] or paths)
-
-    def record(self, path: str, annotation: Annotation, file: str) -> Record | Fault:
-        """The image at a path, with the class of its largest box."""
-        if not annotation.objects:
-            return Fault(path, "no_object_in_annotation", file)
-        split = split_of(annotation.split)
-        if annotation.split and not split:
-            raise ValueError(
-                f"its split {annotation.split!r} is none of train, val and test"
-            )
-        split = split or self.split(posixpath.dirname(path)) or self.split(file)
-        label, boxes = of_largest(annotation)
-        return Record(path, label, split or "train", boxes, annotation.size)
+        folder = posixpath.join(posixpath.dirname(file), "")
+        return [path for path in paths if path.startswith(folder)] or paths
 
 
-def _only(paths: Sequence[str]) -> str:
-    return paths[0] if len(paths) == 1 else ""
+def _place(path: str) -> str:
+    """Path without ending, and without folders that divide images and annotations."""
+    stem, _ = posixpath.splitext(to_nfc(path))
+    return "/" + re.sub(rf"(?<![^/]){_SIDES}/", "", stem, flags=re.IGNORECASE)
 
 
-def _place(path: str) -> tuple[str, ...]:
-    """Folders and stem of a file without folders that divide images and annotations."""
-    *folders, name = to_nfc(path).split("/")
-    shared = [folder for folder in folders if not _SIDES.fullmatch(folder)]
-    return (*shared, posixpath.splitext(name)[0])
+def record_of(path: str, file: str, rows: Sequence[Row]) -> Record | None:
+    """Make the record of an image, whose class is that of its largest box.
+
+    Args:
+        path: of the image.
+        file: of its annotation.
+        rows: its objects.
+
+    Returns:
+        The record with the boxes of its class; None without an object.
+
+    Raises:
+        ValueError: if a label, box or split cannot be one, or objects of several
+            classes have no box.
+    """
+    objects = [_object(row) for row in rows if row.label or row.corners is not None]
+    if not objects:
+        return None
+    _, label, largest = max(objects, key=itemgetter(0))
+    labels = {name for _, name, _ in objects}
+    if len(labels) > 1 and not largest:
+        raise ValueError(f"{path} has the labels {', '.join(labels)} and no box")
+    stated = rows[0].split
+    split = split_of(stated or posixpath.dirname(path)) or split_of(file)
+    if stated and not split_of(stated):
+        raise ValueError(f"its split {stated!r} is none of train, val and test")
+    size = tuple(int(float(side or 0)) for side in rows[0].size)
+    boxes = tuple(box for _, name, box in objects if name == label and box)
+    return Record(path, label, split or "train", boxes, size if min(size) > 0 else None)
+
+
+def _object(row: Row) -> tuple[float, str, Box]:
+    """Area, label, which stands in tables and paths, and box of an object; or ()."""
+    label = to_nfc(str(row.label or "").strip())
+    if not label or "/" in label or UNUSABLE.search(label):
+        raise ValueError(f"{label!r:.100} cannot be the name of a class")
+    if row.corners is None:
+        return 0.0, label, ()
+    box = np.asarray(row.corners, dtype=float)
+    if box.shape != (4,) or not np.isfinite(box).all():
+        raise ValueError(f"{row.corners!r:.100} is not a box of 4 finite numbers")
+    x0, y0, x1, y1 = box.tolist()
+    return (x1 - x0) * (y1 - y0), label, (x0, y0, x1, y1)
 
 
 def _read_annotated(
-    source: Source,
-    files: Sequence[str],
-    read: Callable[[str, bytes], Annotations],
-) -> Items:
+    source: Source, files: Sequence[str], read: Callable[[str, bytes], Rows]
+) -> Records:
     """Read files of annotations, of one image each or of many."""
     images = _Images(source)
     file_of: dict[str, str] = {}
     for file in files:
-        content = source.read(file)
         missing = []
+        of_image = defaultdict(list)
         try:
-            for name, annotation in read(file, content):
-                path = images.named(file, name) if name else images.beside(file)
-                if not path:
+            for row in read(file, source.read(file)):
+                of_image[row.image].append(row)
+            for name, rows in of_image.items():
+                paths = images.named(file, name)
+                if len(paths) != 1:
                     missing.append(name)
                     continue
+                path = paths[0]
                 if path in file_of:
                     raise ValueError(f"{path} is in {file_of[path]} too; remove one")
                 file_of[path] = file
-                yield images.record(path, annotation, file)
+                record = record_of(path, file, rows)
+                if record:
+                    yield record
+                else:
+                    source.fault(path, "no_object_in_annotation", file)
         except _FAULTS as fault:
             raise ValueError(f"{file}: {_in_words(fault)}") from fault
         if missing:
             detail = f"{len(missing)} have no image, or several, such as {missing[0]}"
-            yield Fault(file, "missing_image", detail)
+            source.fault(file, "missing_image", detail)
 
 
 def _in_words(fault: Exception) -> str:
@@ -220,10 +245,9 @@ def _in_words(fault: Exception) -> str:
     return str(fault) if is_known else f"{type(fault).__name__}: {fault}".strip()
 
 
-def _read_yolo(source: Source, files: Sequence[str]) -> Items:
+def _read_yolo(source: Source, files: Sequence[str]) -> Records:
     """Read images with YOLO's labels; classes are in data.yaml or classes.txt."""
-    tables = _matching(source, r"(.*/)?data\.yaml")
-    tables = tables or _matching(source, r"(.*/)?classes\.txt")
+    tables = _matching(source, r"(.*/)?(data\.yaml|classes\.txt)")
     if len(tables) != 1:
         raise ValueError(
             f"names of classes are in {len(tables)} files data.yaml or classes.txt "
@@ -236,38 +260,10 @@ def _read_yolo(source: Source, files: Sequence[str]) -> Items:
         names = yaml.load(content, yaml.BaseLoader)["names"]
     pairs = enumerate(names) if isinstance(names, list) else names.items()
     names = {str(number): name for number, name in pairs}
-    yield from _read_annotated(source, files, partial(read_yolo, names=names))
+    return _read_annotated(source, files, partial(read_yolo, names=names))
 
 
-# --- files that tell a layout ---
-
-
-def _matching(source: Source, pattern: str) -> list[str]:
-    return [name for name in source.names if re.fullmatch(pattern, name, re.IGNORECASE)]
-
-
-def _beside_images(source: Source, ending: str) -> list[str]:
-    images = _Images(source)
-    return list(filter(images.beside, _matching(source, rf".*\.{ending}")))
-
-
-def _tables(
-    source: Source,
-    ending: str,
-    columns: Callable[[bytes], Iterable[str]],
-    needed: set[str],
-) -> list[str]:
-    """Files that have the columns, or keys, of a table of objects."""
-    files = []
-    for file in _matching(source, rf".*(?<!submission)\.{ending}"):  # empty answers
-        with suppress(*_FAULTS):
-            if needed <= {*columns(source.read(file))}:
-                files.append(file)
-    source.opened.clear()
-    return files
-
-
-def read_cifar(source: Source, files: Sequence[str]) -> Items:
+def read_cifar(source: Source, files: Sequence[str]) -> Records:
     """Read the binary version of CIFAR-10 and CIFAR-100.
 
     An image is a row of bytes: a label (in CIFAR-100 a coarse and a fine one), then
@@ -278,23 +274,19 @@ def read_cifar(source: Source, files: Sequence[str]) -> Items:
         files: those of images.
 
     Raises:
-        ValueError: if a file is a pickle, or cut.
+        ValueError: if a file is cut.
     """
     for path in files:
-        match = re.fullmatch(_CIFAR, path)
-        content = source.read(path)
-        length = 3074 if match["of_100"] else 3073
-        if not match["binary"] or not content or len(content) % length:
-            raise ValueError(
-                f"{path} is a pickle or cut, with {len(content):,} bytes, no rows of "
-                f"{length:,}; take the binary version, such as cifar-10-binary.tar.gz"
-            )
-        table = "fine_label_names.txt" if match["of_100"] else "batches.meta.txt"
-        table = f"{match['top']}{table}"
+        folder, name = posixpath.split(path)
+        is_100 = "_batch" not in name
+        content = np.frombuffer(source.read(path), np.uint8)
+        if not content.size or content.size % (3073 + is_100):
+            raise ValueError(f"{path} is cut: its {content.size:,} bytes are no rows")
+        table = "fine_label_names.txt" if is_100 else "batches.meta.txt"
+        table = posixpath.join(folder, table)
         names = source.read(table).decode().split() if table in source.names else []
-        split = "test" if "test" in posixpath.basename(path) else "train"
-        rows = np.frombuffer(content, np.uint8).reshape(-1, length)
-        for number, row in enumerate(rows):
+        split = "test" if name.startswith("test") else "train"
+        for number, row in enumerate(content.reshape(-1, 3073 + is_100)):
             label = row[-3073]  # the fine one in CIFAR-100
             class_id = names[label] if label < len(names) else str(label)
             # As a PPM file, whose bytes are R, G, B pixel by pixel.
@@ -309,60 +301,73 @@ class Layout(NamedTuple):
     """A layout of files, and its reader."""
 
     looks_like: str  # its paths, for messages
-    files: Callable[[Source], Sequence[str]]  # that tell that it is this layout
-    read: Callable[[Source, Sequence[str]], Items]
+    paths: str  # pattern of the files that tell that it is this layout
+    content: bytes  # pattern of how they begin
+    read: Callable[[Source, Sequence[str]], Records]
 
 
 LAYOUTS: dict[str, Layout] = {
     "ilsvrc": Layout(
         "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG with ILSVRC/Annotations/CLS-LOC/*",
-        partial(_matching, pattern=r"(.*/)?ILSVRC/Annotations/CLS-LOC/.*\.xml"),
+        r"(.*/)?ILSVRC/Annotations/CLS-LOC/.*\.xml",
+        b"",
         partial(_read_annotated, read=partial(read_voc, ending=".JPEG")),
     ),
     "tiny_imagenet": Layout(
         "train/WNID/images/*.JPEG with train/WNID/WNID_boxes.txt",
-        partial(_matching, pattern=r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt"),
+        r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt",
+        b"",
         partial(_read_annotated, read=read_tiny),
     ),
-    "cifar": Layout(
-        "data_batch_1.bin or train.bin of CIFAR",
-        partial(_matching, pattern=_CIFAR),
-        read_cifar,
-    ),
+    "cifar": Layout("data_batch_1.bin or train.bin of CIFAR", _CIFAR, b"", read_cifar),
     "coco": Layout(
         "a .json with images, annotations and categories",
-        partial(_tables, ending="json", columns=json.loads, needed=_COCO),
+        r".*\.json",
+        rb'(?s)(?=.*"images")(?=.*"annotations").*"categories"',
         partial(_read_annotated, read=read_coco),
     ),
     "csv": Layout(
         "a .csv with the columns path,label,x0,y0,x1,y1",
-        partial(_tables, ending="csv", columns=columns_of_csv, needed=_CSV),
+        r".*(?<!submission)\.csv",  # empty answers
+        rb"(?i)(?=.*\b(path|image|(image_)?(name|path)|file_?name)\b)"
+        rb".*\b(label|class|class_name|category)\b",
         partial(_read_annotated, read=read_csv),
     ),
     "labelme": Layout(
         "images with a .json of labelme beside each",
-        partial(_beside_images, ending="json"),
+        r".*\.json",
+        rb'(?s).*"shapes"',
         partial(_read_annotated, read=read_labelme),
     ),
     "yolo": Layout(
         "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
-        partial(_beside_images, ending="txt"),
+        r"(.*/)?labels/.*\.txt",
+        rb"\s*(\d+\s|\Z)",
         _read_yolo,
     ),
     "voc": Layout(
         "JPEGImages/*.jpg with Annotations/*.xml, or beside",
-        partial(_beside_images, ending="xml"),
+        r".*\.xml",
+        rb"(?s).*<annotation",
         partial(_read_annotated, read=read_voc),
     ),
     "class_folders": Layout(
-        "CLASS/*.jpg, or train/CLASS and val/CLASS",
-        attrgetter("images"),
-        read_class_folders,
+        "CLASS/*.jpg, or train/CLASS and val/CLASS", r"", b"", read_class_folders
     ),
 }
 # Those of which only the folders of the classes asked for are entered.
 BY_FOLDER = ("ilsvrc", "tiny_imagenet", "class_folders")
 _PUBLISHED = ("ilsvrc", "tiny_imagenet", "cifar")
+
+
+def _matching(source: Source, paths: str, content: bytes = b"") -> list[str]:
+    """Names of files that match a pattern, and whose contents begin with another."""
+    return [
+        name
+        for name in source.names
+        if re.fullmatch(paths, name, re.IGNORECASE)
+        and (not content or re.match(content, source.read(name)))
+    ]
 
 
 def recognise(source: Source) -> str:
@@ -374,18 +379,21 @@ def recognise(source: Source) -> str:
     Raises:
         ValueError: if annotations of several layouts are there.
     """
-    present = [name for name, layout in LAYOUTS.items() if layout.files(source)]
-    annotated = [name for name in present if name != "class_folders"]
-    if len(annotated) > 1 and annotated[0] not in _PUBLISHED:
+    present = [
+        name
+        for name, layout in LAYOUTS.items()
+        if _matching(source, layout.paths, layout.content)
+    ]
+    if len(present) > 1 and present[0] not in _PUBLISHED:
         raise ValueError(
-            f"{source.root} has annotations of {' and '.join(annotated)}; name one as "
+            f"{source.root} has annotations of {' and '.join(present)}; name one as "
             "data_source, or move the others away"
         )
-    return [*annotated, "class_folders"][0]
+    return [*present, "class_folders"][0]
 
 
 def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
-    """List the images of a source.
+    """List the images of the classes asked for, or of all with training images.
 
     Args:
         source: the files.
@@ -401,20 +409,35 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     """
     name = recognise(source) if layout == RECOGNISED else layout
     reader = LAYOUTS[name]
+    files = _matching(source, reader.paths, reader.content)
     try:
-        items = list(reader.read(source, reader.files(source)))
-        records = [item for item in items if isinstance(item, Record)]
+        records = pd.DataFrame(reader.read(source, files), columns=Record._fields)
         if layout == RECOGNISED and name not in (*_PUBLISHED, "class_folders"):
             _check_folders(source, records)
-        return _listing(name, source, items, records, [to_nfc(c) for c in classes])
+        _count_unread(source, {*files, *records["name"]})
+        if records.empty:
+            faults = [f"{item['name']}: {item['detail']}" for item in source.faults]
+            raise ValueError("; ".join(["no image of a class is there", *faults[:5]]))
     except _FAULTS as fault:
         raise ValueError(
             f"{source.root} is not read as {name}: {_in_words(fault)}; {name} is "
             f"{reader.looks_like}, see docs/images.md"
         ) from fault
+    if "train" not in records["split"].unique():
+        # Images are for test because the source itself has the name of a test split.
+        records["split"] = "train"
+    trained = {*records.loc[records["split"] == "train", "class_id"]}
+    candidates = [*map(to_nfc, classes)] or sorted({*records["class_id"]})
+    for class_id in candidates:
+        if class_id not in trained:
+            detail = "no image of it is for training"
+            source.fault("", "unknown_class", detail, class_id)
+    listed = [class_id for class_id in candidates if class_id in trained]
+    records = records[records["class_id"].isin(listed)]
+    return Listing(name, listed, _names(source), records, source.faults)
 
 
-def _check_folders(source: Source, records: Sequence[Record]) -> None:
+def _check_folders(source: Source, records: pd.DataFrame) -> None:
     """Refuse objects and folders that name different classes.
 
     Raises:
@@ -423,9 +446,8 @@ def _check_folders(source: Source, records: Sequence[Record]) -> None:
     """
     folders = {}
     with suppress(ValueError):  # no folders of classes
-        items = list(read_class_folders(source, source.images))
-        folders = {item.name: item.class_id for item in items}
-    objects = {item.name: item.class_id for item in records}
+        folders = {item.name: item.class_id for item in read_class_folders(source)}
+    objects = dict(records[["name", "class_id"]].to_numpy())
     names = sorted({*folders.values()})
     if len(names) > 1 and folders != objects:
         raise ValueError(
@@ -434,40 +456,6 @@ def _check_folders(source: Source, records: Sequence[Record]) -> None:
             f"{', '.join(sorted({*objects.values()})[:3])}; name class_folders or the "
             "layout of the annotations as data_source"
         )
-
-
-def _listing(
-    layout: str,
-    source: Source,
-    items: Sequence[Record | Fault],
-    records: Sequence[Record],
-    asked: Sequence[str],
-) -> Listing:
-    """List the images of the classes asked for, or of all with training images.
-
-    Raises:
-        ValueError: if there is no image of a class.
-    """
-    names = _names(source)
-    faults = [item for item in items if isinstance(item, Fault)]
-    unread = [*source.faults, *_unread_files(source, [item.name for item in items])]
-    if not records:
-        words = [f"{fault.name}: {fault.detail}" for fault in [*faults, *unread][:5]]
-        raise ValueError("; ".join(["no image of a class is there", *words]))
-    if not any(record.split == "train" for record in records):
-        # Images are for test because the source itself has the name of a test split.
-        records = [record._replace(split="train") for record in records]
-    trained = {record.class_id for record in records if record.split == "train"}
-    candidates = asked or sorted({record.class_id for record in records})
-    classes = [name for name in candidates if name in trained]
-    faults = [fault for fault in faults if fault.class_id in ("", *classes)]
-    faults += [
-        Fault("", "unknown_class", "no image of it is for training", name)
-        for name in candidates
-        if name not in trained
-    ]
-    listed = [record for record in records if record.class_id in classes]
-    return Listing(layout, classes, names, listed, [*faults, *unread])
 
 
 def _names(source: Source) -> dict[str, str]:
@@ -479,17 +467,12 @@ def _names(source: Source) -> dict[str, str]:
     return names
 
 
-def _unread_files(source: Source, names: Sequence[str]) -> list[Fault]:
+def _count_unread(source: Source, used: set[str]) -> None:
     """Count the files that were not read, by ending."""
-    unread = {*source.names} - source.opened.union(names)
     groups = defaultdict(list)
-    for name in sorted(unread):
+    for name in {*source.names} - used - {item["name"] for item in source.faults}:
         if not _HARMLESS.fullmatch(name):
             groups[posixpath.splitext(name)[1].lower()].append(name)
-    faults = []
-    for ending, files in groups.items():
+    for ending, files in sorted(groups.items()):
         detail = f"{len(files)} {ending or 'without an ending'} are not read"
-        if files[0] in source.images:
-            detail += ": without an annotation, or not in the folder of a class"
-        faults.append(Fault(files[0], "not_read", detail))
-    return faults
+        source.fault(min(files), "not_read", detail)

@@ -1,18 +1,15 @@
 """Choose training and test images of a study: seeded, per class, no image twice."""
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, normalize
-
-from helpers.data.decode import Decoded
-from helpers.data.sources import Fault
 
 SPLITS = ("train", "test")
 SYNTHETIC = "synthetic"  # the data source that is rendered
@@ -21,7 +18,6 @@ _THUMBNAIL = 16  # side, pixels
 # Correlation of the thumbnails of two images from which on they are one photograph; no
 # pair of 5,000 training and 5,999 test images of Tiny ImageNet reaches it.
 _SAME_PHOTOGRAPH = 0.98
-Splits = dict[str, list[Decoded]]  # images of "train" and "test"
 
 
 @dataclass(frozen=True)
@@ -39,11 +35,11 @@ class Choice:
 
 
 def select(
+    images: pd.DataFrame,
     class_ids: Sequence[str],
-    decoded: Sequence[Decoded],
-    faults: list[Fault],
     choice: Choice,
-) -> Splits:
+    faults: list[pd.DataFrame],
+) -> pd.DataFrame:
     """Choose training and test images of the same classes.
 
     Where a training image has a box, only those with one are trained on. Random numbers
@@ -54,104 +50,96 @@ def select(
     photograph of a held-out test image are left out.
 
     Args:
+        images: all images of these classes, with the columns name, class_id, split,
+            pixels, square_boxes and problems of ``decode_all``.
         class_ids: classes in the order of their labels.
-        decoded: all images of these classes.
-        faults: a list, to which the faults of what is left out are appended.
         choice: numbers of images per class, and the seed.
+        faults: a list, to which tables of what is left out are appended.
 
     Returns:
-        Images of "train" and of "test", class by class.
+        Images with their splits, training before test, class by class.
     """
-    pools = defaultdict(list)  # by class and split
-    for image in _without_copies(decoded, faults):
-        pools[image.record.class_id, image.record.split].append(image)
-    needs_boxes = any(image.boxes for image in decoded if image.record.split == "train")
-    hold_out = not any(image.record.split == "test" for image in decoded)
-    chosen = {}  # by class, images of both splits
-    for class_id in class_ids:
-        fitting = pools[class_id, "train"]
-        usable = [image for image in fitting if image.boxes or not needs_boxes]
-        splits = _draw_class(class_id, usable, pools, hold_out, choice)
-        count = len(splits["train"])
-        if count < choice.minimum_images_per_class:
-            detail = f"{count}{' with a box' if needs_boxes else ''}"
-            kind = "class_with_too_few_images"
-            faults.append(Fault("", kind, detail, class_id, "train"))
-        else:
-            chosen[class_id] = splits
-    if choice.data_source != SYNTHETIC:
-        copies = _copies_of_test(**_joined(chosen.values()))
-        left_out = ", and is left out" if hold_out else ""
-        for image, original in copies:
-            detail = f"it shows the test image {original}{left_out}"
-            faults.append(image.record.fault("copy_of_test_image", detail))
-        # Where the source itself divides them, copies stay.
-        for splits in chosen.values() if hold_out else ():
-            splits["train"] = _without(splits["train"], [image for image, _ in copies])
-    with_test = {name: splits for name, splits in chosen.items() if splits["test"]}
-    for class_id, splits in chosen.items():
-        if with_test and not splits["test"]:
-            detail = f"its {len(splits['train'])} training images are left out too"
-            kind = "class_without_test_images"
-            faults.append(Fault("", kind, detail, class_id, "test"))
-    return _joined((with_test or chosen).values())
-
-
-def _joined(classes: Collection[Splits]) -> Splits:
-    """Images of all classes, class by class."""
-    return {
-        split: [image for splits in classes for image in splits[split]]
-        for split in SPLITS
-    }
-
-
-def _draw_class(
-    class_id: str,
-    usable: Sequence[Decoded],
-    pools: Mapping[tuple[str, str], Sequence[Decoded]],
-    hold_out: bool,
-    choice: Choice,
-) -> Splits:
-    """Draw as many training and test images of a class as the choice asks for.
-
-    Without images for test, they are held out of the usable ones for training. If the
-    choice asks for 0 test images, all that are not drawn for training are for test.
-    """
-    draw = partial(_draw, class_id, choice.data_seed)
+    training = images.query("split == 'train'")
+    hold_out = len(training) == len(images)
+    needs_box = training["square_boxes"].astype(bool).any()
+    images = _without_copies(images, faults)
+    training = images.query("split == 'train'")
+    test = images.drop(training.index)
+    fitting = training[training["square_boxes"].astype(bool) | (not needs_box)]
     asked = choice.test_images_per_class
-    test = pools[class_id, "test"]
-    if hold_out:
+    draw = partial(_draw, seed=choice.data_seed)
+    if hold_out and asked:
         # At most half of a class, so that a small class keeps training images.
-        test = draw("hold out", usable, min(asked, len(usable) // 2))
-        usable = _without(usable, test)
-    training = draw("train", usable, choice.images_per_class or len(usable))
+        test = draw(fitting, "hold out", asked, 0.5)
+        fitting = fitting.drop(test.index)
+    train = draw(fitting, "train", choice.images_per_class)
     if not asked:
-        test = [*test, *_without(pools[class_id, "train"], training)]
-    return {"train": training, "test": draw("test", test, asked or len(test))}
+        test = pd.concat([test, training.drop(train.index)])
+    test = draw(test, "test", asked).assign(split="test")
+    if choice.data_source != SYNTHETIC:
+        shown = _copies_of_test(train, test)
+        copies = train.loc[shown.index]
+        if hold_out:  # where the source itself divides them, copies stay
+            train = train.drop(copies.index)
+            shown += ", and is left out"
+        detail = "it shows the test image " + shown
+        faults.append(copies.assign(fault="copy_of_test_image", detail=detail))
+    chosen = pd.concat([train, test])
+    counts = pd.crosstab(chosen["class_id"], chosen["split"])
+    counts = counts.reindex(index=class_ids, columns=SPLITS, fill_value=0)
+    is_short = counts["train"] < choice.minimum_images_per_class
+    is_short |= (counts["test"] == 0) & counts["test"].any()
+    detail = counts.agg("{0[train]} images for training, {0[test]} for test".format, 1)
+    left_out = pd.DataFrame({"fault": "class_left_out", "detail": detail})[is_short]
+    faults.append(left_out.reset_index(names="class_id"))
+    labels = chosen["class_id"].map({name: i for i, name in enumerate(class_ids)})
+    chosen = chosen.assign(label=labels).sort_values(
+        ["split", "label"], ascending=[False, True]
+    )
+    return chosen[~chosen["class_id"].isin(left_out.index)]
 
 
 def _draw(
-    class_id: str, seed: int, purpose: str, images: Sequence[Decoded], count: int
-) -> list[Decoded]:
-    """Draw images at random, and return them in their order.
+    images: pd.DataFrame, purpose: str, count: int, share: float = 1, *, seed: int
+) -> pd.DataFrame:
+    """Draw images of each class at random, and return them in their order.
 
     The draw depends on seed, class and purpose. A smaller count draws a subset of what
-    a larger one draws.
+    a larger one draws; 0 draws all, and no class gives more than the share.
     """
-    digest = blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest()
-    words = np.frombuffer(digest, dtype=np.uint32).tolist()
-    order = np.random.default_rng([seed, *words]).permutation(len(images))
-    return [images[index] for index in sorted(order[:count])]
+    drawn = [images[:0]]
+    for class_id, of_class in images.groupby("class_id"):
+        digest = blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest()
+        words = np.frombuffer(digest, dtype=np.uint32).tolist()
+        order = np.random.default_rng([seed, *words]).permutation(len(of_class))
+        most = int(share * len(order))
+        drawn.append(of_class.iloc[np.sort(order[: min(count or most, most)])])
+    return pd.concat(drawn)
 
 
-def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:
-    names = {image.record.name for image in others}
-    return [image for image in images if image.record.name not in names]
+def _without_copies(images: pd.DataFrame, faults: list[pd.DataFrame]) -> pd.DataFrame:
+    """Leave out copies and unreadable images, and add the faults of all images.
+
+    Of images with the same pixels the first stays: training images come before test
+    images, and images of one split are in the order of their names.
+    """
+    images = images.sort_values(["split", "name"], ascending=[False, True])
+    problems = images.explode("problems").dropna(subset="problems")
+    words = problems["problems"].str
+    faults.append(problems.assign(fault=words[0], detail=words[1]))
+    images = images.dropna(subset="pixels")
+    digests = images["pixels"].map(pixel_digest)
+    first = images.groupby(digests)[["name", "class_id"]].transform("first")
+    is_same_class = first["class_id"] == images["class_id"]
+    kinds = np.where(is_same_class, "duplicate_image", "contradictory_labels")
+    detail = "same pixels as " + first["name"] + ", which is of the class "
+    is_copy = digests.duplicated()
+    copies = images.assign(fault=kinds, detail=detail + first["class_id"])
+    faults.append(copies[is_copy])
+    return images[~is_copy]
 
 
-def _copies_of_test(
-    train: Sequence[Decoded], test: Sequence[Decoded]
-) -> list[tuple[Decoded, str]]:
+def _copies_of_test(train: pd.DataFrame, test: pd.DataFrame) -> pd.Series:
     """Find training images that show the photograph of a test image again.
 
     They do if their thumbnails, mirrored, turned by right angles or not, correlate by
@@ -159,70 +147,38 @@ def _copies_of_test(
     names its copies, also cut ones, after the photograph: ``NAME.rf.HASH.jpg``.
 
     Returns:
-        Training images, with the name of the test image.
+        The name of the test image, by the index of training images.
     """
-    if not test:
-        return []
+    if test.empty or train.empty:
+        return test["name"][:0]
     upright = _thumbnails(test)
     both = torch.cat([upright, upright.flip(-1)])
-    turned = [both.rot90(turns, (1, 2)) for turns in range(4)]
-    ways = normalize(torch.cat(turned).flatten(1))
-    photographs = {_photograph(image): image.record.name for image in test}
-    copies = []
-    for start in range(0, len(train), _AT_A_TIME):
-        images = train[start : start + _AT_A_TIME]
-        thumbnails = normalize(_thumbnails(images).flatten(1))
-        correlations, rows = (thumbnails @ ways.T).max(1)
-        for image, correlation, row in zip(images, correlations, rows, strict=True):
-            name = photographs.get(_photograph(image))
-            if correlation >= _SAME_PHOTOGRAPH:
-                name = test[int(row) % len(test)].record.name
-            if name:
-                copies.append((image, name))
-    return copies
+    turned = torch.cat([both.rot90(turns, (1, 2)) for turns in range(4)])
+    ways = normalize(turned.flatten(1)).T
+    thumbnails = normalize(_thumbnails(train).flatten(1))
+    best = [(part @ ways).max(1) for part in thumbnails.split(_AT_A_TIME)]
+    correlations, rows = map(torch.cat, zip(*best, strict=True))
+    nearest = test["name"].to_numpy()[rows % len(test)]
+    is_copy = (correlations >= _SAME_PHOTOGRAPH).numpy()
+    by_name = dict(zip(_photographs(test), test["name"], strict=True))
+    shown = _photographs(train).fillna("").map(by_name)
+    return shown.mask(is_copy, nearest).dropna()
 
 
-def _thumbnails(images: Sequence[Decoded]) -> Tensor:
+def _photographs(images: pd.DataFrame) -> pd.Series:
+    """Class and name of the photograph that Roboflow copied; NaN where it did not."""
+    names = images["name"].str.extract(r"([^/]+)\.rf\.", expand=False)
+    return images["class_id"] + "/" + names
+
+
+def _thumbnails(images: pd.DataFrame) -> Tensor:
     """(N, 16, 16) grey values less their mean."""
     small = []
-    for image in images:
-        grey = torch.from_numpy(image.pixels.mean(0, dtype=np.float32))
+    for image in images["pixels"]:
+        grey = torch.from_numpy(image.mean(0, dtype=np.float32))
         small.append(adaptive_avg_pool2d(grey[None], _THUMBNAIL))
     thumbnails = torch.cat(small)
     return thumbnails - thumbnails.mean((1, 2), keepdim=True)
-
-
-def _photograph(image: Decoded) -> tuple[str, str]:
-    """Class and name of the photograph that Roboflow copied; else the image's own."""
-    name, is_copy, _ = image.record.name.rpartition(".rf.")
-    if not is_copy:
-        return "", image.record.name
-    return image.record.class_id, name.rpartition("/")[2]
-
-
-def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Decoded]:
-    """Leave out copies and unreadable images, and add the faults of all images.
-
-    Of images with the same pixels the first stays: training images come before test
-    images, and images of one split are in the order of their names.
-    """
-    first_of: dict[str, Decoded] = {}
-    for image in sorted(
-        decoded, key=lambda image: (image.record.split != "train", image.record.name)
-    ):
-        faults += [image.record.fault(kind, detail) for kind, detail in image.faults]
-        if image.pixels is None:
-            continue
-        first = first_of.setdefault(pixel_digest(image.pixels), image).record
-        kind = "duplicate_image"
-        if first.class_id != image.record.class_id:
-            kind = "contradictory_labels"
-        if first.split != image.record.split:
-            kind = "test_image_in_training"
-        detail = f"same pixels as {first.name}, which is of the class {first.class_id}"
-        if first.name != image.record.name:
-            faults.append(image.record.fault(kind, detail))
-    return list(first_of.values())
 
 
 def pixel_digest(pixels: np.ndarray) -> str:

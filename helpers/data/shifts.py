@@ -122,19 +122,6 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     return torch.cat(similarities)
 
 
-def turned(images: Tensor, degrees: float) -> Tensor:
-    """Turn images about their centre, by bilinear interpolation, with black corners.
-
-    Args:
-        images: (N, 3, H, W) uint8.
-        degrees: counter-clockwise.
-    """
-    # Not fill=0: torchvision would then mix pixels at the border with black twice.
-    functional = _torchvision()
-    bilinear = functional.InterpolationMode.BILINEAR
-    return functional.rotate(images, degrees, interpolation=bilinear)
-
-
 def compressed(pixels: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Save images as JPEG files of quality 100 less the strength, and read them.
 
@@ -154,47 +141,16 @@ def compressed(pixels: Tensor, strength: float, generator: torch.Generator) -> T
 
 # Shifts whose strength is found by the SSIM in their name.
 _CALIBRATED = {"blur": blurred, "noise": with_noise, "jpeg": compressed}
-# Shifts whose strength is the number in their name: a factor, or degrees.
-_BY_NUMBER = {
-    "brightness": lambda images, by: _torchvision().adjust_brightness(images, by),
-    "contrast": lambda images, by: _torchvision().adjust_contrast(images, by),
-    "rotation": turned,
-}
 
 
-def parsed(name: str) -> tuple[str, float]:
-    """Split the name of a shift into its kind and its number.
-
-    Args:
-        name: such as "blur_0.9" (an SSIM), "rotation_30" (degrees) or "contrast_0.5"
-            (a factor).
-
-    Raises:
-        ValueError: if it is not the name of a shift.
-
-    Example:
-        >>> parsed("blur_0.9")
-        ('blur', 0.9)
-    """
-    fault = fault_of("targets", name)
-    if fault:
-        raise ValueError(fault)
-    kind, _, number = name.partition("_")
-    return kind, float(number)
-
-
-def at(column: str, shift: str = "") -> str:
-    """Name the column of a quantity on shifted images.
-
-    Args:
-        column: of the quantity on the images as they are.
-        shift: name of the shift; "" for none.
-
-    Example:
-        >>> at("test_accuracy", "blur_0.9"), at("test_accuracy")
-        ('test_accuracy@blur_0.9', 'test_accuracy')
-    """
-    return f"{column}@{shift}" if shift else column
+def _by_number(images: Tensor, kind: str, number: float) -> Tensor:
+    """Shift images by the number in the name of a shift: a factor, or degrees."""
+    functional = _torchvision()
+    if kind == "rotation":
+        # Not fill=0: torchvision would then mix pixels at the border with black twice.
+        bilinear = functional.InterpolationMode.BILINEAR
+        return functional.rotate(images, number, interpolation=bilinear)
+    return getattr(functional, f"adjust_{kind}")(images, number)
 
 
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
@@ -206,16 +162,20 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
 
     Args:
         images: (N, 3, H, W) uint8 with sides of at least 11.
-        name: of the shift, such as "blur_0.9"; see ``parsed``.
+        name: of the shift, such as "blur_0.9" (an SSIM), "rotation_30" (degrees,
+            counter-clockwise) or "contrast_0.5" (a factor).
         seed: for the choice of the images that give the strength, and for noise.
 
     Raises:
         ValueError: if the name is not that of a shift, or no strength has its SSIM.
     """
-    kind, value = parsed(name)
-    if kind in _BY_NUMBER:
-        change = _BY_NUMBER[kind]
-        return torch.cat([change(chunk, value) for chunk in images.split(_CHUNK)])
+    fault = fault_of("targets", name)
+    if fault:
+        raise ValueError(fault)
+    kind, _, number = name.partition("_")
+    if kind not in _CALIBRATED:
+        chunks = images.split(_CHUNK)
+        return torch.cat([_by_number(chunk, kind, float(number)) for chunk in chunks])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
     greatest = {"blur": min(images.shape[-2:]) / 4, "noise": 255.0, "jpeg": 99.0}
@@ -225,7 +185,9 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
         change = _CALIBRATED[kind]
         return in_chunks(images, lambda pixels: change(pixels, strength, generator))
 
-    error, strength, mean_ssim = _nearest(changed, sample, value, greatest[kind])
+    error, strength, mean_ssim = _nearest(
+        changed, sample, float(number), greatest[kind]
+    )
     if error > _STEP_TOLERANCE:
         raise ValueError(
             f"shift {name!r} cannot be made of these images: the nearest mean SSIM is "
@@ -279,7 +241,7 @@ def read_or_shift(folder: Path, images: Tensor, name: str, seed: int = 0) -> Ten
         folder: of the file, which is named by the shift and a digest of its name, the
             seed and the images.
         images: (N, 3, H, W) uint8 with sides of at least 11.
-        name: of the shift, see ``parsed``.
+        name: of the shift, see ``shifted``.
         seed: of random numbers, see ``shifted``.
     """
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 from helpers.files import change_stamp, inside
 
@@ -28,10 +27,10 @@ _SPLIT = re.compile(
     r"(?<![A-Za-z])(?i:(train|training|trainval|val|valid|validation|test|testing))"
     r"(?![a-z]|[A-Z]{2})"
 )
-_HIDDEN = re.compile(r"\..*")
-# How the names of folders of systems begin: recycle bins, thumbnails, caches.
-_OF_SYSTEM = re.compile(
-    r"[.@$_#~].*|system volume information|lost\+found|recycler|thumbs|thumbnails",
+# Hidden files, and folders of systems: recycle bins, thumbnails, caches.
+_PASSED_OVER = re.compile(
+    r"(?<![^/])(\.|([@$_#~][^/]*|system volume information|lost\+found|recycler|"
+    r"thumbs|thumbnails)/)",
     re.IGNORECASE,
 )
 # Kinds of what is left out, and what to do.
@@ -42,16 +41,6 @@ _LEFT_OUT = {
     "there what they point to, such as by cp -rL",
     "passed_over": "hidden files and folders of systems",
 }
-
-
-class Fault(NamedTuple):
-    """Something in the data that cannot be used as it is."""
-
-    name: str  # path of the file; "" for a fault of a class or a split
-    fault: str  # its kind, such as "missing_annotation"
-    detail: str  # in words
-    class_id: str = ""
-    split: str = ""
 
 
 def to_nfc(text: str) -> str:
@@ -96,8 +85,7 @@ class Source:
         root: the folder.
         names: paths of the files below it, sorted.
         images: those of the paths that have the ending of an image.
-        opened: paths of the files that were read.
-        faults: what was left out, counted by its kind.
+        faults: what was left out, each with the columns of ``StudyData.faults``.
     """
 
     def __init__(self, root: Path, classes: Sequence[str] = ()) -> None:
@@ -111,43 +99,63 @@ class Source:
             classes: names of the folders to enter; empty for all.
         """
         self.root = root
-        self.opened: set[str] = set()
-        wanted = {to_nfc(name) for name in classes}
+        self.faults: list[dict[str, str]] = []
+        wanted = {*map(to_nfc, classes)}
         paths = defaultdict(list)  # by the kind of their fault, "" without one
         for parent, folders, files in os.walk(root, onerror=_raise):
             prefix = f"{parent}/".removeprefix(f"{root}/")
             for name in files:
-                paths[self._kind(parent, name, _HIDDEN)].append(prefix + name)
-            usable = []
-            for name in folders:
-                kind = self._kind(parent, name, _OF_SYSTEM)
-                place = paths[kind] if kind else usable
-                place.append(prefix + name if kind else name)
-            if wanted.intersection(map(to_nfc, usable)):
-                usable = [
-                    name for name in usable if to_nfc(name) in wanted or split_of(name)
+                paths[self._kind(prefix + name)].append(prefix + name)
+            kinds = {name: self._kind(f"{prefix}{name}/") for name in folders}
+            for name, kind in kinds.items():
+                if kind:
+                    paths[kind].append(prefix + name)
+            entered = [name for name in folders if not kinds[name]]
+            if wanted.intersection(map(to_nfc, entered)):
+                entered = [
+                    name for name in entered if to_nfc(name) in wanted or split_of(name)
                 ]
-            folders[:] = usable  # those that os.walk enters
+            folders[:] = entered  # those that os.walk enters
         self.names = sorted(paths.pop("", []))
         self.images = [name for name in self.names if _IMAGE.fullmatch(name)]
-        self.faults = []
         for kind, left_out in paths.items():
             first = min(left_out).encode("utf-8", "backslashreplace").decode()
-            detail = f"{len(left_out)} {_LEFT_OUT[kind]}"
-            self.faults.append(Fault(first, kind, detail))
+            self.fault(first, kind, f"{len(left_out)} {_LEFT_OUT[kind]}")
 
-    def _kind(self, parent: str, name: str, hidden: re.Pattern[str]) -> str:
-        """Kind of the fault of a file or folder; "" where it can be used."""
-        path = f"{parent}/{name}"
+    def _kind(self, name: str) -> str:
+        """Kind of the fault of a file, or of a folder/; "" where it can be used."""
         if UNUSABLE.search(name):
             return "name_not_usable"
-        if hidden.fullmatch(name):
+        if _PASSED_OVER.search(name):
             return "passed_over"
-        if os.path.islink(path):
+        path = self.root / name
+        if path.is_symlink():
             target = Path(os.path.realpath(path))
             if not (target.is_file() and target.is_relative_to(self.root.resolve())):
                 return "link_not_followed"
         return ""
+
+    def fault(self, name: str, fault: str, detail: str, class_id: str = "") -> None:
+        """Note something that cannot be used as it is.
+
+        Args:
+            name: path of the file; "" for a fault of a class.
+            fault: its kind, such as "missing_image".
+            detail: in words.
+            class_id: of the class that lacks it.
+        """
+        self.faults.append(
+            {"name": name, "fault": fault, "detail": detail, "class_id": class_id}
+        )
+
+    @property
+    def stamp(self) -> str:
+        """Text that changes if a file is renamed, resized or touched."""
+        digest = blake2b(digest_size=8)
+        for name in self.names:
+            state = (self.root / name).stat()
+            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
 
     def read(self, name: str) -> bytes:
         """Read the bytes of a regular file of the folder.
@@ -162,28 +170,11 @@ class Source:
         path = inside(self.root, name)
         if not path.is_file():  # reading a pipe or a device may never end
             raise ValueError(f"{name} is not a regular file, or a link to nothing")
-        self.opened.add(name)
         return path.read_bytes()
 
 
 def _raise(fault: OSError) -> None:
     raise fault
-
-
-def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
-    """Text that changes if a file of a source is renamed, resized or touched.
-
-    Args:
-        path: the folder or .zip, which is not unpacked.
-        classes: names of the folders to enter, see ``Source``.
-    """
-    if not path.is_dir():
-        return change_stamp(path)
-    digest = blake2b(digest_size=8)
-    for name in Source(path, classes).names:
-        state = (path / name).stat()
-        digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
 
 
 def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Source:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.data.images import StudyData, choose_images, image_parameters
+from helpers.data.images import StudyData, choose_images, manifest_of
 from helpers.files import folder_of_run, write_tensors
 from helpers.networks.weights import (
     State,
@@ -62,7 +62,7 @@ def choose_pretraining_images(
         ValueError: if a class is one of the study's: test images could then have been
             learnt in pretraining.
     """
-    parameters = image_parameters(work) | changes
+    parameters = manifest_of(work)["parameters"] | changes
     data = choose_images(work / FOLDER, **parameters)
     shared = sorted(set(study_classes) & set(data.classes["class_id"]))
     if shared:

@@ -11,7 +11,7 @@ import torch
 from helpers.data import images
 from helpers.data.images import load_study_data
 from tests.conftest import TINY_SCENES, tiny_imagenet
-from tests.data.conftest import class_folders, written
+from tests.data.conftest import class_folders, written, zipped
 
 COMMAND = re.escape("`make sweep STUDY=mine MORE='--forcerun 01_data_subset'`")
 
@@ -44,7 +44,6 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
         assert torch.equal(found.test.boxes, data.test.boxes)
     record = json.loads((work / "data.json").read_text())
     assert record == {"parameters": TINY_SCENES, "fingerprint": data.fingerprint}
-    assert images.image_parameters(work) == TINY_SCENES
 
 
 def test_further_classes_follow_those_of_the_study_and_leave_its_images(tmp_path):
@@ -55,10 +54,10 @@ def test_further_classes_follow_those_of_the_study_and_leave_its_images(tmp_path
     assert data.classes["class_id"].tolist() == ["n03", "n02", "n01"]
     assert data.train.names[:6] == study.train.names
     assert data.test.names[:4] == study.test.names
-    assert images.image_parameters(work)["class_ids"] == ["n03", "n02"]
+    assert images.manifest_of(work)["parameters"]["class_ids"] == ["n03", "n02"]
 
 
-@pytest.mark.parametrize("read", [images.images_of_study, images.image_parameters])
+@pytest.mark.parametrize("read", [images.images_of_study, images.manifest_of])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
     with pytest.raises(
         FileNotFoundError,
@@ -120,3 +119,21 @@ def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_
             image_size=16,
         )
     assert not (tmp_path / "mine/data.json").exists()
+
+
+def test_a_zip_that_is_half_copied_leaves_what_the_records_have(
+    source, tmp_path, monkeypatch
+):
+    files = {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*.*")}
+    path = zipped(tmp_path / "source.zip", files)
+    work = tmp_path / "mine"
+    data = chosen(path, work)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ValueError, match=r"is neither a folder nor a whole .zip"):
+        images.images_of_study(work)
+    assert images.manifest_of(work)["fingerprint"] == data.fingerprint
+    monkeypatch.setattr(images, "records_of", lambda work: work)
+    with pytest.warns(UserWarning, match=r"no image has pixels: .*source.zip"):
+        again = images.images_of_study(work)
+    assert again.fingerprint == data.fingerprint
+    assert not again.train.has_pixels

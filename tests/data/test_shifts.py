@@ -92,15 +92,13 @@ def test_brightness_contrast_and_jpeg_equal_another_library():
 def test_rotation_equals_that_of_the_measures():
     for degrees in (15.0, -30.0):
         own = transforms.move(IMAGES, degrees).int()
-        assert (shifts.turned(IMAGES, degrees).int() - own).abs().max() <= 1
-    assert torch.equal(shifts.turned(IMAGES, 90), IMAGES.rot90(1, (2, 3)))
+        turned = shifts.shifted(IMAGES, f"rotation_{degrees:g}")
+        assert (turned.int() - own).abs().max() <= 1
+    turned = shifts.shifted(IMAGES, "rotation_90")
+    assert torch.equal(turned, IMAGES.rot90(1, (2, 3)))
 
 
-def test_names_are_taken_apart_and_unknown_ones_refused():
-    assert shifts.parsed("blur_0.9") == ("blur", 0.9)
-    assert shifts.parsed("rotation_-15") == ("rotation", -15)
-    assert shifts.at("test_accuracy", "blur_0.9") == "test_accuracy@blur_0.9"
-    assert shifts.at("test_accuracy") == "test_accuracy"
+def test_unknown_names_are_refused():
     for name in (
         "blur",
         "blur_1.2",

@@ -1,5 +1,6 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_limits
@@ -21,14 +22,14 @@ from tests.conftest import TINY_SCENES
 @pytest.fixture(scope="module")
 def images():
     """Rendered scenes of 32 pixels; 20 is no multiple of the chunk, so that a last short chunk is there."""
-    pixels, _, _ = synthetic.scenes(len(synthetic.CLASS_NAMES), 4, 32, 0, "test")
-    return torch.from_numpy(pixels)[:20]
+    pixels = synthetic.scenes("test", 4, 32, 0)["pixels"]
+    return torch.from_numpy(np.stack(pixels))[:20]
 
 
 @pytest.fixture(scope="module")
 def autoencoder():
-    pixels, _, _ = synthetic.scenes(len(synthetic.CLASS_NAMES), 40, 32, 0, "train")
-    return train_autoencoder(torch.from_numpy(pixels), seed=0)
+    pixels = synthetic.scenes("train", 40, 32, 0)["pixels"]
+    return train_autoencoder(torch.from_numpy(np.stack(pixels)), seed=0)
 
 
 @pytest.fixture(scope="module")

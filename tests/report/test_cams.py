@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from helpers.cams.localize import bounding_rectangles, chance_scores, upsample
 from helpers.data import synthetic
-from helpers.data.images import ImageSet
+from helpers.data.images import image_set
 from helpers.report import figures
 
 SIZE, THRESHOLD = 32, 0.5
@@ -22,13 +22,8 @@ def closed():
 
 @pytest.fixture(scope="module")
 def scenes():
-    images, labels, boxes = synthetic.scenes(3, 2, SIZE, 0, "train")
-    return ImageSet(
-        torch.from_numpy(images),
-        torch.as_tensor(labels),
-        torch.from_numpy(boxes),
-        tuple("abcdef"),
-    )
+    table = synthetic.scenes("train", 2, SIZE, 0)[:6]
+    return image_set(table.assign(label=[0, 0, 1, 1, 2, 2], name=[*"abcdef"]))
 
 
 @pytest.fixture(scope="module")

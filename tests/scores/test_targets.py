@@ -37,7 +37,7 @@ def logits_on(model, images):
 
 def test_the_truth_is_the_share_of_shifted_images_that_are_right(study, found):
     _, every, records = found
-    images = shifts.turned(study.data.test.images, 15)
+    images = shifts.shifted(study.data.test.images, "rotation_15")
     truth = targets.scores_on_targets(records, study.table, SHIFTS)
     truth = truth[truth["target"] == "rotation_15"].set_index("model_id")
     truth = truth["test_accuracy"]
@@ -55,7 +55,7 @@ def test_measures_are_of_the_logits_there_and_undefined_without_a_holdout(
     _, every, records = found
     images = study.data.test.images
     if shift:
-        images = shifts.turned(images, 15)
+        images = shifts.shifted(images, "rotation_15")
     for model in every:
         scores = records.record(f"target-{shift or 'test'}", model.model_id)["scores"]
         value = scores.set_index(["measure", "variant"])["value"]
