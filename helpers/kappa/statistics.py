@@ -7,6 +7,7 @@ and the six ``CELL_STATISTICS``.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from scipy.sparse import csr_array
 
 from helpers.statistics.correlate import Array, in_draws, pair_counts
 from helpers.statistics.permutation import against_chance, permuted_rows
+from helpers.statistics.published import published_table
 
 AXES = ("ssim", "unseen_fraction", "weights")
 CELL_STATISTICS = (
@@ -96,12 +98,10 @@ def six_statistics(error: Array, loss: Array) -> Array:
     Returns:
         (..., 6), see ``CELL_STATISTICS``; standard deviations divide by K - 1.
     """
-    statistics = []
-    for values in (error, loss):
-        statistics.append(values.mean(-1))
-        statistics.append(values.std(-1, ddof=1))
-        statistics.append(np.quantile(values, 0.1, axis=-1))
-    return np.stack(statistics, axis=-1)
+    values = np.stack([error, loss])  # (2, ..., K)
+    percentiles = np.quantile(values, 0.1, axis=-1)
+    statistics = [values.mean(-1), values.std(-1, ddof=1), percentiles]
+    return np.concatenate(np.stack(statistics, axis=-1), axis=-1)
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
@@ -227,7 +227,6 @@ def sign_errors(
     tables = []
     for name, errors in slices.items():
         targets = errors.to_numpy()[pairings]
-        # Concordant less discordant share of pairs, (1 + D, M).
         concordance = in_draws(_tau_a, values, targets)
         chance = against_chance(concordance)
         of_slice = {
@@ -243,3 +242,47 @@ def sign_errors(
     ranks = table.groupby("slice")["sign_error"].rank()
     table["mean_rank"] = ranks.groupby(table["measure"]).transform("mean")
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)
+
+
+def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Sign errors beside the published ones; Huang et al. 2025, Table 3.
+
+    Args:
+        errors: of each family, see ``sign_errors``.
+
+    Returns:
+        Their rows with the family. Published columns are NaN for measures that the
+        paper does not print.
+    """
+    printed = published_table("huang2025_table3")
+    printed["measure"] = printed["measure"].str.lower()
+    printed["slice"] = printed["statistic"] + "_over_" + printed["axis"]
+    names = {"sign_error": "published", "p_value": "published_p"}
+    keys = ["measure", "slice"]
+    columns = printed.rename(columns=names).pivot(
+        index=keys, columns="dataset", values=list(names.values())
+    )
+    columns.columns = columns.columns.map("_".join)
+    rows = pd.concat([table.assign(family=name) for name, table in errors.items()])
+    return rows.join(columns, on=keys)
+
+
+def networks(cells: pd.DataFrame) -> pd.DataFrame:
+    """Errors of each network along the slices of the paper; Huang et al. 2025, Fig. 5.
+
+    Args:
+        cells: of ``cells_of``, with all families.
+
+    Returns:
+        A row per network, by family and size: family, model, weights_millions, the
+        slices of equation (6) (see ``slice_marginals``), and the mean
+        divergence of its cells from its clean one in nats.
+    """
+    table = cells.groupby("model")[["family", "weights"]].first()
+    table["weights_millions"] = table.pop("weights") / 1e6
+    clean = of_seen_classes(of_clean_images(cells)).index
+    divergences = cells.drop(clean).groupby("model")["divergence"].mean()
+    table = table.join(slice_marginals(cells)).join(divergences)
+    return table.reset_index().sort_values(
+        ["family", "weights_millions"], kind="stable", ignore_index=True
+    )

@@ -1,18 +1,30 @@
-"""The trade-off point of noise, unseen classes and weights.
+"""The grid of a family of networks, in draws too, and its trade-off point.
 
-Huang, Yu and Zhang 2025, equation (4): the setting that combines a low error with much
-noise, many unseen classes and few weights.
+Classes and test images are drawn with replacement. All networks, steps and levels
+share the draws, so that all differences are paired; everything is computed anew in each
+draw. The trade-off point is the setting that combines a low error with much noise, many
+unseen classes and few weights; Huang, Yu and Zhang 2025, equation (4).
 """
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.polynomial import Polynomial
+from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import RegularGridInterpolator
 
-from helpers.kappa.grid import along_axis
-from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array
+from helpers.kappa.statistics import (
+    AXES,
+    CELL_STATISTICS,
+    Array,
+    error_and_loss,
+    six_statistics,
+)
+from helpers.statistics.correlate import percentile_interval
+from helpers.statistics.published import published_table
 
 # Each bound is the value at the point of curves fitted to the marginals of a statistic.
 BOUNDS = {
@@ -26,7 +38,155 @@ _TIE = 1e-9  # too small to move a point, large enough to choose among equal one
 _SAMPLES = 4
 _STEPS = 36
 _SHRINKING = 0.6
-_NEIGHBOURS = np.array(list(product((0, -1, 1), repeat=3)))
+_NEIGHBOURS = np.array([*product((0, -1, 1), repeat=3)])
+
+
+class Resample(NamedTuple):
+    """Draws of test images and of classes."""
+
+    labels: NDArray[np.int64]  # (N,) true class of each test image
+    images: Array  # (N, B) how often each image is in a draw
+    classes: dict[int, NDArray[np.int64]]  # (B, K) by the number of classes of a step
+
+
+def resample(
+    labels: ArrayLike, steps: Sequence[int], draws: int, seed: int = 0
+) -> Resample:
+    """Draw images within their class, and classes within their step.
+
+    A step draws the classes that it adds to the next smaller step, so that the share of
+    unseen classes is that of the study in each draw.
+
+    Args:
+        labels: (N,) classes of the test images, from 0 on.
+        steps: number of classes of each step, ascending.
+        draws: number of draws, B.
+        seed: of the draws.
+
+    Returns:
+        The draws. A class without test images is never drawn.
+    """
+    labels = np.asarray(labels)
+    random = np.random.default_rng(seed)
+    images = np.zeros((len(labels), draws))
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label)
+        shares = np.full(len(of_class), 1 / len(of_class))
+        images[of_class] = random.multinomial(len(of_class), shares, draws).T
+    classes = {}
+    drawn = np.empty((draws, 0), dtype=int)
+    for low, high in pairwise([0, *steps]):
+        # Classes that this step adds and that have test images.
+        added = np.intersect1d(labels, np.arange(low, high))
+        block = random.choice(added, (draws, len(added)))
+        drawn = np.concatenate([drawn, block], axis=1)
+        classes[high] = drawn
+    return Resample(labels, images, classes)
+
+
+def statistics_in_draws(
+    predicted: NDArray[np.int16], steps: Sequence[int], draws: Resample
+) -> Array:
+    """The six statistics of each cell of a network, as they are and in each draw.
+
+    The errors of classes hold the noise of their images, and drawing images adds it a
+    second time, which widens the spread between classes. The mean shift of the
+    statistics that this causes is subtracted.
+
+    Args:
+        predicted: (steps, levels, N) predicted classes.
+        steps: number of classes of each step.
+        draws: of ``resample``.
+
+    Returns:
+        (steps, levels, 1 + B, 6), see ``CELL_STATISTICS``; first those of all images
+        and classes.
+    """
+    count_of_draws = draws.images.shape[1]
+    shape = (*predicted.shape[:2], 1 + count_of_draws, len(CELL_STATISTICS))
+    statistics = np.empty(shape)
+    for step, count in enumerate(steps):
+        is_tested = draws.labels < count
+        labels = draws.labels[is_tested]
+        weights = draws.images[is_tested]
+        classes = draws.classes[count]
+        for level, predictions in enumerate(predicted[step][:, is_tested]):
+            of_all_images = error_and_loss(labels, predictions, count)
+            observed = _of_classes(*of_all_images, np.unique(labels)[None])
+            classes_drawn = _of_classes(*of_all_images, classes)
+            in_draws = error_and_loss(labels, predictions, count, weights)
+            both_drawn = _of_classes(*in_draws, classes)
+            shift = both_drawn.mean(0) - classes_drawn.mean(0)
+            statistics[step, level] = np.concatenate([observed, both_drawn - shift])
+    return statistics
+
+
+def _of_classes(error: Array, loss: Array, classes: NDArray[np.int64]) -> Array:
+    """Six statistics over drawn classes (B, K): (K, B) or (K, 1) errors -> (B, 6)."""
+    draws = np.arange(len(classes))[:, None] % error.shape[1]  # one column is of all
+    return six_statistics(error[classes, draws], loss[classes, draws])
+
+
+def grid_of(
+    cells: pd.DataFrame, statistics: Mapping[str, Array]
+) -> tuple[list[Array], Array]:
+    """The statistics of a family on its grid, the paper's 3DA, in each draw.
+
+    Args:
+        cells: of the family, see ``cells_of``.
+        statistics: of each network, see ``statistics_in_draws``; steps and levels
+            ascend.
+
+    Returns:
+        Ascending levels of each of ``AXES``, and (S, U, W, 1 + B, 6); networks of
+        equally many weights are averaged.
+    """
+    sizes = []
+    for _, names in cells.groupby("weights")["model"]:
+        of_size = [statistics[name] for name in names.unique()]
+        sizes.append(np.mean(of_size, axis=0))
+    levels = [np.unique(cells[axis]).astype(float) for axis in AXES]
+    return levels, np.stack(sizes).transpose(2, 1, 0, 3, 4)
+
+
+def along_axis(values: Array, axis: int) -> Array:
+    """Mean over the two others of the first three axes.
+
+    Equation (5), which is a sum in print and a mean in the authors' code.
+
+    Args:
+        values: (S, U, W, ...).
+        axis: 0, 1 or 2.
+
+    Returns:
+        (levels of the axis, ...).
+    """
+    others = tuple(other for other in range(3) if other != axis)
+    return values.mean(axis=others)
+
+
+def marginals(levels: Sequence[Array], grid: Array, classes: int) -> pd.DataFrame:
+    """Each statistic averaged over the two other axes; equation (5).
+
+    Args:
+        levels: of each axis, see ``grid_of``.
+        grid: (S, U, W, 1 + B, 6), the first as it is and then in draws.
+        classes: number of classes of the smallest step; no intervals below 8.
+
+    Returns:
+        A row per axis and level with ``CELL_STATISTICS``, and the ends of their 95 %
+        intervals in ``<statistic>_low`` and ``<statistic>_high``.
+    """
+    rows = []
+    for number, axis in enumerate(AXES):
+        means = along_axis(grid, number)  # (levels, 1 + B, 6)
+        for level, values in zip(levels[number], means, strict=True):
+            low, high = percentile_interval(values[1:], classes)
+            row = {"axis": axis, "level": level}
+            for ending, ends in {"": values[0], "_low": low, "_high": high}.items():
+                row |= pd.Series(ends, CELL_STATISTICS).add_suffix(ending)
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def bounds_at(
@@ -38,7 +198,7 @@ def bounds_at(
     marginal: of degree 1 for two and three levels, 2 for more.
 
     Args:
-        levels: of each axis, see ``grid.grid_of``.
+        levels: of each axis, see ``grid_of``.
         values: (S, U, W, 6).
         place: a value of each axis.
     """
@@ -67,7 +227,7 @@ def trade_off_point(
     c of x, y and z; its optimum has c = (x, y, z).
 
     Args:
-        levels: of each axis, see ``grid.grid_of``.
+        levels: of each axis, see ``grid_of``.
         values: (S, U, W, 6).
         strength: lambda.
 
@@ -110,7 +270,7 @@ def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Arr
     finds the same points from them in six times the time.
 
     Args:
-        objective: (..., 3) points -> (...).
+        objective: (N, 3) points -> (N,).
         levels: of each axis.
 
     Returns:
@@ -121,11 +281,36 @@ def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Arr
         numbers = np.arange(len(of_axis))
         places = np.linspace(0, numbers[-1], _SAMPLES * numbers[-1] + 1)
         ticks.append(np.interp(places, numbers, of_axis))
-    samples = np.stack(np.meshgrid(*ticks, indexing="ij"), axis=-1).reshape(-1, 3)
-    point = samples[objective(samples).argmin()]
+    points = samples = np.array([*product(*ticks)])
     steps = np.array([np.diff(of_axis).max(initial=0) for of_axis in ticks])
     for _ in range(_STEPS):
-        candidates = np.clip(point + steps * _NEIGHBOURS, samples[0], samples[-1])
-        point = candidates[objective(candidates).argmin()]
+        best = points[objective(points).argmin()]
+        points = np.clip(best + steps * _NEIGHBOURS, samples[0], samples[-1])
         steps *= _SHRINKING
-    return point
+    return points[objective(points).argmin()]
+
+
+def table2(points: Mapping[str, pd.DataFrame], classes: int) -> pd.DataFrame:
+    """Trade-off points beside the published ones; Huang et al. 2025, Table 2.
+
+    Args:
+        points: of each family, see ``trade_off_point``: first the point
+            itself, then a row per draw.
+        classes: number of classes of the smallest step.
+
+    Returns:
+        A row per family and quantity. ``low`` and ``high`` are the ends of the 95 %
+        interval, NaN below 8 classes; published columns are NaN where the paper has
+        no such quantity.
+    """
+    table = published_table("huang2025_table2")
+    names = "published_" + table["dataset"] + "_" + table["family"]
+    printed = table.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
+    families = []
+    for family, rows in points.items():
+        rows = rows.assign(weights=rows["weights"] / 1e6)
+        rows = rows.rename(columns={"weights": "weights_millions"})
+        low, high = percentile_interval(rows.iloc[1:], classes)
+        of_family = {"family": family, "value": rows.iloc[0], "low": low, "high": high}
+        families.append(pd.DataFrame(of_family).join(printed))
+    return pd.concat(families).rename_axis("quantity").reset_index()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from helpers.files import PROJECT_ROOT, table_of
-from helpers.kappa import statistics, tables, tradeoff
+from helpers.kappa import statistics, tradeoff
 from helpers.measures import registry
 
 REPORT = PROJECT_ROOT / "reports/kappa_tiny20"
@@ -38,7 +38,7 @@ def test_marginals_and_trade_off_points_are_the_published_ones(cells):
         table = part.set_index(axes)[columns].sort_index()
         levels = [np.array(of_axis, float) for of_axis in table.index.levels]
         grid = table.to_numpy().reshape(*map(len, levels), 6)
-        again = tables.marginals(levels, np.stack([grid, grid], axis=3), 20)
+        again = tradeoff.marginals(levels, np.stack([grid, grid], axis=3), 20)
         np.testing.assert_allclose(again[columns], means[columns], rtol=1e-6)
         point = tradeoff.trade_off_point(levels, grid)
         point["weights_millions"] = point["weights"] / 1e6
@@ -66,7 +66,14 @@ def test_sign_errors_are_the_published_ones(cells):
         for name, part in cells.groupby("family")
     }
     keys = ["family", "measure", "slice"]
-    both = published.merge(tables.table3(errors), on=keys, suffixes=("", "_again"))
+    both = published.merge(statistics.table3(errors), on=keys, suffixes=("", "_again"))
     assert both["measure"].nunique() > 30
-    for name in ("n", "sign_error", "p_value", "p_adjusted"):
+    numbers = published.select_dtypes("number").columns.drop("mean_rank")
+    assert published["published_p_imagenet"].notna().any()
+    for name in numbers:
         np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-6)
+
+
+def test_slices_of_networks_are_the_published_ones(cells):
+    published = pd.read_csv(table_of(REPORT, "slices.csv"))
+    pd.testing.assert_frame_equal(statistics.networks(cells), published, rtol=1e-6)
