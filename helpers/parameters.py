@@ -122,9 +122,7 @@ TYPES: dict[str, Any] = {
     "last_stride": Literal[1, 2],
     "learning_rates": Positive,
     "looking_levels": _form(
-        r"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) "
-        rf"{_STRENGTH}"
-        r"|(background_swapped|background_swapped_shuffled) (1|0\.\d*[1-9])"
+        rf"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) {_STRENGTH}"
     ),
     "looks": conint(ge=1, le=100),
     "made_epochs": Count,

@@ -16,6 +16,7 @@ from helpers.report.figures import forest, overlays
 from helpers.report.style import count
 from helpers.statistics import pairs
 from helpers.training import looking
+from helpers.training.config import PLAIN
 
 TITLES = {
     "gap": "gap (points)",
@@ -32,15 +33,14 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
 
     Args:
         train: training images with boxes.
-        levels: of the hyperparameter ``looking``; swapped backgrounds are left out,
-            since they change images and put no penalty on maps.
+        levels: of the hyperparameter ``looking``.
 
     Returns:
         A row per arm, a column per image, bright where the arm wants the map, with the
         overlap of that place and the boxes. None without pixels or arms.
     """
     arms = dict.fromkeys(looking.arm_and_strength(level)[0] for level in levels)
-    arms = [arm for arm in arms if arm in looking.PENALTIES]
+    arms.pop(PLAIN, None)
     if not (train.has_pixels and train.has_boxes and arms):
         return None
     boxed = np.flatnonzero(train.boxes.flatten(1).any(1))
@@ -49,7 +49,7 @@ def arms_figure(train: ImageSet, levels: Sequence[str]) -> Figure | None:
     targets = []
     for arm in arms:
         # A control takes the boxes of another image.
-        boxes = train.boxes[others if arm in looking.CONTROLS.values() else rows]
+        boxes = train.boxes[others if arm == "map_in_shuffled_box" else rows]
         masks = box_masks(boxes, train.images.shape[-1])
         targets.append(masks ^ (arm == "map_out_of_box"))
     names = [arm.replace("_", " ") for arm in arms]

@@ -1,9 +1,9 @@
 """Augmentation on the device of the images, with random numbers from the CPU.
 
-That of Du et al. 2024 is ``draw`` and ``augment``. What goes beyond it is a level of
-the hyperparameter ``strong_augmentation``: "none", or one or more of "crops",
-"erasing", and "mixup" or "cutmix" joined by "+". All random numbers of an epoch are
-drawn at once on the CPU, so that every device gets the same.
+That of Du et al. 2024 are flips and colours. What goes beyond it is a level of the
+hyperparameter ``strong_augmentation``: "none", or one or more of "crops", "erasing",
+and "mixup" or "cutmix" joined by "+". All random numbers of an epoch are drawn at once
+on the CPU, so that every device gets the same.
 """
 
 from typing import NamedTuple
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
 from helpers.data.boxes import box_masks
+from helpers.training.config import NONE, RunConfig
 
-NONE = "none"
 # Third number of the seed sequence, so that each part of a run has its own random
 # numbers (3 and 4: ``looking``).
 _STREAM = 5
@@ -30,31 +30,57 @@ _MIXUP_ALPHA = 0.2  # both parameters of the Beta distribution; Zhang et al. 201
 
 
 class Draws(NamedTuple):
-    """Random numbers of an epoch, one entry per image."""
+    """Random numbers of an epoch, an entry per image; None for changes not made.
 
-    horizontal: Tensor  # (N, 1, 1, 1) bool, whether left and right are swapped
-    vertical: Tensor  # (N, 1, 1, 1) bool, whether top and bottom are swapped
-    brightness: Tensor  # (N, 1, 1, 1), added to pixels in [0, 255]; 0 leaves the image
-    contrast: Tensor  # (N, 1, 1, 1), factor on pixels; 1 leaves the image
-    channels: Tensor  # (N, 3) int64, a permutation of 0, 1, 2
+    Rectangles are (N, 4): x0, y0, x1, y1 in shares of a side.
+    """
+
+    horizontal: Tensor | None = None  # (N, 1, 1, 1) bool: left and right are swapped
+    vertical: Tensor | None = None  # (N, 1, 1, 1) bool: top and bottom are swapped
+    brightness: Tensor | None = None  # (N, 1, 1, 1), added to pixels in [0, 255]
+    contrast: Tensor | None = None  # (N, 1, 1, 1), factor on pixels
+    channels: Tensor | None = None  # (N, 3) int64, a permutation of 0, 1, 2
+    crops: Tensor | None = None  # rectangles
+    erased: Tensor | None = None  # rectangles; one of zeros erases nothing
+    colours: Tensor | None = None  # (N, 3) of the erased rectangle, in [0, 255]
+    weights: Tensor | None = None  # (N,) share of the image itself, in [0, 1]
+    patches: Tensor | None = None  # rectangles of the other image
 
 
-def draw(count: int, generator: torch.Generator) -> Draws:
-    """Draw flips and changes of brightness, contrast and order of channels.
-
-    Each happens to an image with probability 1/2.
+def draw(
+    count: int, config: RunConfig, epoch: int, generator: torch.Generator
+) -> Draws:
+    """Draw the random numbers of an epoch.
 
     Args:
-        count: number of images.
-        generator: on the CPU, so that every device gets the same random numbers.
+        count: number N of images.
+        config: the run.
+        epoch: 1 is the first.
+        generator: of flips and colours, on the CPU. What goes beyond the paper is drawn
+            from seed, repeat and epoch.
     """
+    draws = Draws()
+    if config.augmentation:
+        draws = Draws(*_flips_and_colours(count, generator))
+    if config.strong_augmentation != NONE:
+        random = default_rng([config.seed, config.repeat, _STREAM, epoch])
+        changes = _strong_changes(count, random)
+        for name in config.strong_augmentation.split("+"):
+            arrays = changes[name].items()
+            tensors = {key: torch.from_numpy(array).float() for key, array in arrays}
+            draws = draws._replace(**tensors)
+    return draws
+
+
+def _flips_and_colours(count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Each change happens to an image with probability 1/2."""
     shape = (count, 1, 1, 1)
     happens = torch.rand(5, *shape, generator=generator) < 0.5
     horizontal, vertical, is_brightened, has_contrast, is_permuted = happens
     brightness = torch.empty(shape).uniform_(-32, 32, generator=generator)
     contrast = torch.empty(shape).uniform_(0.5, 1.5, generator=generator)
     permutations = torch.rand(count, 3, generator=generator).argsort(1)
-    return Draws(
+    return (
         horizontal,
         vertical,
         torch.where(is_brightened, brightness, 0.0),
@@ -63,69 +89,21 @@ def draw(count: int, generator: torch.Generator) -> Draws:
     )
 
 
-def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Augment images by the random numbers of each.
-
-    Args:
-        images: (B, 3, H, W) in [0, 255].
-        draws: of the B images, on their device.
-
-    Returns:
-        (B, 3, H, W) float in [0, 255], channels last in memory.
-    """
-    pixels = images.float()
-    pixels = torch.where(draws.horizontal, pixels.flip(3), pixels)
-    pixels = torch.where(draws.vertical, pixels.flip(2), pixels)
-    pixels = ((pixels + draws.brightness) * draws.contrast).clamp(0, 255)
-    permuted = pixels.take_along_dim(draws.channels[:, :, None, None], 1)
-    return permuted.contiguous(memory_format=torch.channels_last)
-
-
-class StrongDraws(NamedTuple):
-    """Random numbers of an epoch, an entry per image; None for changes not made.
-
-    Rectangles are (N, 4): x0, y0, x1, y1 in shares of a side.
-    """
-
-    crops: Tensor | None = None
-    erased: Tensor | None = None  # a rectangle of zeros erases nothing
-    colours: Tensor | None = None  # (N, 3) of the erased rectangle, in [0, 255]
-    weights: Tensor | None = None  # (N,) share of the image itself, in [0, 1]
-    patches: Tensor | None = None  # of the other image
-
-
-def draw_strong(
-    level: str, count: int, seed: int, repeat: int, epoch: int
-) -> StrongDraws:
-    """Draw the random numbers of all images in an epoch.
-
-    Args:
-        level: of the hyperparameter ``strong_augmentation``, not "none".
-        count: number N of images.
-        seed: seed of the run.
-        repeat: repeat of the run.
-        epoch: 1 is the first.
-    """
-    generator = default_rng([seed, repeat, _STREAM, epoch])
-    # All are drawn at every level, so that levels share their random numbers.
-    crops = _rectangles(generator, count, _CROP_AREAS, _CROP_SHAPES)
-    erased = _rectangles(generator, count, _ERASED_AREAS, _ERASED_SHAPES)
-    erased[generator.random(count) < 0.5] = 0
-    colours = generator.uniform(0, 255, (count, 3))
-    shares = generator.beta(_MIXUP_ALPHA, _MIXUP_ALPHA, count)
-    patches = _rectangles(generator, count, _PATCH_AREAS, (1.0, 1.0))
-    changes = {
+def _strong_changes(count: int, random: Generator) -> dict[str, dict[str, np.ndarray]]:
+    """Fields of ``Draws`` by change; all are drawn, so that levels share them."""
+    crops = _rectangles(random, count, _CROP_AREAS, _CROP_SHAPES)
+    erased = _rectangles(random, count, _ERASED_AREAS, _ERASED_SHAPES)
+    erased[random.random(count) < 0.5] = 0
+    colours = random.uniform(0, 255, (count, 3))
+    shares = random.beta(_MIXUP_ALPHA, _MIXUP_ALPHA, count)
+    patches = _rectangles(random, count, _PATCH_AREAS, (1.0, 1.0))
+    areas = np.prod(patches[:, 2:] - patches[:, :2], axis=1)
+    return {
         "crops": {"crops": crops},
         "erasing": {"erased": erased, "colours": colours},
         "mixup": {"weights": np.maximum(shares, 1 - shares)},
-        "cutmix": {"weights": 1 - _areas(patches), "patches": patches},
+        "cutmix": {"weights": 1 - areas, "patches": patches},
     }
-    draws = StrongDraws()
-    for name in level.split("+"):
-        arrays = changes[name].items()
-        tensors = {key: torch.from_numpy(array).float() for key, array in arrays}
-        draws = draws._replace(**tensors)
-    return draws
 
 
 def _rectangles(
@@ -145,37 +123,40 @@ def _rectangles(
     return np.concatenate([starts[::-1], (starts + sides)[::-1]]).T
 
 
-def _areas(rectangles: np.ndarray) -> np.ndarray:
-    return np.prod(rectangles[:, 2:] - rectangles[:, :2], axis=1)
+def augment(images: Tensor, draws: Draws) -> Tensor:
+    """Change images by the random numbers of each.
 
-
-def change_images(images: Tensor, draws: StrongDraws) -> Tensor:
-    """Crop images, erase a rectangle, and mix each with the one before it in the batch.
-
-    Mixup (Zhang et al. 2018) blends them; CutMix (Yun et al. 2019) pastes a patch.
+    Flips and colours; a crop; an erased rectangle; and a mixture of each with the one
+    before it in the batch. Mixup (Zhang et al. 2018) blends them, and CutMix (Yun et
+    al. 2019) pastes a patch.
 
     Args:
         images: (B, 3, S, S) in [0, 255].
-        draws: random numbers of the B images, on their device.
+        draws: of the B images, on their device.
 
     Returns:
         (B, 3, S, S) float32 in [0, 255]. Image b is ``w_b x_b + (1 - w_b) x_(b-1)``,
-        with x cropped and erased; the first is mixed with the last. With a patch it is
-        x_(b-1) inside of the patch, whose area is ``1 - w_b``, and x_b outside.
+        with x changed; the first is mixed with the last. With a patch it is x_(b-1)
+        inside of the patch, whose area is ``1 - w_b``, and x_b outside.
     """
     pixels = images.float()
     size = images.shape[-1]
+    if draws.horizontal is not None:
+        pixels = torch.where(draws.horizontal, pixels.flip(3), pixels)
+        pixels = torch.where(draws.vertical, pixels.flip(2), pixels)
+        pixels = ((pixels + draws.brightness) * draws.contrast).clamp(0, 255)
+        pixels = pixels.take_along_dim(draws.channels[:, :, None, None], 1)
     if draws.crops is not None:
         pixels = crop(pixels, draws.crops)
     if draws.erased is not None:  # Zhong et al. 2020
         colours = draws.colours[:, :, None, None]
         pixels = torch.where(_inside(draws.erased, size), colours, pixels)
-    if draws.weights is None:
-        return pixels
-    share = draws.weights.view(-1, 1, 1, 1)
-    if draws.patches is not None:
-        share = (~_inside(draws.patches, size)).float()
-    return share * pixels + (1 - share) * pixels.roll(1, 0)
+    if draws.weights is not None:
+        share = draws.weights.view(-1, 1, 1, 1)
+        if draws.patches is not None:
+            share = (~_inside(draws.patches, size)).float()
+        pixels = share * pixels + (1 - share) * pixels.roll(1, 0)
+    return pixels.contiguous(memory_format=torch.channels_last)
 
 
 def crop(pixels: Tensor, crops: Tensor) -> Tensor:
@@ -203,7 +184,7 @@ def _inside(rectangles: Tensor, size: int) -> Tensor:
 
 
 def mixed_cross_entropy(
-    logits: Tensor, labels: Tensor, draws: StrongDraws | None, smoothing: float
+    logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
 ) -> Tensor:
     """Cross-entropy of mixed images against both their labels, with label smoothing.
 
@@ -213,7 +194,7 @@ def mixed_cross_entropy(
     Args:
         logits: (B, K) float32.
         labels: (B,) of the images before mixing.
-        draws: random numbers of the B images; None if none is changed.
+        weights: (B,) w, see ``Draws``; None if none is mixed.
         smoothing: s in [0, 1).
 
     Returns:
@@ -221,7 +202,7 @@ def mixed_cross_entropy(
     """
     options = {"reduction": "none", "label_smoothing": smoothing}
     losses = cross_entropy(logits, labels, **options)
-    if draws is not None and draws.weights is not None:
+    if weights is not None:
         others = cross_entropy(logits, labels.roll(1), **options)
-        losses = draws.weights * losses + (1 - draws.weights) * others
+        losses = weights * losses + (1 - weights) * others
     return losses.mean()

@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.files import json_digest
-from helpers.training.augmentation import NONE
 
+NONE = "none"  # the level of ``strong_augmentation`` of the paper's training
 PLAIN = "plain"  # the level of ``looking`` of training as usual
 PRECISIONS = ("float32", "bfloat16")
 

@@ -4,19 +4,16 @@ An arm is a kind of training that makes networks look at the object, or away fro
 The control of an arm changes training as much but not in line with the object, so that
 a difference between the two is due to looking at the object:
 
-===============================  ====================================================
-``plain``                        nothing
-``map_in_box``                   a penalty on the true class's map outside of the box
-``map_in_shuffled_box``          its control: the same with the box of another image
-``map_out_of_box``               the opposite: a penalty on the map inside the box
-``background_swapped``           pixels outside of the box are those of another image
-``background_swapped_shuffled``  its control: the same with another image's box in
-                                 place of its own
-===============================  ====================================================
+=======================  ============================================================
+``plain``                nothing
+``map_in_box``           a penalty on the true class's map outside of the box
+``map_in_shuffled_box``  its control: the same with the box of another image
+``map_out_of_box``       the opposite: a penalty on the map inside the box
+=======================  ============================================================
 
-A level of the hyperparameter ``looking`` is the name of an arm with its strength, such
-as "map_in_box 0.3": the factor of the penalty, or the probability that an image's
-background is swapped in an epoch. Only the boxes of training images are used.
+A level of the hyperparameter ``looking`` is the name of an arm with its strength, the
+factor of the penalty, such as "map_in_box 0.3". Only the boxes of training images are
+used.
 """
 
 from collections.abc import Iterable
@@ -33,23 +30,16 @@ from helpers.data.images import ImageSet
 from helpers.training.augmentation import Draws
 from helpers.training.config import PLAIN, RunConfig
 
-PENALTIES = ("map_in_box", "map_in_shuffled_box", "map_out_of_box")
-SWAPS = ("background_swapped", "background_swapped_shuffled")
-CONTROLS = {
-    "map_in_box": "map_in_shuffled_box",
-    "background_swapped": "background_swapped_shuffled",
-}
-_SHUFFLED_ARMS = tuple(CONTROLS.values())
+ARMS = (PLAIN, "map_in_box", "map_in_shuffled_box", "map_out_of_box")
 # Third number of the seed sequence, so that each part of a run has its own random
 # numbers (5: ``augmentation``).
 _BOX_STREAM = 3
-_SWAP_STREAM = 4
 
 
 class Guide(NamedTuple):
     """An arm with its strength, and the boxes that it uses, for N images of a run."""
 
-    arm: str  # one of PENALTIES or SWAPS
+    arm: str  # one of ARMS, not plain
     strength: float
     boxes: Tensor  # (N, M, 4) integers, half-open pixels; zero rows are padding
 
@@ -97,7 +87,7 @@ def guide_of_run(
         )
     arm, strength = arm_and_strength(config.looking)
     boxes = fitted.boxes
-    if arm in _SHUFFLED_ARMS:
+    if arm == "map_in_shuffled_box":
         generator = default_rng([config.seed, config.repeat, _BOX_STREAM])
         boxes = boxes[other_images(len(fitted), generator)]
     return Guide(arm, strength, boxes.to(device))
@@ -121,31 +111,7 @@ def other_images(count: int, generator: Generator) -> np.ndarray:
     return others
 
 
-def swap_backgrounds(
-    images: Tensor, guide: Guide, config: RunConfig, epoch: int
-) -> Tensor:
-    """Replace what lies outside of the boxes by the pixels of other images.
-
-    Args:
-        images: (N, 3, S, S) uint8, all images of a run.
-        guide: of the run, with an arm of ``SWAPS``; its strength is the probability
-            that an image is changed in an epoch.
-        config: the run, whose seed and repeat determine the random numbers.
-        epoch: 1 is the first; each epoch has its own random numbers.
-
-    Returns:
-        (N, 3, S, S) uint8. An image without a box is not changed.
-    """
-    generator = default_rng([config.seed, config.repeat, _SWAP_STREAM, epoch])
-    donors = torch.from_numpy(other_images(len(images), generator))
-    stays = torch.from_numpy(generator.random((len(images), 1, 1)) >= guide.strength)
-    has_box = guide.boxes.flatten(1).any(1).view(-1, 1, 1)
-    in_box = box_masks(guide.boxes, images.shape[-1])  # (N, S, S)
-    stays = stays.to(images.device) | ~has_box | in_box
-    return torch.where(stays.unsqueeze(1), images, images[donors.to(images.device)])
-
-
-def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws | None) -> Tensor:
+def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws) -> Tensor:
     """Penalty on a class activation map outside of the box, or inside of it.
 
     It is the divergence of the map from a target, over the cells p of the map:
@@ -158,15 +124,14 @@ def map_penalty(maps: Tensor, guide: Guide, size: int, draws: Draws | None) -> T
         maps: (B, h, w) class activation maps of the true classes, not rectified.
         guide: of the B images.
         size: side S of the images, in pixels.
-        draws: augmentation of the images: boxes are flipped with their images. None if
-            they are not augmented.
+        draws: augmentation of the images: boxes are flipped with their images.
 
     Returns:
         A scalar, at least 0; 0 where no image has a box.
     """
     masks = box_masks(guide.boxes, size).unsqueeze(1)  # (B, 1, S, S)
     has_box = masks.flatten(1).any(1)
-    if draws is not None:
+    if draws.horizontal is not None:
         masks = torch.where(draws.horizontal, masks.flip(3), masks)
         masks = torch.where(draws.vertical, masks.flip(2), masks)
     if guide.arm == "map_out_of_box":
@@ -205,11 +170,10 @@ def in_order(levels: Iterable[str]) -> list[str]:
         >>> in_order(["map_in_shuffled_box 1", "map_in_box 1", "plain"])
         ['plain', 'map_in_box 1', 'map_in_shuffled_box 1']
     """
-    arms = [PLAIN, *PENALTIES, *SWAPS]
 
     def by_strength_and_arm(level: str) -> tuple[float, int]:
         arm, strength = arm_and_strength(level)
-        return strength, arms.index(arm)
+        return strength, ARMS.index(arm)
 
     return sorted(set(levels), key=by_strength_and_arm)
 
@@ -217,8 +181,8 @@ def in_order(levels: Iterable[str]) -> list[str]:
 def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
     """Pair levels to compare, those that differ only in where a network looks first.
 
-    First the map in the box with the map out of it, then an arm with its control, then
-    every level with plain training.
+    First the map in the box with the map out of it, then with its control, then every
+    level with plain training.
 
     Args:
         levels: of the hyperparameter ``looking`` in a study.
@@ -231,13 +195,10 @@ def contrasts_of(levels: Iterable[str]) -> list[tuple[str, str]]:
          ('map_in_shuffled_box 1', 'plain')]
     """
     present = in_order(levels)
-    pairs = []
-    for partners in ({"map_in_box": "map_out_of_box"}, CONTROLS):
-        for level in present:
-            arm, _, strength = level.partition(" ")
-            partner = f"{partners.get(arm)} {strength}"
-            if partner in present:
-                pairs.append((level, partner))
-    if PLAIN in present:
-        pairs += [(level, PLAIN) for level in present if level != PLAIN]
-    return pairs
+    pairs = [
+        (level, level.replace("map_in_box", partner))
+        for partner in ("map_out_of_box", "map_in_shuffled_box")
+        for level in present
+    ]
+    pairs += [(level, PLAIN) for level in present]
+    return [(one, other) for one, other in pairs if one != other and other in present]

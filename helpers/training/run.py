@@ -31,16 +31,7 @@ from helpers.files import (
 from helpers.networks import resnet, weights
 from helpers.networks.hooks import captured_output
 from helpers.training import looking
-from helpers.training.augmentation import (
-    NONE,
-    Draws,
-    StrongDraws,
-    augment,
-    change_images,
-    draw,
-    draw_strong,
-    mixed_cross_entropy,
-)
+from helpers.training.augmentation import Draws, augment, draw, mixed_cross_entropy
 from helpers.training.catalogue import snapshot_path
 from helpers.training.config import RunConfig, rows_of_run
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
@@ -143,8 +134,7 @@ class Batch(NamedTuple):
 
     indices: Tensor  # (B,) int64, of the run's images
     labels: Tensor  # (B,) int64
-    draws: Draws | None = None  # random numbers of the paper's augmentation
-    strong_draws: StrongDraws | None = None  # those of stronger augmentation
+    draws: Draws = Draws()  # random numbers of the augmentation
     guide: looking.Guide | None = None  # target regions of the class activation maps
 
 
@@ -170,22 +160,20 @@ def train_step(
         With mixup both are those of mixed images and the label of the larger share;
         with cutmix, of the image around the patch.
     """
-    _, labels, draws, strong_draws, guide = batch
-    size = images.shape[-1]
-    if draws is not None:
-        images = augment(images, draws)
-    if strong_draws is not None:
-        images = change_images(images, strong_draws)
+    _, labels, draws, guide = batch
     is_rounded = config.precision == "bfloat16"
     precision = torch.autocast(labels.device.type, torch.bfloat16, enabled=is_rounded)
     hook = captured_output(network.layer4) if guide else nullcontext()
     with precision, hook as features:
-        logits = network(resnet.normalise_images(images)).float()
+        augmented = resnet.normalise_images(augment(images, draws))
+        logits = network(augmented).float()
     smoothing = config.label_smoothing
-    objective = mixed_cross_entropy(logits, labels, strong_draws, smoothing)
+    objective = mixed_cross_entropy(logits, labels, draws.weights, smoothing)
     if guide:
         maps = looking.class_maps(features[0], network.fc.weight, labels)
-        objective = objective + looking.map_penalty(maps, guide, size, draws)
+        objective = objective + looking.map_penalty(
+            maps, guide, images.shape[-1], draws
+        )
     optimizer.zero_grad()
     objective.backward()
     optimizer.step()
@@ -221,10 +209,6 @@ def train_epoch(
         Mean cross-entropy and accuracy (fraction) of the images as they were trained
         on, each before its step.
     """
-    pixels = split.pixels
-    if guide and guide.arm in looking.SWAPS:
-        pixels = looking.swap_backgrounds(pixels, guide, config, epoch)
-        guide = None  # a swap changes pixels; it adds no penalty on maps
     images = _images_of_epoch(split.labels, config, epoch, guide)
     network.train()
     for module in frozen_modules(network, config.frozen_stages):
@@ -235,7 +219,7 @@ def train_epoch(
         for start in range(0, len(images.indices), config.batch_size):
             part = slice(start, start + config.batch_size)
             batch = tree_map_only(Tensor, itemgetter(part), images)
-            of_batch = pixels[batch.indices]
+            of_batch = split.pixels[batch.indices]
             totals.append(train_step(network, optimizer, of_batch, batch, config))
     loss, accuracy = (torch.stack(totals).sum(0) / len(images.indices)).tolist()
     return loss, accuracy
@@ -250,18 +234,14 @@ def _images_of_epoch(
     on a GPU. A last batch of one image is left out: batch norm is undefined on it.
     """
     count = len(labels)
-    level = config.strong_augmentation
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(count, generator=generator)
-    draws = draw(count, generator) if config.augmentation else None
-    strong_draws = None
-    if level != NONE:
-        strong_draws = draw_strong(level, count, config.seed, config.repeat, epoch)
+    draws = draw(count, config, epoch, generator)
     if count % config.batch_size == 1:
         order = order[:-1]
     device = labels.device
     order = order.to(device)
-    whole = Batch(torch.arange(count), labels, draws, strong_draws, guide)
+    whole = Batch(torch.arange(count), labels, draws, guide)
     return tree_map_only(Tensor, lambda values: values.to(device)[order], whole)
 
 
@@ -417,7 +397,7 @@ def train_run(
     sets = {"train": fitted, "watched": watched, "test": data.test}
     splits = {name: resident(images, device) for name, images in sets.items()}
     # A penalty on maps reads features, which a compiled network does not give.
-    if compiled and (guide is None or guide.arm in looking.SWAPS):
+    if compiled and not guide:
         network = torch.compile(network, mode="reduce-overhead")
     reason = _train(training, network, splits, guide)
     return training.write_result(reason)

@@ -10,12 +10,10 @@ from torchvision.transforms.v2 import functional as reference
 
 from helpers.training import run
 from helpers.training.augmentation import (
-    StrongDraws,
+    Draws,
     augment,
-    change_images,
     crop,
     draw,
-    draw_strong,
     mixed_cross_entropy,
 )
 from helpers.training.config import RunConfig
@@ -39,8 +37,15 @@ def near(values, expected, count, deviation=0.5):
     return abs(values.float().mean() - expected) < 4 * deviation / count**0.5
 
 
+def drawn(count, generator_seed=3, epoch=1, **changes):
+    """Random numbers of a run with some changes."""
+    config = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data="d")
+    generator = torch.Generator().manual_seed(generator_seed)
+    return draw(count, replace(config, **changes), epoch, generator)
+
+
 def test_each_image_equals_its_own_single_transform():
-    images, draws = pixels(6, 8), draw(6, torch.Generator().manual_seed(3))
+    images, draws = pixels(6, 8), drawn(6, augmentation=True)
     result = augment(images, draws)
     assert result.is_contiguous(memory_format=torch.channels_last)
     for n, image in enumerate(images):
@@ -51,9 +56,10 @@ def test_each_image_equals_its_own_single_transform():
 
 
 def test_draws_differ_between_images_and_occur_half_of_the_time():
-    draws = draw(4000, torch.Generator().manual_seed(1))
-    again = draw(4000, torch.Generator().manual_seed(1))
-    assert all(torch.equal(one, two) for one, two in zip(draws, again, strict=True))
+    draws = drawn(4000, augmentation=True)
+    again = drawn(4000, augmentation=True)
+    assert torch.equal(draws.brightness, again.brightness)
+    assert draws.crops is None
     assert near(draws.horizontal, 0.5, 4000)
     assert near(draws.vertical, 0.5, 4000)
     assert near(draws.brightness != 0, 0.5, 4000)
@@ -88,20 +94,20 @@ def test_a_crop_equals_torchvisions_and_one_of_the_whole_leaves_the_image():
 
 
 def test_a_rectangle_is_erased_in_its_colour_by_hand():
-    draws = StrongDraws(
+    draws = Draws(
         erased=torch.tensor([[0.5, 0.25, 0.75, 0.75]]),  # column 2, rows 1 and 2
         colours=torch.tensor([[10.0, 20.0, 30.0]]),
     )
     expected = torch.zeros(3, 4, 4)
     expected[:, 1:3, 2] = torch.tensor([[10.0], [20.0], [30.0]])
-    assert torch.equal(change_images(torch.zeros(1, 3, 4, 4), draws)[0], expected)
+    assert torch.equal(augment(torch.zeros(1, 3, 4, 4), draws)[0], expected)
 
 
 def test_images_and_losses_are_mixed_with_the_one_before_by_hand():
     # Of two images the one before is the one behind too: hence three.
     weights = torch.tensor([0.75, 1.0, 0.5])
-    draws = StrongDraws(weights=weights)
-    mixed = change_images(shades(0.0, 100.0, 200.0, size=2), draws)
+    draws = Draws(weights=weights)
+    mixed = augment(shades(0.0, 100.0, 200.0, size=2), draws)
     assert mixed[:, 0, 0, 0].tolist() == [50.0, 100.0, 150.0]
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
     labels = torch.tensor([0, 2, 1])
@@ -110,7 +116,7 @@ def test_images_and_losses_are_mixed_with_the_one_before_by_hand():
     second = cross_entropy(logits[1], labels[1])
     third = 0.5 * cross_entropy(logits[2], labels[2])
     third += 0.5 * cross_entropy(logits[2], labels[1])
-    loss = mixed_cross_entropy(logits, labels, draws, 0.0)
+    loss = mixed_cross_entropy(logits, labels, draws.weights, 0.0)
     torch.testing.assert_close(loss, (first + second + third) / 3)
 
 
@@ -125,12 +131,12 @@ def test_smoothed_labels_divide_their_share_among_all_classes():
 def test_cutmix_pastes_a_patch_of_the_image_before_whose_area_is_its_share():
     images = shades(0.0, 100.0, 200.0, size=4)
     patches = torch.tensor([[0.5, 0.25, 0.75, 0.75], [0.0, 0, 0, 0], [0.0, 0, 1, 1]])
-    mixed = change_images(images, StrongDraws(weights=torch.ones(3), patches=patches))
+    mixed = augment(images, Draws(weights=torch.ones(3), patches=patches))
     expected = images.clone()
     expected[0, :, 1:3, 2] = 200.0  # rows 1 and 2, column 2
     expected[2] = 100.0
     assert torch.equal(mixed, expected)
-    draws = draw_strong("crops+cutmix", 5000, 1, 2, 3)
+    draws = drawn(5000, strong_augmentation="crops+cutmix")
     areas = areas_of(draws.patches)
     torch.testing.assert_close(draws.weights, 1 - areas)
     assert near(areas, 0.5, 5000, deviation=12**-0.5)
@@ -141,19 +147,24 @@ def areas_of(boxes):
 
 
 def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
-    level = "crops+erasing+mixup"
-    draws = draw_strong(level, 5000, 1, 2, 3)
-    again = draw_strong(level, 5000, 1, 2, 3)
-    for name in ("crops", "erased", "colours", "weights"):
-        assert torch.equal(getattr(draws, name), getattr(again, name))
-        # Levels share their random numbers.
-        of_level = draw_strong(
-            {"crops": "crops", "weights": "mixup"}.get(name, "erasing"), 5000, 1, 2, 3
-        )
-        assert torch.equal(getattr(draws, name), getattr(of_level, name))
-    assert draws.patches is None
-    for other in ((0, 2, 3), (1, 0, 3), (1, 2, 0)):
-        assert not torch.equal(draw_strong(level, 5000, *other).crops, draws.crops)
+    run_of = {"strong_augmentation": "crops+erasing+mixup", "seed": 1, "repeat": 2}
+    draws = drawn(5000, epoch=3, **run_of)
+    for level, fields in (
+        ("crops", ["crops"]),
+        ("erasing", ["erased", "colours"]),
+        ("mixup", ["weights"]),
+    ):
+        # Levels share their random numbers, and draw only what they name.
+        of_level = drawn(5000, epoch=3, **run_of | {"strong_augmentation": level})
+        given = {
+            name for name, value in of_level._asdict().items() if value is not None
+        }
+        assert given == {*fields}
+        for name in fields:
+            assert torch.equal(getattr(draws, name), getattr(of_level, name))
+    for other in ({"seed": 0}, {"repeat": 0}, {"epoch": 1}):
+        others = drawn(5000, **{"epoch": 3} | run_of | other)
+        assert not torch.equal(others.crops, draws.crops)
     areas = areas_of(draws.crops)
     assert 0.26 < areas.min() < 0.36  # 0.35, less where a side would exceed the image
     assert 0.97 < areas.max() <= 1

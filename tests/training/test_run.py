@@ -79,7 +79,7 @@ def assert_alike(one, other):
         {"optimizer": "adam"},
         {"optimizer": "adamw", "strong_augmentation": "crops+mixup"},
         {"optimizer": "sgd", "looking": "map_in_shuffled_box 0.5"},
-        {"looking": "background_swapped 0.5", "label_noise": 0.2},
+        {"label_noise": 0.2, "strong_augmentation": "cutmix"},
     ],
 )
 def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(
