@@ -96,16 +96,13 @@ def change_stamp(path: Path) -> str:
         path: of a file or folder.
 
     Returns:
-        16 hexadecimal digits.
+        8 hexadecimal digits.
     """
-    digest = blake2b(digest_size=8)
-    for file in (path, *sorted(path.rglob("*"))):
-        if file.is_file():
-            state = file.stat()
-            name = file.relative_to(path)
-            entry = f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0"
-            digest.update(entry.encode(errors="surrogateescape"))
-    return digest.hexdigest()
+    files = [file for file in (path, *sorted(path.rglob("*"))) if file.is_file()]
+    states = [(file.relative_to(path), file.stat()) for file in files]
+    return json_digest(
+        [(str(name), state.st_size, state.st_mtime_ns) for name, state in states]
+    )
 
 
 def records_of(work: Path) -> Path:
@@ -151,34 +148,8 @@ def json_digest(value: Any) -> str:
     ).hexdigest()
 
 
-def tensor_checksum(tensors: Mapping[str, "Tensor"], texts: Mapping[str, str]) -> str:
-    """CRC-32 of named tensors and texts, 8 hex digits; their order does not matter.
-
-    The safetensors format has no checksum: a flipped bit would be read as another
-    number.
-
-    Args:
-        tensors: by name, on the CPU.
-        texts: by name.
-    """
-    import torch
-
-    crc = 0
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        crc = zlib.crc32(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode(), crc)
-        if tensor.numel():
-            crc = zlib.crc32(tensor.view(-1).view(torch.uint8).numpy(), crc)
-    for name in sorted(texts):
-        crc = zlib.crc32(f"{name}\0{texts[name]}\0".encode(), crc)
-    return f"{crc:08x}"
-
-
 def write_tensors(
-    path: Path,
-    tensors: Mapping[str, "Tensor"],
-    header: Mapping[str, str] | None = None,
-    checked: bool = True,
+    path: Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, str] | None = None
 ) -> None:
     """Write named tensors, wherever they are, as one safetensors file.
 
@@ -186,19 +157,14 @@ def write_tensors(
         path: of the file.
         tensors: by name.
         header: texts.
-        checked: add a checksum to the header. Without one the file of equal tensors
-            has equal bytes; with one it need not, as the order of texts is not fixed.
     """
     from safetensors.torch import save_file
 
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
     }
-    texts = dict(header or {})
-    if checked:
-        texts[CHECKSUM] = tensor_checksum(tensors, texts)
     with complete_or_absent(path) as temporary:
-        save_file(tensors, temporary, texts or None)
+        save_file(tensors, temporary, header)
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
@@ -211,18 +177,12 @@ def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(path)
-        texts = read_header(path)
-        stored = texts.pop(CHECKSUM, "")  # files of earlier versions have none
-        if not stored or stored == tensor_checksum(tensors, texts):
-            return tensors
-        fault = "its checksum is another"
+        return load_file(path)
     except FileNotFoundError:
         return None
-    except SafetensorError as error:
-        fault = str(error)
-    warnings.warn(f"{path} is damaged ({fault}); it is made again", stacklevel=2)
-    return None
+    except SafetensorError as fault:
+        warnings.warn(f"{path} is damaged ({fault}); it is made again", stacklevel=2)
+        return None
 
 
 def read_header(path: Path) -> dict[str, str]:

@@ -81,7 +81,6 @@ def test_tensors_that_were_written_are_read_and_damaged_ones_are_named(
 
 
 def listed(arrays):
-    """Values as lists; an attribute of None fails, of tensors that are made again."""
     return {name: values.tolist() for name, values in arrays.items()}
 
 
@@ -97,10 +96,6 @@ KINDS = {
         lambda path: files.write_table(path, TABLE),
         lambda path: files.read_table(path).to_csv(),
     ),
-    "safetensors": (
-        lambda path: files.write_tensors(path, {"x": torch.arange(99.0)}, {"a": "[]"}),
-        lambda path: listed(files.read_tensors(path)),
-    ),
     "json": (
         lambda path: write_json(path, RECORD, sealed=True),
         lambda path: {name: read_json(path)[name] for name in RECORD},
@@ -108,7 +103,6 @@ KINDS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*is damaged")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_named_and_never_another_value(tmp_path, kind):
     path = tmp_path / f"a.{kind}"
@@ -123,8 +117,8 @@ def test_a_flipped_bit_is_named_and_never_another_value(tmp_path, kind):
         path.write_bytes(changed)
         try:
             assert read(path) == value
-        except (ValueError, AttributeError) as fault:
-            assert path.name in str(fault) or "NoneType" in str(fault)
+        except ValueError as fault:
+            assert path.name in str(fault)
             refused += 1
     assert refused > 12
 

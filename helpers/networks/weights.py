@@ -189,10 +189,9 @@ def save_float16(
     texts = {name: str(value) for name, value in facts.items()}
     texts[_FORM_TEXT] = json.dumps({name: facts[name] for name in FORM})
     halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
-    # The library writes several texts in an order that varies: so it is one, and
-    # write_tensors adds no checksum as a second.
+    # The library writes several texts in an order that varies: so it is one.
     header = {_TEXTS: json.dumps(texts, sort_keys=True)}
-    write_tensors(path, halves, header, checked=False)
+    write_tensors(path, halves, header)
 
 
 def _half(value: Tensor) -> Tensor:

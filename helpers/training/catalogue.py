@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from helpers.files import (
+    file_digest,
     folder_of_run,
     inside,
     read_json,
@@ -182,7 +183,7 @@ def load_network(
     """
     path = weights_path(work, row)
     state = read_tensors(path)
-    if state is None:
+    if state is None or row.get("digest") not in (None, "", file_digest(path)):
         raise FileNotFoundError(
             f"{path} is missing or damaged; delete the folder {path.parent} and run "
             "02_grid_training again to train it anew"
