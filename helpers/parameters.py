@@ -70,6 +70,7 @@ def _form(pattern: str) -> Any:
 Share = confloat(gt=0, lt=1)
 Fraction = confloat(ge=0, le=1)
 BelowOne = confloat(ge=0, lt=1)
+AboveZero = confloat(gt=0, le=1)
 Positive = confloat(gt=0, le=1e9)
 Factor = confloat(ge=1 / 16, le=8)
 Number = confloat(ge=0, le=1e9)
@@ -81,92 +82,118 @@ Folder = _form(r"[^\x00-\x1f~][^\x00-\x1f]{0,999}|~(/[^\x00-\x1f]{1,999})?")
 StudyName = _form(r"\w[\w .+-]{0,99}")
 ClassId = _form(r"[^\x00-\x1f/\\]{1,200}")
 Layout = Literal[
-    *("synthetic", "auto", "ilsvrc", "tiny_imagenet", "cifar", "coco"),
-    *("csv", "labelme", "yolo", "voc", "class_folders"),
+    "synthetic",
+    "auto",
+    "ilsvrc",
+    "tiny_imagenet",
+    "cifar",
+    "coco",
+    "csv",
+    "labelme",
+    "yolo",
+    "voc",
+    "class_folders",
 ]
 # A number below 100 in one spelling alone, since runs are told apart by their names.
 _STRENGTH = r"(?:[1-9]\d?(?:\.\d*[1-9])?|0\.\d*[1-9])"
+# Parameters of one narrower type.
+_OF_TYPE = {
+    Count: (
+        "attribution_steps",
+        "complexity_images",
+        "flatness_draws",
+        "flatness_halvings",
+        "flatness_images",
+        "made_epochs",
+        "max_epochs",
+        "minimum_images_per_class",
+        "noise_samples",
+        "pretrain_max_epochs",
+        "repeats",
+        "score_cam_channels",
+        "sharpness_images",
+        "sharpness_steps",
+    ),
+    Draws: ("bootstrap_resamples", "permutations", "random_networks"),
+    BelowOne: (
+        "accuracy_thresholds",
+        "label_smoothings",
+        "matched_accuracy",
+        "minimum_train_accuracy",
+        "momentum",
+        "unseen_fractions",
+    ),
+    AboveZero: (
+        "accuracy_threshold",
+        "noise_ssim",
+        "perturbation_fraction",
+        "pixel_std",
+    ),
+    ClassId: ("class_ids", "pretrain_class_ids", "unseen_class_ids"),
+    Layout: ("data_source", "pretrain_data_source"),
+    StudyName: ("study", "other_studies"),
+    Folder: ("work_dir", "reports_dir"),
+}
 # Types that are narrower than the annotation in the cell, of single values and of the
 # items of lists.
 TYPES: dict[str, Any] = {
-    "accuracy_threshold": confloat(gt=0, le=1),
-    "accuracy_thresholds": BelowOne,
+    name: kind for kind, names in _OF_TYPE.items() for name in names
+} | {
     "architecture": _form(r"(timm:)?[\w.-]{1,100}"),  # no code: a study file is data
     "architectures": Literal["resnet18", "resnet34", "resnet50", "resnet101"],
-    "attribution_steps": Count,
     "attributions": Literal[
-        *("saliency", "input_x_gradient", "integrated_gradients"),
-        *("guided_grad_cam", "occlusion"),
+        "saliency",
+        "input_x_gradient",
+        "integrated_gradients",
+        "guided_grad_cam",
+        "occlusion",
     ],
     "batch_sizes": conint(ge=2, le=100_000),
-    "bootstrap_resamples": Draws,
     "cam_cut": Literal["maximum", "quantile"],
     "cam_method": Literal["cam", "grad_cam", "grad_cam_plus_plus", "layer_cam"],
     "cam_threshold": Share,
-    "class_ids": ClassId,
-    "complexity_images": Count,
-    "data_source": Layout,
     "device": _form(r"auto|cpu|cuda(:\d{1,3})?"),
     "families": Literal[
-        *("localization", "reliance", "prediction", "norms", "flatness"),
-        *("perturbation", "unlabelled"),
+        "localization",
+        "reliance",
+        "prediction",
+        "norms",
+        "flatness",
+        "perturbation",
+        "unlabelled",
     ],
-    "flatness_draws": Count,
-    "flatness_halvings": Count,
-    "flatness_images": Count,
     "frozen_stages": conint(ge=0, le=4),
     "image_scales": Factor,
     "image_size": conint(ge=16, le=1024),
     "label_noises": Fraction,
-    "label_smoothings": BelowOne,
     "last_stride": Literal[1, 2],
     "learning_rates": Positive,
     "looking_levels": _form(
         rf"plain|(map_in_box|map_in_shuffled_box|map_out_of_box) {_STRENGTH}"
     ),
     "looks": conint(ge=1, le=100),
-    "made_epochs": Count,
-    "matched_accuracy": BelowOne,
-    "max_epochs": Count,
-    "minimum_images_per_class": Count,
-    "minimum_train_accuracy": BelowOne,
-    "momentum": BelowOne,
-    "noise_samples": Count,
-    "noise_ssim": confloat(gt=0, le=1),
     "optimizers": Literal["adam", "adamw", "sgd"],
-    "other_studies": StudyName,
-    "permutations": Draws,
-    "perturbation_fraction": confloat(gt=0, le=1),
     "perturbation_points": conint(ge=2, le=100_000),
     "pictured_images": conint(ge=1, le=100),
     "pixel_mean": Fraction,
-    "pixel_std": confloat(gt=0, le=1),
     "precision": Literal["float32", "bfloat16"],
-    "pretrain_class_ids": ClassId,
-    "pretrain_data_source": Layout,
-    "pretrain_max_epochs": Count,
     "pretrained_weights": _form(r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*"),
     "probe_l2": Positive,
-    "random_networks": Draws,
-    "repeats": Count,
-    "reports_dir": Folder,
     "rule3_split": Literal["test", "holdout"],
     "saliency_providers": Literal["spectral_residual", "grab_cut", "folder"],
     "sampled_methods": Literal[
-        *("grad_cam_plus_plus", "smooth_grad_cam_plus_plus"),
-        *("eigen_cam", "score_cam"),
+        "grad_cam_plus_plus",
+        "smooth_grad_cam_plus_plus",
+        "eigen_cam",
+        "score_cam",
     ],
-    "score_cam_channels": Count,
     "shard": _form(r"([1-9]\d{0,5}/[1-9]\d{0,5})?"),
-    "sharpness_images": Count,
-    "sharpness_steps": Count,
     "snapshots": Literal["both", "stop"],
     "stem": Literal["imagenet", "small", "strided"],
     "strong_augmentations": _form(
         r"none|crops(\+erasing)?(\+(mixup|cutmix))?|erasing(\+(mixup|cutmix))?"
         r"|mixup|cutmix"
     ),
-    "study": StudyName,
     "targets": _form(
         r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?"
         r"|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)"
@@ -174,11 +201,8 @@ TYPES: dict[str, Any] = {
     "thresholds": Share,
     "training_sizes": Whole,
     "transform_ranges": Literal["cifar10", "svhn"],
-    "unseen_class_ids": ClassId,
-    "unseen_fractions": BelowOne,
     "weight_decays": Number,
     "width": Factor,
-    "work_dir": Folder,
 }
 _WITHOUT_LIMIT = {"int": Whole, "float": Number, "str": Text, "bool": bool}
 _MAY_BE_EMPTY = (
@@ -368,11 +392,6 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[str]:
                 f"{name} shares {', '.join(shared[:5])} with class_ids; name classes "
                 "that are none of the study's"
             )
-    if of["scored_images"] and of["scored_images"] < len(of["class_ids"]):
-        yield (
-            f"scored_images is {of['scored_images']}, fewer than the classes; take at "
-            "least one image of each, or 0 for all"
-        )
 
 
 def name_of_values(values: Mapping[str, Any]) -> str:

@@ -149,7 +149,6 @@ GOOD = {
     "pretrain_data_path": "data/x",
     "pretrain_class_ids": ["c", "d"],
     "unseen_class_ids": ["e"],
-    "scored_images": 10,
 }
 
 
@@ -159,7 +158,6 @@ GOOD = {
         ({"class_ids": []}, "an empty choice is all classes"),
         ({"pretrain_class_ids": ["b", "c"]}, "pretrain_class_ids shares b"),
         ({"unseen_class_ids": ["a"]}, "unseen_class_ids shares a"),
-        ({"scored_images": 1}, "fewer than the classes"),
     ],
 )
 def test_values_that_would_spoil_results_together_are_told(changed, message):
