@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from helpers.kappa.networks import sides
 from helpers.networks import hooks, resnet
 from helpers.parameters import AXIS_PARAMETERS
 from helpers.studies import load
@@ -63,14 +62,9 @@ def seconds_of_image(example: RunConfig, classes: int, side: int, device: str) -
 def main(name: str) -> None:
     """Print what a study costs, on one core or GPU.
 
-    The side at which each network of notebook 06 sees the images; the runs of notebook
-    02, and hours of their training at most.
+    The runs of notebook 02, and hours of their training at most.
     """
     parameters = load(name).values()
-    if "kappa_families" in parameters:
-        of_networks = sides(parameters["kappa_families"], parameters["image_size"])
-        for network, side in of_networks.items():
-            print(f"{network}: images of {side} px")
     if "architectures" not in parameters:
         return
     runs = planned_runs(parameters)

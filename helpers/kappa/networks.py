@@ -150,22 +150,6 @@ def _of_architecture(name: str, path: Path) -> Checkpoint:
     return Checkpoint(name, path, architecture, *form)
 
 
-def sides(names: Sequence[str], side: int) -> dict[str, int]:
-    """The side in pixels at which each network sees the images.
-
-    Args:
-        names: see ``checkpoints``; or networks to be made, which have the study's side.
-        side: of the study's images.
-
-    Raises:
-        FileNotFoundError: for a folder without checkpoints.
-        ValueError: for an unknown name.
-    """
-    made = filter(is_made, names)
-    others = checkpoints([name for name in names if not is_made(name)], "")
-    return dict.fromkeys(made, side) | {of.name: of.side for of in others}
-
-
 def published(names: Sequence[str], weights: str) -> list[Model]:
     """Published networks without their heads.
 

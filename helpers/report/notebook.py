@@ -28,7 +28,6 @@ from helpers.studies import in_force, work_study
 _PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "papermill")
 _DPI = 90
 _DIGITS = "%.8g"  # of a number in a table
-_RESULT = ("name", "value", "low", "high", "unit")  # of results.json
 
 
 @dataclass
@@ -210,7 +209,6 @@ class Report:
 
         Raises:
             ValueError: if the name has other signs.
-            TypeError: if a value is no number.
 
         Example:
             >>> report.result("r_iou_gap", -0.21, -0.58, 0.21)  # doctest: +SKIP
@@ -219,9 +217,8 @@ class Report:
             raise ValueError(
                 f"the result {name!r} needs a name of letters, digits and underscores"
             )
-        numbers = [_plain_number(number) for number in (value, low, high)]
-        content = (name, *numbers, unit)
-        self.results[name] = dict(zip(_RESULT, content, strict=True))
+        content = {"name": name, "value": value, "low": low, "high": high, "unit": unit}
+        self.results[name] = {key: _plain(item) for key, item in content.items()}
         write_json(self.folder / "results.json", [*self.results.values()])
 
     def end(self, device: object = "cpu") -> None:
@@ -275,12 +272,11 @@ def _show_folded(
     display(HTML(f"<details><summary>{title}</summary>{table}</details>"))
 
 
-def _plain_number(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """A number or text as JSON has it; None for what is undefined."""
-    if value is None or isinstance(value, str):
-        return value
-    number = value.item() if hasattr(value, "item") else value
-    return number if math.isfinite(number) else None
+    plain = value.item() if hasattr(value, "item") else value
+    is_undefined = isinstance(plain, float) and not math.isfinite(plain)
+    return None if is_undefined else plain
 
 
 def select_shard(items: Sequence, shard: str) -> Sequence:

@@ -5,7 +5,6 @@ import torchvision
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 
-from helpers import plan
 from helpers.kappa import networks
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
@@ -110,20 +109,3 @@ def test_what_is_missing_or_unknown_is_named_with_the_nearest(timm, tmp_path):
         networks.published(["resnet19"], "made")
     with pytest.raises(FileNotFoundError, match=r"has no checkpoints \(.safetensors"):
         networks.published([str(tmp_path)], "made")
-
-
-def test_the_plan_lists_each_network_with_the_side_of_its_images(
-    timm, tmp_path, capsys
-):
-    for name in ("squeezenet1_1-1a2b.pth", "shufflenet_v2_x0_5.pt"):
-        (tmp_path / name).write_bytes(b"")  # is not read
-    names = ["resnet18 w0.25", "RN50x4", "tf_efficientnet_b7", str(tmp_path)]
-    assert networks.sides(names, 48) == {
-        "resnet18 w0.25": 48,
-        "RN50x4": 288,
-        "tf_efficientnet_b7": 224,
-        "shufflenet_v2_x0_5": 224,
-        "squeezenet1_1-1a2b": 224,
-    }
-    plan.main("kappa_tiny20")
-    assert "mobilenet_v2 w0.15: images of 48 px" in capsys.readouterr().out
