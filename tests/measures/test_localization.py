@@ -30,20 +30,17 @@ def value_of(name, table):
 
 def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     boxes = torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]]])
-    table = localize.chance_scores(
-        box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]]]), 8).float(),
-        boxes,
-        8,
-    )
+    maps = box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]]]), 8).float()
+    table = localize.chance_scores(maps, boxes, 8)
     right = np.array([True, False])
     found, _ = scored("box_found", image_overlaps=table, rightly_classified=right)
     assert found == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
     labels, predicted = torch.tensor([0, 1]), torch.tensor([0, 0])
     confidence = torch.tensor([0.88, 0.95])
     # Class 0: the wrong image is the more confident, so precision is 1/2 at full recall. Class 1: its box is never found.
-    assert localization.box_average_precision(
-        table, SimpleNamespace(boxes=boxes), labels, predicted, confidence
-    ) == pytest.approx((0.5 + 0) / 2)
+    given = table, SimpleNamespace(boxes=boxes), labels, predicted, confidence
+    precision = localization.box_average_precision(*given)
+    assert precision == pytest.approx((0.5 + 0) / 2)
 
 
 def test_a_found_box_counts_as_top_1_where_the_class_is_right_and_where_it_is_defined():
@@ -122,13 +119,7 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
         settings = MeasureSettings(cam_threshold=threshold)
         expected, _ = score(asked, tiny_given, settings)
         images = tiny_given["images"]
-        scores = of_record(
-            record,
-            images.boxes,
-            images.labels,
-            images.images.shape[-1],
-            threshold,
-        )
+        scores = of_record(record, images.boxes, images.labels, 16, threshold)
         pd.testing.assert_frame_equal(scores, expected)
 
 
@@ -163,35 +154,28 @@ def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
     scores = of_record(rest, SCENES["boxes"], labels, 16)
     of_16_bits = of_record(record, SCENES["boxes"], labels, 16)
     iou = scores["measure"] == "iou"
-    assert scores[iou]["value"].item() == pytest.approx(
-        of_16_bits[iou]["value"].item(), abs=2e-3
-    )
+    expected = of_16_bits[iou]["value"].item()
+    assert scores[iou]["value"].item() == pytest.approx(expected, abs=2e-3)
     lacking = scores[scores["value"].isna()]
     assert set(lacking["measure"]) == {"box_found", "box_average_precision"}
     assert lacking["reason"].str.contains("of single images were not kept").all()
 
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
-    given = tiny_given | {
-        "images": replace(tiny_given["images"], boxes=torch.zeros(36, 1, 4))
-    }
-    rows, _ = score(LISTED, given, MeasureSettings())
+    images = replace(tiny_given["images"], boxes=torch.zeros(36, 1, 4))
+    rows, _ = score(LISTED, tiny_given | {"images": images}, MeasureSettings())
     assert rows["value"].isna().all()
     assert set(rows["reason"]) == {"these images have no boxes"}
 
 
-def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_every_measure_that_a_map_alone_can_have():
-    boxes = torch.tensor(
-        [[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]]
-    )
+def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_all_but_classes():
+    corners = [[1, 1, 9, 9], [0, 4, 6, 12], [2, 2, 14, 14], [8, 0, 16, 8]]
+    boxes = torch.tensor(corners).unsqueeze(1)
     fixed = localization.scores_of_fixed_map(boxes, 16)
-    ranked = {item.name for item in LISTED if item.direction}
-    ranked -= {"box_average_precision"}  # which asks for classes
-    assert set(fixed) >= ranked
-    assert {name for name in ranked if abs(fixed[name]) < 1e-6} == set(
-        localize.CORRECTED
-    )
+    assert {*fixed} == {item.name for item in LISTED} - {"box_average_precision"}
+    ranked = {item.name for item in LISTED if item.direction} & {*fixed}
+    without = {name for name in ranked if abs(fixed[name]) < 1e-6}
+    assert without == {*localize.CORRECTED}
     table = localize.chance_scores(localize.central_map().expand(4, -1, -1), boxes, 16)
-    assert (fixed["iou_b"], fixed["box_found"]) == pytest.approx(
-        (table["iou_b"].mean(), table["box_found"].mean())
-    )
+    for name in ("iou_b", "box_found"):
+        assert fixed[name] == pytest.approx(table[name].mean())
