@@ -86,6 +86,41 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
     return iou_of_counts(*counts)
 
 
+def mask_metrics(
+    marked: int, annotated: int, common: int, total: int
+) -> dict[str, float]:
+    """Segmentation metrics; Long, Shelhamer and Darrell 2015, section 5.
+
+    Args:
+        marked: pixels in the masks.
+        annotated: pixels in the true masks.
+        common: pixels in both.
+        total: pixels of all images together.
+
+    Returns:
+        Metrics by name, in [0, 1], larger is better; and the number of pixels. 0 / 0 is
+        NaN, and so is a mean with it; of background and object, one without pixels is
+        left out of frequency_weighted_iou.
+    """
+    # Background, and object, (2,) each.
+    correct = np.array([total - marked - annotated + common, common], dtype=float)
+    actual = np.array([total - annotated, annotated])
+    called = np.array([total - marked, marked])
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0
+        iou = correct / (actual + called - correct)
+        return {
+            "pixel_accuracy": correct.sum() / np.float64(total),
+            "mean_pixel_accuracy": (correct / actual).mean(),
+            "iou_background": iou[0],
+            "iou_object": iou[1],
+            "mean_iou": iou.mean(),
+            "frequency_weighted_iou": np.where(actual > 0, actual * iou, 0).sum()
+            / np.float64(total),
+            "object_fraction": annotated / np.float64(total),
+            "pixels": total,
+        }
+
+
 def is_box(boxes: Tensor) -> Tensor:
     """Whether a row is a box with an area, not padding.
 

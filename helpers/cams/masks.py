@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from helpers.cams import detection, localize
+from helpers.cams import localize
 from helpers.data.boxes import box_masks
 from helpers.data.images import ImageSet
 from helpers.files import from_root
@@ -196,7 +196,7 @@ def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
         images: N images with boxes.
 
     Returns:
-        By name: ``detection.mask_metrics`` over the images whose mask is not empty;
+        By name: ``localize.mask_metrics`` over the images whose mask is not empty;
         images, their number N; dropped, the number of empty masks; and over images with
         a box the means of box_iou, the iou of mask and boxes, and whole_image_floor,
         the iou of a mask of all pixels. A provider with box_iou below the floor is
@@ -207,7 +207,7 @@ def mask_quality(masks: Tensor, images: ImageSet) -> dict[str, float]:
     marked, boxed = masks[has_mask], in_boxes[has_mask]
     counts = [int(pixels.sum()) for pixels in (marked, boxed, marked & boxed)]
     box_iou = localize.mask_iou(masks[has_box], in_boxes[has_box])
-    return detection.mask_metrics(*counts, marked.numel()) | {
+    return localize.mask_metrics(*counts, marked.numel()) | {
         "images": len(masks),
         "dropped": int((~has_mask).sum()),
         "box_iou": float(box_iou.double().mean()),

@@ -7,26 +7,31 @@ that measures share. In both an argument ``x`` is what the function ``x`` return
 input of the name ``x``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.ndimage
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams import detection, localize
+from helpers.cams import localize
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import INPUTS, MeasureSettings, score
 from helpers.measures.registry import measure, measures_of_families, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
+LEAST_IOUS = (0.3, 0.5, 0.7)  # of a box that is found; Choe et al. 2020
+# Pixels that touch at a side or a corner, in one image of a stack.
+_NEIGHBOURS = np.zeros((3, 3, 3), dtype=bool)
+_NEIGHBOURS[1] = True
 MAPS = "maps_16"  # name of the maps in a record of a model
 # Values of single images, by their names in a record.
 _RECORDED = {"predicted_classes": "predicted", "confidence": "confidence"}
-# Variants of ``mask_agreement``, by their name in ``detection.mask_metrics``.
+# Variants of ``mask_agreement``, by their name in ``localize.mask_metrics``.
 _MASK_METRICS = {
     "mean_iou": "mean IoU",
     "iou_object": "IoU of the object",
@@ -217,7 +222,11 @@ def box_average_precision(
 ) -> float:
     """Mean over classes of the average precision of boxes around maps, in [0, 1].
 
-    The rectangle around a map is a detection, ranked by confidence.
+    An image with a box has one detection: the rectangle around its map, of the
+    predicted class, ranked by confidence. It is correct if the class is the label and
+    the rectangle finds a box. Recall is the share of all boxes of a class, of which an
+    image may have several, so that its maximum is images / boxes. All points of the
+    curve count, as in Pascal VOC since 2010.
 
     Args:
         image_overlaps: a row per image, see ``image_overlaps``.
@@ -226,15 +235,24 @@ def box_average_precision(
         predicted_classes: (N,) of the images.
         confidence: (N,) probability of the predicted class.
     """
-    rectangles = image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy()
-    precisions = detection.average_precisions(
-        torch.tensor(rectangles),
-        images.boxes,
-        labels,
-        predicted_classes,
-        confidence,
-        int(labels.max()) + 1,
+    if not confidence.isfinite().all():
+        raise Undefined("confidences are not finite")
+    table = image_overlaps.assign(
+        label=labels.numpy(),
+        predicted=predicted_classes.numpy(),
+        confidence=confidence.numpy(),
+        boxes=localize.is_box(images.boxes).sum(1).numpy(),
     )
+    table["hit"] = (table["box_found"] > 0) & (table["label"] == table["predicted"])
+    detections = table[(table["boxes"] > 0) & (table["x1"] > 0)]
+    ranked = detections.sort_values("confidence", ascending=False, kind="stable")
+    precisions = []
+    for label, count in table.groupby("label")["boxes"].sum().items():
+        hits = ranked.loc[ranked["predicted"] == label, "hit"].to_numpy()
+        precision = hits.cumsum() / np.arange(1, len(hits) + 1)
+        # The precision at a recall is the highest at this recall or a larger one.
+        highest = np.maximum.accumulate(precision[::-1])[::-1]
+        precisions.append(highest[hits].sum() / count)
     return pd.Series(precisions).mean()  # of the classes that have a box
 
 
@@ -254,8 +272,52 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
         image_overlaps: a row per image, see ``image_overlaps``.
     """
     areas = image_overlaps[["mask_area", "box_area", "common_area"]].dropna()
-    metrics = detection.mask_metrics(*areas.sum(), len(areas))
+    metrics = localize.mask_metrics(*areas.sum(), len(areas))
     return {variant: metrics[name] for name, variant in _MASK_METRICS.items()}
+
+
+def box_accuracies(
+    maps: Tensor,
+    boxes: Tensor,
+    size: int,
+    thresholds: Sequence[float] = localize.THRESHOLDS,
+) -> NDArray[np.float64]:
+    """MaxBoxAcc v2 at each IoU; Choe et al. 2020, wsolevaluation.
+
+    A map cut at a threshold finds a box of its image where the rectangle around one of
+    its connected parts has the least IoU with it. The threshold of a network is the one
+    at which most images are found. MaxBoxAcc v2 is the mean of the three.
+
+    Args:
+        maps: (N, h, w) normalised maps in [0, 1].
+        boxes: (N, M, 4) x0, y0, x1, y1 in pixels, half-open, zeros for padding.
+        size: side of the images in pixels.
+        thresholds: of the map, in (0, 1]; wsolevaluation takes 1,000 from 0 on.
+
+    Returns:
+        (3,) in [0, 1], of ``LEAST_IOUS``: share of the images that have a box and a
+        finite map. NaN without such an image.
+    """
+    is_defined = localize.is_box(boxes).any(1) & maps.isfinite().flatten(1).all(1)
+    boxes = boxes[is_defined]
+    if not len(boxes):
+        return np.full(len(LEAST_IOUS), np.nan)
+    enlarged = localize.upsample(maps[is_defined].float(), size)
+    shares = []
+    for threshold in thresholds:
+        masks = localize.cut(enlarged, threshold).numpy()
+        parts, _ = scipy.ndimage.label(masks, _NEIGHBOURS)
+        places = scipy.ndimage.find_objects(parts)
+        images = torch.tensor([image.start for image, _, _ in places])
+        rectangles = torch.tensor(
+            [[x.start, y.start, x.stop, y.stop] for _, y, x in places]
+        )
+        best = torch.zeros(len(boxes), dtype=torch.float64)
+        if places:
+            ious = localize.best_box_iou(rectangles, boxes[images])
+            best.scatter_reduce_(0, images, ious, "amax")
+        shares.append([(best >= least).double().mean() for least in LEAST_IOUS])
+    return np.max(shares, axis=0)
 
 
 @provides

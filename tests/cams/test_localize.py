@@ -331,3 +331,35 @@ def test_a_threshold_outside_of_0_to_1_and_images_without_boxes_are_refused(kept
             iou_at(torch.ones(1, 4, 4), torch.ones(1, 8, 8), [0.1, threshold])
     with pytest.raises(ValueError, match="these images have no boxes"):
         localize.at_thresholds(kept_maps, np.zeros((5, 1, 4), int), SIZE, [0.1])
+
+
+def test_mask_metrics_by_hand():
+    # 10 pixels, 4 of them object: 3 found, 1 missed, 2 called wrongly.
+    expected = {
+        "pixel_accuracy": 7 / 10,
+        "mean_pixel_accuracy": (4 / 6 + 3 / 4) / 2,
+        "iou_background": 4 / 7,
+        "iou_object": 3 / 6,
+        "mean_iou": (4 / 7 + 3 / 6) / 2,
+        "frequency_weighted_iou": (6 * 4 / 7 + 4 * 3 / 6) / 10,
+        "object_fraction": 0.4,
+        "pixels": 10,
+    }
+    found = localize.mask_metrics(marked=5, annotated=4, common=3, total=10)
+    assert found == pytest.approx(expected)
+    assert list(found) == list(expected)
+
+
+def test_without_any_object_what_is_undefined_is_nan():
+    # Nowhere called, or called where none is: an IoU of 0 then, but no recall.
+    for called, undefined in (
+        (0, {"mean_pixel_accuracy", "iou_object", "mean_iou"}),
+        (1, {"mean_pixel_accuracy"}),
+    ):
+        found = localize.mask_metrics(called, 0, 0, 4)
+        assert {name for name, value in found.items() if np.isnan(value)} == undefined
+        for name in ("frequency_weighted_iou", "pixel_accuracy", "iou_background"):
+            assert found[name] == 1 - called / 4
+    nothing = localize.mask_metrics(0, 0, 0, 0)
+    assert nothing.pop("pixels") == 0
+    assert np.isnan(list(nothing.values())).all()
