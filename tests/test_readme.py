@@ -1,6 +1,5 @@
 """Numbers in README and docs are those of the tables, the parameter files and the list of measures; what they name is there."""
 
-import json
 import re
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from PIL import Image
 
 from helpers.files import PROJECT_ROOT
-from helpers.measures.registry import ranked
 from helpers.networks import resnet
 from helpers.plan import planned_runs
 from helpers.studies import load
@@ -59,34 +57,6 @@ def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
     page = (PROJECT_ROOT / f"reports/{study}/FINDINGS.md").read_text(encoding="utf-8")
     assert numbers(text), f"no number is told of {study}"
     assert not absent(text, page)
-
-
-def test_the_number_of_measures_is_that_of_the_list():
-    families = [item.family for item in ranked().values()]
-    of_training = len(families) - families.count("unlabelled")
-    assert f"which of {len(families)} measures" in README
-    words = PAGES["docs/measures.md"]
-    assert f"The {len(families)} measures" in words
-    assert f"{of_training} of them from training images alone" in words
-
-
-def test_what_the_readme_says_of_the_rule_is_what_notebook_12_found():
-    report = PROJECT_ROOT / "reports/across/12_across_studies"
-    results = {
-        item["name"]: item for item in json.loads((report / "results.json").read_text())
-    }
-    error = results["judged_mean_error"]
-    words = README.replace("\n", " ")
-    assert f"its {results['judged_networks']['value']:.0f} networks" in words
-    interval = f"{error['low']:.1f} to {error['high']:.1f};"
-    assert f"{error['value']:.1f} points (95 % interval {interval}" in words
-    of_fit = results["judged_error_training_accuracy_and_loss"]["value"]
-    assert f"predict them with an error of {of_fit:.1f}" in words
-    r = results["judged_r_drop_gap_given_start_and_accuracy"]["value"]
-    assert f"still correlate: r = {r:.2f}" in words
-    assert results["judged_r_area_matched_iou_gap_given_start_and_accuracy"]["high"] < 0
-    verdicts = (report / "tables/claims_of_the_rule.csv").read_text()
-    assert verdicts.count("True") == 5 and "4 points,4.48,False" in verdicts
 
 
 def test_the_lines_of_python_in_the_readme_score_a_network(tmp_path):

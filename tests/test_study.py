@@ -30,13 +30,6 @@ def measured():
     return Measured(models, table, records)
 
 
-def test_values_of_images_stand_in_the_order_of_the_networks():
-    of_images = measured().image_values
-    assert [*of_images] == ["iou"]  # a measure; what else is recorded is none
-    expected = [[0.1, 0.3], [0.5, 0.7], [0.2, 0.4], [np.nan, np.nan]]
-    np.testing.assert_array_equal(of_images["iou"], np.float32(expected))
-
-
 def test_what_is_measured_of_analysed_networks_leaves_the_others_out():
     analysed = measured().analysed
     assert analysed.models["model_id"].tolist() == ["a", "c", "d"]

@@ -89,17 +89,6 @@ def test_quantities_of_maps_are_the_measures_of_the_text():
         assert iou["values"][place][row] == pytest.approx(table["iou"].mean(), abs=1e-5)
 
 
-def test_overlaps_are_those_of_the_first_images(monkeypatch):
-    models, (kept, images, *others) = made.catalogue(), made.maps_of_networks()
-    few = replace(kept, maps=kept.maps[:, :3])
-    expected = explore.maps(models, few, images.subset(range(3)), *others)
-    assert explore.maps(models, kept, images, *others)["scored"] > 3
-    monkeypatch.setattr(explore, "_IMAGES", 3)
-    first = explore.maps(models, kept, images, *others)
-    assert first["scored"] == 3
-    assert first["quantities"] == expected["quantities"]
-
-
 def test_targets_are_gap_gap_at_equal_training_accuracy_and_accuracy():
     models = made.measures(made.catalogue())
     gap, equal, test = explore.measures(models, made.TITLES)["targets"]

@@ -46,12 +46,6 @@ def test_a_number_that_no_notebook_named_is_refused(study):
         findings.page(study)
 
 
-def test_a_study_without_sentences_has_the_general_ones(study):
-    (findings.PROJECT_ROOT / "params/made.md.j2").unlink()
-    text = findings.page(study)
-    assert text.startswith("# made: which of these networks will generalize?")
-
-
 def primary_table(low):
     """Rows of the primary table: the baseline, and a measure that it does not beat."""
     table = pd.DataFrame({"measure": ["drop", "area_matched_iou"]})
@@ -83,15 +77,6 @@ def test_the_general_sentences_follow_the_primary_table(study, low, answer):
     assert "| area_matched_iou | -0.70 (-0.90 to -0.30) |" in text
     assert "a mean error of 4.0 points. No measure is clearly better." in text
     assert "30 networks of 10 kinds of training" in text
-
-
-def test_without_a_correlation_none_is_shown(study):
-    (findings.PROJECT_ROOT / "params/made.md.j2").unlink()
-    path = study / "04_baselines/tables/primary.csv"
-    primary_table(0.4).assign(r_gap=float("nan")).to_csv(path, index=False)
-    text = findings.page(study)
-    assert "**30 networks of 10 kinds of training are too few for a correlation" in text
-    assert "|" not in text and "primary.png" not in text
 
 
 def test_the_command_writes_checks_and_names_what_is_stale(study, capsys):

@@ -34,19 +34,6 @@ def test_each_arm_is_drawn_where_it_wants_the_map():
     plt.close(figure)
 
 
-def test_without_arms_pixels_or_boxes_nothing_is_drawn():
-    images = scenes([[0, 0, 8, 16], [8, 0, 16, 16]])
-    assert looking.arms_figure(images, ["plain"]) is None
-    assert looking.arms_figure(scenes([[0, 0, 0, 0]]), LEVELS) is None
-    bare = ImageSet(
-        torch.empty(2, 3, 16, 16, device="meta"),
-        images.labels,
-        images.boxes,
-        images.names,
-    )
-    assert looking.arms_figure(bare, LEVELS) is None
-
-
 GAPS = {"map_in_box 1": [40.0, 42.0, 41.0, 44.0], "plain": [43.0, 41.0, 40.0, 44.5]}
 ACCURACIES = [99.0, 97, 98, 96, 99, 98, 96, 99]
 CONTRAST = ("map_in_box 1", "plain")

@@ -89,14 +89,6 @@ def test_html_says_constants_once_and_takes_names_as_text():
     assert "The same" not in tables.html(pd.DataFrame({"a": [1] * 5}))
 
 
-def test_a_column_is_called_constant_by_all_rows_and_ten_are_shown_at_most():
-    frame = pd.DataFrame({"a": [1] * 999 + [2], "b": range(1000)})
-    text = tables.html(frame)
-    assert text.count("<tr>") == tables.MOST_ROWS
-    assert "The same" not in text
-    assert tables.html(frame, rows=3).count("<tr>") == 3
-
-
 def test_what_is_not_there_is_none_and_what_is_damaged_is_named(tmp_path):
     (tmp_path / "tables").mkdir()
     assert tables.read(tmp_path, "a") is None
