@@ -137,7 +137,7 @@ def chosen_jobs(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Ro
     size = sizes.large if is_large else sizes.small
     network = run.initial_network(config, training.CLASSES)
     shape = (config.batch_size, 3, size, size)
-    return [{"jobs": pool.jobs_on(device, 0, lambda: (network, shape, float("inf")))}]
+    return [{"jobs": pool.jobs_on(device, 0, lambda: (network, shape))}]
 
 
 def training_speed(name: str, is_large: bool, sizes: Sizes, device: str) -> list[Row]:

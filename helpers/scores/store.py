@@ -36,7 +36,6 @@ from helpers.scores.values import (
 from helpers.training.pool import jobs_on, side_by_side
 
 _BATCH = 64  # images of the pass that is timed on a GPU
-_PASSES = 300.0  # such passes in which a network is scored, about
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 Parts = Mapping[str, Mapping[str, Any]]  # settings of each part
@@ -155,17 +154,15 @@ class Store:
         """
         jobs = self.jobs
         if models and not self.not_computable(models):
-            jobs = jobs_on(self.device, self.jobs, partial(self._example, models))
+            jobs = jobs_on(self.device, self.jobs, partial(self._example, models[0]))
         options = {"shared": self.shared, "device": self.device, "jobs": jobs}
         results = side_by_side(task, models, **options)
         return tqdm(results, words, total=len(models), disable=not models)
 
-    def _example(
-        self, models: Sequence[Model]
-    ) -> tuple[nn.Module, tuple[int, ...], float]:
-        """A network, the shape of a small batch, and passes, see ``jobs_on``."""
+    def _example(self, model: Model) -> tuple[nn.Module, tuple[int, ...]]:
+        """A network and the shape of a small batch, see ``jobs_on``."""
         _, *shape = self.shared().train.images.shape
-        return models[0].load(), (_BATCH, *shape), _PASSES * len(models)
+        return model.load(), (_BATCH, *shape)
 
     def write(
         self,

@@ -151,17 +151,15 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
         epochs: how many of the last epochs of each run are returned.
 
     Returns:
-        A row per run and epoch: the change of loss and accuracy since the epoch before
-        over the range in the run, in [-1, 1]; NaN where that is 0, and in the first
-        epoch.
+        By run and epoch the change of loss and accuracy since the epoch before over the
+        range in the run, in [-1, 1]; NaN where that is 0, and in the first epoch.
     """
     columns = {"train_loss": "loss", "train_accuracy": "accuracy"}
-    ordered = history.sort_values(["run_id", "epoch"]).rename(columns=columns)
-    runs = ordered.groupby("run_id")[["loss", "accuracy"]]
-    span = runs.transform("max") - runs.transform("min")
-    changes = runs.diff() / span.where(span > 0)
-    table = ordered[["run_id", "epoch"]].join(changes)
-    return table.groupby("run_id").tail(epochs).reset_index(drop=True)
+    table = history.rename(columns=columns)[["run_id", "epoch", *columns.values()]]
+    table = table.sort_values(["run_id", "epoch"]).set_index(["run_id", "epoch"])
+    runs = table.groupby("run_id")
+    changes = runs.diff() / (runs.transform("max") - runs.transform("min"))
+    return changes.groupby("run_id").tail(epochs)
 
 
 def load_network(

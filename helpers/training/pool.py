@@ -25,13 +25,11 @@ from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
-_SECONDS_OF_START = 15.0  # of processes on a GPU, which load its libraries, about
 # In a worker process: under "load" a function that returns what all items need, and
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
 _Process = Callable[[Any, Any], Any]  # of an item and what all items need
-# A network, the shape of its batch, and the passes of all networks together.
-_Example = tuple[nn.Module, tuple[int, ...], float]
+_Example = tuple[nn.Module, tuple[int, ...]]  # a network and the shape of its batch
 
 
 def choose_device(device: str) -> str:
@@ -101,7 +99,7 @@ def side_by_side(
     is_cpu = torch.device(device).type == "cpu"
     cores = len(os.sched_getaffinity(0)) if is_cpu else 1
     processes = max(1, min(jobs or cores, len(items)))
-    threads = 1 if is_cpu else max(1, torch.get_num_threads() // processes)
+    threads = 1 if is_cpu else None  # None: as many as cores allow
     attempt = partial(_attempt, process, threads)
     if processes == 1:
         load = cache(shared)
@@ -128,7 +126,7 @@ def side_by_side(
 
 
 def _attempt(
-    process: _Process, threads: int, load: Callable[[], Any], item: Any
+    process: _Process, threads: int | None, load: Callable[[], Any], item: Any
 ) -> tuple[Any, Any, str]:
     """An item, its result, and "" or why there is none."""
     try:
@@ -161,18 +159,17 @@ def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
     On a GPU with ``jobs`` 0 a pass forth and back is timed, of a batch and of one with
     four times as many images. If the latter takes twice as long or does not fit, one
     network fills the card. If not, it takes as many as memory allows and cores less
-    two, and not more than have work for longer than they need to start.
+    two.
 
     Args:
         device: "cpu" or a GPU.
         jobs: as asked for; 0 leaves the choice.
-        example: makes one of the networks, the shape of its batch, (B, 3, S, S), and
-            the number of passes of all networks together, about.
+        example: makes one of the networks, and the shape of its batch, (B, 3, S, S).
     """
     cores = len(os.sched_getaffinity(0))
     if jobs or torch.device(device).type == "cpu":
         return jobs or cores
-    network, shape, passes = example()
+    network, shape = example()
     network = network.to(device)
     images = torch.zeros(shape, device=device)
     try:
@@ -183,8 +180,7 @@ def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:
         return 1
     memory = torch.cuda.max_memory_allocated(device) + _CONTEXT
     free, _ = torch.cuda.mem_get_info(device)
-    busy = passes * seconds / _SECONDS_OF_START
-    return int(max(1, min(cores - 2, free // memory, busy)))
+    return max(1, min(cores - 2, free // memory))
 
 
 def _seconds_of_pass(network: nn.Module, images: torch.Tensor) -> float:
@@ -227,7 +223,7 @@ def train_missing(
     if not todo:
         return
     images = partial(images_of_study, work)
-    jobs = jobs_on(device, jobs, partial(_example, todo, images))
+    jobs = jobs_on(device, jobs, partial(_example, todo[0], images))
     train = partial(_train, work=work, device=device, compiled=compiled)
     results = side_by_side(train, todo, shared=images, device=device, jobs=jobs)
     words = f"runs, at most {jobs} at a time on {device}"
@@ -235,12 +231,11 @@ def train_missing(
         yield result
 
 
-def _example(runs: Sequence[RunConfig], images: Callable[[], StudyData]) -> _Example:
-    """A network like that of the first run, its batch, and the steps of all runs."""
-    scratch = replace(runs[0], pretrained=False, frozen_stages=0)
-    count, *shape = images().train.images.shape
-    steps = sum(run.max_epochs * count / run.batch_size for run in runs)
-    return initial_network(scratch, 2), (scratch.batch_size, *shape), steps
+def _example(run: RunConfig, images: Callable[[], StudyData]) -> _Example:
+    """A network like that of the first run, and the shape of its batch."""
+    scratch = replace(run, pretrained=False, frozen_stages=0)
+    _, *shape = images().train.images.shape
+    return initial_network(scratch, 2), (run.batch_size, *shape)
 
 
 def _train(

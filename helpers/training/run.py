@@ -89,8 +89,8 @@ def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
     changed = order[: round(len(labels) * config.label_noise)]
     steps = torch.from_numpy(generator.integers(1, classes, len(changed)))
     noisy = labels.clone()
-    noisy[changed] = (labels[changed] + steps) % classes
-    return noisy
+    noisy[changed] += steps
+    return noisy % classes
 
 
 def initial_network(

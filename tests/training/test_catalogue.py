@@ -102,7 +102,7 @@ def test_late_changes_by_hand():
         }
     )
     changes = catalogue.late_changes(history, epochs=2)
-    assert changes["epoch"].tolist() == [2, 3]
+    assert changes.index.tolist() == [("r", 2), ("r", 3)]
     assert changes["loss"].tolist() == [-1, 0.5]  # of the range from 4 to 2
     assert changes["accuracy"].tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6])
     assert catalogue.late_changes(history.assign(train_loss=1.0))["loss"].isna().all()
