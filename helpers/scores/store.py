@@ -24,10 +24,10 @@ from helpers.files import (
 from helpers.scores.models import Model
 from helpers.scores.values import (
     COLUMNS,
+    COMPLETE,
     SCORES,
     SETTINGS,
-    Record,
-    add_record,
+    add_values,
     in_columns,
     keys_of,
     read_scores,
@@ -36,6 +36,8 @@ from helpers.scores.values import (
 from helpers.training.pool import jobs_on, side_by_side
 
 _BATCH = 64  # images of the pass that is timed on a GPU
+# Scores under "scores", as rows or as values by measure, and arrays by name.
+Record = Mapping[str, Any]
 # (model, what is shared by all models, names of the missing parts) -> a record by part.
 Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 Parts = Mapping[str, Mapping[str, Any]]  # settings of each part
@@ -177,11 +179,18 @@ class Store:
             model: of the study.
             part: its name.
             settings: that its values depend on.
-            record: its values.
+            record: its values; without scores it gets ``COMPLETE``.
         """
         key = _keys({part: settings})[part]
         write_json(self.folder / SETTINGS / f"{key}.json", settings)
-        add_record(self.folder, model.model_id, key, record, model.weights)
+        arrays = {name: np.asarray(record[name]) for name in record if name != "scores"}
+        scores = record.get("scores", {COMPLETE: 1.0})
+        if not isinstance(scores, pd.DataFrame):
+            scores = pd.DataFrame(scores.items(), columns=["measure", "value"])
+        digest = key.removeprefix(f"{part}-")
+        rows = scores.assign(part=part, settings=digest, weights=model.weights)
+        of_part = {f"{key}/{name}": array for name, array in arrays.items()}
+        add_values(self.folder, model.model_id, in_columns(rows), of_part)
 
     def of_study(
         self,

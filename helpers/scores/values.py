@@ -53,8 +53,6 @@ COLUMNS = (
 _NUMBERS = ("image_size", "threshold", "n", "value")
 # A part of arrays alone has one row of this measure, which says that it is complete.
 COMPLETE = "complete"
-# Scores under "scores", as rows or as values by measure, and arrays by name.
-Record = Mapping[str, Any]
 
 
 def in_columns(rows: pd.DataFrame) -> pd.DataFrame:
@@ -146,25 +144,3 @@ def add_values(
             with complete_or_absent(of_arrays) as part, part.open("wb") as file:
                 np.savez_compressed(file, **values)
         write_table(path, pd.concat([before, scores], ignore_index=True))
-
-
-def add_record(
-    folder: Path, model_id: str, key: str, record: Record, weights: str = ""
-) -> None:
-    """Add the values of a part to those of a network.
-
-    Args:
-        folder: of work or of records.
-        model_id: of the network.
-        key: "<part>-<settings>".
-        record: scores and arrays by name; without scores it gets ``COMPLETE``.
-        weights: digest of the network's weights; "" where it is unknown.
-    """
-    part, _, settings = key.rpartition("-")
-    arrays = dict(record)
-    scores = arrays.pop("scores", {COMPLETE: 1.0})
-    if not isinstance(scores, pd.DataFrame):
-        scores = pd.DataFrame(scores.items(), columns=["measure", "value"])
-    rows = scores.assign(part=part, settings=settings, weights=weights)
-    of_part = {f"{key}/{name}": np.asarray(array) for name, array in arrays.items()}
-    add_values(folder, model_id, in_columns(rows), of_part)
