@@ -149,7 +149,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     for part, features, out in ours.passed():
         masks = box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [
-            closed_form_maps(*form, features, weight, out.argmax(1))
+            normalise_maps(closed_form_maps(*form, features, weight, out.argmax(1)))
             for form in CLOSED_FORMS
         ]
         of_forms = [localize.iou_at(each, masks, THRESHOLDS) for each in found]
