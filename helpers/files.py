@@ -206,7 +206,7 @@ class DamagedFileError(ValueError):
 
 
 @contextmanager
-def _naming_damage(path: Path) -> Iterator[None]:
+def naming_damage(path: Path) -> Iterator[None]:
     """Turn any error that a reader raises into one error that names the file.
 
     Readers raise errors of nearly every class where a file is damaged. An OSError with
@@ -234,7 +234,7 @@ def read_arrays(path: Path) -> dict[str, "np.ndarray"]:
     """
     import numpy as np
 
-    with _naming_damage(path):
+    with naming_damage(path):
         # NumPy takes any other file for a pickle, and advises to allow pickles.
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not an .npz")
@@ -265,7 +265,7 @@ def read_table(path: Path) -> "pd.DataFrame":
 
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there")
-    with _naming_damage(path):
+    with naming_damage(path):
         table = pd.read_parquet(path)
         stored = table.attrs.pop(CHECKSUM, "none")
         if stored != _checksum_of_table(table):

@@ -18,8 +18,6 @@ import pandas as pd
 from defusedxml import ElementTree
 
 IN_SHARES = (1, 1)  # the stated size where boxes are shares of the image
-_MOST_ROUNDING = 0.01  # by which a share may lie outside of [0, 1]
-_CORNERS = ("x0", "y0", "x1", "y1")
 # Further names of the columns of a table of objects.
 _COLUMNS = {
     "path": "image image_name image_path filename file_name",
@@ -133,10 +131,7 @@ def read_yolo(file: str, content: bytes, names: Mapping[str, str]) -> Rows:
                 f"{line:.60} is not a class of {', '.join(names)} with 4 shares of the "
                 "image"
             )
-        shares = np.array(numbers, dtype=float)
-        if shares.min() < -_MOST_ROUNDING or shares.max() > 1 + _MOST_ROUNDING:
-            raise ValueError(f"{line:.60} are no shares of the image: are they pixels?")
-        centre, side = shares.reshape(2, 2)
+        centre, side = np.array(numbers, dtype=float).reshape(2, 2)
         corners = [*(centre - side / 2), *(centre + side / 2)]
         yield Row("", names[number], corners, IN_SHARES)
 
@@ -214,8 +209,8 @@ def read_csv(file: str, content: bytes) -> Rows:
         content: its bytes.
 
     Raises:
-        ValueError: if a column stands twice or is another one, if corners are missing,
-            or if a line has more cells than there are columns.
+        ValueError: if a column stands twice or is another one, or if a line has more
+            cells than there are columns.
     """
     table = pd.read_csv(
         io.BytesIO(content), header=None, dtype=str, keep_default_na=False
@@ -225,15 +220,13 @@ def read_csv(file: str, content: bytes) -> Rows:
         columns = [_COUNTED_FROM_ONE.get(name, name) for name in columns]
     names = {name: column for column, text in _COLUMNS.items() for name in text.split()}
     columns = [names.get(name, name) for name in columns]
-    known = {*columns} & {*_COLUMNS}
-    if len(known) < len(columns) or len(known & {*_CORNERS}) not in (0, 4):
+    if not {"path", "label"} <= {*columns} <= {*_COLUMNS}:
         raise ValueError(
             f"its columns {', '.join(columns)} are not path and label, and perhaps "
-            "split, the corners x0, y0, x1, y1, width and height, each once"
+            "split, the corners x0, y0, x1, y1, width and height"
         )
-    table = (
-        table[1:].set_axis(columns, axis=1).reindex(columns=[*_COLUMNS], fill_value="")
-    )
+    objects = table[1:].set_axis(columns, axis=1)
+    table = objects.reindex(columns=[*_COLUMNS], fill_value="")  # each stands once
     for path, label, split, *numbers in table.itertuples(index=False):
         size, corners = numbers[:2], numbers[2:]
         yield Row(path.strip(), label, corners if any(corners) else None, size, split)

@@ -192,37 +192,30 @@ def _study_data(listing: Listing, images: pd.DataFrame, choice: Choice) -> Study
     Raises:
         ValueError: if fewer than two classes, or no test images, are left.
     """
-    faults = [pd.DataFrame(listing.faults)]
-    chosen = select(images, listing.classes, choice, faults)
-    # Labels follow the listed classes: select returns images class by class, and
-    # factorize numbers classes as they appear.
-    chosen["label"], ids = pd.factorize(chosen["class_id"])
-    faults = pd.concat(faults).reindex(columns=_FAULTS).fillna("")
-    faults = faults.sort_values(["split", "name"], ascending=[False, True])
-    is_test = chosen["split"] == "test"
-    if len(ids) < 2 or not is_test.any():
+    tables = [pd.DataFrame(listing.faults)]
+    chosen, counts = select(images, listing.classes, choice, tables)
+    faults = pd.concat(tables).reindex(columns=_FAULTS).fillna("")
+    faults = faults.sort_values(
+        ["split", "name"], ascending=[False, True], ignore_index=True
+    )
+    test_images = counts["test"].sum()
+    if len(counts) < 2 or not test_images:
         raise ValueError(
             f"of {len(images)} images of {choice.data_path}, read as "
-            f"{listing.layout}, {len(chosen)} are left, {is_test.sum()} of them "
-            f"for test, of {len(ids)} classes, and a study needs 2; faults: "
+            f"{listing.layout}, {len(chosen)} are left, {test_images} of them for "
+            f"test, of {len(counts)} classes, and a study needs 2; faults: "
             f"{'; '.join(sentences_of_faults(faults)) or 'none'}; "
             f"see docs/images.md, put usable images there, or change {choice}"
         )
+    # select returns images class by class, and factorize numbers them as they appear.
+    chosen["label"], ids = pd.factorize(chosen["class_id"])
     names = pd.Series([listing.names.get(class_id, class_id) for class_id in ids])
     # ILSVRC has "crane" twice.
     names = names.mask(names.duplicated(keep=False), names + " (" + ids + ")")
-    classes = pd.DataFrame(
-        {"label": range(len(ids)), "class_id": ids, "class_name": names}
-    )
-    counts = pd.crosstab(chosen["class_id"], chosen["split"])[[*SPLITS]]
-    return StudyData(
-        image_set(chosen[~is_test]),
-        image_set(chosen[is_test]),
-        index=chosen[_INDEX].reset_index(drop=True),
-        faults=faults.reset_index(drop=True),
-        classes=classes.join(counts.add_suffix("_images"), on="class_id"),
-        layout=listing.layout,
-    )
+    classes = pd.DataFrame({"class_id": ids, "class_name": names}).rename_axis("label")
+    classes = classes.join(counts.add_suffix("_images"), on="class_id").reset_index()
+    sets = [image_set(rows) for _, rows in chosen.groupby("split", sort=False)]
+    return StudyData(*sets, chosen[_INDEX], faults, classes, listing.layout)
 
 
 def sentences_of_faults(
@@ -236,13 +229,12 @@ def sentences_of_faults(
     Returns:
         One sentence per kind of fault, with its number and its first one.
     """
-    table = pd.DataFrame(faults, columns=_FAULTS)
+    table = pd.DataFrame(faults, columns=_FAULTS).fillna("")
     sentences = []
-    for kind, of_kind in table.fillna("").groupby("fault", sort=False):
-        first = of_kind.iloc[0]
-        words = f"{len(of_kind):,} × {kind.replace('_', ' ')}"
-        example = f"{first['name'] or first['class_id']}: {first['detail']}"
-        sentences.append(f"{words}, such as {example.rstrip(': ')}")
+    for kind, rows in table.groupby("fault", sort=False):
+        class_id, _, name, _, detail = rows.iloc[0]
+        words = f"{len(rows):,} × {kind.replace('_', ' ')}"
+        sentences.append(f"{words}, such as {name or class_id}: {detail}")
     return sentences
 
 
@@ -296,9 +288,8 @@ def write_labels(path: Path, data: StudyData) -> None:
     contents = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES}
     contents["layout"] = data.layout.encode()
     arrays = {name: np.frombuffer(text, np.uint8) for name, text in contents.items()}
-    arrays["size"] = np.array(data.train.images.shape[-1])
-    for split in SPLITS:
-        arrays[f"{split}_boxes"] = getattr(data, split).boxes.numpy()
+    arrays |= {f"{split}_boxes": getattr(data, split).boxes for split in SPLITS}
+    arrays["size"] = data.train.images.shape[-1]
     with complete_or_absent(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
 

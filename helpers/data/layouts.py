@@ -7,7 +7,6 @@ import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -74,7 +73,7 @@ class Listing(NamedTuple):
     """The images of a source that are of the classes asked for."""
 
     layout: str  # as which the source was read
-    classes: list[str]  # ids of those with training images, in the order of labels
+    classes: list[str]  # ids of those asked for, in the order of labels
     names: Mapping[str, str]  # readable names by class id
     records: pd.DataFrame  # one row an image, with the fields of ``Record``
     faults: list[dict[str, str]]  # see ``Source.faults``
@@ -86,7 +85,7 @@ Records = Iterator[Record]
 # --- a folder per class ---
 
 
-def read_class_folders(source: Source, files: Sequence[str] = ()) -> Records:
+def read_class_folders(source: Source, files: Sequence[str]) -> Records:
     """Read a folder per class, below the same folder or in folders of splits.
 
     Args:
@@ -234,15 +233,11 @@ def _read_annotated(
                 else:
                     source.fault(path, "no_object_in_annotation", file)
         except _FAULTS as fault:
-            raise ValueError(f"{file}: {_in_words(fault)}") from fault
+            words = fault if isinstance(fault, ValueError) else repr(fault)
+            raise ValueError(f"{file}: {words}") from fault
         if missing:
             detail = f"{len(missing)} have no image, or several, such as {missing[0]}"
             source.fault(file, "missing_image", detail)
-
-
-def _in_words(fault: Exception) -> str:
-    is_known = type(fault) is ValueError
-    return str(fault) if is_known else f"{type(fault).__name__}: {fault}".strip()
 
 
 def _read_yolo(source: Source, files: Sequence[str]) -> Records:
@@ -393,7 +388,7 @@ def recognise(source: Source) -> str:
 
 
 def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
-    """List the images of the classes asked for, or of all with training images.
+    """List the images of the classes asked for, or of all.
 
     Args:
         source: the files.
@@ -412,50 +407,21 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     files = _matching(source, reader.paths, reader.content)
     try:
         records = pd.DataFrame(reader.read(source, files), columns=Record._fields)
-        if layout == RECOGNISED and name not in (*_PUBLISHED, "class_folders"):
-            _check_folders(source, records)
         _count_unread(source, {*files, *records["name"]})
         if records.empty:
             faults = [f"{item['name']}: {item['detail']}" for item in source.faults]
             raise ValueError("; ".join(["no image of a class is there", *faults[:5]]))
     except _FAULTS as fault:
         raise ValueError(
-            f"{source.root} is not read as {name}: {_in_words(fault)}; {name} is "
+            f"{source.root} is not read as {name}: {fault}; {name} is "
             f"{reader.looks_like}, see docs/images.md"
         ) from fault
     if "train" not in records["split"].unique():
         # Images are for test because the source itself has the name of a test split.
         records["split"] = "train"
-    trained = {*records.loc[records["split"] == "train", "class_id"]}
-    candidates = [*map(to_nfc, classes)] or sorted({*records["class_id"]})
-    for class_id in candidates:
-        if class_id not in trained:
-            detail = "no image of it is for training"
-            source.fault("", "unknown_class", detail, class_id)
-    listed = [class_id for class_id in candidates if class_id in trained]
+    listed = [*map(to_nfc, classes)] or sorted({*records["class_id"]})
     records = records[records["class_id"].isin(listed)]
     return Listing(name, listed, _names(source), records, source.faults)
-
-
-def _check_folders(source: Source, records: pd.DataFrame) -> None:
-    """Refuse objects and folders that name different classes.
-
-    Raises:
-        ValueError: if folders of classes hold images without an annotation, or images
-            whose objects are of other classes than the folders.
-    """
-    folders = {}
-    with suppress(ValueError):  # no folders of classes
-        folders = {item.name: item.class_id for item in read_class_folders(source)}
-    objects = dict(records[["name", "class_id"]].to_numpy())
-    names = sorted({*folders.values()})
-    if len(names) > 1 and folders != objects:
-        raise ValueError(
-            f"folders name the classes {', '.join(names[:3])}, and objects of "
-            f"{len(objects)} of {len(folders)} images name "
-            f"{', '.join(sorted({*objects.values()})[:3])}; name class_folders or the "
-            "layout of the annotations as data_source"
-        )
 
 
 def _names(source: Source) -> dict[str, str]:
@@ -469,10 +435,11 @@ def _names(source: Source) -> dict[str, str]:
 
 def _count_unread(source: Source, used: set[str]) -> None:
     """Count the files that were not read, by ending."""
-    groups = defaultdict(list)
-    for name in {*source.names} - used - {item["name"] for item in source.faults}:
+    unread = {*source.names} - used - {item["name"] for item in source.faults}
+    by_ending = defaultdict(list)
+    for name in sorted(unread):
         if not _HARMLESS.fullmatch(name):
-            groups[posixpath.splitext(name)[1].lower()].append(name)
-    for ending, files in sorted(groups.items()):
-        detail = f"{len(files)} {ending or 'without an ending'} are not read"
-        source.fault(min(files), "not_read", detail)
+            by_ending[posixpath.splitext(name)[1].lower()].append(name)
+    for ending, names in by_ending.items():
+        detail = f"{len(names)} {ending or 'without an ending'} are not read"
+        source.fault(names[0], "not_read", detail)

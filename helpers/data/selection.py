@@ -39,7 +39,7 @@ def select(
     class_ids: Sequence[str],
     choice: Choice,
     faults: list[pd.DataFrame],
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Choose training and test images of the same classes.
 
     Where a training image has a box, only those with one are trained on. Random numbers
@@ -57,7 +57,8 @@ def select(
         faults: a list, to which tables of what is left out are appended.
 
     Returns:
-        Images with their splits, training before test, class by class.
+        Images with their splits, training before test, class by class; and how many
+        training and test images the classes have.
     """
     training = images.query("split == 'train'")
     hold_out = len(training) == len(images)
@@ -89,14 +90,13 @@ def select(
     counts = counts.reindex(index=class_ids, columns=SPLITS, fill_value=0)
     is_short = counts["train"] < choice.minimum_images_per_class
     is_short |= (counts["test"] == 0) & counts["test"].any()
-    detail = counts.agg("{0[train]} images for training, {0[test]} for test".format, 1)
-    left_out = pd.DataFrame({"fault": "class_left_out", "detail": detail})[is_short]
-    faults.append(left_out.reset_index(names="class_id"))
-    labels = chosen["class_id"].map({name: i for i, name in enumerate(class_ids)})
-    chosen = chosen.assign(label=labels).sort_values(
-        ["split", "label"], ascending=[False, True]
-    )
-    return chosen[~chosen["class_id"].isin(left_out.index)]
+    words = "{0[train]} images for training, {0[test]} for test".format
+    left_out = counts[is_short].agg(words, axis=1).rename("detail").reset_index()
+    faults.append(left_out.assign(fault="class_left_out"))
+    counts = counts[~is_short]
+    in_order = chosen.set_index("class_id").loc[counts.index].reset_index()
+    in_order = in_order.sort_values("split", ascending=False, kind="stable")
+    return in_order.reset_index(drop=True), counts
 
 
 def _draw(
@@ -129,13 +129,12 @@ def _without_copies(images: pd.DataFrame, faults: list[pd.DataFrame]) -> pd.Data
     faults.append(problems.assign(fault=words[0], detail=words[1]))
     images = images.dropna(subset="pixels")
     digests = images["pixels"].map(pixel_digest)
-    first = images.groupby(digests)[["name", "class_id"]].transform("first")
-    is_same_class = first["class_id"] == images["class_id"]
-    kinds = np.where(is_same_class, "duplicate_image", "contradictory_labels")
-    detail = "same pixels as " + first["name"] + ", which is of the class "
     is_copy = digests.duplicated()
-    copies = images.assign(fault=kinds, detail=detail + first["class_id"])
-    faults.append(copies[is_copy])
+    first = images.groupby(digests)[["name", "class_id"]].transform("first")
+    is_of_class = first["class_id"] == images["class_id"]
+    kinds = np.where(is_of_class, "duplicate_image", "contradictory_labels")
+    detail = "same pixels as " + first.agg(", which is of the class ".join, axis=1)
+    faults.append(images.assign(fault=kinds, detail=detail)[is_copy])
     return images[~is_copy]
 
 
@@ -173,10 +172,10 @@ def _photographs(images: pd.DataFrame) -> pd.Series:
 
 def _thumbnails(images: pd.DataFrame) -> Tensor:
     """(N, 16, 16) grey values less their mean."""
-    small = []
-    for image in images["pixels"]:
-        grey = torch.from_numpy(image.mean(0, dtype=np.float32))
-        small.append(adaptive_avg_pool2d(grey[None], _THUMBNAIL))
+    grey = [
+        image.mean(0, keepdims=True, dtype=np.float32) for image in images["pixels"]
+    ]
+    small = [adaptive_avg_pool2d(torch.from_numpy(one), _THUMBNAIL) for one in grey]
     thumbnails = torch.cat(small)
     return thumbnails - thumbnails.mean((1, 2), keepdim=True)
 

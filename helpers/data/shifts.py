@@ -7,9 +7,8 @@ factor, and that of a rotation in degrees.
 
 import math
 from collections.abc import Callable
-from hashlib import blake2b
+from functools import cache
 from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -17,11 +16,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from helpers.files import read_tensors, write_tensors
 from helpers.parameters import fault_of
 
-# To be raised when the meaning of a name changes: older files are then never used.
-_FORMAT = 2
 # Images at a time: convolutions that fit into a CPU's cache are several times faster.
 _CHUNK = 16
 _RADIUS = 5  # of the SSIM's window: 3.5 standard deviations of 1.5 pixels, rounded
@@ -153,8 +149,9 @@ def _by_number(images: Tensor, kind: str, number: float) -> Tensor:
     return getattr(functional, f"adjust_{kind}")(images, number)
 
 
+@cache
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
-    """Shift images; the same images, name and seed give the same bytes.
+    """Shift images; the same images, name and seed give the same bytes, made once.
 
     Blur, noise and JPEG have one strength for all images. It is the one at which the
     mean SSIM of up to 256 images is the number in the name, to 0.002; or to 0.02 if
@@ -232,23 +229,3 @@ def _nearest(
         # Twice the strength until one is too great, then halfway between the two.
         strength = min((low + high) / 2, 2 * strength, greatest)
     return min(trials)
-
-
-def read_or_shift(folder: Path, images: Tensor, name: str, seed: int = 0) -> Tensor:
-    """Read shifted images from a file, or shift them and write it.
-
-    Args:
-        folder: of the file, which is named by the shift and a digest of its name, the
-            seed and the images.
-        images: (N, 3, H, W) uint8 with sides of at least 11.
-        name: of the shift, see ``shifted``.
-        seed: of random numbers, see ``shifted``.
-    """
-    digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)
-    digest.update(f"{name} {seed} {_FORMAT} {tuple(images.shape)}".encode())
-    path = folder / f"{name}-{digest.hexdigest()}.safetensors"
-    tensors = read_tensors(path)
-    if tensors is None:
-        tensors = {"images": shifted(images, name, seed)}
-        write_tensors(path, tensors)
-    return tensors["images"]

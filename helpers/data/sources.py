@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from helpers.files import change_stamp, inside
+from helpers.files import change_stamp, inside, naming_damage
 
 # Characters in names that tables, figures and other systems cannot hold; those from
 # \ud800 on stand for bytes that are not UTF-8.
@@ -186,46 +186,27 @@ def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Sour
         classes: names of the folders to enter, see ``Source``.
 
     Raises:
-        FileNotFoundError: if the path does not exist.
-        ValueError: if it is neither a folder nor a .zip, or a damaged .zip.
+        FileNotFoundError: if neither a folder nor a file is there.
+        DamagedFileError: if it is no .zip, or half of one.
     """
     if path.is_dir():
         return Source(path, classes)
-    if not path.exists():
+    if not path.is_file():
         raise FileNotFoundError(
-            f"{path} does not exist; put the images there, or name the folder or .zip "
-            "that holds them"
-        )
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{path} is neither a folder nor a whole .zip; download or copy it again"
+            f"{path} is no folder and no .zip; put the images there, or name the "
+            "folder or .zip that holds them"
         )
     folder = unpacked / f"{path.stem}-{change_stamp(path)}"
     if not folder.is_dir():
-        _unpack(path, folder)
-    return Source(folder, classes)
-
-
-def _unpack(path: Path, folder: Path) -> None:
-    """Unpack a zip into a folder that is complete or absent.
-
-    ``zipfile`` writes nothing outside of the folder, and no links. macOS writes names
-    in UTF-8 without saying so; names in other encodings are refused.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        dir=folder.parent, prefix=".", ignore_cleanup_errors=True
-    ) as partial:
-        files = Path(partial) / "files"
-        files.mkdir()
-        try:
-            with zipfile.ZipFile(path, metadata_encoding="utf-8") as archive:
+        unpacked.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=unpacked, prefix=".") as partial:
+            files = Path(partial) / "files"
+            files.mkdir()
+            # ``zipfile`` writes nothing outside of the folder, and no links. macOS
+            # writes names in UTF-8 without saying so; other encodings are refused.
+            utf8 = {"metadata_encoding": "utf-8"}
+            with naming_damage(path), zipfile.ZipFile(path, **utf8) as archive:
                 archive.extractall(files)
-        except Exception as fault:
-            # Damaged files raise exceptions of nearly every kind; an OSError with a
-            # number is a fault of the disk.
-            if isinstance(fault, OSError) and fault.errno:
-                raise
-            raise ValueError(f"{path} cannot be unpacked: {fault}") from fault
-        if not folder.is_dir():  # another process may have been first
-            os.replace(files, folder)
+            if not folder.is_dir():  # another process may have been first
+                files.rename(folder)
+    return Source(folder, classes)

@@ -5,7 +5,6 @@ Labels of a target are used only for the accuracy that is to be predicted.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 from torch import Tensor
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import read_or_shift
+from helpers.data.shifts import shifted
 from helpers.measures import evidence, registry, transforms
 from helpers.measures.passes import Classifier, Sample
 from helpers.scores.classification import logits_of
@@ -63,11 +62,7 @@ def on_targets(
     decisive: dict[str, Any] = {"data": data.fingerprint, "version": 1}
     decisive |= {name: getattr(settings, name) for name in DECISIVE["unlabelled"]}
     parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    folder = store.folder / "targets"
-    images_on = partial(_images_on, folder=folder, seed=settings.seed)
-    if data.test.has_pixels:
-        for part in parts:  # made once, and read by all processes
-            images_on(data, part)
+    images_on = partial(_images_on, seed=settings.seed)
     sources = registry.SOURCES
     score = partial(evidence.score, measures, settings=settings, sources=sources)
     compute = partial(
@@ -76,12 +71,11 @@ def on_targets(
     return store.each(models, parts, compute, needed=False)
 
 
-def _images_on(data: StudyData, part: str, folder: Path, seed: int) -> Tensor:
+def _images_on(data: StudyData, part: str, seed: int) -> Tensor:
     """Test images on the target of a part, (N, 3, S, S)."""
     if part == _part(""):
         return data.test.images
-    shift = part.removeprefix("target-")
-    return read_or_shift(folder / shift, data.test.images, shift, seed)
+    return shifted(data.test.images, part.removeprefix("target-"), seed)
 
 
 def _on_targets(

@@ -133,7 +133,7 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
         "box_outside_clipped": 1,
         "box_without_area": 2,
         "not_read": 1,
-        "unknown_class": 2,
+        "class_left_out": 2,
     }
     assert data.classes["class_id"].tolist() == ["n01", "n02"]
     used = {name.rsplit("/", 1)[1] for name in data.train.names if "n01" in name}
@@ -142,7 +142,7 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
     }  # 4 is 3's double
     classes = data.faults.groupby("fault")["class_id"].agg(set)
     assert classes["unreadable_image"] == {"n01"}
-    assert classes["unknown_class"] == {"n03", "n77"}
+    assert classes["class_left_out"] == {"n03", "n77"}
 
 
 def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out(load):
@@ -202,9 +202,9 @@ def test_training_and_test_images_are_of_the_same_classes(load):
     assert data.classes["class_id"].tolist() == ["cat", "dog"]
     assert data.train.labels.unique().tolist() == [0, 1]
     assert data.test.labels.unique().tolist() == [0, 1]
+    assert set(data.faults["class_id"]) == {"emu", "owl"}
     assert images.sentences_of_faults(data.faults) == [
-        "1 × unknown class, such as emu: no image of it is for training",
-        "1 × class left out, such as owl: 5 images for training, 0 for test",
+        "2 × class left out, such as emu: 0 images for training, 2 for test",
     ]
     rest = load(files, images_per_class=5, test_images_per_class=0)
     assert rest.classes["test_images"].tolist() == [7, 7, 1]  # what training leaves

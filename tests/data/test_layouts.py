@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.data import layouts, sources
+from helpers.data import layouts
 from helpers.data.layouts import split_of
 from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc
 from tests.data.conftest import (
@@ -19,7 +19,6 @@ from tests.data.conftest import (
     kinds,
     labelme_source,
     voc_source,
-    written,
     yolo_source,
 )
 
@@ -215,26 +214,6 @@ def test_two_kinds_of_annotations_are_refused_and_read_by_name(load):
     assert load(files, "labelme").layout == "labelme"
 
 
-@pytest.mark.parametrize("label", ["dog", "object"])
-def test_objects_and_folders_that_name_different_classes_are_refused(load, label):
-    files = class_folders() | {
-        name.replace("png", "xml"): voc((1, 1, 9, 9), name=label if n % 2 else "cat")
-        for n, name in enumerate(FLAT)
-    }
-    with pytest.raises(ValueError, match="name class_folders or the layout of the ann"):
-        load(files)
-    assert load(files, "voc").classes["class_id"].tolist() == ["cat", label]
-    assert load(files, "class_folders").classes["class_id"].tolist() == ["cat", "dog"]
-
-
-def test_boxes_of_few_images_do_not_hide_the_folders(load):
-    boxes = b"path,label,x0,y0,x1,y1\ncat/0.png,cat,1,1,9,9\ndog/0.png,dog,1,1,9,9"
-    with pytest.raises(
-        ValueError, match="and objects of 2 of 12 images name cat, dog; name"
-    ):
-        load(FLAT | {"boxes.csv": boxes})
-
-
 def test_an_image_of_coco_is_of_the_class_of_its_largest_box(load):
     found = boxes_of(load(coco_source(), test_images_per_class=3))
     # of 20 x 16 to 16 x 16, x times 0.8
@@ -267,14 +246,25 @@ def test_coco_in_several_files_is_read_whole_and_no_image_twice(load):
         load(files | coco_source(places, "b_{split}.json"), place="twice")
 
 
-def test_boxes_of_another_measure_are_refused(load):
-    shares = {"path,label,x0,y0,x1,y1": "0.1,0.1,0.6,0.6"}
-    sizes = {"path,label,x0,y0,x1,y1,width,height": "10,10,60,60,20,16"}
-    for head, numbers in (shares | sizes).items():
-        rows = [f"pictures/{n}.jpg,{('cat', 'dog')[n % 2]},{numbers}" for n in range(8)]
-        table = "\n".join([head, *rows]).encode()
-        with pytest.raises(ValueError, match="of 8 images with boxes 8 have some that"):
-            load(csv_source() | {"labels.csv": table}, place=numbers)
+@pytest.mark.parametrize(
+    ("head", "numbers"),
+    [
+        ("path,label,x0,y0,x1,y1", "0.1,0.1,0.6,0.6"),  # shares
+        ("path,label,x0,y0,x1,y1,width,height", "10,10,60,60,20,16"),  # sizes
+    ],
+)
+def test_boxes_of_another_measure_are_refused(load, head, numbers):
+    rows = [f"pictures/{n}.jpg,{('cat', 'dog')[n % 2]},{numbers}" for n in range(8)]
+    table = "\n".join([head, *rows]).encode()
+    with pytest.raises(ValueError, match="of 8 images with boxes 8 have some that"):
+        load(csv_source() | {"labels.csv": table})
+
+
+def test_yolos_boxes_in_pixels_are_refused(load):
+    files = yolo_source()
+    pixels = {name: b"0 9 8 6 6\n" for name in files if name.endswith(".txt")}
+    with pytest.raises(ValueError, match="of 12 images with boxes 12 have some that"):
+        load(files | pixels)
 
 
 def test_no_path_leaves_the_source_and_a_table_names_whole_folders(load, tmp_path):
@@ -400,14 +390,6 @@ def test_names_and_accents_of_other_systems_are_those_that_are_asked_for(load):
     assert same.classes["class_id"].tolist() == ["tea", composed]
     nothing = load(class_folders(classes=("NA", "None")), place="na")
     assert nothing.classes["class_id"].tolist() == ["NA", "None"]
-
-
-def test_a_class_that_is_not_there_is_told(tmp_path):
-    source = sources.Source(written(tmp_path, FLAT))
-    listing = layouts.scan(source, "auto", ["cat", "owl"])
-    (fault,) = [fault for fault in listing.faults if fault["class_id"]]
-    assert (fault["fault"], fault["class_id"]) == ("unknown_class", "owl")
-    assert layouts.scan(source, "auto", ["owl"]).classes == []
 
 
 def test_a_truncated_table_is_refused_or_counted_and_never_ends_in_a_traceback(load):

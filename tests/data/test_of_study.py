@@ -79,7 +79,7 @@ def test_touched_files_a_deleted_cache_and_another_place_give_the_same_images(
     source.rename(tmp_path / "moved")
     with pytest.raises(
         FileNotFoundError,
-        match=r"source does not exist; put the images there, or name the folder",
+        match=r"source is no folder and no .zip; put the images there, or name the",
     ):
         images.images_of_study(work)
     assert (
@@ -129,7 +129,7 @@ def test_a_zip_that_is_half_copied_leaves_what_the_records_have(
     work = tmp_path / "mine"
     data = chosen(path, work)
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(ValueError, match=r"is neither a folder nor a whole .zip"):
+    with pytest.raises(ValueError, match=r"source.zip is damaged"):
         images.images_of_study(work)
     assert images.manifest_of(work)["fingerprint"] == data.fingerprint
     monkeypatch.setattr(images, "records_of", lambda work: work)
