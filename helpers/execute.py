@@ -5,7 +5,6 @@ The Snakefile runs this file as the script of its rules.
 
 import itertools
 import os
-import re
 import shutil
 import socket
 import sys
@@ -85,8 +84,7 @@ def sentence(fault: Exception) -> str:
     """What stopped a notebook, in one line."""
     if not isinstance(fault, PapermillExecutionError):
         return f"{type(fault).__name__}: {fault}"  # such as of a kernel that was killed
-    colours = r"\x1b\[[0-9;]*m"
-    text = " ".join(re.sub(colours, "", fault.evalue).split())[:2000]
+    text = " ".join(fault.evalue.split())[:2000]
     first = fault.source.strip().partition("\n")[0].strip()
     return f"cell {fault.cell_index} ({first[:80]}): {fault.ename}: {text}"
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -330,22 +330,10 @@ def read_json(path: Path) -> Any:
 def versions(
     packages: Sequence[str] = ("torch", "torchvision", "numpy"),
 ) -> dict[str, str]:
-    """Versions of Python and of packages, by name.
-
-    Returns:
-        "not installed" for a package that is absent, such as JupyterLab on a server.
-
-    Example:
-        >>> versions(["no-such-package"])["no-such-package"]
-        'not installed'
-    """
-    result = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            result[name] = version(name)
-        except PackageNotFoundError:
-            result[name] = "not installed"
-    return result
+    """Versions of Python and of installed packages, by name."""
+    return {"python": platform.python_version()} | {
+        name: version(name) for name in packages
+    }
 
 
 def commit() -> str:
