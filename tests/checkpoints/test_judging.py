@@ -154,14 +154,6 @@ def models():
     return calibration.networks(reports)
 
 
-def test_errors_across_studies_equal_a_plain_loop(models):
-    errors = calibration.errors_across(models, ["drop"])
-    for row in models[::40].itertuples():
-        others = models[models["study"] != row.study]
-        predicted = calibration.rule(others, ["drop"]).predict([[row.drop]])[0]
-        assert errors[row.Index] == pytest.approx(predicted - row.gap)
-
-
 def test_the_margin_is_the_quantile_of_all_pairs_of_a_study(models):
     errors = np.random.default_rng(0).normal(size=len(models))
     pairs = [

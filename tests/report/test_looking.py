@@ -78,26 +78,3 @@ def test_the_contrast_is_told_with_what_could_have_been_told():
     assert "held fixed" not in few and "nan" not in few
     names = dict(looking.named_differences(differences))
     assert names["gap_map_in_box_1_less_plain"].pairs == 4
-
-
-def claims_table(**changed):
-    row = {
-        "claim": "the gap falls",
-        "primary": True,
-        "verdict": "cannot tell",
-        "pairs": 16,
-        "difference": -0.42,
-        "low": -1.2,
-        "high": 0.36,
-    }
-    return pd.DataFrame([row | changed])
-
-
-def test_each_primary_claim_has_its_verdict_and_numbers():
-    text = looking.verdicts(claims_table())
-    assert text == (
-        "*the gap falls*: **cannot tell**; the difference is -0.4 points "
-        "(-1.2 to 0.4) over 16 pairs."
-    )
-    assert "an unknown amount" in looking.verdicts(claims_table(difference=np.nan))
-    assert "states no claim" in looking.verdicts(claims_table(primary=False))

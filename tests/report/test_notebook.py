@@ -140,15 +140,6 @@ def test_a_table_of_another_notebook_is_that_of_the_same_combination_first(repor
     assert not opened.table_of("none.csv").exists()
 
 
-def test_names_stay_inside_the_report(report):
-    opened, _ = report
-    with pytest.raises(ValueError, match="leaves the folder"):
-        opened.table(pd.DataFrame({"a": [1]}), "../../x")
-    with pytest.raises(ValueError, match="leaves the folder"):
-        opened.figure(curve(), "../../x", "")
-    plt.close("all")
-
-
 def begun(monkeypatch, folder, **changed):
     """A report of notebook 01 that begins with its defaults and some changes."""
     monkeypatch.setattr(notebook, "display", lambda item: None)
