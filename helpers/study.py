@@ -1,7 +1,7 @@
 """A study as an object: its networks, images and scores, from work or from records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from helpers.data.images import StudyData, images_of_study, manifest_of
-from helpers.files import RECORDS, from_root, inside
+from helpers.files import RECORDS
 from helpers.measures.evidence import MeasureSettings, settings_of
 from helpers.parameters import near_names
-from helpers.report.notebook import Report, point_to_records, select_shard
+from helpers.report.notebook import Report, places, select_shard
 from helpers.scores.classification import correct, test_logits
 from helpers.scores.measuring import (
     IMAGE_VALUES,
@@ -27,7 +27,6 @@ from helpers.scores.models import Model, models_of
 from helpers.scores.scoring_set import ScoringSet, scoring_set
 from helpers.scores.store import Records, Store
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
-from helpers.studies import work_study
 from helpers.training.catalogue import models_of_study
 from helpers.training.pool import choose_device
 
@@ -58,14 +57,6 @@ class Measured:
             for name, values in self.records.of_images(family).items()
             if name in self.models
         }
-
-    @property
-    def analysed(self) -> "Measured":
-        """The same, of the analysed networks only."""
-        is_analysed = self.models["left_out"] == ""
-        models = self.models[is_analysed].reset_index(drop=True)
-        table = self.table[self.table["model_id"].isin(models["model_id"])]
-        return replace(self, models=models, table=table)
 
     def undefined(self) -> pd.DataFrame:
         """The number of networks in which a measure is undefined, by reason."""
@@ -123,10 +114,8 @@ class Study:
             FileNotFoundError: if neither folder has the study.
             ValueError: if the name would leave the folders.
         """
-        of_work = work_study(name)
-        work = inside(from_root(work_dir), of_work)
-        reports = inside(from_root(reports_dir), name)
-        if not (work.is_dir() or (reports.with_name(of_work) / RECORDS).is_dir()):
+        work, reports = places(name, work_dir, reports_dir)
+        if not (work.is_dir() or (reports.with_name(work.name) / RECORDS).is_dir()):
             paths = reports.parent.glob(f"*/{RECORDS}")
             studies = sorted(path.parent.name for path in paths)
             raise FileNotFoundError(
@@ -134,7 +123,6 @@ class Study:
                 f"{reports.parent}{near_names(name, studies)}; run `make "
                 f"sweep STUDY={name}`, or open one of {', '.join(studies)}"
             )
-        point_to_records(work, reports_dir)
         return cls(work, reports, **options)
 
     @classmethod

@@ -22,7 +22,6 @@ def measured():
     models = pd.DataFrame(
         {
             "model_id": ["a", "b", "c", "d"],
-            "left_out": ["", "diverged", "", ""],
             "iou": [0.2, 0.6, 0.3, np.nan],
         }
     )
@@ -30,9 +29,8 @@ def measured():
     return Measured(models, table, records)
 
 
-def test_what_is_measured_of_analysed_networks_leaves_the_others_out():
-    analysed = measured().analysed
-    assert analysed.models["model_id"].tolist() == ["a", "c", "d"]
-    assert analysed.table["model_id"].tolist() == ["a", "c"]
-    expected = [[0.1, 0.3], [0.2, 0.4], [np.nan, np.nan]]
-    np.testing.assert_array_equal(analysed.image_values["iou"], np.float32(expected))
+def test_values_of_images_stand_in_the_order_of_the_networks():
+    of_images = measured().image_values
+    assert [*of_images] == ["iou"]  # a measure; what else is recorded is none
+    expected = [[0.1, 0.3], [0.5, 0.7], [0.2, 0.4], [np.nan, np.nan]]
+    np.testing.assert_array_equal(of_images["iou"], np.float32(expected))

@@ -65,12 +65,10 @@ class Report:
         """
         values = in_force(notebook, namespace)
         study = values["study"]
-        work = inside(from_root(values["work_dir"]), work_study(study))
+        work, reports = places(study, values["work_dir"], values["reports_dir"])
         by_hand = inside(work / "scratch", notebook)
         folder = Path(os.environ.get(files.STAGING, by_hand))
         (folder / "results.json").unlink(missing_ok=True)
-        reports = inside(from_root(values["reports_dir"]), study)
-        point_to_records(work, values["reports_dir"])
         style.use()
         report = cls(notebook, folder, work, reports, SimpleNamespace(**values))
         names = declared(PROJECT_ROOT / f"notebooks/{notebook}.ipynb")
@@ -294,13 +292,23 @@ def select_shard(items: Sequence, shard: str) -> Sequence:
     return items[number - 1 :: count]
 
 
-def point_to_records(work: Path, reports_dir: str) -> None:
-    """Note in a study's folder of work where its records lie, if not beside it.
+def places(study: str, work_dir: str, reports_dir: str) -> tuple[Path, Path]:
+    """Folders of a study's work and of its report.
+
+    Work is that of the study that it extends, if it does. Where records lie is noted
+    there, if that is not beside it.
 
     Args:
-        work: the folder of work.
+        study: its name.
+        work_dir: folder of the work of all studies.
         reports_dir: folder of all reports.
+
+    Raises:
+        ValueError: if the name would leave the folders.
     """
-    records = inside(from_root(reports_dir), work.name) / files.RECORDS
+    work = inside(from_root(work_dir), work_study(study))
+    reports = inside(from_root(reports_dir), study)
+    records = reports.with_name(work.name) / files.RECORDS
     if records != files.records_of(work):
         write_json(work / files.POINTER, {"folder": str(records)})
+    return work, reports
