@@ -20,8 +20,7 @@ from helpers.cams import localize
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.choices.compute import CLOSED_FORMS, closed_form_maps
 from helpers.data import synthetic
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet, image_set
+from helpers.data.images import ImageSet, box_masks, image_set
 from helpers.measures import evidence, passes, registry
 from helpers.measures.norms import fused_network
 from helpers.networks import hooks, resnet

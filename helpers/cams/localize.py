@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams.maps import from_integers, normalise_maps
-from helpers.data.boxes import box_masks
+from helpers.data.images import box_masks
 from helpers.networks.faults import Undefined
 
 SHUFFLES = 8  # other images whose objects each map is compared with

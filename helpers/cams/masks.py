@@ -11,8 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.cams import localize
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, box_masks
 from helpers.files import from_root
 
 MASK_PROVIDERS = ("spectral_residual", "grab_cut", "folder")

@@ -27,8 +27,7 @@ from helpers.cams.maps import (
     normalise_maps,
 )
 from helpers.cams.masks import make_masks
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData, box_masks
 from helpers.files import json_digest
 from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams import localize
-from helpers.data.boxes import box_masks
+from helpers.data.images import box_masks
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure, provides
 from helpers.networks.faults import Undefined

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from helpers.cams import localize
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, box_masks
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}

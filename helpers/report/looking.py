@@ -10,8 +10,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, box_masks
 from helpers.report.figures import forest, overlays
 from helpers.report.style import count
 from helpers.statistics import pairs

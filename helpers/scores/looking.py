@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams import localize
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData, box_masks
 from helpers.files import json_digest
 from helpers.measures.passes import Classifier, Pass, forward_pass
 from helpers.scores.models import Model

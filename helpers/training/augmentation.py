@@ -14,7 +14,7 @@ from numpy.random import Generator, default_rng
 from torch import Tensor
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
-from helpers.data.boxes import box_masks
+from helpers.data.images import box_masks
 from helpers.training.config import NONE, RunConfig
 
 # Third number of the seed sequence, so that each part of a run has its own random

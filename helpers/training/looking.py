@@ -25,8 +25,7 @@ from numpy.random import Generator, default_rng
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, kl_div
 
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, box_masks
 from helpers.training.augmentation import Draws
 from helpers.training.config import PLAIN, RunConfig
 

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score
 from helpers.cams import localize
 from helpers.cams.localize import chance_scores, cut, iou_at, upsample
 from helpers.cams.maps import from_integers, normalise_maps
-from helpers.data.boxes import box_masks
+from helpers.data.images import box_masks
 
 SIZE = 16
 

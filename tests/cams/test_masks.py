@@ -8,8 +8,7 @@ from PIL import Image
 
 from helpers.cams import localize
 from helpers.cams import masks as machine
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, box_masks
 
 
 def spot(size, x0, y0, x1, y1, ground=60, light=200):

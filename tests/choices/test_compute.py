@@ -26,8 +26,7 @@ from helpers.choices.compute import (
     TRUE,
     Settings,
 )
-from helpers.data.boxes import box_masks
-from helpers.data.images import ImageSet
+from helpers.data.images import ImageSet, box_masks
 from helpers.measures import evidence, registry
 from helpers.measures.passes import Classifier
 from helpers.networks import hooks, resnet

@@ -10,7 +10,7 @@ import torch
 
 from helpers.cams import localize
 from helpers.cams.maps import from_integers, to_integers
-from helpers.data.boxes import box_masks
+from helpers.data.images import box_masks
 from helpers.measures import localization
 from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.registry import MEASURES, measures_of_families
