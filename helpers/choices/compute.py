@@ -480,11 +480,10 @@ def untrained_networks(
         "data": data.fingerprint,
     }
     compute = partial(_untrained_scores, settings=settings, device=store.device)
-    scores = store.each(models, {UNTRAINED: decisive}, compute).scores()
-    wide = scores.pivot(index="model_id", columns="measure", values="value")
+    values = store.each(models, {UNTRAINED: decisive}, compute).table(UNTRAINED)
     facts = [(model.model_id, model.facts["architecture"]) for model in models]
     table = pd.DataFrame(facts, columns=["model_id", "architecture"])
-    return table.join(wide, on="model_id")
+    return table.join(values, on="model_id")
 
 
 def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn.Module:

@@ -19,7 +19,6 @@ from helpers.networks import resnet
 from helpers.networks.hooks import prepared
 from helpers.scores.models import Model
 from helpers.scores.store import Records, Store
-from helpers.scores.values import COMPLETE
 
 _RANKED = (
     "average_precision_step",
@@ -317,10 +316,6 @@ def metrics_of_models(records: Records) -> pd.DataFrame:
         A row per model, its id in ``model``, see ``summary_metrics``; models whose
         logits are not finite are left out.
     """
-    scores = records.scores(TEST_IMAGES)
-    scores = scores[scores["measure"] != COMPLETE]
-    wide = scores.pivot(index="model_id", columns="measure", values="value")
-    wide = wide[scores["measure"].unique()].rename_axis("model").reset_index()
-    wide.columns.name = None
-    counts = [name for name in _COUNTS if name in wide]
-    return wide.astype(dict.fromkeys(counts, int))
+    metrics = records.table(TEST_IMAGES).rename_axis("model").reset_index()
+    counts = [name for name in _COUNTS if name in metrics]
+    return metrics.astype(dict.fromkeys(counts, int))

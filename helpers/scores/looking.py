@@ -81,8 +81,7 @@ def look_at_images(
     settings["test"] = json_digest(rows.tolist())
     settings["training"] = json_digest(list(training))
     compute = partial(_look, rows=rows, training=training, device=store.device)
-    scores = store.each(models, {PART: settings}, compute).scores()
-    return scores.pivot(index="model_id", columns="measure", values="value")
+    return store.each(models, {PART: settings}, compute).table(PART)
 
 
 def _look(

@@ -341,6 +341,17 @@ class Records:
         columns = [name for name in COLUMNS if name not in ("settings", "weights")]
         return table.reindex(columns=["model_id", *columns])
 
+    def table(self, part: str) -> pd.DataFrame:
+        """Values of a part: a row per model that has it, a column per measure.
+
+        Args:
+            part: of the scores, which have no variants.
+        """
+        scores = self.scores(part)
+        scores = scores[scores["measure"] != COMPLETE]
+        wide = scores.pivot(index="model_id", columns="measure", values="value")
+        return wide[scores["measure"].unique()].rename_axis(columns=None)
+
     def of_images(self, part: str) -> dict[str, NDArray[np.float32]]:
         """Values of single images of all models by name, read model by model.
 

@@ -157,8 +157,7 @@ def accuracies_under_transforms(
     parts = {"invariance": {"data": data.fingerprint, "seed": seed, "ranges": ranges}}
     compute = partial(_under_transforms, seed=seed, ranges=ranges, device=store.device)
     records = store.each(models, parts, compute, needed=False)
-    scores = records.scores("invariance")
-    wide = scores.pivot(index="model_id", columns="measure", values="value")
+    wide = records.table("invariance")
     return wide.rename(columns=lambda name: f"test accuracy under {name}").reset_index()
 
 
