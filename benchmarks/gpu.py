@@ -180,10 +180,9 @@ def losses_of(
     stepping = network
     if way == "compiled" and device == "cuda":
         stepping = torch.compile(network, mode="reduce-overhead")
-    batch = run.Batch(torch.arange(count, device=device), labels.to(device))
-    pixels = pixels.to(device)
+    batch = run.Split(pixels.to(device), labels.to(device))
     losses = [
-        run.train_step(stepping, optimizer, pixels, batch, config)[0].clone()
+        run.train_step(stepping, optimizer, batch, config)[0].clone()
         for _ in range(steps)
     ]
     return torch.stack(losses).cpu() / count

@@ -15,8 +15,8 @@ NONE = "none"  # the level of ``strong_augmentation`` of the paper's training
 PLAIN = "plain"  # the level of ``looking`` of training as usual
 PRECISIONS = ("float32", "bfloat16")
 
-# The paper's seven axes, in the order of its Table 2.
-PAPER_AXES = (
+# The axes, those of the paper first, in the order of its Table 2.
+AXES = (
     "batch_size",
     "learning_rate",
     "optimizer",
@@ -24,12 +24,6 @@ PAPER_AXES = (
     "architecture",
     "augmentation",
     "pretrained",
-)
-
-
-# All axes, those of the paper first.
-AXES = (
-    *PAPER_AXES,
     "images_per_class",
     "label_noise",
     "looking",
@@ -37,6 +31,7 @@ AXES = (
     "strong_augmentation",
     "frozen_stages",
 )
+PAPER_AXES = AXES[:7]
 
 
 @dataclass(frozen=True)
@@ -188,8 +183,8 @@ def config_from(record: Mapping[str, Any]) -> RunConfig:
     Args:
         record: values by hyperparameter; other entries are ignored.
     """
-    names = [name for name in HYPERPARAMETERS if name in record]
-    return RunConfig(**{name: record[name] for name in names})
+    values = {name: record[name] for name in HYPERPARAMETERS if name in record}
+    return RunConfig(**values)
 
 
 def runs_of_study(

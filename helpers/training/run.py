@@ -43,10 +43,12 @@ _LAST = torch.channels_last
 
 
 class Split(NamedTuple):
-    """Images of a split, on the device during a whole run."""
+    """Images of a split, on the device during a whole run, or a mini-batch of them."""
 
     pixels: Tensor  # (N, 3, S, S) uint8, channels last in memory
     labels: Tensor  # (N,) int64
+    draws: Draws = Draws()  # random numbers of the augmentation
+    guide: looking.Guide | None = None  # target regions of the class activation maps
 
 
 def resident(images: ImageSet, device: torch.device | str) -> Split:
@@ -129,29 +131,15 @@ def make_optimizer(network: nn.Module, config: RunConfig) -> Optimizer:
     return OPTIMIZERS[config.optimizer](parameters, **options, fused=is_fused)
 
 
-class Batch(NamedTuple):
-    """The images of an epoch in shuffled order, or one mini-batch of them."""
-
-    indices: Tensor  # (B,) int64, of the run's images
-    labels: Tensor  # (B,) int64
-    draws: Draws = Draws()  # random numbers of the augmentation
-    guide: looking.Guide | None = None  # target regions of the class activation maps
-
-
 def train_step(
-    network: nn.Module,
-    optimizer: Optimizer,
-    images: Tensor,
-    batch: Batch,
-    config: RunConfig,
+    network: nn.Module, optimizer: Optimizer, batch: Split, config: RunConfig
 ) -> Tensor:
     """Take one step of the optimizer, without waiting for the device.
 
     Args:
         network: in train mode; with a guide a ResNet that is not compiled.
         optimizer: of the network's weights.
-        images: (B, 3, S, S) uint8.
-        batch: what the step needs of the B images.
+        batch: B images.
         config: the run; precision and label smoothing are read.
 
     Returns:
@@ -160,19 +148,19 @@ def train_step(
         With mixup both are those of mixed images and the label of the larger share;
         with cutmix, of the image around the patch.
     """
-    _, labels, draws, guide = batch
+    pixels, labels, draws, guide = batch
     is_rounded = config.precision == "bfloat16"
     precision = torch.autocast(labels.device.type, torch.bfloat16, enabled=is_rounded)
     hook = captured_output(network.layer4) if guide else nullcontext()
     with precision, hook as features:
-        augmented = resnet.normalise_images(augment(images, draws))
+        augmented = resnet.normalise_images(augment(pixels, draws))
         logits = network(augmented).float()
     smoothing = config.label_smoothing
     objective = mixed_cross_entropy(logits, labels, draws.weights, smoothing)
     if guide:
         maps = looking.class_maps(features[0], network.fc.weight, labels)
         objective = objective + looking.map_penalty(
-            maps, guide, images.shape[-1], draws
+            maps, guide, pixels.shape[-1], draws
         )
     optimizer.zero_grad()
     objective.backward()
@@ -209,40 +197,27 @@ def train_epoch(
         Mean cross-entropy and accuracy (fraction) of the images as they were trained
         on, each before its step.
     """
-    images = _images_of_epoch(split.labels, config, epoch, guide)
+    count = len(split.labels)
+    generator = torch.Generator().manual_seed(_seed(config, epoch))
+    order = torch.randperm(count, generator=generator)
+    if count % config.batch_size == 1:
+        order = order[:-1]  # batch norm is undefined on a last batch of one image
+    draws = draw(count, config, epoch, generator)
+    # All are copied at once, since the host waits for a GPU at every copy.
+    device = split.labels.device
+    order, draws = tree_map_only(Tensor, lambda each: each.to(device), (order, draws))
+    images = split._replace(draws=draws, guide=guide)
     network.train()
     for module in frozen_modules(network, config.frozen_stages):
         module.eval()
     totals = []
     # On a GPU cuDNN times its kernels for each new shape and keeps the fastest.
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
-        for start in range(0, len(images.indices), config.batch_size):
-            part = slice(start, start + config.batch_size)
-            batch = tree_map_only(Tensor, itemgetter(part), images)
-            of_batch = split.pixels[batch.indices]
-            totals.append(train_step(network, optimizer, of_batch, batch, config))
-    loss, accuracy = (torch.stack(totals).sum(0) / len(images.indices)).tolist()
+        for indices in order.split(config.batch_size):
+            batch = tree_map_only(Tensor, itemgetter(indices), images)
+            totals.append(train_step(network, optimizer, batch, config))
+    loss, accuracy = (torch.stack(totals).sum(0) / len(order)).tolist()
     return loss, accuracy
-
-
-def _images_of_epoch(
-    labels: Tensor, config: RunConfig, epoch: int, guide: looking.Guide | None
-) -> Batch:
-    """All images of an epoch in shuffled order.
-
-    They are ordered and augmentation is drawn once, so that a step launches few kernels
-    on a GPU. A last batch of one image is left out: batch norm is undefined on it.
-    """
-    count = len(labels)
-    generator = torch.Generator().manual_seed(_seed(config, epoch))
-    order = torch.randperm(count, generator=generator)
-    draws = draw(count, config, epoch, generator)
-    if count % config.batch_size == 1:
-        order = order[:-1]
-    device = labels.device
-    order = order.to(device)
-    whole = Batch(torch.arange(count), labels, draws, guide)
-    return tree_map_only(Tensor, lambda values: values.to(device)[order], whole)
 
 
 def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:

@@ -253,11 +253,9 @@ def test_bfloat16_rounds_products_and_nothing_else(data, config):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3)).train()
     optimizer = torch.optim.SGD(network.parameters(), 0.0)
     images = data.train.images
-    batch = run.Batch(torch.arange(len(images)), data.train.labels)
+    batch = run.Split(images, data.train.labels)
     exact, rounded = (
-        run.train_step(
-            network, optimizer, images, batch, replace(config, precision=name)
-        )
+        run.train_step(network, optimizer, batch, replace(config, precision=name))
         for name in ("float32", "bfloat16")
     )
     inputs = resnet.normalise_images(images).flatten(1).abs()
