@@ -143,23 +143,20 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
-    """Change of loss and accuracy in the last epochs; Du et al. 2024, Fig. A1.
+def late_changes(history: pd.DataFrame) -> pd.DataFrame:
+    """Change of loss and accuracy in the last ten epochs; Du et al. 2024, Fig. A1.
 
     Args:
         history: see ``histories``.
-        epochs: how many of the last epochs of each run are returned.
 
     Returns:
         By run and epoch the change of loss and accuracy since the epoch before over the
         range in the run, in [-1, 1]; NaN where that is 0, and in the first epoch.
     """
-    columns = {"train_loss": "loss", "train_accuracy": "accuracy"}
-    table = history.rename(columns=columns)[["run_id", "epoch", *columns.values()]]
-    table = table.sort_values(["run_id", "epoch"]).set_index(["run_id", "epoch"])
-    runs = table.groupby("run_id")
+    table = history.set_index(["run_id", "epoch"])[["train_loss", "train_accuracy"]]
+    runs = table.set_axis(["loss", "accuracy"], axis=1).groupby("run_id")
     changes = runs.diff() / (runs.transform("max") - runs.transform("min"))
-    return changes.groupby("run_id").tail(epochs)
+    return changes.groupby("run_id").tail(10)
 
 
 def load_network(

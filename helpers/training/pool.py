@@ -1,8 +1,8 @@
 """Process many items side by side: processes of one thread on a CPU, or on a GPU."""
 
+import ctypes
 import os
-import threading
-import time
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -25,6 +25,7 @@ from helpers.training.config import RunConfig
 from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 # In a worker process: under "load" a function that returns what all items need, and
 # loads it at its first call.
 _SHARED: dict[str, Callable[[], Any]] = {}
@@ -141,16 +142,10 @@ def _load_shared() -> Any:
 
 
 def _start_worker(shared: Callable[[], Any]) -> None:
-    """Prepare a worker process, which ends when its parent ends, even if killed."""
+    """Prepare a worker process, which Linux ends with its parent, even if killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     compute_float32_exactly()
     _SHARED["load"] = cache(shared)
-    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:

@@ -232,20 +232,16 @@ def frozen_modules(network: nn.Module, stages: int) -> list[nn.Module]:
 
 
 @torch.inference_mode()
-def evaluate(
-    network: nn.Module, split: Split, batch_size: int = 512
-) -> tuple[float, float]:
+def evaluate(network: nn.Module, split: Split) -> tuple[float, float]:
     """Mean cross-entropy and accuracy (fraction), in evaluation mode and float32.
 
     Args:
         network: on the device of the split.
         split: images, which are not augmented.
-        batch_size: images at a time.
     """
     network.eval()
     logits = [
-        network(resnet.normalise_images(pixels))
-        for pixels in split.pixels.split(batch_size)
+        network(resnet.normalise_images(pixels)) for pixels in split.pixels.split(512)
     ]
     totals = _loss_and_correct(torch.cat(logits), split.labels)
     loss, accuracy = (totals / len(split.labels)).tolist()
@@ -423,8 +419,8 @@ def _check_images(config: RunConfig, data: StudyData) -> None:
     most = int(data.train.labels.bincount().max())
     if config.images_per_class > most:
         raise ValueError(
-            f"run {config} asks for {config.images_per_class} images a class, and the "
-            f"largest class has {most}; take at most as many, or 0 for all"
+            f"run {config} asks for more images a class than the largest class has, "
+            f"{most}; take at most as many, or 0 for all"
         )
 
 

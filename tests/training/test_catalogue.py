@@ -96,15 +96,17 @@ def test_late_changes_by_hand():
     history = pd.DataFrame(
         {
             "run_id": "r",
-            "epoch": [1, 2, 3],
-            "train_loss": [4.0, 2.0, 3.0],
-            "train_accuracy": [0.0, 0.5, 0.6],
+            "epoch": range(1, 12),
+            "train_loss": [4.0, 2.0, 3.0, *[2.0] * 8],
+            "train_accuracy": [0.0, 0.5, *[0.6] * 9],
         }
     )
-    changes = catalogue.late_changes(history, epochs=2)
-    assert changes.index.tolist() == [("r", 2), ("r", 3)]
-    assert changes["loss"].tolist() == [-1, 0.5]  # of the range from 4 to 2
-    assert changes["accuracy"].tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6])
+    changes = catalogue.late_changes(history)
+    assert changes.index.tolist() == [("r", epoch) for epoch in range(2, 12)]
+    expected = [-1, 0.5, -0.5, *[0] * 7]  # of the range from 4 to 2
+    assert changes["loss"].tolist() == expected
+    expected = [0.5 / 0.6, 0.1 / 0.6, *[0] * 8]
+    assert changes["accuracy"].tolist() == pytest.approx(expected)
     assert catalogue.late_changes(history.assign(train_loss=1.0))["loss"].isna().all()
     assert len(catalogue.late_changes(history.iloc[:0])) == 0
 

@@ -230,7 +230,7 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
     ("change", "message"),
     [
         ({"data": "other"}, "belongs to the images other, not"),
-        ({"images_per_class": 13}, "the largest class has 12; take at most as many"),
+        ({"images_per_class": 13}, "the largest class has, 12; take at most as many"),
     ],
 )
 def test_images_of_another_study_or_too_few_are_refused(
