@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from threadpoolctl import threadpool_limits
 from torchvision.models import mobilenet_v2
 
 from helpers.data.images import choose_images, images_of_study
@@ -11,7 +10,6 @@ from helpers.kappa.making import made_models, recipe, untrained
 from helpers.kappa.networks import without_head
 from helpers.networks import resnet
 from helpers.training import run
-from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
 NAMES = ["resnet18 w0.0625", "mobilenet_v2 w0.1"]
@@ -109,21 +107,6 @@ def test_a_published_network_is_tuned_with_a_new_head(work, data, monkeypatch):
     assert again.model_id == model.model_id
     with pytest.raises(FileNotFoundError, match="resnet18"):
         made_models(["resnet18 tuned"], work, training, **options)
-
-
-def test_a_network_is_trained_as_a_loop_over_epochs_has_it(work, data):
-    training = recipe(data, 2, 0)
-    (model,) = made_models(NAMES[1:], work, training, **OPTIONS)
-    config = RunConfig("resnet18", **training)
-    fitted, _ = run.images_of_run(data, config)
-    network = untrained(NAMES[1], 3, model.facts["side"], 0)
-    network = network.to(memory_format=torch.channels_last)
-    optimizer = run.make_optimizer(network, config)
-    images = run.resident(fitted, "cpu")
-    with threadpool_limits(1):
-        for epoch in (1, 2):
-            run.train_epoch(network, optimizer, images, config, epoch)
-    assert same(model.load(), without_head(network))
 
 
 def test_what_diverges_or_is_damaged_is_refused(work, data, monkeypatch):

@@ -7,7 +7,6 @@ from sklearn.metrics import cohen_kappa_score
 
 from helpers.kappa import statistics
 from helpers.kappa.statistics import CELL_STATISTICS, error_and_loss
-from tests.kappa.conftest import classes_of
 
 
 def images_of(confusion):
@@ -29,15 +28,6 @@ def cells_of(value, sizes, ssim=(0.6, 0.8, 1.0), unseen=(0.0, 0.2)):
 
 def classes(errors, losses):
     return pd.DataFrame({"error": errors, "kappa_loss": losses}, dtype=float)
-
-
-def test_error_and_kappa_by_hand():
-    confusion = np.array([[8, 2, 0], [1, 4, 0], [0, 0, 5]])
-    error, loss = error_and_loss(*images_of(confusion), 3)
-    np.testing.assert_allclose(error[:, 0], [0.2, 0.2, 0])
-    # Class 0: Po = 17/20; Pe = (10 * 9 + 10 * 11) / 400 = 1/2.
-    # Class 1: Po = 17/20, Pe = (5 * 6 + 15 * 14) / 400 = 3/5.
-    np.testing.assert_allclose(loss[:, 0], [0.3, 0.375, 0], rtol=1e-15)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -113,36 +103,6 @@ def test_divergence_is_largest_for_other_bins():
         inside = classes([tenth + 0.05], [0])
         assert statistics.divergence(classes([tenth], [0]), inside) == 0
     assert statistics.divergence(classes([1], [1]), classes([0.95], [2])) == 0
-
-
-def test_a_cell_sums_its_classes_up_and_is_compared_with_the_clean_one():
-    rows = classes_of()
-    is_dropped = (rows["class_id"] == "c3") & (rows["model"] == "b")
-    rows.loc[is_dropped, ["error", "kappa_loss"]] = np.nan
-    table = statistics.cells_of(rows)
-    assert len(table) == 8
-    keys = ["model", "ssim", "unseen_fraction"]
-    of_cells = dict(list(rows.dropna().groupby(keys)))
-    for cell in table.itertuples():
-        own = of_cells[cell.model, cell.ssim, cell.unseen_fraction]
-        clean = of_cells[cell.model, 1.0, 0.0]
-        assert cell.error_mean == pytest.approx(own["error"].mean())
-        assert cell.kappa_loss_std == pytest.approx(own["kappa_loss"].std(ddof=1))
-        assert cell.divergence == pytest.approx(statistics.divergence(own, clean))
-        assert cell.classes == (4 if cell.model == "a" else 3)
-    clean_cells = table[(table["ssim"] == 1) & (table["unseen_fraction"] == 0)]
-    assert clean_cells["divergence"].eq(0).all()
-
-
-def test_slices_by_hand():
-    table = cells_of(
-        lambda model, s, u, number: 0.01 + s + 10 * u + 100 * number,
-        {"small": 1e6},
-        ssim=(0.6, 1.0),
-        unseen=(0, 0.5),
-    )
-    slices = statistics.slice_marginals(table)
-    assert slices.loc["small"].tolist() == pytest.approx([3.51, 203.51, 0.81, 200.81])
 
 
 def loop(complexity, error):

@@ -61,18 +61,6 @@ def psi_by_groups(table, measure, axes):
         yield np.mean(taus)
 
 
-def test_granulated_kendall_by_hand():
-    table = pd.DataFrame({"a": [1, 2, 3, 1, 2, 3], "b": [0, 0, 0, 1, 1, 1]})
-    table = table.assign(gap=[1, 2, 3, 1, 2, 3], m=[1, 3, 2, 5, 5, 6])
-    # a: with b = 0 two pairs of three agree and one does not, with b = 1 two agree and
-    # one is tied. b: no gap differs.
-    psi = [(1 / 3 + 2 / 3) / 2, 0]
-    found = b.granulated_kendall(table, ["m"], ["a", "b"])
-    assert found == pytest.approx([np.mean(psi)])
-    of_one_level = b.granulated_kendall(table.assign(c="x"), ["m"], ["c"])
-    assert np.isnan(of_one_level).all()
-
-
 def test_granulated_kendall_is_that_of_pandas_groups_where_the_grid_has_holes():
     table = catalogue().sample(frac=0.5, random_state=1)
     table.loc[table.index[:3], "norm"] = [np.nan, np.inf, -np.inf]
@@ -127,14 +115,6 @@ def by_scikit_learn(measure, gap, hyperparameters):
             told = np.mean([score(gap, measure) for gap, measure in larger])
             shares.append(told / whole if whole > 1e-12 else np.nan)
     return np.nanmin(shares)
-
-
-def test_information_by_hand_with_one_swap():
-    # Of six ordered pairs 2 are larger in both, 1 only in the gap, 1 only in the
-    # measure: I = 1 - H(1/3), and H = 1.
-    expected = 1 - scipy.stats.entropy([1 / 3, 2 / 3], base=2)
-    found = information([1, 3, 2], [1, 2, 3], pd.DataFrame({"width": [1, 2, 3]}))
-    assert found == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("decimals", [1, 6])

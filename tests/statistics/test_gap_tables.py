@@ -9,7 +9,6 @@ import pytest
 
 from helpers.statistics import correlate as c
 from helpers.statistics import gap_tables as g
-from helpers.statistics.published import published_table
 from tests.statistics.test_primary import MEASURES, left_over, r, study
 
 
@@ -34,20 +33,6 @@ def test_the_variance_between_kinds_is_free_of_chance():
         for _ in range(60)
     ]
     assert abs(np.mean(chance)) < 0.03 and np.min(chance) < 0
-
-
-def test_pairs_agree_in_all_else():
-    models = pd.DataFrame(
-        {
-            "kind": ["a", "a", "a", "a", "b", "b", "c"],
-            "optimizer": ["sgd", "adam", "sgd", "adam", "sgd", "adam", "sgd"],
-            "learning_rate": [0.1, 0.1, 0.2, 0.2, 0.1, 0.2, 0.1],
-            "gap": [0.1, 0.3, 0.2, 0.5, 0.4, 0.3, 0.9],
-        }
-    )
-    table = g.optimizer_pairs(models.assign(weight_decay=0, batch_size=8), ["gap"])
-    assert table["kind"].tolist() == ["a"] and table["pairs"].tolist() == [2]
-    assert table["gap"].tolist() == pytest.approx([0.25])
 
 
 AXES = ["depth", "size"]
@@ -124,21 +109,6 @@ def test_subsets_without_models_stay_as_rows_and_a_threshold_is_exceeded():
     assert table.loc[table["architecture"] == g.TOTAL, "n"].tolist() == [0, 32]
     table = g.selection_table(bootstrap, {"noise": 1}, (0.9,))
     assert len(table) == 3 and table["accuracy"].isna().all()
-
-
-def test_the_papers_values_stand_beside_ours():
-    ours = pd.DataFrame({"architecture": ["resnet18", "resnet18", "other"]})
-    ours = ours.assign(threshold=0.95, measure=["iou", "noise", "iou"])
-    table = g.beside_published(
-        ours.assign(pearson_r=-0.5), published_table("du2024_table3")
-    )
-    published = table["published_r"].tolist()
-    assert published == pytest.approx([-0.9144, np.nan, np.nan], nan_ok=True)
-    assert table["difference"][0] == pytest.approx(0.4144)
-    table = g.beside_published(
-        ours.assign(accuracy=0.8), published_table("du2024_table4")
-    )
-    assert table["difference"][0] == pytest.approx(0.8 - 0.761)
 
 
 def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():

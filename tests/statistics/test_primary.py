@@ -9,8 +9,7 @@ import pytest
 
 from helpers.statistics import correlate as c
 from helpers.statistics import primary as g
-from helpers.statistics.permutation import holm, sign_flip_p
-from helpers.statistics.verdicts import key_of, numbers_of_primary
+from helpers.statistics.permutation import holm
 from tests.test_primary_numbers import predict
 
 
@@ -122,15 +121,6 @@ def test_where_kinds_repeat_p_is_that_of_their_means_in_all_orders():
     assert found == pytest.approx(ends, abs=1e-9)
 
 
-def test_networks_of_kinds_that_occur_once_are_drawn_one_by_one():
-    models = study(kinds=12, runs=1)
-    table = primary(models)
-    assert table["units"].tolist() == [12] * len(table)
-    assert table.loc["between", "r_gap_low"] < table.loc["between", "r_gap_high"]
-    assert table.loc["between", "r_gap_within_kinds"] != 0  # undefined
-    assert math.isnan(table.loc["between", "r_gap_within_kinds"])
-
-
 def test_four_kinds_have_no_interval_and_seven_networks_no_r():
     table = primary(study(kinds=4))
     assert np.isfinite(table.loc["between", "r_gap"])
@@ -177,25 +167,6 @@ def test_errors_of_held_out_kinds_are_those_of_a_ridge_by_refits():
     assert np.isnan(g.held_out_errors(norm, gap, kinds // 3)).all()
 
 
-def test_twins_are_held_out_together_and_turn_together():
-    models = study(kinds=8)
-    row = primary(models).loc["between"]
-    assert row["kinds"] == 8
-    twins = models["kind"].str[5:]
-    fit = models[[*c.FIT, "between"]].to_numpy()
-    gap = models["gap"].to_numpy()
-    errors = g.held_out_errors(fit, gap, pd.factorize(twins)[0])
-    assert row["error_with_twins"] == pytest.approx(errors.mean())
-    kinds = pd.factorize(models["kind"])[0]
-    of_kinds = g.held_out_errors(fit, gap, kinds)
-    assert row["error_with"] == pytest.approx(of_kinds.mean())
-    assert row["error_with"] != pytest.approx(row["error_with_twins"])
-    without = g.held_out_errors(fit[:, :2], gap, kinds)
-    saved = (without - of_kinds)[:, None]
-    assert row["saved_error_points"] == pytest.approx(saved.mean())
-    assert row["saved_error_points_p"] == sign_flip_p(saved, twins, seed=2)[0]
-
-
 def test_a_measure_is_held_against_the_baseline_that_errs_least():
     models = study()
     models["drop"] = models["gap"]  # knows it all
@@ -212,14 +183,6 @@ def test_a_measure_is_held_against_the_baseline_that_errs_least():
     assert again.index.tolist().count("drop") == 1 and again.loc["drop", "baseline"]
 
 
-def test_what_measures_save_is_adjusted_for_their_number():
-    models = study(kinds=12).drop(columns="drop")
-    row = primary(models, ["between", "noise"]).loc["between"]
-    p = row["saved_from_best_points_p"]
-    adjusted = row["saved_from_best_points_p_adjusted"]
-    assert p < 0.1 and adjusted == pytest.approx(2 * p)
-
-
 def test_looks_widen_every_interval_to_their_level():
     once, thrice = (primary(study(), looks=looks).loc["within"] for looks in (1, 3))
     assert thrice["level"] == pytest.approx(1 - 0.05 / 3)
@@ -233,31 +196,3 @@ def test_the_order_in_which_networks_stand_changes_nothing():
     turns = models.groupby("kind").cumcount()
     alternating = models.iloc[np.argsort(turns, kind="stable")].reset_index(drop=True)
     pd.testing.assert_frame_equal(primary(models), primary(alternating))
-
-
-def test_one_study_predicts_another_as_least_squares_by_hand():
-    one, two = study(1), study(2)
-    table = g.across_studies({"one": one, "two": two}, "two", {"noise": "Noise"})
-    assert set(table["trained_on"]) == {"one"} and set(table["n"]) == {32}
-    row = table.set_index("measure").loc["drop"]
-    slope, intercept = np.polyfit(one["drop"], one["gap"], 1)
-    error = 100 * np.abs(two["gap"] - intercept - slope * two["drop"]).mean()
-    assert row["error_points"] == pytest.approx(error, abs=0.1)  # a small penalty
-    assert row["error_points_low"] < row["error_points"] < row["error_points_high"]
-    lacking = {"one": one, "two": two.drop(columns="noise")}
-    table = g.across_studies(lacking, "two", {"noise": "Noise", "absent": "Absent"})
-    assert math.isnan(table.set_index("measure").loc["noise", "error_points"])
-    assert "absent" not in set(table["measure"])
-    assert len(g.across_studies({"one": one}, "one", {})) == 0
-
-
-def test_each_number_of_the_primary_table_has_one_name():
-    table = primary(study(), ["between", "noise"])
-    items = list(numbers_of_primary(table.reset_index()))
-    numbers = {name: numbers for name, *numbers in items}
-    assert len(numbers) == len(items) and all(name.isidentifier() for name in numbers)
-    columns = [f"r_gap_given_start{end}" for end in ("", "_low", "_high")]
-    row = table.loc["between"]
-    assert numbers["r_between_gap_given_start"] == row[columns].tolist()
-    assert numbers["error_between"][0] == row["error_with_twins"]
-    assert key_of("curve_mean (rotation)") == "curve_mean_rotation"
