@@ -343,17 +343,14 @@ def commit() -> str:
         With "+changes" if a file outside ``reports`` differs from it (a published
         report does not make the next notebook's commit dirty); "unknown" outside git.
     """
+    # git's filter strips outputs of notebooks first, so these are not changes.
+    command = (
+        "git describe --always --exclude='*' && "
+        "{ git diff --quiet HEAD -- . ':(exclude)reports' || echo +changes; }"
+    )
     options = {"cwd": PROJECT_ROOT, "capture_output": True, "text": True}
-    try:
-        name = subprocess.run(
-            ["git", "describe", "--always", "--exclude=*"], check=True, **options
-        ).stdout.strip()
-        # git's filter strips outputs of notebooks first, so these are not changes.
-        command = ["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)reports"]
-        differs = subprocess.run(command, **options).returncode
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return f"{name}+changes" if differs else name
+    done = subprocess.run(command, shell=True, **options)
+    return "".join(done.stdout.split()) or "unknown"
 
 
 def device_name(device: Any) -> str:

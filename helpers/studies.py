@@ -450,9 +450,6 @@ def depends(study: Study, execution: Execution, root: Path = PROJECT_ROOT) -> st
     return json_digest([cells, stamps, study.claims if reads_claims else []])
 
 
-_FIRST = re.compile(r"^study: str = ", re.M).search  # finds the first cell
-
-
 def in_force(
     notebook: str, namespace: Mapping[str, Any], root: Path = PROJECT_ROOT
 ) -> dict[str, Any]:
@@ -475,12 +472,8 @@ def in_force(
     checked(path, study)  # it becomes the name of a file
     committed = {name: item.default for name, item in declared(path).items()}
     committed |= StudyFile.read("demo", root).values_of(path)
-    executed = reversed(namespace.get("In", []))
-    # If the first cell ran again after it, papermill's cell has no effect any more.
-    since_first = itertools.takewhile(lambda source: not _FIRST(source), executed)
-    of_papermill = [
-        source for source in since_first if source.startswith("# Parameters")
-    ]
+    executed = namespace.get("In", [])
+    of_papermill = [source for source in executed if source.startswith("# Parameters")]
     injected = {*re.findall(r"^(\w+) = ", "\n".join(of_papermill), re.M)}
     changed = {
         name: namespace[name]
