@@ -7,7 +7,7 @@ from the internet; ``docs/conf.py`` has the settings.
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -42,7 +42,8 @@ def build(reports: Path, source: Path) -> Path:
     from sphinx.application import Sphinx
 
     shutil.rmtree(source.parent, ignore_errors=True)
-    studies = [path for path in sorted(reports.iterdir()) if [*executions(path)]]
+    executed = reports.glob("*/[0-9][0-9]_*/[0-9][0-9]_*.ipynb")
+    studies = sorted({path.parents[1] for path in executed})
     texts = {path.name: write_study(path, source / path.name) for path in studies}
     shutil.copy(PROJECT_ROOT / "docs/glossary.md", source)
     (source / "index.md").write_text(_first_page(texts), encoding="utf-8")
@@ -57,16 +58,6 @@ def build(reports: Path, source: Path) -> Path:
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(made, site)
     return site / "index.html"
-
-
-def executions(folder: Path) -> Iterator[Path]:
-    """Executed notebooks of a report, or of a combination of a sweep, in order.
-
-    Args:
-        folder: ``reports/<study>``. Each execution has a folder, that of a failed one
-            ends in ``.failed``.
-    """
-    yield from sorted(folder.glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
 
 
 def write_study(report: Path, target: Path) -> str:
@@ -84,16 +75,16 @@ def write_study(report: Path, target: Path) -> str:
         notebook = nbformat.read(path, as_version=4)
         clean(notebook, path.parent.relative_to(target.parent))
         nbformat.write(notebook, path)
-    pages = [str(path.relative_to(target)) for path in executions(target)]
-    pages += [_write_sweep(sweep) for sweep in sorted(target.glob("sweeps/*/"))]
+    for sweep in target.glob("sweeps/*/"):
+        write_sweep(sweep)
     # Links to the findings of other studies are those of pages.
     text = findings.text_of(report).replace(findings.PAGE, "index.md")
     explorers = sorted(report.glob("[0-9][0-9]_*/explorers/*.json"))
     if explorers:
         (target / "explore.md").write_text(_explorers(explorers), encoding="utf-8")
         text = text.replace("\n", f"\n\n{_TO_EXPLORER}\n", 1)
-        pages.insert(0, "explore")
-    (target / "index.md").write_text(f"{text}\n{_contents(pages)}", encoding="utf-8")
+    contents = _contents("explor*", "[0-9]*/*", "sweeps/*/index")
+    (target / "index.md").write_text(text + contents, encoding="utf-8")
     return text
 
 
@@ -131,18 +122,24 @@ def error_of(path: Path) -> str:
     return ""
 
 
-def _write_sweep(folder: Path) -> str:
-    """Write the page of a sweep and its combinations; its place in the contents."""
-    paths = [path.relative_to(folder) for path in sorted(folder.glob("*/*/*.ipynb"))]
-    lines = [f"- {path.parts[0]}{error_of(folder / path)}" for path in paths]
+def write_sweep(folder: Path) -> None:
+    """Write the page of a sweep and its combinations.
+
+    Args:
+        folder: with a folder for each combination.
+    """
     parts = [f"# Sweep of {folder.name.replace('_', ' ')}"]
     if sweeps.draw(folder):
         table = sweeps.table(sweeps.results_of(folder)).to_markdown(index=False)
         parts += ["![Each result against what is varied](figures/results.png)", table]
-    parts += ["Each combination, executed:", "\n".join(lines)]
-    parts.append(_contents([f"{path.parts[0]} <{path}>" for path in paths]))
-    (folder / "index.md").write_text("\n\n".join(parts), encoding="utf-8")
-    return f"sweeps/{folder.name}/index"
+    parts.append("Each combination, executed:")
+    for path in sorted(folder.glob("*/*/*.ipynb")):
+        place = path.relative_to(folder)
+        parts.append(f"- [{place.parts[0]}](<{place}>){error_of(path)}")
+    text = "\n\n".join(parts)
+    (folder / "index.md").write_text(
+        text + _contents("*/*/*", option=":hidden:"), encoding="utf-8"
+    )
 
 
 def _explorers(paths: Sequence[Path]) -> str:
@@ -158,9 +155,10 @@ def _explorers(paths: Sequence[Path]) -> str:
     return text.replace("VALUES", values)
 
 
-def _contents(pages: Sequence[str]) -> str:
-    """The pages behind a page, as Sphinx reads them."""
-    return "\n".join(["```{toctree}", ":maxdepth: 1", "", *pages, "```", ""])
+def _contents(*pages: str, option: str = ":maxdepth: 1") -> str:
+    """The pages behind a page, or patterns of their names, as Sphinx reads them."""
+    lines = ("\n\n```{toctree}", ":glob:", option, "", *pages, "```", "")
+    return "\n".join(lines)
 
 
 def _first_page(texts: dict[str, str]) -> str:
@@ -177,10 +175,9 @@ def _first_page(texts: dict[str, str]) -> str:
         links = re.sub(r"\]\((?!http)", f"]({name}/", "\n\n".join(shown))
         heading = f"## [{title.removeprefix('# ')}]({name}/index)"
         parts.setdefault(title.partition(": ")[2], f"{heading}\n\n{links}")
-    contents = _contents([*(f"{name} <{name}/index>" for name in texts), "glossary"])
-    return "\n\n".join(
-        ["# Which image classifiers will generalize?", *parts.values(), contents]
-    )
+    contents = _contents(*(f"{name} <{name}/index>" for name in texts), "glossary")
+    title = "# Which image classifiers will generalize?"
+    return "\n\n".join([title, *parts.values()]) + contents
 
 
 if __name__ == "__main__":

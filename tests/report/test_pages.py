@@ -58,7 +58,8 @@ def test_what_failed_is_told_on_its_page_and_on_that_of_its_sweep(site):
     failed = site / "made/05_ablations.failed/05_ablations.html"
     assert "no box" in re.sub("<[^>]+>", "", failed.read_text())
     sweep = (site / "made/sweeps/03_cam_scoring/index.html").read_text()
-    assert "cam_threshold=0.6: this notebook failed: ValueError: no box" in sweep
-    assert "-0.30 (-0.40 to -0.20)" in sweep
+    text = re.sub("<[^>]+>", "", sweep)
+    assert "cam_threshold=0.6: this notebook failed: ValueError: no box" in text
+    assert "-0.30 (-0.40 to -0.20)" in text
     link = "cam_threshold%3D0.1/03_cam_scoring/03_cam_scoring.html"
-    assert f'href="{link}">cam_threshold=0.1</a>' in sweep
+    assert f'href="{link}"><span class="std std-doc">cam_threshold=0.1' in sweep
