@@ -78,8 +78,7 @@ def decode_image(source: Source, size: int, upright: bool, record: Record) -> De
     except Exception as fault:
         # Damaged files raise exceptions of nearly every kind; an OSError with a number
         # is a fault of the disk.
-        is_of_disk = isinstance(fault, OSError) and fault.errno
-        if is_of_disk or isinstance(fault, MemoryError):
+        if isinstance(fault, MemoryError) or getattr(fault, "errno", None):
             raise
         words = f"{type(fault).__name__}: {fault}"
         words = words.partition(" <")[0]  # else with an address in memory

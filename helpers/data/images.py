@@ -381,8 +381,8 @@ def images_of_study(work: Path) -> StudyData:
         raise ValueError(
             f"the images of {record['parameters'].get('data_path')} were changed since "
             f"notebook 01 chose them (fingerprint {data.fingerprint}, not "
-            f"{record['fingerprint']}). Put them back, or choose them anew: "
-            f"{_remedy(work)}"
+            f"{record['fingerprint']}). Put them back, or choose them anew: run `make "
+            f"sweep STUDY={work.name} MORE='--forcerun 01_data_subset'`"
         )
     return data
 
@@ -416,12 +416,6 @@ def manifest_of(work: Path) -> dict[str, Any]:
             return read_json(folder / MANIFEST)
     raise FileNotFoundError(
         f"{work / MANIFEST} is not there: notebook 01 has not chosen the images of the "
-        f"study {work.name!r}: {_remedy(work)}"
-    )
-
-
-def _remedy(work: Path) -> str:
-    return (
-        "run notebooks/01_data_subset.ipynb for it, or `make sweep "
-        f"STUDY={work.name} MORE='--forcerun 01_data_subset'`"
+        f"study {work.name!r}: run notebooks/01_data_subset.ipynb for it, or `make "
+        f"sweep STUDY={work.name} MORE='--forcerun 01_data_subset'`"
     )

@@ -16,16 +16,8 @@ import pandas as pd
 import yaml
 from defusedxml.ElementTree import ParseError
 
-from helpers.data.annotations import (
-    Row,
-    Rows,
-    read_coco,
-    read_csv,
-    read_labelme,
-    read_tiny,
-    read_voc,
-    read_yolo,
-)
+from helpers.data import annotations
+from helpers.data.annotations import Row, Rows
 from helpers.data.sources import UNUSABLE, Source, split_of, to_nfc
 
 RECOGNISED = "auto"  # in place of a layout: the one that the files have
@@ -211,7 +203,6 @@ def _read_annotated(
 ) -> Records:
     """Read files of annotations, of one image each or of many."""
     images = _Images(source)
-    file_of: dict[str, str] = {}
     for file in files:
         missing = []
         of_image = defaultdict(list)
@@ -223,15 +214,11 @@ def _read_annotated(
                 if len(paths) != 1:
                     missing.append(name)
                     continue
-                path = paths[0]
-                if path in file_of:
-                    raise ValueError(f"{path} is in {file_of[path]} too; remove one")
-                file_of[path] = file
-                record = record_of(path, file, rows)
+                record = record_of(paths[0], file, rows)
                 if record:
                     yield record
                 else:
-                    source.fault(path, "no_object_in_annotation", file)
+                    source.fault(paths[0], "no_object_in_annotation", file)
         except _FAULTS as fault:
             words = fault if isinstance(fault, ValueError) else repr(fault)
             raise ValueError(f"{file}: {words}") from fault
@@ -255,7 +242,7 @@ def _read_yolo(source: Source, files: Sequence[str]) -> Records:
         names = yaml.load(content, yaml.BaseLoader)["names"]
     pairs = enumerate(names) if isinstance(names, list) else names.items()
     names = {str(number): name for number, name in pairs}
-    return _read_annotated(source, files, partial(read_yolo, names=names))
+    return _read_annotated(source, files, partial(annotations.read_yolo, names=names))
 
 
 def read_cifar(source: Source, files: Sequence[str]) -> Records:
@@ -306,33 +293,33 @@ LAYOUTS: dict[str, Layout] = {
         "ILSVRC/Data/CLS-LOC/train/WNID/*.JPEG with ILSVRC/Annotations/CLS-LOC/*",
         r"(.*/)?ILSVRC/Annotations/CLS-LOC/.*\.xml",
         b"",
-        partial(_read_annotated, read=partial(read_voc, ending=".JPEG")),
+        partial(_read_annotated, read=partial(annotations.read_voc, ending=".JPEG")),
     ),
     "tiny_imagenet": Layout(
         "train/WNID/images/*.JPEG with train/WNID/WNID_boxes.txt",
         r"(.*/)?(val/val_annotations|train/.*_boxes)\.txt",
         b"",
-        partial(_read_annotated, read=read_tiny),
+        partial(_read_annotated, read=annotations.read_tiny),
     ),
     "cifar": Layout("data_batch_1.bin or train.bin of CIFAR", _CIFAR, b"", read_cifar),
     "coco": Layout(
         "a .json with images, annotations and categories",
         r".*\.json",
         rb'(?s)(?=.*"images")(?=.*"annotations").*"categories"',
-        partial(_read_annotated, read=read_coco),
+        partial(_read_annotated, read=annotations.read_coco),
     ),
     "csv": Layout(
         "a .csv with the columns path,label,x0,y0,x1,y1",
         r".*(?<!submission)\.csv",  # empty answers
         rb"(?i)(?=.*\b(path|image|(image_)?(name|path)|file_?name)\b)"
         rb".*\b(label|class|class_name|category)\b",
-        partial(_read_annotated, read=read_csv),
+        partial(_read_annotated, read=annotations.read_csv),
     ),
     "labelme": Layout(
         "images with a .json of labelme beside each",
         r".*\.json",
         rb'(?s).*"shapes"',
-        partial(_read_annotated, read=read_labelme),
+        partial(_read_annotated, read=annotations.read_labelme),
     ),
     "yolo": Layout(
         "images/*.jpg with labels/*.txt of 5 numbers a line, and data.yaml",
@@ -344,7 +331,7 @@ LAYOUTS: dict[str, Layout] = {
         "JPEGImages/*.jpg with Annotations/*.xml, or beside",
         r".*\.xml",
         rb"(?s).*<annotation",
-        partial(_read_annotated, read=read_voc),
+        partial(_read_annotated, read=annotations.read_voc),
     ),
     "class_folders": Layout(
         "CLASS/*.jpg, or train/CLASS and val/CLASS", r"", b"", read_class_folders
@@ -408,6 +395,9 @@ def scan(source: Source, layout: str, classes: Sequence[str] = ()) -> Listing:
     try:
         records = pd.DataFrame(reader.read(source, files), columns=Record._fields)
         _count_unread(source, {*files, *records["name"]})
+        twice = records["name"][records["name"].duplicated()]
+        if len(twice):
+            raise ValueError(f"{twice.iloc[0]} is in two files; remove one")
         if records.empty:
             faults = [f"{item['name']}: {item['detail']}" for item in source.faults]
             raise ValueError("; ".join(["no image of a class is there", *faults[:5]]))

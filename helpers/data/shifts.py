@@ -126,13 +126,13 @@ def compressed(pixels: Tensor, strength: float, generator: torch.Generator) -> T
         strength: 0 to 99.
         generator: not used.
     """
+    quality = max(1, round(100 - strength))
     read = []
     for image in pixels.byte().permute(0, 2, 3, 1).cpu().numpy():
         file = BytesIO()
-        quality = max(1, round(100 - strength))
         Image.fromarray(image).save(file, "JPEG", quality=quality)
-        read.append(torch.from_numpy(np.array(Image.open(file))))
-    return torch.stack(read).permute(0, 3, 1, 2).to(pixels)
+        read.append(np.array(Image.open(file)))
+    return torch.from_numpy(np.stack(read)).permute(0, 3, 1, 2).to(pixels)
 
 
 # Shifts whose strength is found by the SSIM in their name.
