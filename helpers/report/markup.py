@@ -28,7 +28,9 @@ _WORDS = {
     # Words that columns of tables shorten.
     "cells": "configurations",
     "ours": "here",
+    "points": "(points)",
     "train": "training",
+    "twins": "in every architecture",
 }
 _KIND = re.compile(
     r"(?P<architecture>\S+) (?P<start>pretrained|scratch) (?P<details>.+)"

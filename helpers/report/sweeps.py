@@ -40,9 +40,8 @@ def results_of(folder: Path) -> pd.DataFrame:
         folder: ``reports/<study>/sweeps/<notebook>``.
 
     Returns:
-        A row for each combination: its swept values, each result, and the ends of its
-        interval in ``<result>_low`` and ``<result>_high`` if it has one. ``attrs`` has
-        the names of ``parameters``.
+        A row for each combination, by its swept values: each result, and the ends of
+        its interval in ``<result>_low`` and ``<result>_high`` if it has one.
     """
     rows = []
     names: list[str] = []
@@ -51,9 +50,7 @@ def results_of(folder: Path) -> pd.DataFrame:
         names = re.findall(r"(\w+)=", path.parents[1].name)
         rows.append({name: values[name] for name in names} | named_results(path))
     frame = pd.DataFrame(rows).dropna(axis=1, how="all")
-    frame = frame.sort_values(names, ignore_index=True) if names else frame
-    frame.attrs = {"parameters": names}
-    return frame
+    return frame.set_index(names).sort_index() if names else frame
 
 
 def drawn_results(frame: pd.DataFrame) -> list[str]:
@@ -62,7 +59,7 @@ def drawn_results(frame: pd.DataFrame) -> list[str]:
     Args:
         frame: of ``results_of``.
     """
-    numbers = frame.drop(columns=frame.attrs["parameters"]).select_dtypes("number")
+    numbers = frame.select_dtypes("number")
     differing = numbers.columns[numbers.nunique() > 1]
     names = [name for name in differing if not name.endswith(("_low", "_high"))]
     correlations = [name for name in names if tables.CORRELATION.fullmatch(name)]
@@ -76,11 +73,10 @@ def small_multiples(frame: pd.DataFrame) -> Figure:
         frame: of ``results_of``; two more parameters give colours and dashes.
     """
     style.use()
-    swept = frame.attrs["parameters"]
-    ordered = sorted(swept, key=lambda name: -frame[name].nunique())
-    x, hue, dashes = [*map(tables.header, ordered), None, None][:3]
+    swept = sorted(frame.index.names, key=lambda name: -frame.index.unique(name).size)
+    x, hue, dashes = [*map(tables.header, swept), None, None][:3]
     names = drawn_results(frame)
-    long = frame.melt(swept, names, "result", "value")
+    long = frame[names].melt(var_name="result", ignore_index=False).reset_index()
     long = long.astype(dict.fromkeys(swept, object)).rename(columns=tables.header)
     grid = seaborn.relplot(
         long.assign(result=long["result"].map(tables.header)),
@@ -123,5 +119,5 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     Args:
         frame: of ``results_of``.
     """
-    drawn = "|".join([*frame.attrs["parameters"], *drawn_results(frame)])
-    return tables.texts(frame.filter(regex=f"^({drawn})(_low|_high)?$"))
+    drawn = frame.filter(regex=f"^({'|'.join(drawn_results(frame))})(_low|_high)?$")
+    return tables.texts(drawn.reset_index())

@@ -20,10 +20,8 @@ CORRELATION = re.compile(r"r_(\w+)_gap")  # name of a result: its measure
 MOST_ROWS = 10  # of a table on a page; all rows are in its file
 # Headers of columns whose names say too little.
 _HEADERS = {
-    "diversity_bound": "mean Kappa loss",
     "ended_by_a_rule": "stopped by a rule",
     "error_with": "error, kind held out",
-    "generalization_bound": "mean error",
     "kendall": "Kendall's tau",
     "kendall_tau": "Kendall's tau",
     "models_above_the_blob": "networks above the fixed central map",
@@ -35,16 +33,6 @@ _HEADERS = {
     "seconds": "time (s)",
     "smallest": "could have been told",
     "title": "measure",
-    "unseen_fraction": "share of added classes",
-}
-# What the end of a column's name adds to the header.
-_ENDS = {
-    "_twins": ", in every architecture",
-    "_low": ": from",
-    "_high": ": to",
-    "_p": ": p",
-    "_p_adjusted": ": p, adjusted",
-    "_points": " (points)",
 }
 # Columns, and ends of names of columns, that stand in files and are not shown.
 _FOR_FILES = ("run_id", "cell", "data", "device")
@@ -120,17 +108,14 @@ def header(column: str) -> str:
     """Header of a column, or a named result, in words.
 
     Example:
-        >>> header("r_gap_low")
-        'r with the gap: from'
+        >>> header("r_gap_given_start")
+        'r with the gap given start'
         >>> header("r_iou_gap")
         'r of IoU with the gap'
     """
     correlation = CORRELATION.fullmatch(column)
     if correlation:
         return f"r of {header(correlation[1])} with the gap"
-    for end, words in _ENDS.items():
-        if column.endswith(end):
-            return header(column.removesuffix(end)) + words
     name, given, held_fixed = column.partition("_given_")
     if given:
         return f"{header(name)} given {in_words(held_fixed)}"

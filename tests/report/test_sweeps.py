@@ -14,8 +14,8 @@ def frame(tmp_path):
 
 
 def test_each_executed_combination_is_a_row_in_the_order_of_its_values(frame):
-    assert frame.attrs["parameters"] == ["cam_threshold"]
-    assert frame["cam_threshold"].tolist() == [0.1, 0.4]  # that of 0.6 failed
+    assert frame.index.names == ["cam_threshold"]
+    assert frame.index.tolist() == [0.1, 0.4]  # that of 0.6 failed
     assert frame["r_iou_gap"].tolist() == [-0.2, -0.3]
     assert frame["r_iou_gap_low"].tolist() == pytest.approx([-0.3, -0.4])
     assert sweeps.drawn_results(frame) == ["r_iou_gap"]  # networks are equal
