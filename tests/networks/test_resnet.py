@@ -24,18 +24,15 @@ def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map_and_keeps_the_weig
     architecture,
 ):
     form = {"stem": "strided", "width": 0.125, "seed": 1}
-    one, two = (
-        resnet.build(architecture, 4, last_stride=stride, **form).eval()
-        for stride in (1, 2)
-    )
-    sides = []
-    for network in (one, two):
+    states = []
+    for stride, side in ((1, 8), (2, 4)):
+        network = resnet.build(architecture, 4, last_stride=stride, **form).eval()
         with captured_output(network.layer4) as outputs:
             network(torch.rand(2, 3, 64, 64))
-        sides.append(outputs[0].shape[2:])
-    assert sides == [(8, 8), (4, 4)]
-    state = two.state_dict()
-    assert all(torch.equal(v, state[name]) for name, v in one.state_dict().items())
+        assert outputs[0].shape[2:] == (side, side)
+        states.append(network.state_dict())
+    one, two = states
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
 def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
@@ -54,64 +51,43 @@ def test_normalise_is_torchvisions():
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)
     preset = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     expected = transforms.normalize(image / 255, preset.mean, preset.std)
-    assert torch.allclose(
-        resnet.normalise_images(image), expected, atol=1e-6
-    )  # float32 rounding of values up to 3
+    # Float32 rounding of values up to 3.
+    torch.testing.assert_close(
+        resnet.normalise_images(image), expected, atol=1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
-@pytest.mark.parametrize("width", [0.0625, 0.125, 0.1875, 0.25])
+@pytest.mark.parametrize(("width", "count"), [(0.0625, 2), (0.125, 1), (0.25, 0)])
 def test_strided_1x1_convolutions_of_few_channels_take_their_pixels_first(
-    architecture, width
+    architecture, width, count
 ):
-    convolutions = [
-        module
-        for module in resnet.build(architecture, 5, width=width, seed=0).modules()
-        if isinstance(module, nn.Conv2d)
-    ]
-    sampled = [type(module) is resnet.SampledConvolution for module in convolutions]
-    assert sampled == [
-        module.kernel_size == (1, 1)
-        and module.stride == (2, 2)
-        and module.in_channels < 16
-        for module in convolutions
-    ]
-    assert sum(sampled) == {0.0625: 2, 0.125: 1, 0.1875: 1, 0.25: 0}[width] * (
-        architecture in ("resnet18", "resnet34")
-    )
+    modules = [*resnet.build(architecture, 5, width=width, seed=0).modules()]
+    sampled = [each for each in modules if isinstance(each, resnet.SampledConvolution)]
+    for module in modules:
+        if isinstance(module, nn.Conv2d) and module.in_channels < 16:
+            is_affected = module.kernel_size == (1, 1) and module.stride == (2, 2)
+            assert (module in sampled) == is_affected
+    assert len(sampled) == (count if architecture in ("resnet18", "resnet34") else 0)
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize(
     "options",
-    [
-        {"stride": 2},
-        {"stride": (3, 1)},
-        {"stride": 2, "bias": False},
-        {"stride": 2, "groups": 2},
-    ],
+    [{"stride": (3, 1)}, {"stride": 2, "bias": False}, {"stride": 2, "groups": 2}],
 )
 def test_it_is_the_convolution_that_it_stands_for(layout, options):
     plain = nn.Conv2d(6, 10, 1, **options).double().to(memory_format=layout)
     sampled = nn.Conv2d(6, 10, 1, **options).double().to(memory_format=layout)
     sampled.load_state_dict(plain.state_dict())
     assert type(resnet.sample_first(sampled)) is resnet.SampledConvolution
-    images = torch.randn(3, 6, 9, 8, dtype=torch.float64).contiguous(
-        memory_format=layout
-    )
-    pairs = []
+    images = torch.randn(3, 6, 9, 8, dtype=torch.float64).to(memory_format=layout)
+    results = []
     for convolution in (plain, sampled):
-        given = images.clone().requires_grad_(True)
-        output = convolution(given)
+        inputs = images.clone().requires_grad_(True)
+        output = convolution(inputs)
         output.pow(3).sum().backward()
-        pairs.append(
-            [
-                output,
-                given.grad,
-                *(weights.grad for weights in convolution.parameters()),
-            ]
-        )
-    for expected, found in zip(*pairs, strict=True):
-        assert torch.allclose(
-            found, expected, rtol=1e-12, atol=1e-12
-        )  # sums of at most 108 products in another order
+        gradients = [weights.grad for weights in convolution.parameters()]
+        results.append([output, inputs.grad, *gradients])
+    # Sums of at most 108 products in another order.
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.training.config import RunConfig
-from helpers.training.stopping import Epoch, conditions_met, stop_reason
+from helpers.training.stopping import conditions_met, stop_reason
 
 CONFIG = RunConfig(
     "resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d", max_epochs=5
@@ -11,16 +11,8 @@ CONFIG = RunConfig(
 
 
 def history(*rows):
-    return [
-        Epoch(
-            epoch=n,
-            train_loss=loss,
-            train_accuracy=accuracy,
-            monitor_accuracy=monitor,
-            seconds=0.0,
-        )
-        for n, (loss, accuracy, monitor) in enumerate(rows, 1)
-    ]
+    names = ("train_loss", "train_accuracy", "monitor_accuracy")
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 OVERFITTING = ((3, 0.1, 0.6), (2, 0.2, 0.5), (1, 0.3, 0.4))
