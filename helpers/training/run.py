@@ -263,9 +263,10 @@ class Training(NamedTuple):
 
     def save(self) -> None:
         """Write a checkpoint."""
-        weights_and_state = self.network.state_dict(), self.optimizer.state_dict()
+        states = self.network.state_dict(), self.optimizer.state_dict()
+        states = tree_map_only(Tensor, Tensor.cpu, states)
         with complete_or_absent(self.folder / CHECKPOINT) as temporary:
-            torch.save([*weights_and_state, self.history, self.snapshots], temporary)
+            torch.save([*states, self.history, self.snapshots], temporary)
 
     def restore(self) -> None:
         """Load the checkpoint, if there is one."""
@@ -363,7 +364,7 @@ def train_run(
         module.requires_grad_(False)
     optimizer = make_optimizer(network, config)
     training = Training(config, folder, network, optimizer, [], [])
-    write_json(folder / "config.json", asdict(config) | {"run_id": str(config)})
+    write_json(folder / "config.json", asdict(config))
     training.restore()
     sets = {"train": fitted, "watched": watched, "test": data.test}
     splits = {name: resident(images, device) for name, images in sets.items()}

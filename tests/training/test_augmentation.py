@@ -17,7 +17,6 @@ from helpers.training.augmentation import (
     mixed_cross_entropy,
 )
 from helpers.training.config import RunConfig
-from tests.conftest import SEED
 
 LEVELS = ("crops", "erasing", "mixup", "cutmix")
 
@@ -156,10 +155,8 @@ def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
     ):
         # Levels share their random numbers, and draw only what they name.
         of_level = drawn(5000, epoch=3, **run_of | {"strong_augmentation": level})
-        given = {
-            name for name, value in of_level._asdict().items() if value is not None
-        }
-        assert given == {*fields}
+        values = of_level._asdict().items()
+        assert {name for name, value in values if value is not None} == {*fields}
         for name in fields:
             assert torch.equal(getattr(draws, name), getattr(of_level, name))
     for other in ({"seed": 0}, {"repeat": 0}, {"epoch": 1}):
@@ -182,11 +179,8 @@ def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
 
 
 @pytest.fixture
-def config(data):
-    form = {"stem": "strided", "width": 0.125, "max_epochs": 2, "seed": SEED}
-    return RunConfig(
-        "resnet18", 8, 0.01, "adam", 0.0005, False, True, data=data.fingerprint, **form
-    )
+def config(config):
+    return replace(config, augmentation=False, pretrained=True)
 
 
 def trained(config, data):

@@ -11,20 +11,12 @@ from helpers.networks import resnet
 from helpers.networks.hooks import captured_output
 from helpers.training import looking, run
 from helpers.training.augmentation import Draws
-from helpers.training.config import RunConfig
 from helpers.training.looking import Guide, guide_of_run, map_penalty
-from tests.conftest import SEED
 
 
 @pytest.fixture
-def config(data):
-    form = {"stem": "strided", "width": 0.125, "last_stride": 1, "max_epochs": 2}
-    return RunConfig(
-        *("resnet18", 8, 0.01, "adam", 0.0, False, False),
-        data=data.fingerprint,
-        seed=SEED,
-        **form,
-    )
+def config(config):
+    return replace(config, last_stride=1, augmentation=False, weight_decay=0.0)
 
 
 def guide(arm, *boxes, strength=1.0):

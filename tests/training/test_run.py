@@ -12,16 +12,8 @@ from safetensors.torch import load_file
 from helpers.files import read_json
 from helpers.networks import resnet
 from helpers.training import catalogue, run, stopping
-from helpers.training.config import RunConfig, run_id
+from helpers.training.config import run_id
 from helpers.training.run import images_of_run, train_run
-from tests.conftest import SEED
-
-
-@pytest.fixture
-def config(data):
-    form = {"stem": "strided", "width": 0.125, "max_epochs": 4, "loss_threshold": 0.0}
-    common = ("resnet18", 8, 0.01, "adam", 0.0005, True, False, data.fingerprint)
-    return RunConfig(*common, **form, seed=SEED)
 
 
 def tensors(folder, snapshot="stop"):
