@@ -30,10 +30,14 @@ from helpers.statistics.correlate import (
     correlations_in_draws,
     percentile_interval,
 )
-from helpers.statistics.gap_tables import TOTAL, correlation_table, correlations
+from helpers.statistics.gap_tables import (
+    TOTAL,
+    correlation_table,
+    correlations,
+    reliability,
+)
 from helpers.statistics.pairs import paired_difference
 from helpers.statistics.published import published_table
-from helpers.statistics.reliability import reliability
 from helpers.statistics.verdicts import verdict
 
 FEWEST_IMAGES = 5  # behind a mean

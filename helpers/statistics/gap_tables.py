@@ -1,4 +1,4 @@
-"""Tables on the gap: ranking, Du's Tables 3 and 4, confounders, kinds, classes."""
+"""Tables on the gap: ranking, Du's Tables 3 and 4, confounders, kinds of training."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from helpers.statistics.correlate import (
     FIT,
@@ -14,15 +15,17 @@ from helpers.statistics.correlate import (
     Statistic,
     correlate,
     design,
+    finite_mean,
     gamma,
+    in_draws,
     kendall,
     pearson,
 )
 from helpers.statistics.permutation import permuted_rows
 from helpers.statistics.primary import named
-from helpers.statistics.reliability import reliability
 
 TOTAL = "Total"
+SPLITS = 20  # in halves, behind a reliability
 ALL = "all"
 # Kinds of rows of ``confounders``.
 POOLED = "pooled"
@@ -83,6 +86,35 @@ def ranking_table(
     }
     facts = pd.DataFrame(of_images, ["images", "reliability"], dtype=float).T
     return answer[["measure", "n"]].join(tables).join(facts, on="measure")
+
+
+def reliability(values: ArrayLike, seed: int = 0) -> float:
+    """Reliability of the mean over images, from random halves.
+
+    Its square root bounds the correlation of a measure with anything.
+
+    Median over ``SPLITS`` splits in two halves of ``2 r / (1 + r)``, which extrapolates
+    from half to all images (Spearman 1910, Brown 1910); a negative r stays as it is.
+
+    Args:
+        values: (n, images), NaN where an image has none.
+        seed: of the splits.
+
+    Returns:
+        At most 1; NaN where no split has a correlation.
+    """
+    table = np.asarray(values, dtype=float)
+    images = table.shape[1]
+    numbers = np.tile(np.arange(images), (SPLITS, 1))
+    order = np.random.default_rng(seed).permuted(numbers, axis=1)
+    first = (order < images // 2).astype(float)  # (splits, images)
+    means = np.stack([finite_mean(table.T, half) for half in (first, 1 - first)])
+    means = means[..., np.isfinite(means).all((0, 1))]  # (2, splits, n)
+    r = in_draws(pearson, means[0][..., None], means[1])[:, 0]
+    if not np.isfinite(r).any():
+        return np.nan
+    of_all_images = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
+    return float(np.nanmedian(of_all_images))
 
 
 def correlations(

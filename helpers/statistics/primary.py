@@ -24,7 +24,6 @@ from helpers.statistics.correlate import (
     Bootstrap,
     correlate,
     design,
-    finite_mean,
     scaled,
     tested,
     with_log_train_loss,
@@ -305,40 +304,41 @@ def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFra
     models = bootstrap.models
     gap = models["gap"].to_numpy(float)
 
-    def errors_of(predictors: Collection[Array], folds: str) -> Array:
-        """(n, predictors), each group of networks held out in turn."""
-        columns = [held_out_errors(each, gap, models[folds]) for each in predictors]
-        return np.reshape(columns, (len(columns), len(gap))).T
+    def errors_of(predictors: Mapping[str, Array], folds: str) -> pd.DataFrame:
+        """A column per predictor, each group of networks held out in turn."""
+        errors = {
+            name: held_out_errors(columns, gap, models[folds])
+            for name, columns in predictors.items()
+        }
+        return pd.DataFrame(errors, models.index, dtype=float)
 
-    errors = {
-        folds: errors_of(predictors.values(), folds) for folds in ("kind", "twins")
-    }
-    table = pd.DataFrame({"measure": [*predictors]})
-    error = bootstrap.mean(errors["kind"]).drop(columns="_smallest")
-    table = table.join(error.add_prefix("error_with"))
-    table["error_with_twins"] = finite_mean(errors["twins"])
-    is_measure = ~table["measure"].isin(TITLES)
-    of_baselines = table["error_with_twins"].fillna(np.inf)[~is_measure]
-    best = table["measure"][of_baselines.idxmin()]
-    saved = table.loc[is_measure, ["measure"]].reset_index(drop=True)
-    saved["best_baseline"] = best
-    for name, folds, rival in (
-        ("saved_error_points", "kind", TRAINING),
-        ("saved_from_best_points", "twins", best),
+    of_kinds = errors_of(predictors, "kind")
+    of_twins = errors_of(predictors, "twins")
+    table = bootstrap.mean(of_kinds.to_numpy()).drop(columns="_smallest")
+    table = table.add_prefix("error_with").set_axis([*predictors])
+    table["error_with_twins"] = of_twins.mean()
+    is_baseline = table.index.isin(TITLES)
+    best = table["error_with_twins"][is_baseline].fillna(np.inf).idxmin()
+    names = table.index[~is_baseline]
+    table.loc[names, "best_baseline"] = best
+    for question, folds, rival, errors in (
+        ("saved_error_points", "kind", TRAINING, of_kinds),
+        ("saved_from_best_points", "twins", best, of_twins),
     ):
         # A column of 0 adds nothing, but leaves out the networks without a value.
-        rivals = [
-            np.column_stack([predictors[rival], 0 * predictors[measure][:, -1]])
-            for measure in saved["measure"]
-        ]
+        rivals = {
+            name: np.column_stack([predictors[rival], 0 * predictors[name][:, -1]])
+            for name in names
+        }
         without = errors_of(rivals, folds)
-        points = without - errors[folds][:, is_measure]
+        points = (without - errors[names]).to_numpy()
         # Errors of twins are alike: their signs flip together.
         p = sign_flip_p(points, models["twins"], bootstrap.seed)
-        saved = saved.join(bootstrap.mean(points).assign(_p=p).add_prefix(name))
-    saved["saved_from_best_points_p_adjusted"] = holm(p)
-    saved["error_best_twins"] = finite_mean(without)
-    return table.merge(saved, how="left", on="measure")
+        saved = bootstrap.mean(points).assign(_p=p).add_prefix(question)
+        table = table.join(saved.set_axis(names))
+    table.loc[names, "saved_from_best_points_p_adjusted"] = holm(p)
+    table["error_best_twins"] = without.mean()
+    return table.rename_axis("measure").reset_index()
 
 
 def across_studies(

@@ -43,7 +43,7 @@ def number_beside(
     if rows.empty or column not in rows:
         return np.nan, np.nan
     row = rows.iloc[0]
-    of_paper = [row[name] for name in rows if name.startswith("published")]
     is_enough = row.get("n", FEWEST_NETWORKS) >= FEWEST_NETWORKS
-    here = float(row[column]) if is_enough else np.nan
-    return here, float(of_paper[0]) if of_paper else np.nan
+    here = row[column] if is_enough else np.nan
+    of_paper = [*row.filter(regex="^published"), np.nan]
+    return float(here), float(of_paper[0])

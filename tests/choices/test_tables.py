@@ -13,8 +13,8 @@ from helpers.choices.compute import ATTRIBUTED
 from helpers.scores.models import Model
 from helpers.scores.store import Store
 from helpers.statistics.correlate import Bootstrap
+from helpers.statistics.gap_tables import reliability
 from helpers.statistics.published import published_table
-from helpers.statistics.reliability import reliability
 
 PAPER = {
     "part": "closed",

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from helpers.statistics.reliability import reliability
+from helpers.statistics.gap_tables import reliability
 
 
 def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
