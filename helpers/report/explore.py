@@ -20,8 +20,14 @@ from helpers.data.images import ImageSet
 from helpers.files import write_json
 from helpers.measures.registry import MEASURES
 from helpers.report import tables
-from helpers.report.markup import in_words, kind_words
-from helpers.report.style import colours, in_order, interactive, short_name
+from helpers.report.style import (
+    colours,
+    in_order,
+    in_words,
+    interactive,
+    kind_words,
+    short_name,
+)
 from helpers.scores.pictures import MapsOfNetworks
 from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES

@@ -22,7 +22,7 @@ from helpers import files
 from helpers.files import PROJECT_ROOT, from_root, inside, write_json, write_table
 from helpers.parameters import WITHOUT_EFFECT_ON_RESULTS, declared
 from helpers.report import style, tables
-from helpers.report.markup import figure_title, inert
+from helpers.report.style import figure_title, inert
 from helpers.studies import in_force, work_study
 
 _PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "papermill")

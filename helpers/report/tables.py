@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.files import read_table, table_of
-from helpers.report.markup import in_words
-from helpers.report.style import short_name
+from helpers.report.style import in_words, short_name
 
 CORRELATION = re.compile(r"r_(\w+)_gap")  # name of a result: its measure
 MOST_ROWS = 10  # of a table on a page; all rows are in its file
