@@ -90,9 +90,10 @@ def select(
     counts = counts.reindex(index=class_ids, columns=SPLITS, fill_value=0)
     is_short = counts["train"] < choice.minimum_images_per_class
     is_short |= (counts["test"] == 0) & counts["test"].any()
-    words = "{0[train]} images for training, {0[test]} for test".format
-    left_out = counts[is_short].agg(words, axis=1).rename("detail").reset_index()
-    faults.append(left_out.assign(fault="class_left_out"))
+    left_out = counts[is_short].reset_index()
+    pairs = zip(left_out["train"], left_out["test"], strict=True)
+    detail = [f"{train} images for training, {test} for test" for train, test in pairs]
+    faults.append(left_out.assign(fault="class_left_out", detail=detail))
     counts = counts[~is_short]
     in_order = chosen.set_index("class_id").loc[counts.index].reset_index()
     in_order = in_order.sort_values("split", ascending=False, kind="stable")
@@ -133,7 +134,8 @@ def _without_copies(images: pd.DataFrame, faults: list[pd.DataFrame]) -> pd.Data
     first = images.groupby(digests)[["name", "class_id"]].transform("first")
     is_of_class = first["class_id"] == images["class_id"]
     kinds = np.where(is_of_class, "duplicate_image", "contradictory_labels")
-    detail = "same pixels as " + first.agg(", which is of the class ".join, axis=1)
+    detail = "same pixels as " + first["name"] + ", which is of the class "
+    detail += first["class_id"]
     faults.append(images.assign(fault=kinds, detail=detail)[is_copy])
     return images[~is_copy]
 

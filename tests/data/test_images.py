@@ -164,6 +164,8 @@ def test_training_and_test_images_are_of_the_same_classes(load):
     assert data.train.labels.unique().tolist() == [0, 1]
     assert data.test.labels.unique().tolist() == [0, 1]
     assert set(data.faults["class_id"]) == {"emu", "owl"}
+    with pytest.raises(ValueError, match=r"of 0 images .* faults: 2 × class left out"):
+        load(files, class_ids=["elk", "ewe"])
     assert images.sentences_of_faults(data.faults) == [
         "2 × class left out, such as emu: 0 images for training, 2 for test",
     ]
