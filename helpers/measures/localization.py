@@ -20,7 +20,7 @@ from torch import Tensor
 from helpers.cams import localize
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import INPUTS, MeasureSettings, score
-from helpers.measures.registry import measure, measures_of_families, provides
+from helpers.measures.registry import Value, measure, measures_of_families, provides
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
 
@@ -193,7 +193,7 @@ def mask_area(image_overlaps: pd.DataFrame) -> float:
 )
 def box_found(
     image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]
-) -> Mapping[str, Array]:
+) -> Value:
     """Fraction of images whose box the rectangle around the map finds, in [0, 1].
 
     GT-known: at IoU >= 0.5, whatever class is predicted; top-1: the class must be right
@@ -263,7 +263,7 @@ def box_average_precision(
     title="mean IoU of the masks",
     variants=tuple(_MASK_METRICS.values()),
 )
-def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
+def mask_agreement(image_overlaps: pd.DataFrame) -> Value:
     """Segmentation metrics of the map's mask against the box's, each in [0, 1].
 
     Over the pixels of all images together.

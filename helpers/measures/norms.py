@@ -7,7 +7,6 @@ al.; a logarithm ``ln v`` as ``ln sqrt(v / m)``.
 
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_forward_hook
 
-from helpers.measures.registry import measure, provides
+from helpers.measures.registry import Value, measure, provides
 from helpers.networks.faults import Undefined
 from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
@@ -519,9 +518,7 @@ for _row in (
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
-def spectral_norm(
-    weights: list[Layer], spectral_norms: Array, margin: float
-) -> Mapping[str, float]:
+def spectral_norm(weights: list[Layer], spectral_norms: Array, margin: float) -> Value:
     """Spectral bound of the weights as Du et al. print it, and its logarithm.
 
     Product of squared spectral norms times the sum of squared Frobenius over spectral

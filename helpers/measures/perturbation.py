@@ -142,7 +142,7 @@ def response_curves(
 
 
 @measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")
-def response_curve(response_curves: Curves) -> Mapping[str, float]:
+def response_curve(response_curves: Curves) -> Value:
     """Accuracy on perturbed training images, a variant per magnitude; for figures.
 
     Args:
@@ -296,7 +296,7 @@ def curve_mean(response_curves: Curves) -> Value:
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", variants=tuple(TRANSFORMS))
 def accuracy_under_augmentation(
     classifier: Classifier, perturbed_sample: Sample, transform_ranges: str, seed: int
-) -> Mapping[str, float]:
+) -> Value:
     """Accuracy on images transformed by a random magnitude each, in [0, 1].
 
     Args:
@@ -338,7 +338,7 @@ def mixup_accuracy(perturbed_sample: Sample, mixed: Mixed, seed: int) -> Value:
 )
 def davies_bouldin_index(
     classifier: Classifier, perturbed_sample: Sample, seed: int
-) -> Mapping[str, float]:
+) -> Value:
     """Spread of classes over their distance in maps of the first layer, at least 0.
 
     Small is apart. Maps are max-pooled by 4 x 4; the index is a mean over random

@@ -1,6 +1,5 @@
 """Confidence, margins, dispersion and invariance of predictions on training images."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from helpers.data.images import ImageSet
 from helpers.measures.passes import Classifier
-from helpers.measures.registry import measure, provides
+from helpers.measures.registry import Value, measure, provides
 from helpers.networks import hooks
 from helpers.networks.faults import Undefined
 from helpers.statistics.correlate import Array
@@ -141,9 +140,7 @@ def nuclear_norm(probabilities: Tensor) -> float:
     "Deng et al. 2022; Du et al. 2024, equation A3",
     variants=("vector", "top confidence"),
 )
-def effective_invariance(
-    probabilities: Tensor, rotated_probabilities: Tensor
-) -> Mapping[str, Array]:
+def effective_invariance(probabilities: Tensor, rotated_probabilities: Tensor) -> Value:
     """Agreement of the prediction with that of the turned image, in [0, 1].
 
     Of each image, mean over turns by 90, 180 and 270 degrees, 0 where the predicted

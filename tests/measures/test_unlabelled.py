@@ -55,28 +55,6 @@ def test_on_the_holdout_itself_predictions_give_its_accuracy(name, temperature):
     assert found["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
 
 
-def as_the_public_code_balances(scores, right):
-    """The score at which the wrong above it and the right up to it are nearest in number; scores that differ."""
-    order = np.argsort(scores)
-    ordered = right[order]
-    wrong_above = (~right).sum() - np.cumsum(~ordered)
-    return scores[order][np.abs(wrong_above - np.cumsum(ordered)).argmin()]
-
-
-@pytest.mark.parametrize("name", ["confidence", "entropy"])
-def test_the_thresholds_are_those_of_the_public_code_but_for_its_one_image(name):
-    s, u = P.max(1), Q.max(1)
-    if name == "entropy":
-        s, u = (P * np.log(P)).sum(1), (Q * np.log(Q)).sum(1)
-    theirs = as_the_public_code_balances(s, P.argmax(1) == LABELS.numpy())
-    # Theirs has as many above it as are right, and counts itself when it predicts.
-    ours = s[s > theirs].min()
-    found = getattr(unlabelled, f"thresholded_{name}")(TARGET, HOLDOUT)
-    assert found == pytest.approx((u >= ours).mean(), abs=1e-12)
-    assert (s >= ours).mean() == pytest.approx(RIGHT)
-    assert (s >= theirs).sum() == (s >= ours).sum() + 1
-
-
 def test_thresholds_by_hand():
     scores = torch.tensor([0.1, 0.2, 0.2, 0.2, 0.9], dtype=torch.float64)
     # Of 0.4: one is nearer to two than four.
