@@ -138,8 +138,8 @@ def errors_across_studies(
     Returns:
         See ``primary.across_studies``; no rows without other studies.
     """
-    studies = {study: models}
+    studies = {}
     for name in [name for name in others if name != study]:
         published = published_models(inside(reports, name))
         studies[name] = published[primary_rows(published)].reset_index(drop=True)
-    return across_studies(studies, study, measures)
+    return across_studies(models, studies, measures)

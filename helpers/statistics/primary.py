@@ -161,13 +161,12 @@ def primary_table(
           measure looked at; saved_from_best_points is the difference, p by Holm.
 
     Raises:
-        ValueError: for more than ``MOST_MEASURES``, or a measure named twice.
+        ValueError: for more than ``MOST_MEASURES``.
     """
-    if len(measures) > MOST_MEASURES or len(set(measures)) < len(measures):
+    if len(measures) > MOST_MEASURES:
         raise ValueError(
-            f"the primary analysis has {len(measures)} measures, {len(set(measures))} "
-            f"of them different; name at most {MOST_MEASURES} different ones in "
-            "primary_measures"
+            f"the primary analysis has {len(measures)} measures; name at most "
+            f"{MOST_MEASURES} in primary_measures"
         )
     # Sorted by kind, so that a permutation that gives one setting the values of another
     # gives each network those of a network of its own kind.
@@ -342,14 +341,17 @@ def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFra
 
 
 def across_studies(
-    studies: Mapping[str, pd.DataFrame], judged_on: str, measures: Mapping[str, str]
+    networks: pd.DataFrame,
+    others: Mapping[str, pd.DataFrame],
+    measures: Mapping[str, str],
 ) -> pd.DataFrame:
     """Error of the gap in one study as predicted by ridge regressions on another.
 
     Args:
-        studies: networks of the primary analysis by study, with hyperparameters,
-            training accuracy and loss, gap, kind, configuration and measures.
-        judged_on: the study whose gaps are predicted, from each of the others.
+        networks: of the primary analysis of the study whose gaps are predicted, with
+            hyperparameters, training accuracy and loss, gap, kind, configuration and
+            measures.
+        others: the same of each other study, by name.
         measures: column and title of each measure, which is used together with training
             accuracy and loss.
 
@@ -359,25 +361,24 @@ def across_studies(
         _high. Errors are NaN where any network of either study has no value of the
         measure.
     """
-    new = with_log_train_loss(studies[judged_on])
+    new = with_log_train_loss(networks)
     bootstrap = by_kinds(Bootstrap(new))
-    titles = pd.Series(measures | TITLES)
     tables = [pd.DataFrame(columns=["trained_on", "measure", "title", "n"])]
-    for trained_on in [name for name in studies if name != judged_on]:
-        old = with_log_train_loss(studies[trained_on])
-        models = pd.concat([old, new], ignore_index=True)
-        is_new = np.arange(len(models)) >= len(old)
-        gap = models["gap"].to_numpy(float)
+    for study, models in others.items():
+        old = with_log_train_loss(models)
+        both = pd.concat([old, new], ignore_index=True)
+        gap = both["gap"].to_numpy(float)
+        is_new = both.index >= len(old)
         shared = [name for name in KIND + SETTING if name in old and name in new]
-        predictors = predictors_of(models, varied_axes(models, shared), measures)
+        predictors = predictors_of(both, varied_axes(both, shared), measures)
         errors = np.full((len(new), len(predictors)), np.nan)
         for number, columns in enumerate(predictors.values()):
             if np.isfinite(columns).all():
                 of_both = held_out_errors(columns, gap, is_new, fewest=2)
                 errors[:, number] = of_both[is_new]
-        table = pd.DataFrame({"trained_on": trained_on, "measure": [*predictors]})
-        table["title"] = table["measure"].map(titles)
-        table["n"] = len(new)
         error = bootstrap.mean(errors).drop(columns="_smallest")
+        table = pd.DataFrame({"trained_on": study, "measure": [*predictors]})
+        table["title"] = table["measure"].map({**measures, **TITLES})
+        table["n"] = len(new)
         tables.append(table.join(error.add_prefix("error_points")))
     return pd.concat(tables, ignore_index=True)
