@@ -246,7 +246,6 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
     """
     is_finite = np.isfinite(table[["train_loss", "test_loss"]]).all(axis=1)
     reasons = {
-        "diverged before a snapshot": table["snapshot"] == "none",
         "loss is not finite": ~is_finite,
         f"train accuracy not above {minimum_train_accuracy:.0%}": (
             table["train_accuracy"] <= minimum_train_accuracy

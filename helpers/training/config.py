@@ -1,7 +1,7 @@
 """The configuration of a training run, its name, and the runs of a study."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -251,25 +251,19 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
     return ordered
 
 
-def levels_table(
-    axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig]
-) -> pd.DataFrame:
+def levels_table(axes: Iterable[str], runs: Sequence[RunConfig]) -> pd.DataFrame:
     """Tabulate the levels of each axis that the runs of a study have.
 
     Args:
-        axes: levels by hyperparameter, in the order to show.
+        axes: hyperparameters, in the order to show.
         runs: runs of the study.
 
     Returns:
-        Columns hyperparameter and levels, a text; 0 images per class are "all".
+        Columns hyperparameter and levels, a text.
     """
-    rows = []
-    for name in axes:
-        levels = [*map(str, sorted({getattr(run, name) for run in runs}))]
-        if name == "images_per_class" and levels[0] == "0":
-            levels[0] = "all"
-        rows.append({"hyperparameter": name, "levels": ", ".join(levels)})
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(map(asdict, runs))[[*axes]]
+    levels = [", ".join(map(str, sorted(set(table[name])))) for name in table]
+    return pd.DataFrame({"hyperparameter": table.columns, "levels": levels})
 
 
 def rows_of_run(

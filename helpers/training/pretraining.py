@@ -7,12 +7,7 @@ from typing import Any
 
 from helpers.data.images import StudyData, choose_images, manifest_of
 from helpers.files import folder_of_run, write_tensors
-from helpers.networks.weights import (
-    State,
-    read_state,
-    read_weights,
-    weights_digest,
-)
+from helpers.networks.weights import read_state, read_weights, weights_digest
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 
@@ -37,15 +32,8 @@ def weights_by_name(
     for name in architectures:
         state = read_weights(pretrained_weights, name)
         identities[name] = weights_digest(state)
-        _keep(work, identities[name], state)
+        write_tensors(catalogue.start_path(work, identities[name]), state)
     return identities
-
-
-def _keep(work: Path, identity: str, state: State) -> None:
-    """Write weights that runs start from, unless they are there."""
-    path = catalogue.start_path(work, identity)
-    if not path.is_file():
-        write_tensors(path, state)
 
 
 def choose_pretraining_images(
@@ -113,7 +101,8 @@ def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
     """
     for run in runs:
         folder = folder_of_run(work / FOLDER, str(run))
-        _keep(work, str(run), read_state(catalogue.snapshot_path(folder, "stop")))
+        state = read_state(catalogue.snapshot_path(folder, "stop"))
+        write_tensors(catalogue.start_path(work, str(run)), state)
     return {run.architecture: str(run) for run in runs}
 
 

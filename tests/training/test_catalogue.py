@@ -66,7 +66,7 @@ def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_oth
     assert table.set_index("snapshot")["left_out"].to_dict() == {
         "first": "train accuracy not above 80%",
         "stop": "",
-        "none": "diverged before a snapshot",
+        "none": "loss is not finite",
         "of train_loss": "loss is not finite",
         "of test_loss": "loss is not finite",
     }
