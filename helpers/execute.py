@@ -185,7 +185,7 @@ def main(item: Execution, work: Path, quarters: int) -> bool:
 
 
 if __name__ == "__main__":
-    sweep_pid, machine = os.environ["WORKBOOK_SWEEP"].split()
+    sweep_pid, machine = os.environ.get("WORKBOOK_SWEEP", "0 none").split()
     if machine == os.uname().nodename:
         threading.Thread(target=end_with, args=[int(sweep_pid)], daemon=True).start()
     job = snakemake  # noqa: F821
