@@ -10,6 +10,8 @@ from functools import cache
 import psutil
 
 sys.path.insert(0, workflow.basedir)
+# Jobs and kernels take the modules of this clone, whatever the environment has.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [workflow.basedir, os.environ.get("PYTHONPATH")]))
 from helpers.parameters import StudyError
 from helpers.files import PROJECT_ROOT, STUDY_FILE
 from helpers.studies import depends, from_records, load, modules_behind, path_of

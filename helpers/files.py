@@ -98,11 +98,12 @@ def change_stamp(path: Path) -> str:
     Returns:
         8 hexadecimal digits.
     """
-    files = [file for file in (path, *sorted(path.rglob("*"))) if file.is_file()]
-    states = [(file.relative_to(path), file.stat()) for file in files]
-    return json_digest(
-        [(str(name), state.st_size, state.st_mtime_ns) for name, state in states]
-    )
+    states = []
+    for file in filter(Path.is_file, (path, *sorted(path.rglob("*")))):
+        state = file.stat()
+        name = str(file.relative_to(path))
+        states.append([name, state.st_size, state.st_mtime_ns])
+    return json_digest(states)
 
 
 def records_of(work: Path) -> Path:

@@ -134,10 +134,8 @@ class Report:
             return False
         values = vars(self.parameters)
         published = files.read_json(path)["metadata"]["papermill"]["parameters"]
-        decisive = published.keys() - {*WITHOUT_EFFECT_ON_RESULTS, "shard"}
-        return all(
-            values.get(name, published[name]) == published[name] for name in decisive
-        )
+        names = values.keys() & published.keys() - {*WITHOUT_EFFECT_ON_RESULTS, "shard"}
+        return all(values[name] == published[name] for name in names)
 
     def table(
         self, frame: pd.DataFrame, name: str, caption: str = "", *, rows: int = 10
