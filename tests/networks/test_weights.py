@@ -34,7 +34,7 @@ def equal(state, other):
 @pytest.mark.parametrize("place", ["top", "state_dict", "any"])
 def test_a_state_dict_is_read_at_the_top_and_one_level_below(tmp_path, prefix, place):
     state = {f"{prefix}{name}": value for name, value in ONE.items()}
-    content = state if place == "top" else {place: state, "epoch": 3, "lrs": [0.1]}
+    content = state if place == "top" else {place: state, "epoch": 3, "hooks": {}}
     assert equal(read_state(saved(tmp_path, content)), ONE)
 
 

@@ -94,7 +94,8 @@ def test_a_crop_equals_torchvisions_and_one_of_the_whole_leaves_the_image():
 
 def test_a_rectangle_is_erased_in_its_colour_by_hand():
     draws = Draws(
-        erased=torch.tensor([[0.5, 0.25, 0.75, 0.75]]),  # column 2, rows 1 and 2
+        # Pixels are those whose centres it holds: column 2, rows 1 and 2.
+        erased=torch.tensor([[0.4, 0.3, 0.85, 0.7]]),
         colours=torch.tensor([[10.0, 20.0, 30.0]]),
     )
     expected = torch.zeros(3, 4, 4)
