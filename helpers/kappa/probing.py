@@ -4,8 +4,7 @@ The predicted class of each test image is stored, and Error and Kappa of each cl
 follow from it.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -14,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from torch import Tensor
 
 from helpers.data.images import StudyData
 from helpers.files import json_digest
@@ -115,51 +115,43 @@ def probes(
         in the step; weight and bias of the first step; weights, the number of
         weights of the backbone.
     """
-    strengths = [level.strength for level in noise.levels]
+    device, strengths = store.device, [level.strength for level in noise.levels]
     settings = {
         "data": data.fingerprint,
         "noise": ["autoencoder", noise.seed, *strengths],
         "steps": list(steps),
         "l2": l2,
     }
-    compute = partial(_probes, noise=noise, settings=settings, device=store.device)
+
+    def compute(model: Model, data: StudyData, parts: Sequence[str]) -> dict[str, Any]:
+        """The part of a network."""
+        network = model.load(device)
+
+        def features_of(images: Tensor) -> NDArray[np.float32]:
+            """Outputs of the backbone, (N, D)."""
+            return logits_of(network, images, device, model.normalise).numpy()
+
+        clean = features_of(data.train.images)
+        images = data.test.images.to(device)
+        degraded = (degrade(images, noise.network, strength) for strength in strengths)
+        features = np.array([*map(features_of, degraded)])  # (levels, N, D)
+        labels = data.train.labels.numpy()
+        predicted = []
+        # Classes are numbered with the seen ones first; the last probe is of these.
+        for count in reversed(steps):
+            is_fitted = labels < count
+            weight, bias = fit_probe(clean[is_fitted], labels[is_fitted], l2)
+            classes = (features @ weight.T + bias).argmax(-1)  # (levels, N)
+            predicted.append(np.where(data.test.labels.numpy() < count, classes, -1))
+        part = {
+            "predicted": np.array(predicted[::-1], np.int16),
+            "weights": np.array(sum(each.numel() for each in network.parameters())),
+            "weight": weight.astype(np.float32),
+            "bias": bias.astype(np.float32),
+        }
+        return {"probes": part}
+
     return store.each(models, {"probes": settings}, compute)
-
-
-def _probes(
-    model: Model,
-    data: StudyData,
-    parts: Sequence[str],
-    *,
-    noise: Degradation,
-    settings: Mapping[str, Any],
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    """The part "probes" of a network, see ``probes``."""
-    network = model.load(device)
-    # The backbone has no head, so that its outputs are features: (N, D).
-    clean = logits_of(network, data.train.images, device, model.normalise).numpy()
-    images = data.test.images.to(device)
-    noisy = []
-    for level in noise.levels:
-        degraded = degrade(images, noise.network, level.strength)
-        noisy.append(logits_of(network, degraded, device, model.normalise).numpy())
-    features = np.array(noisy)  # (levels, N, D)
-    labels = data.train.labels.numpy()
-    predicted = []
-    # Classes are numbered with the seen ones first; the last probe is of these alone.
-    for count in reversed(settings["steps"]):
-        is_fitted = labels < count
-        weight, bias = fit_probe(clean[is_fitted], labels[is_fitted], settings["l2"])
-        classes = (features @ weight.T + bias).argmax(-1)
-        predicted.append(np.where(data.test.labels.numpy() < count, classes, -1))
-    values = {
-        "predicted": np.array(predicted[::-1], np.int16),
-        "weights": np.array(sum(tensor.numel() for tensor in network.parameters())),
-        "weight": weight.astype(np.float32),
-        "bias": bias.astype(np.float32),
-    }
-    return {"probes": values}
 
 
 def kappa_of_classes(
