@@ -265,12 +265,10 @@ def read_cifar(source: Source, files: Sequence[str]) -> Records:
         if not content.size or content.size % (3073 + is_100):
             raise ValueError(f"{path} is cut: its {content.size:,} bytes are no rows")
         table = "fine_label_names.txt" if is_100 else "batches.meta.txt"
-        table = posixpath.join(folder, table)
-        names = source.read(table).decode().split() if table in source.names else []
+        classes = source.read(posixpath.join(folder, table)).decode().split()
         split = "test" if name.startswith("test") else "train"
         for number, row in enumerate(content.reshape(-1, 3073 + is_100)):
-            label = row[-3073]  # the fine one in CIFAR-100
-            class_id = names[label] if label < len(names) else str(label)
+            class_id = classes[row[-3073]]  # the fine one in CIFAR-100
             # As a PPM file, whose bytes are R, G, B pixel by pixel.
             image = b"P6 32 32 255\n" + row[-3072:].reshape(3, 1024).T.tobytes()
             yield Record(f"{path}/{number:05d}", class_id, split, content=image)
