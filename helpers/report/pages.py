@@ -133,13 +133,12 @@ def write_sweep(folder: Path) -> None:
         table = sweeps.table(sweeps.results_of(folder)).to_markdown(index=False)
         parts += ["![Each result against what is varied](figures/results.png)", table]
     parts.append("Each combination, executed:")
-    for path in sorted(folder.glob("*/*/*.ipynb")):
-        place = path.relative_to(folder)
-        parts.append(f"- [{place.parts[0]}](<{place}>){error_of(path)}")
-    text = "\n\n".join(parts)
-    (folder / "index.md").write_text(
-        text + _contents("*/*/*", option=":hidden:"), encoding="utf-8"
-    )
+    paths = [path.relative_to(folder) for path in sorted(folder.glob("*/*/*.ipynb"))]
+    for path in paths:
+        parts.append(f"- [{path.parts[0]}](<{path}>){error_of(folder / path)}")
+    pages = [f"{path.parts[0]} <{path}>" for path in paths]
+    text = "\n\n".join(parts) + _contents(*pages, option=":hidden:")
+    (folder / "index.md").write_text(text, encoding="utf-8")
 
 
 def _explorers(paths: Sequence[Path]) -> str:
