@@ -181,10 +181,12 @@ def test_a_rectangle_finds_a_box_that_is_just_half_of_it():
     assert scores["box_found"].tolist() == [1, 1, 0]
 
 
-def test_an_image_without_a_box_has_no_area_of_boxes():
-    boxes = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 0, 0]]])
-    table = localize.chance_scores(torch.ones(2, 4, 4), boxes, 4)
-    np.testing.assert_array_equal(table["box_area"], [0.5, np.nan])
+def test_an_image_without_a_box_has_no_area_of_boxes_and_lends_none():
+    boxes = torch.tensor([[[0, 0, 2, 4]], [[0, 0, 0, 0]], [[0, 0, 4, 4]]])
+    table = localize.chance_scores(torch.ones(3, 4, 4), boxes, 4)
+    np.testing.assert_array_equal(table["box_area"], [0.5, np.nan, 1])
+    above = table["iou_above_shuffled"]
+    np.testing.assert_array_equal(above, [0.5 - 1, np.nan, 1 - 0.5])
 
 
 THRESHOLDS = [0.5, 0.1, 0.01, 0.9, 0.1, 1 / 3, 0.3, 0.7, 1e-9, 0.999999999]

@@ -40,6 +40,10 @@ def test_otsu_leaves_the_least_variance_within_the_groups(levels):
         assert left[threshold] == pytest.approx(min(left.values()), rel=1e-9)
 
 
+def test_a_constant_map_has_no_threshold():
+    assert machine.otsu_thresholds(torch.full((1, 3, 3), 0.1)).isnan().all()
+
+
 def residual_by_loop(image):
     """Hou and Zhang 2007 for one 64 x 64 image, with the mean and the Gaussian written out; up to the blur's cut at 4 sigma."""
     grey = 0.299 * image[0].astype(float) + 0.587 * image[1] + 0.114 * image[2]
