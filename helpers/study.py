@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from helpers.data.images import StudyData, images_of_study, manifest_of
 from helpers.files import RECORDS
-from helpers.measures.evidence import MeasureSettings, settings_of
+from helpers.measures.evidence import MeasureSettings
 from helpers.parameters import near_names
 from helpers.report.notebook import Report, places, select_shard
 from helpers.scores.classification import correct, test_logits
@@ -224,9 +224,10 @@ class Study:
 
         Raises:
             NotInRecords: see ``measure``.
-            ValueError: for a family or a setting that does not exist.
+            ValueError: for a family that does not exist.
+            TypeError: for a setting that does not exist.
         """
-        chosen = settings_of(families, settings)
+        chosen = MeasureSettings(**settings)
         return self.measure(families, chosen, self.scoring_set(scored_images)).models
 
     def bootstrap(

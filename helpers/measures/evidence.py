@@ -16,7 +16,6 @@ from helpers.measures.registry import Measure, Source
 from helpers.networks.faults import Undefined
 from helpers.networks.hooks import evaluation_mode
 from helpers.networks.resnet import normalise_images
-from helpers.parameters import near_names
 
 # Values that the caller gives; None stands for one that the caller does not have.
 INPUTS = (
@@ -51,29 +50,6 @@ class MeasureSettings:
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
     seed: int = 0  # of all random numbers
-
-
-def settings_of(
-    families: Sequence[str], settings: Mapping[str, Any]
-) -> MeasureSettings:
-    """Settings of measures, after a check of the families.
-
-    Args:
-        families: of ``registry.FAMILIES``.
-        settings: fields of ``MeasureSettings``.
-
-    Raises:
-        ValueError: for a family that does not exist.
-        TypeError: for a setting that does not exist.
-    """
-    for name in families:
-        if name not in registry.FAMILIES:
-            raise ValueError(
-                f"measures have no family {name!r}"
-                f"{near_names(name, registry.FAMILIES)}; there are "
-                f"{', '.join(registry.FAMILIES)}"
-            )
-    return MeasureSettings(**settings)
 
 
 class Evidence(dict[str, Any]):
@@ -200,7 +176,7 @@ def score_network(
         ValueError: for a family that does not exist.
         TypeError: for a setting that does not exist.
     """
-    chosen = settings_of([*{*families} - {*registry.MEASURES}], settings)
+    chosen = MeasureSettings(**settings)
     inputs = {
         "network": network.to(device),
         "images": images,

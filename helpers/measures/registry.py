@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from helpers.parameters import near_names
+
 FAMILIES = (
     "localization",
     "prediction",
@@ -142,7 +144,16 @@ def measures_of_families(families: Sequence[str]) -> list[Measure]:
 
     Args:
         families: of ``FAMILIES``, or names of measures.
+
+    Raises:
+        ValueError: for a name that does not exist.
     """
+    for name in families:
+        if name not in FAMILIES and name not in MEASURES:
+            raise ValueError(
+                f"measures have no family {name!r}{near_names(name, FAMILIES)}; there "
+                f"are {', '.join(FAMILIES)}"
+            )
     return [
         item
         for item in MEASURES.values()

@@ -104,8 +104,8 @@ def score(
     Raises:
         NotInRecords: where nothing of a family is stored or can be computed here.
     """
-    parts = {family: settings_of(family, settings, scored_on) for family in families}
     measures = registry.measures_of_families(families)
+    parts = {family: settings_of(family, settings, scored_on) for family in families}
     sources = registry.SOURCES
     task = _Task(store, parts, scored_on, settings, measures, sources)
     records = store.each(models, parts, task.of_network, needed=False)
