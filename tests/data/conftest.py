@@ -51,21 +51,16 @@ def kinds(data):
 
 def coco(images, categories, annotations):
     """COCO's JSON of (file, width, height), names, and (place of the image, place of the category, x, y, width, height)."""
-    return json.dumps(
-        {
-            "images": [
-                {"id": 7 + i, "file_name": name, "width": w, "height": h}
-                for i, (name, w, h) in enumerate(images)
-            ],
-            "categories": [
-                {"id": 3 + i, "name": name} for i, name in enumerate(categories)
-            ],
-            "annotations": [
-                {"id": i, "image_id": 7 + a, "category_id": 3 + c, "bbox": box}
-                for i, (a, c, *box) in enumerate(annotations)
-            ],
-        }
-    ).encode()
+    table = {"images": [], "categories": [], "annotations": []}
+    for number, (name, width, height) in enumerate(images):
+        image = {"id": 7 + number, "file_name": name, "width": width, "height": height}
+        table["images"].append(image)
+    for number, name in enumerate(categories):
+        table["categories"].append({"id": 3 + number, "name": name})
+    for image, category, *box in annotations:
+        item = {"image_id": 7 + image, "category_id": 3 + category, "bbox": box}
+        table["annotations"].append(item)
+    return json.dumps(table).encode()
 
 
 def class_folders(top="", count=6, classes=("cat", "dog")):
@@ -82,20 +77,17 @@ def cifar10(count=12, classes=("airplane", "automobile")):
     rows = np.random.default_rng(0).integers(0, 256, (3, count, 3073), dtype=np.uint8)
     rows[:, :, 0] = np.arange(count) % len(classes)
     names = ("data_batch_1", "data_batch_2", "test_batch")
-    return {
-        f"cifar-10-batches-bin/{name}.bin": part.tobytes()
-        for name, part in zip(names, rows, strict=True)
-    } | {"cifar-10-batches-bin/batches.meta.txt": "\n".join(classes).encode()}
+    files = {"batches.meta.txt": "\n".join(classes).encode()}
+    files |= {f"{n}.bin": part.tobytes() for n, part in zip(names, rows, strict=True)}
+    return {f"cifar-10-batches-bin/{name}": files[name] for name in files}
 
 
 def cifar100(count=12):
     rows = np.random.default_rng(1).integers(0, 256, (2, count, 3074), dtype=np.uint8)
     rows[:, :, :2] = np.stack([np.full(count, 5), np.arange(count) % 3], 1)
-    files = {
-        f"{name}.bin": part.tobytes()
-        for name, part in zip(("train", "test"), rows, strict=True)
-    }
-    return files | {
+    return {
+        "train.bin": rows[0].tobytes(),
+        "test.bin": rows[1].tobytes(),
         "fine_label_names.txt": b"apple\naquarium_fish\nbaby\n",
         "coarse_label_names.txt": b"no\n",
     }
@@ -135,13 +127,11 @@ def voc_source(
 
 
 def csv_source(boxes=True, count=8):
-    lines = ["path,label,x0,y0,x1,y1" if boxes else "path,label"]
     files = {f"pictures/{image}.jpg": jpeg(image) for image in range(count)}
-    lines += [
-        f"pictures/{image}.jpg,{('cat', 'dog')[image % 2]}{',2,2,12,10' if boxes else ''}"
-        for image in range(count)
-    ]
-    return files | {"labels.csv": "\n".join(lines).encode()}
+    box = ",2,2,12,10" if boxes else ""
+    rows = [f"{name},{('cat', 'dog')[n % 2]}{box}" for n, name in enumerate(files)]
+    head = "path,label,x0,y0,x1,y1" if boxes else "path,label"
+    return files | {"labels.csv": "\n".join([head, *rows]).encode()}
 
 
 def yolo_source(count=6):

@@ -53,17 +53,15 @@ def png(seed):
 
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 def test_each_layout_is_recognised_and_gives_what_it_gives_by_name(load, layout):
-    files = MADE[layout]
-    named, recognised = load(files, layout), load(files)
+    named, recognised = load(MADE[layout], layout), load(MADE[layout])
     assert recognised.layout == named.layout == layout
     assert recognised.fingerprint == named.fingerprint
     assert kinds(recognised) == kinds(named) == {}
     assert recognised.train.has_boxes == (layout not in WITHOUT_BOXES)
     assert recognised.classes["test_images"].tolist() == [2, 2]
     assert not set(recognised.train.names) & set(recognised.test.names)
-    turned = load(
-        files, layout, class_ids=recognised.classes["class_id"].tolist()[::-1]
-    )
+    classes = recognised.classes["class_id"].tolist()[::-1]
+    turned = load(MADE[layout], layout, class_ids=classes)
     assert set(turned.train.names) == set(recognised.train.names)
 
 
@@ -177,11 +175,8 @@ def test_voc_files_lie_beside_their_images_or_in_folders_of_annotations(
 
 def test_an_annotation_is_never_that_of_an_image_of_its_name_elsewhere(load):
     files = voc_source("train/images/{}.jpg", "train/labels/{}.xml")
-    more = {
-        "val/labels/0.xml": voc((0, 0, 20, 16), name="dog"),
-        "val/images/9.jpg": b"",
-    }
-    data = load(files | more)
+    mark = voc((0, 0, 20, 16), name="dog")
+    data = load(files | {"val/labels/0.xml": mark, "val/images/9.jpg": b""})
     assert kinds(data) == {"not_read": 1, "missing_image": 1}
     assert data.faults["name"].tolist() == ["val/images/9.jpg", "val/labels/0.xml"]
     assert counts(data) == [["cat", 6, 2], ["dog", 6, 2]]
@@ -193,20 +188,15 @@ def test_a_file_that_cannot_be_read_is_named_and_an_empty_one_is_counted(load):
     files[marks[0]] = b"<annotation/>"
     assert kinds(load(files)) == {"no_object_in_annotation": 1}
     for number, content in enumerate((b"<annotation", voc((1, 1, "x", 4)))):
-        with pytest.raises(
-            ValueError, match=f"not read as voc: {marks[1]}: .*; voc is"
-        ):
+        message = f"not read as voc: {marks[1]}: .*; voc is"
+        with pytest.raises(ValueError, match=message):
             load(files | {marks[1]: content}, place=f"{number}")
 
 
 def test_two_kinds_of_annotations_are_refused_and_read_by_name(load):
-    files = voc_source("{}.jpg", "{}.xml", count=12) | {
-        name.removeprefix("photos/"): content
-        for name, content in labelme_source().items()
-    }
-    with pytest.raises(
-        ValueError, match="has annotations of labelme and voc; name one"
-    ):
+    files = labelme_source() | voc_source("photos/{}.jpg", "photos/{}.xml", count=12)
+    message = "has annotations of labelme and voc; name one"
+    with pytest.raises(ValueError, match=message):
         load(files)
     assert load(files, "voc").layout == "voc"
     assert load(files, "labelme").layout == "labelme"
@@ -345,7 +335,7 @@ def test_boxes_of_tiny_imagenet_are_those_of_the_class_and_not_of_a_name(load):
 
 
 @pytest.mark.parametrize("place", ["val/{}/images/", "val/{}/"])
-def test_validation_images_may_be_sorted_into_classes(load, place):
+def test_validation_images_of_tiny_imagenet_may_be_sorted_into_classes(load, place):
     files = {}
     for name, content in tiny_imagenet(val=3).items():
         wnid = f"n0{int(name[15]) + 1}" if name.startswith("val/images/") else ""
@@ -353,13 +343,15 @@ def test_validation_images_may_be_sorted_into_classes(load, place):
     data = load(files, "tiny_imagenet", test_images_per_class=3)
     assert counts(data) == [["n01", 6, 3], ["n02", 6, 3]]
     assert data.test.has_boxes
-    sorted_files = {
-        name.replace("CLS-LOC/val/", f"CLS-LOC/val/n0{int(name[-7]) + 1}/")
-        if "Data/CLS-LOC/val/" in name
-        else name: content
-        for name, content in ilsvrc().items()
-    }
-    data = load(sorted_files, place="ilsvrc")
+
+
+def test_validation_images_of_ilsvrc_may_be_sorted_into_classes(load):
+    files = {}
+    for name, content in ilsvrc().items():
+        before = "Data/CLS-LOC/val/"
+        after = f"{before}n0{int(name[-7]) + 1}/" if before in name else ""
+        files[name.replace(before, after)] = content
+    data = load(files)
     assert counts(data) == [["n01", 4, 2], ["n02", 4, 2]]
     assert data.test.has_boxes
 

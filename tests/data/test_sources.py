@@ -51,10 +51,8 @@ def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load)
     (cat / "itself.jpg").symlink_to("itself.jpg")
     (cat / "outside.jpg").symlink_to("/dev/zero")
     for _ in range(2):  # the second time from the cache
-        assert kinds(load(tmp_path / "s", "voc")) == {
-            "not_read": 1,
-            "link_not_followed": 1,
-        }
+        data = load(tmp_path / "s", "voc")
+        assert kinds(data) == {"not_read": 1, "link_not_followed": 1}
 
 
 @pytest.mark.parametrize(
@@ -155,19 +153,17 @@ def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(
     tmp_path, load, monkeypatch, name
 ):
     source, read = written(tmp_path / "s", voc_folder()), Path.read_bytes
+
+    def read_bytes(path):
+        if path.name == name:
+            raise OSError(5, "Input/output error")
+        return read(path)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Path,
-            "read_bytes",
-            lambda path: _fail() if path.name == name else read(path),
-        )
+        patch.setattr(Path, "read_bytes", read_bytes)
         with pytest.raises(OSError, match="Input/output error"):
             load(source, "voc")
     assert kinds(load(source, "voc")) == {}
-
-
-def _fail():
-    raise OSError(5, "Input/output error")
 
 
 def test_the_stamp_changes_when_a_file_does(tmp_path):
