@@ -1,7 +1,6 @@
 """Tables on the gap of all models against plain loops."""
 
 import itertools
-import math
 
 import numpy as np
 import pandas as pd
@@ -9,64 +8,9 @@ import pytest
 
 from helpers.statistics import correlate as c
 from helpers.statistics import gap_tables as g
-from tests.statistics.test_primary import MEASURES, left_over, r, study
-
-
-def test_the_variance_between_kinds_is_free_of_chance():
-    models = study().assign(
-        stop_reason=["rules 1+2"] * 24 + ["epoch cap 60"] * 7 + [None]
-    )
-    table = g.kinds_table(models)
-    assert table["models"].tolist() == [4] * 8
-    assert table["ended_by_a_rule"].tolist() == [1] * 6 + [0] * 2
-    gap = models["gap"]
-    own = gap[models["kind"] == "net1 kind 0"]
-    numbers = table.loc[1, ["gap", "gap_least", "gap_most"]].tolist()
-    assert numbers == [own.median(), own.min(), own.max()]
-    means = gap.groupby(models["kind"]).transform("mean")
-    within = ((gap - means) ** 2).sum() / (32 - 8)
-    share = 1 - within / gap.var(ddof=1)
-    assert table["variance_between_kinds"].tolist() == pytest.approx([share] * 8)
-    random = np.random.default_rng(0)
-    chance = [
-        g.kinds_table(models.assign(gap=random.normal(size=32))).iloc[0, -1]
-        for _ in range(60)
-    ]
-    assert abs(np.mean(chance)) < 0.03 and np.min(chance) < 0
-
+from tests.statistics.test_primary import left_over, r, study
 
 AXES = ["depth", "size"]
-
-
-def ranked(draws=100, permutations=199):
-    models = study().assign(depth=np.arange(32) % 3, size=np.arange(32) // 16)
-    values = models["noise"].to_numpy()[:, None] + np.linspace(-1, 1, 50)
-    bootstrap = c.Bootstrap(models, {"noise": values}, draws=draws, seed=1)
-    table = g.ranking_table(
-        bootstrap, [*MEASURES, "train_accuracy"], AXES, permutations=permutations
-    )
-    return models, table.set_index("measure")
-
-
-def test_the_ranking_answers_five_questions():
-    models, table = ranked()
-    fit = [models["train_accuracy"], models["log_train_loss"]]
-    levels = pd.get_dummies(models[AXES].astype(str)).to_numpy().T
-    for name in MEASURES:
-        x, gap, row = models[name], models["gap"], table.loc[name]
-        assert row["r_gap"] == pytest.approx(r(x, gap))
-        assert row["r_test_accuracy"] == pytest.approx(r(x, models["test_accuracy"]))
-        assert row["tau_gap"] == pytest.approx(x.corr(gap, method="kendall"))
-        given = r(left_over(x, *fit), left_over(gap, *fit))
-        assert row["r_gap_given_fit"] == pytest.approx(given)
-        given = r(left_over(x, *fit, *levels), left_over(gap, *fit, *levels))
-        assert row["r_gap_given_all"] == pytest.approx(given)
-    assert math.isnan(table.loc["train_accuracy", "r_gap_given_fit"])
-    assert (table["r_gap_p_adjusted"] >= table["r_gap_p"]).all()
-    beyond = (table["tau_gap"] - table["tau_gap_null"]).abs() > table["tau_gap_band"]
-    assert beyond.tolist() == (table["tau_gap_p_adjusted"] < 0.05).tolist()
-    assert table.loc["noise", ["n", "images"]].tolist() == [32, 50]
-    assert table.loc["noise", "reliability"] == pytest.approx(1)
 
 
 def by_hand(models, row):
@@ -112,7 +56,7 @@ def test_subsets_without_models_stay_as_rows_and_a_threshold_is_exceeded():
 
 
 def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():
-    models = ranked()[0]
+    models = study().assign(depth=np.arange(32) % 3, size=np.arange(32) // 16)
     bootstrap = c.Bootstrap(models, draws=50)
     table = g.confounders(bootstrap, ["noise", "within"], AXES)
     of = table[table["measure"] == "within"].set_index(
@@ -132,3 +76,36 @@ def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():
     )
     assert table["measure"].unique().tolist() == ["noise", "within"]
     assert len(g.subsets(bootstrap.subset(np.zeros(32, bool)), ["noise"], "size")) == 0
+
+
+def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
+    random = np.random.default_rng(0)
+    truth = random.normal(size=(2000, 1))
+    # The mean's noise has variance 1.
+    values = truth + 10 * random.normal(size=(2000, 100)) + random.normal(size=100)
+    assert g.reliability(values) == pytest.approx(0.5, abs=0.04)
+    assert g.reliability(np.repeat(truth, 6, axis=1)) == pytest.approx(1)
+
+
+def test_reliability_is_the_median_over_random_halves():
+    random = np.random.default_rng(1)
+    values = random.normal(size=(9, 1)) + random.normal(size=(9, 11))
+    numbers = np.tile(np.arange(11), (20, 1))
+    splits = np.random.default_rng(3).permuted(numbers, axis=1)
+    of_all_images = []
+    for order in splits:
+        one = values[:, order < 5].mean(1)
+        other = values[:, order >= 5].mean(1)
+        r = np.corrcoef(one, other)[0, 1]
+        of_all_images.append(2 * r / (1 + r) if r > 0 else r)
+    assert abs(np.median(of_all_images) - np.mean(of_all_images)) > 1e-3
+    expected = pytest.approx(np.median(of_all_images))
+    assert g.reliability(values, seed=3) == expected
+
+
+def test_two_images_are_two_halves_by_hand():
+    one, other = np.array([1.0, 2, 3, np.nan]), np.array([1.0, 3, 2, 9])  # r = 1/2
+    assert g.reliability(np.column_stack([one, other])) == pytest.approx(2 * 0.5 / 1.5)
+    assert g.reliability(np.column_stack([one, -other])) == pytest.approx(-0.5)
+    assert np.isnan(g.reliability(np.column_stack([one, other])[:2]))
+    assert np.isnan(g.reliability(np.column_stack([one, np.ones(4)])))

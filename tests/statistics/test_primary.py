@@ -69,34 +69,6 @@ def test_one_model_a_run_at_its_stop_with_right_labels_and_a_finite_loss():
     assert g.primary_rows(rows).tolist() == [True] + [False] * 5
 
 
-def test_each_question_is_answered_with_its_target_and_what_it_holds_fixed():
-    models = study()
-    table = primary(models)
-    accuracy = models["train_accuracy"]
-    training = [accuracy, models["log_train_loss"]]
-    start = models["pretrained"]
-    kinds = pd.get_dummies(models["kind"]).to_numpy().T
-    given = {
-        "r_gap": [],
-        "r_gap_given_train_accuracy": [accuracy],
-        "r_gap_given_start": [start],
-        "r_gap_given_start_and_training": [start, *training],
-        "r_gap_within_kinds": [*kinds, *training],
-    }
-    for question, held in given.items():
-        for name in MEASURES:
-            x, y = left_over(models[name], *held), left_over(models["gap"], *held)
-            assert table.loc[name, question] == pytest.approx(r(x, y), abs=1e-9)
-    for name in (*MEASURES, "pretrained", "train_accuracy", "drop"):
-        expected = r(models[name], models["test_accuracy"])
-        assert table.loc[name, "r_test_accuracy"] == pytest.approx(expected)
-    assert table.index.tolist() == [n for n in g.TITLES if n != "drop_mixup"] + MEASURES
-    assert np.isnan(table.loc["train_accuracy", "r_gap_given_train_accuracy"])
-    assert table.loc["train_accuracy", "r_gap_given_start"] == pytest.approx(
-        r(left_over(accuracy, start), left_over(models["gap"], start))
-    )
-
-
 def test_where_kinds_repeat_p_is_that_of_their_means_in_all_orders():
     models = study(kinds=6)
     table = primary(models, draws=200, permutations=9)  # 6! orders are enumerated
@@ -165,22 +137,6 @@ def test_errors_of_held_out_kinds_are_those_of_a_ridge_by_refits():
     norm = np.where(kinds == 2, 1e200, gap * 1e160)[:, None]
     assert g.held_out_errors(norm, gap, kinds).max() <= 200
     assert np.isnan(g.held_out_errors(norm, gap, kinds // 3)).all()
-
-
-def test_a_measure_is_held_against_the_baseline_that_errs_least():
-    models = study()
-    models["drop"] = models["gap"]  # knows it all
-    table = primary(models)
-    assert set(table.loc[MEASURES, "best_baseline"]) == {"drop"}
-    errors = table.loc[table["baseline"], "error_with_twins"]
-    assert table.loc["noise", "error_best_twins"] == pytest.approx(errors.min())
-    saved = errors.min() - table.loc["noise", "error_with_twins"]
-    assert table.loc["noise", "saved_from_best_points"] == pytest.approx(saved)
-    p = table.loc[MEASURES, "saved_from_best_points_p"]
-    adjusted = table.loc[MEASURES, "saved_from_best_points_p_adjusted"]
-    assert adjusted.to_numpy() == pytest.approx(holm(p))
-    again = primary(models, ["drop", "noise"])  # a baseline is no measure
-    assert again.index.tolist().count("drop") == 1 and again.loc["drop", "baseline"]
 
 
 def test_looks_widen_every_interval_to_their_level():
