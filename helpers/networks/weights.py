@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -48,10 +49,12 @@ def read_state(path: Path) -> State:
     except (MemoryError, OSError):
         raise
     except Exception as fault:  # damaged files raise exceptions of every kind
+        kinds = re.findall(r"(?:GLOBAL|class) ([\w.]+)", str(fault))
+        others = f"{', '.join(kinds) or 'other objects'} beside tensors"
         raise ValueError(
-            f"{path.name} was refused: it is damaged, holds other objects than tensors "
-            "and plain values, or not exactly one state dict; save model.state_dict() "
-            "of one network alone"
+            f"{path.name} was refused: it is damaged, holds {others} and plain values, "
+            "or not exactly one state dict; save model.state_dict() of one network "
+            "alone"
         ) from fault
     return {name.removeprefix(prefix): value for name, value in state.items()}
 

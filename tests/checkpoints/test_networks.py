@@ -1,5 +1,7 @@
 """Files of checkpoints become networks with the same weights, or are refused by name."""
 
+import argparse
+
 import pytest
 import torch
 import torchvision
@@ -111,6 +113,13 @@ def test_what_does_not_fit_is_refused_with_its_tensor(tmp_path, state, case):
     torch.save(change(state), tmp_path / "a.pt")
     with pytest.raises(ValueError, match=message):
         inputs.load(tmp_path / "a.pt", architecture, 5)
+
+
+def test_values_beside_the_weights_that_could_run_code_are_named(tmp_path, state):
+    content = {"state_dict": state, "args": argparse.Namespace(epochs=3)}
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"argparse.Namespace .* model.state_dict\(\)"):
+        inputs.load(tmp_path / "a.pt", "auto", 5)
 
 
 def test_names_of_timm_and_functions_of_ones_own_make_networks(users_module, tmp_path):
