@@ -224,10 +224,9 @@ class Study:
 
         Raises:
             NotInRecords: see ``measure``.
-            ValueError: for a family that does not exist.
-            TypeError: for a setting that does not exist.
+            ValueError: for a family or a setting that does not exist.
         """
-        chosen = MeasureSettings(**settings)
+        chosen = MeasureSettings.of(settings)
         return self.measure(families, chosen, self.scoring_set(scored_images)).models
 
     def bootstrap(

@@ -59,6 +59,25 @@ def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
     assert not absent(text, page)
 
 
+def test_what_the_readme_says_of_the_rule_is_what_notebook_12_found():
+    report = PROJECT_ROOT / "reports/across/12_across_studies"
+    results = {
+        item["name"]: item for item in json.loads((report / "results.json").read_text())
+    }
+    error = results["judged_mean_error"]
+    words = README.replace("\n", " ")
+    assert f"its {results['judged_networks']['value']:.0f} networks" in words
+    interval = f"{error['low']:.1f} to {error['high']:.1f};"
+    assert f"{error['value']:.1f} points (95 % interval {interval}" in words
+    of_fit = results["judged_error_training_accuracy_and_loss"]["value"]
+    assert f"predict them with an error of {of_fit:.1f}" in words
+    r = results["judged_r_drop_gap_given_start_and_accuracy"]["value"]
+    assert f"still correlate: r = {r:.2f}" in words
+    assert results["judged_r_area_matched_iou_gap_given_start_and_accuracy"]["high"] < 0
+    verdicts = (report / "tables/claims_of_the_rule.csv").read_text()
+    assert verdicts.count("True") == 5 and "4 points,4.48,False" in verdicts
+
+
 def test_the_lines_of_python_in_the_readme_score_a_network(tmp_path):
     (lines,) = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
     photographs = tmp_path / "photos"

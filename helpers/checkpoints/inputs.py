@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
@@ -42,6 +43,9 @@ class Inputs(BaseModel):
         description="folder of .safetensors, .pt, .pth; or a file"
     )
     images: Path = Field(description="folder or .zip of training images, with classes")
+    unlabelled: Path | None = Field(
+        None, description="images without labels, to order networks"
+    )
     architecture: str = Field(
         AUTO,
         description="a name of torchvision or timm, or module:function; auto "
@@ -227,3 +231,22 @@ class Pictures:
         if usable.empty:
             raise ValueError(f"no image of {self._source.root} can be decoded")
         return image_set(usable)
+
+
+@cache
+def unlabelled_pixels(source: Source, side: int) -> Tensor:
+    """All images of a folder or .zip as squares, (N, 3, side, side) uint8.
+
+    Args:
+        source: of the images.
+        side: pixels.
+
+    Raises:
+        ValueError: if no image can be decoded.
+    """
+    records = [layouts.Record(name, "", "test") for name in source.images]
+    table = pd.DataFrame(records, columns=layouts.Record._fields)
+    pixels = decode_all(source, table, side)["pixels"].dropna()
+    if pixels.empty:
+        raise ValueError(f"no image of {source.root} can be decoded")
+    return torch.from_numpy(np.stack(pixels))

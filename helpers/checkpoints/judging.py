@@ -1,6 +1,7 @@
 """Predict the test accuracy of checkpoints from their training images."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from helpers.data.images import ImageSet
 from helpers.data.sources import open_source
 from helpers.files import from_root
 from helpers.measures.evidence import score_network
+from helpers.measures.unlabelled import agreement
 from helpers.networks.hooks import prepared
 from helpers.scores.measuring import with_measures
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, predictors
@@ -37,12 +39,17 @@ _CAUSES = (
     "(--image-size) or normalisation (--mean, --std), pictures that training cut, or "
     "another stem (--architecture)"
 )
+_ORDER = (
+    "By agreement with the others on unlabelled images: {}. With fewer than five "
+    "networks, or with the same mistakes in all, this order says little."
+)
 _COLUMNS = (
     "checkpoint",
     "verdict",  # predicted, not judged, not read
     *("accuracy", "low", "high"),  # on images like the training images; in [0, 1]
     "training_accuracy",
     *PREDICTORS,
+    "agreement",  # with the other checkpoints on unlabelled images
     "prepared",  # size and normalisation
     "note",
 )
@@ -68,11 +75,13 @@ def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
     sides = [given.image_size] if given.image_size else SIDES
     named = [(tuple(given.mean), tuple(given.std))] if given.mean else NORMALISATIONS
     files = inputs.find(given.checkpoints)
-    source = open_source(given.images, unpacked=given.out / "unpacked")
-    pictures = Pictures(source, given.classes)
+    opened = partial(open_source, unpacked=given.out / "unpacked")
+    pictures = Pictures(opened(given.images), given.classes)
+    unlabelled = opened(given.unlabelled) if given.unlabelled else None
     class_images = given.images_per_class or pictures.class_images
     models = calibration.networks(from_root(given.reports))
     rows = []
+    predicted = {}  # classes of unlabelled images by checkpoint
     for name, path in tqdm(files.items(), desc="checkpoints", leave=False):
         try:
             network = inputs.load(path, given.architecture, len(pictures.classes))
@@ -80,11 +89,26 @@ def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
             preparation = choose_preparation(network, pictures, sides, named, device)
             images = pictures.at(preparation.side)
             facts = facts_of(network, images, preparation, device, class_images)
+            if unlabelled:
+                pixels = inputs.unlabelled_pixels(unlabelled, preparation.side)
+                logits = logits_of(network, pixels, preparation, device)
+                predicted[name] = logits.argmax(1).numpy()
         except ValueError as fault:
             reason = str(fault).partition("\n")[0]
             facts = {"verdict": "not read", "note": reason.removeprefix(f"{name} ")}
         rows.append({"checkpoint": name} | facts)
     table = verdicts(rows, calibration.rule(models))
+    sentences = _sentences(table, models, len(pictures.classes))
+    if predicted:
+        shares = pd.Series(agreement([*predicted.values()]), [*predicted])
+        table["agreement"] = table["checkpoint"].map(shares)
+        in_order = ", ".join(shares.sort_values(ascending=False).index)
+        sentences.append(_ORDER.format(in_order))
+    return table, sentences
+
+
+def _sentences(table: pd.DataFrame, models: pd.DataFrame, classes: int) -> list[str]:
+    """The answer, a remark on each checkpoint that has one, and what they rest on."""
     errors = calibration.errors_across(models)
     sentences = [answer(table, calibration.margin(models, errors))]
     noted = table[table["note"].ne("")]
@@ -94,10 +118,10 @@ def judge(given: Inputs) -> tuple[pd.DataFrame, list[str]]:
         "Predicted from the accuracy lost on shifted and mixed training images and the "
         f"number of images of a class, by {len(models)} ResNets of {numbers} classes "
         f"({', '.join(models['study'].unique())}), which predict another study with a "
-        f"mean error of {100 * np.abs(errors).mean():.1f} points; yours have "
-        f"{len(pictures.classes)} classes."
+        f"mean error of {100 * np.abs(errors).mean():.1f} points; yours have {classes} "
+        "classes."
     )
-    return table, sentences
+    return sentences
 
 
 @torch.inference_mode()

@@ -85,7 +85,16 @@ def select(
             shown += ", and is left out"
         detail = "it shows the test image " + shown
         faults.append(copies.assign(fault="copy_of_test_image", detail=detail))
-    chosen = pd.concat([train, test])
+    return _of_enough(pd.concat([train, test]), class_ids, choice, faults)
+
+
+def _of_enough(
+    chosen: pd.DataFrame,
+    class_ids: Sequence[str],
+    choice: Choice,
+    faults: list[pd.DataFrame],
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Images of the classes that have enough of them, and how many these have."""
     counts = pd.crosstab(chosen["class_id"], chosen["split"])
     counts = counts.reindex(index=class_ids, columns=SPLITS, fill_value=0)
     is_short = counts["train"] < choice.minimum_images_per_class

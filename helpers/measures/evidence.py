@@ -16,6 +16,7 @@ from helpers.measures.registry import Measure, Source
 from helpers.networks.faults import Undefined
 from helpers.networks.hooks import evaluation_mode
 from helpers.networks.resnet import normalise_images
+from helpers.parameters import near_names
 
 # Values that the caller gives; None stands for one that the caller does not have.
 INPUTS = (
@@ -50,6 +51,24 @@ class MeasureSettings:
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
     seed: int = 0  # of all random numbers
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "MeasureSettings":
+        """Settings by their names; the others have their defaults.
+
+        Args:
+            settings: some of them.
+
+        Raises:
+            ValueError: for a name that does not exist, with the nearest.
+        """
+        known = cls.__dataclass_fields__
+        for name in settings.keys() - known.keys():
+            raise ValueError(
+                f"measures have no setting {name!r}{near_names(name, known)}; there "
+                f"are {', '.join(known)}"
+            )
+        return cls(**settings)
 
 
 class Evidence(dict[str, Any]):
@@ -173,10 +192,9 @@ def score_network(
         and reason.
 
     Raises:
-        ValueError: for a family that does not exist.
-        TypeError: for a setting that does not exist.
+        ValueError: for a family or a setting that does not exist.
     """
-    chosen = MeasureSettings(**settings)
+    chosen = MeasureSettings.of(settings)
     inputs = {
         "network": network.to(device),
         "images": images,

@@ -187,7 +187,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
     torch.save(dark_or_light(order=(1, 0)), tmp_path / "checkpoints/b.pt")
     torch.save({"fc.weight": torch.ones(3, 1)}, tmp_path / "checkpoints/c.pt")
     options = ["--architecture", f"{users_module}:Brightness", "--image-size", 32]
-    options += ["--out", tmp_path / "own"]
+    options += ["--out", tmp_path / "own", "--unlabelled", folders("others", seed=3)]
     places = [tmp_path / "checkpoints", folders()]
     assert run(*places, *options) == 0
     verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
@@ -197,6 +197,7 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
         "c.pt": "not read",
     }
     assert verdicts["accuracy"].notna().tolist() == [True, False, False]
+    assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
     assert "a.pt is expected to do best" in capsys.readouterr().out
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     options += ["--classes", f"@{tmp_path / 'classes.txt'}"]
@@ -214,3 +215,11 @@ def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, mo
 def test_a_wrong_argument_is_refused(arguments, message, capsys):
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_errors_across_studies_equal_a_plain_loop(models):
+    errors = calibration.errors_across(models, ["drop"])
+    for row in models[::40].itertuples():
+        others = models[models["study"] != row.study]
+        predicted = calibration.rule(others, ["drop"]).predict([[row.drop]])[0]
+        assert errors[row.Index] == pytest.approx(predicted - row.gap)

@@ -133,7 +133,9 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(
 def test_a_name_that_does_not_exist_is_told():
     with pytest.raises(ValueError, match=r"'localisation' \(did you mean 'localizat"):
         evidence.score_network(network(), None, ["localisation"])
-    with pytest.raises(TypeError, match="cam_treshold"):
+    with pytest.raises(
+        ValueError, match=r"'cam_treshold' \(did you mean 'cam_threshold'"
+    ):
         evidence.score_network(network(), None, ["norms"], cam_treshold=0.1)
 
 
