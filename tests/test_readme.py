@@ -1,5 +1,6 @@
 """Numbers in README and docs are those of the tables, the parameter files and the list of measures; what they name is there."""
 
+import json
 import re
 
 import numpy as np

@@ -337,7 +337,8 @@ class Records:
             for model_id in self.model_ids
             if (name, model_id) in self._stored
         ]
-        table = pd.concat([in_columns(pd.DataFrame()), *tables], ignore_index=True)
+        none = in_columns(pd.DataFrame()).assign(model_id="")
+        table = pd.concat([none, *tables], ignore_index=True)
         columns = [name for name in COLUMNS if name not in ("settings", "weights")]
         return table.reindex(columns=["model_id", *columns])
 

@@ -6,6 +6,7 @@ import pytest
 
 from helpers.files import DamagedFileError
 from helpers.scores import values
+from helpers.scores.measuring import with_measures
 from helpers.scores.models import Model
 from helpers.scores.store import Store
 
@@ -150,6 +151,12 @@ def test_values_of_other_weights_are_left_out_and_computed_again(store):
     assert len(compute.asked) == 2
     scores = values.read_scores(store.folder, "a")
     assert set(scores["weights"]) == {"2" * 16}
+
+
+def test_scores_of_no_network_can_be_joined_to_a_table_of_none(store):
+    scores = store.records([], {"p": {}}).scores()
+    models = pd.DataFrame({"model_id": ["a"], "gap": [0.1]})[:0]
+    assert with_measures(models, scores).empty
 
 
 def test_processes_that_score_one_network_at_once_keep_what_both_computed(store):
