@@ -14,7 +14,7 @@ from helpers.data.images import StudyData, images_of_study, manifest_of
 from helpers.files import RECORDS
 from helpers.measures.evidence import MeasureSettings
 from helpers.parameters import near_names
-from helpers.report.notebook import Report, places, select_shard
+from helpers.report.notebook import Report, places, point_to_records, select_shard
 from helpers.scores.classification import correct, test_logits
 from helpers.scores.measuring import (
     IMAGE_VALUES,
@@ -123,6 +123,7 @@ class Study:
                 f"{reports.parent}{near_names(name, studies)}; run `make "
                 f"sweep STUDY={name}`, or open one of {', '.join(studies)}"
             )
+        point_to_records(work, reports)
         return cls(work, reports, **options)
 
     @classmethod

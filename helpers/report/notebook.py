@@ -66,6 +66,7 @@ class Report:
         values = in_force(notebook, namespace)
         study = values["study"]
         work, reports = places(study, values["work_dir"], values["reports_dir"])
+        point_to_records(work, reports)
         by_hand = inside(work / "scratch", notebook)
         folder = Path(os.environ.get(files.STAGING, by_hand))
         (folder / "results.json").unlink(missing_ok=True)
@@ -293,8 +294,7 @@ def select_shard(items: Sequence, shard: str) -> Sequence:
 def places(study: str, work_dir: str, reports_dir: str) -> tuple[Path, Path]:
     """Folders of a study's work and of its report.
 
-    Work is that of the study that it extends, if it does. Where records lie is noted
-    there, if that is not beside it.
+    Work is that of the study that it extends, if it does.
 
     Args:
         study: its name.
@@ -305,8 +305,16 @@ def places(study: str, work_dir: str, reports_dir: str) -> tuple[Path, Path]:
         ValueError: if the name would leave the folders.
     """
     work = inside(from_root(work_dir), work_study(study))
-    reports = inside(from_root(reports_dir), study)
+    return work, inside(from_root(reports_dir), study)
+
+
+def point_to_records(work: Path, reports: Path) -> None:
+    """Note in a study's folder of work where its records lie, if not beside it.
+
+    Args:
+        work: of ``places``.
+        reports: of ``places``.
+    """
     records = reports.with_name(work.name) / files.RECORDS
     if records != files.records_of(work):
         write_json(work / files.POINTER, {"folder": str(records)})
-    return work, reports
