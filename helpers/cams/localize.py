@@ -33,7 +33,7 @@ from torch import Tensor
 
 from helpers.cams.maps import from_integers, normalise_maps
 from helpers.data.images import box_masks
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 
 SHUFFLES = 8  # other images whose objects each map is compared with
 LEVELS = 1000  # steps in [0, 1] to which maps are rounded, as Choe et al. 2020 (code)
@@ -155,7 +155,8 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
     upper_left = torch.maximum(one, other)[..., :2]
     lower_right = torch.minimum(one, other)[..., 2:]
     common = (lower_right - upper_left).clamp(min=0).prod(-1)
-    areas = [(each[..., 2:] - each[..., :2]).prod(-1) for each in (one, other)]
+    sides = [each[..., 2:] - each[..., :2] for each in (one, other)]
+    areas = [each.prod(-1) for each in sides]
     best = iou_of_counts(common, *areas).nan_to_num(0).amax(-1)
     return best.where(is_box(boxes).any(-1), torch.nan)
 
@@ -319,7 +320,8 @@ def _scores(batch: _Batch, threshold: float, rule: str) -> dict[str, Tensor]:
 
 def _above_chance(scores: Tensor) -> Tensor:
     """Scores with the own object minus the mean of others: (..., 1 + K) -> (...)."""
-    return scores[..., 0].double() - scores[..., 1:].nanmean(-1).double()
+    of_others = scores[..., 1:].nanmean(-1)
+    return scores[..., 0].double() - of_others.double()
 
 
 def _ranked(batch: _Batch) -> dict[str, Tensor]:

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from helpers.networks import hooks
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined, hooks
 
 CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 GRADIENT_METHODS = (

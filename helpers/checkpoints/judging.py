@@ -259,7 +259,8 @@ def facts_of(
     if not np.isfinite(lost).all():
         against = "what it loses is undefined; give two images or more of each class"
         return facts | {"verdict": "not judged", "note": against}
-    if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
+    is_sum_1 = (logits.sum(1) - 1).abs().max() < 1e-3
+    if is_sum_1 and (logits >= 0).all():
         facts["note"] = "it ends in a softmax, which changes no accuracy"
     return facts | {"verdict": "predicted"} | dict(zip(PREDICTORS, lost, strict=True))
 
@@ -307,9 +308,10 @@ def verdicts(facts: Sequence[dict[str, Any]], rule: GapRule) -> pd.DataFrame:
     table["accuracy"] = accuracy.clip(0, 1)
     table["low"] = (accuracy - rule.half_width).clip(0, 1)
     table["high"] = (accuracy + rule.half_width).clip(0, 1)
-    is_outside = ((x < np.array(rule.lows)) | (x > np.array(rule.highs))).any(axis=1)
+    is_below = (x < np.array(rule.lows)).any(axis=1)
+    is_above = (x > np.array(rule.highs)).any(axis=1)
     is_bare = table["note"].eq("")
-    table.loc[is_outside & is_bare, "note"] = "beyond what the studies have"
+    table.loc[(is_below | is_above) & is_bare, "note"] = "beyond what the studies have"
     return table.sort_values("accuracy", ascending=False, ignore_index=True)
 
 

@@ -84,7 +84,8 @@ def error_and_loss(
     disagreement = total * (n + n_predicted - 2 * n_right)  # N² (1 - Po)
     possible = total * (n + n_predicted) - 2 * n * n_predicted  # N² (1 - Pe)
     loss = np.divide(disagreement, possible, out=np.ones(n.shape), where=possible > 0)
-    error = np.divide(n - n_right, n, out=np.full(n.shape, np.nan), where=n > 0)
+    undefined = np.full(n.shape, np.nan)
+    error = np.divide(n - n_right, n, out=undefined, where=n > 0)
     return error, np.where(n > 0, loss, np.nan)
 
 

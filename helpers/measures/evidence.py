@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import helpers.measures.registry as registry
 from helpers.data.images import ImageSet
 from helpers.measures.registry import Measure, Source
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.networks.hooks import evaluation_mode
 from helpers.networks.resnet import normalise_images
 from helpers.parameters import near_names

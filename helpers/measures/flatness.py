@@ -17,7 +17,7 @@ from torch.nn.utils import vector_to_parameters
 from helpers.measures.norms import complexity, inverse_square, sum_of_squares
 from helpers.measures.passes import Sample, in_batches, is_right
 from helpers.measures.registry import provides
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.statistics.correlate import Array
 
 # (magnitude_aware, magnitude of a change of the weights) -> drop of accuracy. The

@@ -21,7 +21,7 @@ from helpers.cams import localize
 from helpers.cams.maps import from_integers, to_integers
 from helpers.measures.evidence import INPUTS, MeasureSettings, score
 from helpers.measures.registry import Value, measure, measures_of_families, provides
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.statistics.correlate import Array
 
 LEAST_IOUS = (0.3, 0.5, 0.7)  # of a box that is found; Choe et al. 2020

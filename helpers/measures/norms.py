@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_forward_hook
 
 from helpers.measures.registry import Value, measure, provides
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.networks.resnet import SampledConvolution, sample_first
 from helpers.statistics.correlate import Array
 

@@ -132,7 +132,8 @@ def forward_pass(
             maps = normalise_maps(weighted).float()
             batches.append((logits, maps))
     # Each is transferred once, since the host waits for a GPU at every transfer.
-    return Pass(*(torch.cat(each).cpu() for each in zip(*batches, strict=True)))
+    logits, maps = zip(*batches, strict=True)
+    return Pass(torch.cat(logits).cpu(), torch.cat(maps).cpu())
 
 
 @provides

@@ -33,8 +33,7 @@ from helpers.measures.transforms import (
     transforms_of,
     translations,
 )
-from helpers.networks import hooks
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined, hooks
 
 INPUT = "input"
 FIRST_LAYER = "first layer"

@@ -11,8 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from helpers.data.images import ImageSet
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import Value, measure, provides
-from helpers.networks import hooks
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined, hooks
 from helpers.statistics.correlate import Array
 
 _HIDDEN_IMAGES = 500  # at most, for margins of hidden layers; a random sample

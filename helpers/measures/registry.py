@@ -108,7 +108,7 @@ def measure(
 
     It is then scored, tabled, drawn and ranked wherever measures are. Its arguments
     name what it needs: of ``SOURCES``, ``evidence.INPUTS`` or ``MeasureSettings``. It
-    returns a ``Value``, NaN where it is undefined; its ``faults.Undefined`` is the
+    returns a ``Value``, NaN where it is undefined; its ``networks.Undefined`` is the
     reason why there is no value, and any other error stops. The first line of its
     docstring is the summary.
 

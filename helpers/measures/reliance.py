@@ -12,7 +12,7 @@ from helpers.cams import localize
 from helpers.data.images import box_masks
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import measure, provides
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.statistics.correlate import Array
 
 _SOURCE = "ours; intervention on the image"
@@ -48,7 +48,8 @@ def greyed_hits(classifier: Classifier, images: Any, labels: Tensor) -> pd.DataF
     others = rows[localize.derangements(len(rows), 1)[:, 0]]
     greys = {"box": masks[rows], "control": masks[others], "outside": ~masks[rows]}
     pixels = images.images[rows]
-    colours = pixels.mean((2, 3), keepdim=True, dtype=torch.float32).round().byte()
+    means = pixels.mean((2, 3), keepdim=True, dtype=torch.float32)
+    colours = means.round().byte()
     hits = {}
     for name, is_grey in greys.items():
         logits = classifier.logits(torch.where(is_grey, colours, pixels)).cpu()

@@ -13,7 +13,7 @@ from torch import nn
 
 from helpers.measures.norms import Layer
 from helpers.measures.registry import measure, provides
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.statistics.correlate import Array
 
 _SOURCE = "Martin, Peng and Mahoney 2021"

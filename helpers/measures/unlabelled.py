@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.registry import Source, measure, needs, provides
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 
 _NO_HOLDOUT = (
     'there are no logits of holdout images; train with rule3_split "holdout", or give '
@@ -133,7 +133,8 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
         >>> confidence_threshold(torch.tensor([0.2, 0.5, 0.9, 0.7]), 0.5)
         0.699999988079071
     """
-    candidates = torch.cat([scores.unique(), scores.new_tensor([torch.inf])]).flip(0)
+    above_all = scores.new_tensor([torch.inf])
+    candidates = torch.cat([scores.unique(), above_all]).flip(0)
     # Number of scores that reach each candidate.
     reached = len(scores) - torch.searchsorted(scores.sort().values, candidates)
     nearest = (reached - round(accuracy * len(scores), 6)).abs().argmin()

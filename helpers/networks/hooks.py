@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 
 _RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
 # Layers that are not taken as the last layer of maps, though they put out maps.

@@ -8,7 +8,11 @@ from torch.nn.functional import conv2d
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
 # Kernel, stride and padding of the first convolution.
-STEMS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
+STEMS = {
+    "imagenet": (7, 2, 3),
+    "small": (3, 1, 1),
+    "strided": (3, 2, 1),
+}
 # Input channels in a block of oneDNN on a CPU with AVX-512; 8 with AVX2.
 _ONEDNN_BLOCK = 16
 # Mean and standard deviation of ImageNet's pixels in [0, 1], RGB.

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from helpers.measures import evidence, localization, registry, spectra
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.scores.models import Model
 from helpers.scores.scoring_set import ScoringSet
 from helpers.scores.store import NotInRecords, Parts, Records, Store

@@ -219,7 +219,8 @@ def sign_errors(
     complexities = -values * np.array([*directions.values()])
     levels = [_numbers(models[[name]]) for name in axes]
     levels = np.reshape(levels, (len(axes), len(models))).T
-    pairs = np.array(np.nonzero(np.triu((levels[:, None] != levels).sum(-1) == 1)))
+    differing = (levels[:, None] != levels).sum(-1)  # axes of each two models
+    pairs = np.array(np.nonzero(np.triu(differing == 1)))
     left, right = pairs
     axis = (levels[left] != levels[right]).argmax(1) if len(left) else left
     signs = np.sign(complexities[left] - complexities[right])
@@ -357,5 +358,6 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> Array:
     z = pairs[np.isfinite(pairs).all(axis=1)]
     z = (z - z.mean()) / z.std(ddof=0)
     # Of two z-scores with correlation r it is (z_x + sign(r) z_y) / sqrt(2).
-    component = (z["gi"] + np.sign(z["gi"].corr(z["mixup"])) * z["mixup"]) / 2**0.5
+    sign = np.sign(z["gi"].corr(z["mixup"]))
+    component = (z["gi"] + sign * z["mixup"]) / 2**0.5
     return component.reindex(pairs.index).to_numpy()

@@ -175,7 +175,8 @@ def pair_counts(x: Array, y: Array, weights: Array) -> tuple[Array, ...]:
         Concordant less discordant pairs, pairs that differ in x, in y, and in both;
         (B, M) each, or (B, 1) of y. NaN in a draw of fewer than three models.
     """
-    weights = np.where((weights > 0).sum(1, keepdims=True) > 2, weights, np.nan)
+    is_enough = (weights > 0).sum(1, keepdims=True) > 2
+    weights = np.where(is_enough, weights, np.nan)
     first, second = np.triu_indices(x.shape[1], 1)
     pairs = weights[:, first] * weights[:, second]  # (B, pairs)
     order_x = np.sign(x[:, first] - x[:, second])  # (B, pairs, M)
@@ -261,7 +262,8 @@ def in_draws(
         )
     given = np.empty((len(y.T), 0)) if given is None else given
     counts = [len(x), len(y), len(weights)]
-    values = np.full((max(counts) if all(counts) else 0, x.shape[-1]), np.nan)
+    draws = max(counts) if all(counts) else 0
+    values = np.full((draws, x.shape[-1]), np.nan)
     has_both = np.isfinite(x).any(0) & np.isfinite(y).any(0)[:, None]
     for rows, columns in same_models(has_both):
         of_models = x[:, rows][..., columns], y[:, rows], weights[:, rows]
@@ -343,7 +345,8 @@ class Bootstrap:
             (M,).
         """
         codes = pd.factorize(self.models[unit or self.unit])[0]
-        return pd.DataFrame(np.where(is_finite.T, codes, np.nan)).nunique(1).to_numpy()
+        of_measures = pd.DataFrame(np.where(is_finite.T, codes, np.nan))
+        return of_measures.nunique(1).to_numpy()
 
     @property
     def fewest(self) -> int:
@@ -428,7 +431,8 @@ def correlate(
     names = list(measures)
     models = bootstrap.models
     y = models[target].to_numpy(float)
-    x = np.where(np.isfinite(y)[:, None], models[names].to_numpy(float), np.nan)
+    values = models[names].to_numpy(float)
+    x = np.where(np.isfinite(y)[:, None], values, np.nan)
     is_finite = np.isfinite(x)
     x[:, bootstrap.units(is_finite, CONFIGURATION) < FEWEST] = np.nan
     r = in_draws(statistic, x, y, given)[0]

@@ -62,7 +62,8 @@ def permuted_rows(
     else:
         random = np.random.default_rng(seed)
         orders = [random.permuted(np.tile(one, (count, 1)), axis=1) for one in numbers]
-    rows = np.tile(np.arange(len(units)), (len(orders[0]) if orders else 0, 1))
+    permutations = len(orders[0]) if orders else 0
+    rows = np.tile(np.arange(len(units)), (permutations, 1))
     for place, order in zip(places, orders, strict=False):
         rows[:, place.ravel()] = place[np.array(order)].reshape(len(rows), -1)
     return rows

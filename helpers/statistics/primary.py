@@ -268,7 +268,8 @@ def _within_kinds(
         given=design(models, ["kind"], FIT),
         permutations=rows,
     )
-    answer["least_p"] = np.where(answer["r"].notna(), 1 / (1 + len(rows)), np.nan)
+    is_tested = answer["r"].notna()
+    answer["least_p"] = np.where(is_tested, 1 / (1 + len(rows)), np.nan)
     columns = named(answer.drop(columns=["null", "band"]), "r_gap_within_kinds")
     return answer[["measure"]].join(columns)
 

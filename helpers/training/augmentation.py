@@ -120,7 +120,8 @@ def _rectangles(
     shape = np.exp(generator.uniform(*np.log(shapes), count))
     sides = np.sqrt([area * shape, area / shape]).clip(max=1)  # (2, N) height, width
     starts = generator.random((2, count)) * (1 - sides)  # y0, x0
-    return np.concatenate([starts[::-1], (starts + sides)[::-1]]).T
+    ends = starts + sides
+    return np.concatenate([starts[::-1], ends[::-1]]).T
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:

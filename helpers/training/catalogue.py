@@ -212,8 +212,8 @@ def keep_checkpoints(
     rows = [
         row for row in ordered.to_dict("records") if weights_path(work, row).is_file()
     ]
-    ranks = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)
-    chosen = [rows[rank] for rank in ranks]
+    ranks = np.linspace(0, len(rows) - 1, min(count, len(rows)))
+    chosen = [rows[rank] for rank in ranks.round().astype(int)]
     for row in chosen:
         state = load_network(work, row, len(classes)).state_dict()
         facts = row | {"classes": json.dumps(list(classes))}
@@ -251,7 +251,8 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
             table["train_accuracy"] <= minimum_train_accuracy
         ),
     }
-    return table.assign(left_out=np.select([*reasons.values()], [*reasons], ""))
+    left_out = np.select([*reasons.values()], [*reasons], "")
+    return table.assign(left_out=left_out)
 
 
 def models_of_study(

@@ -10,7 +10,7 @@ from torch import nn
 from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, registry
 from helpers.measures.registry import MEASURES
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined
 from helpers.parameters import TYPES
 
 

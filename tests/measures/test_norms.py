@@ -16,8 +16,7 @@ from helpers.measures.norms import (
     operator_norm,
 )
 from helpers.measures.registry import MEASURES
-from helpers.networks import hooks, resnet
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined, hooks, resnet
 
 SPECTRA = ("spectral_alpha", "spectral_alpha_hat", "stable_rank")
 NAMES = [

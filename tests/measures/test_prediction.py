@@ -13,8 +13,7 @@ from helpers.data.images import ImageSet
 from helpers.measures import evidence, prediction
 from helpers.measures.passes import Classifier
 from helpers.measures.registry import MEASURES
-from helpers.networks import hooks, resnet
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined, hooks, resnet
 
 RNG = np.random.default_rng(0)
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.networks import hooks, resnet
-from helpers.networks.faults import Undefined
+from helpers.networks import Undefined, hooks, resnet
 
 
 class Tokens(nn.Module):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from helpers.files import read_json
 from helpers.networks import resnet
-from helpers.training import catalogue, run, stopping
+from helpers.training import catalogue, run
 from helpers.training.config import run_id
 from helpers.training.run import images_of_run, train_run
 
@@ -118,7 +118,7 @@ def test_the_snapshots_are_the_first_condition_and_the_stop(
     def conditions_met(history, config):
         return met[len(history)]
 
-    for module in (run, stopping):
+    for module in (run,):
         monkeypatch.setattr(module, "conditions_met", conditions_met)
     result = train_run(config, data, tmp_path)
     assert result["stop_reason"] == "rules 1+2"

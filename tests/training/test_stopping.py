@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.training.config import RunConfig
-from helpers.training.stopping import conditions_met, stop_reason
+from helpers.training.run import conditions_met, stop_reason
 
 CONFIG = RunConfig(
     "resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d", max_epochs=5
