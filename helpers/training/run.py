@@ -39,6 +39,7 @@ from helpers.training.catalogue import snapshot_path
 from helpers.training.config import RunConfig, rows_of_run
 
 CHECKPOINT = "checkpoint.pt"  # of a run that trains
+_PAUSE = 30.0  # seconds from a checkpoint to the next
 RESULT = "result.json"  # of a complete one
 OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 _LAST = torch.channels_last
@@ -443,6 +444,7 @@ def _train(
     """Train until the run stops, and say why: a rule, or a loss that is not finite."""
     config, _, _, optimizer, history, snapshots = training
     watched = splits.pop("watched")
+    next_save = 0.0
     # If the process was killed between the last checkpoint and the result, the reason
     # to stop is known already.
     reason = stop_reason(history, config)
@@ -461,7 +463,9 @@ def _train(
         for name in snapshots_due(history, config, reason, taken):
             training.take_snapshot(name, splits)
         row["seconds"] = time.perf_counter() - started
-        training.save()
+        if time.perf_counter() > next_save:
+            training.save()
+            next_save = time.perf_counter() + _PAUSE
     return reason
 
 
