@@ -328,7 +328,9 @@ def agreement(predicted: ArrayLike) -> NDArray[np.float64]:
         array([0.625, 0.75 , 0.625])
     """
     predicted = np.asarray(predicted)
+    count, images = predicted.shape
+    if count < 2 or not images:
+        return np.full(count, np.nan)
     # One network at a time: a table of all pairs and images would not fit into memory.
     with_all = np.array([(predicted == one).mean() for one in predicted])
-    others = len(predicted) - 1
-    return (with_all * len(predicted) - 1) / others if others else np.full(1, np.nan)
+    return (with_all * count - 1) / (count - 1)

@@ -1,6 +1,7 @@
 """Measures from unlabelled images: by the oracles of their definitions and against second computations in plain NumPy."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -174,3 +175,16 @@ def test_what_cannot_be_is_a_reason(change, reason):
     needs_none = ["average_confidence", "matrix_norm_of_logits"]
     assert np.isfinite(without.loc[needs_none, "value"]).all()
     assert np.isnan(without.loc["average_confidence (calibrated)", "value"])
+
+
+def test_agreement_is_that_of_all_pairs_and_undefined_without_others_or_images():
+    predicted = np.random.default_rng(0).integers(0, 3, (4, 30))
+    expected = [
+        np.mean([np.mean(one == other) for j, other in enumerate(predicted) if j != i])
+        for i, one in enumerate(predicted)
+    ]
+    np.testing.assert_allclose(unlabelled.agreement(predicted), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for undefined in (predicted[:1], predicted[:, :0]):
+            assert np.isnan(unlabelled.agreement(undefined)).all()
