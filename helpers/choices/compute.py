@@ -7,7 +7,7 @@ by batch, and ``scores_of_ways`` compares them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -162,6 +162,8 @@ def masks_of_images(
 
 
 def _mask_bits(provider: str, images: ImageSet, path: str) -> dict[str, np.ndarray]:
+    if not images.has_pixels:
+        return {}
     masks = make_masks(provider, images, path)
     return {"bits": np.packbits(masks.numpy(), axis=-1)}
 
@@ -247,6 +249,8 @@ def maps_of_ways(
     linear = closed_form_classifier(
         network, *hooks.features_and_logits(network, last, example)
     )
+    # Made once, where a way needs it.
+    separated = cache(partial(attribution.with_separate_relus, network))
     maps: list[list[Tensor]] = [[] for _ in ways]
     predicted = []
     batches = zip(images.images.split(_BATCH), images.labels.split(_BATCH), strict=True)
@@ -264,7 +268,9 @@ def maps_of_ways(
             if way["image_size"] != pixels.shape[-1]:
                 of_batch = _at_size(way["image_size"], pixels, classifier, last, linear)
             elif method in attribution.ATTRIBUTIONS:
-                of_batch = _attributed(method, network, inputs, classes, settings.steps)
+                of_batch = _attributed(
+                    method, separated(), inputs, classes, settings.steps
+                )
             elif layer is last and form in CLOSED_FORMS:
                 of_batch = closed_form_maps(*form, features, linear.weight, classes)
             else:
@@ -299,10 +305,9 @@ def _attributed(
     method: str, network: nn.Module, inputs: Tensor, classes: Tensor, steps: int
 ) -> Tensor:
     """Attributions of a batch, a few images at a time."""
-    separated = attribution.with_separate_relus(network)
     parts = zip(inputs.split(_CAPTUM_BATCH), classes.split(_CAPTUM_BATCH), strict=True)
     maps = [
-        attribution.attribution_maps(method, separated, *part, steps) for part in parts
+        attribution.attribution_maps(method, network, *part, steps) for part in parts
     ]
     return torch.cat(maps)
 

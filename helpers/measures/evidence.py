@@ -63,11 +63,12 @@ class MeasureSettings:
             ValueError: for a name that does not exist, with the nearest.
         """
         known = cls.__dataclass_fields__
-        for name in settings.keys() - known.keys():
-            raise ValueError(
-                f"measures have no setting {name!r}{near_names(name, known)}; there "
-                f"are {', '.join(known)}"
-            )
+        for name in settings:
+            if name not in known:
+                raise ValueError(
+                    f"measures have no setting {name!r}{near_names(name, known)}; "
+                    f"there are {', '.join(known)}"
+                )
         return cls(**settings)
 
 

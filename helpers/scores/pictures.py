@@ -60,8 +60,10 @@ def small_pictures(store: Store, scored_on: ScoringSet) -> list[bytes]:
     """
 
     def compute() -> dict[str, NDArray]:
-        images = scored_on.images_of(store.shared()).images
-        return {"jpegs": np.array([_jpeg(image) for image in images[:_COUNT]])}
+        images = scored_on.images_of(store.shared())
+        if not images.has_pixels:
+            return {}
+        return {"jpegs": np.array([_jpeg(image) for image in images.images[:_COUNT]])}
 
     settings = {"images": scored_on.name}
     record = store.of_study(PICTURES, PICTURES, settings, compute)

@@ -198,23 +198,23 @@ class Store:
         part: str,
         settings: Mapping[str, Any],
         compute: Callable[[], Record],
-    ) -> dict[str, Any]:
-        """A record of no network, computed once where pixels are here.
+    ) -> Record:
+        """A record of no network, read, or made of the images.
 
         Args:
             name: stands in place of a network's.
             part: of the record.
             settings: that its values depend on.
-            compute: makes the record of the images.
-
-        Returns:
-            Empty where neither the record nor pixels are here.
+            compute: makes the record; an empty one, which is not stored, where pixels
+                are not here.
         """
         maker = Model(name, type(None))
-        is_here = not self.not_computable([maker])
-        if is_here and self.records([maker], {part: settings}).absent(name):
-            self.write(maker, part, settings, compute())
-        return self.records([maker], {part: settings}).record(part, name)
+        record = self.records([maker], {part: settings}).record(part, name)
+        if not record:
+            record = compute()
+            if record:
+                self.write(maker, part, settings, record)
+        return record
 
     def settings_of(self, part: str) -> list[dict[str, Any]]:
         """Settings under which values of a part are stored, here or in the records.

@@ -49,7 +49,7 @@ def on_targets(
         store: of the study.
         models: of the study.
         data: its images.
-        shifts: names, such as "blur-2".
+        shifts: names, such as "blur_0.7".
         settings: of the measures.
 
     Returns:
