@@ -27,19 +27,13 @@ def zipped(path, files, **options):
 
 @pytest.fixture
 def load(tmp_path):
-    """Load files, which are written first, or a path: images of 16 px, two test images a class."""
+    """Load files, which are written first, or a path: 16 px, two test images a class."""
 
     def call(files, source="auto", place="source", **changes):
         path = written(tmp_path / place, files) if isinstance(files, dict) else files
-        arguments = {
-            "data_source": source,
-            "data_path": str(path),
-            "image_size": 16,
-            "test_images_per_class": 2,
-        }
-        return load_study_data(
-            **arguments | {"cache_dir": tmp_path / "cache"} | changes
-        )
+        choice = {"data_source": source, "data_path": str(path), "image_size": 16}
+        choice |= {"test_images_per_class": 2} | changes
+        return load_study_data(**choice, cache_dir=tmp_path / "cache")
 
     return call
 
@@ -50,7 +44,7 @@ def kinds(data):
 
 
 def coco(images, categories, annotations):
-    """COCO's JSON of (file, width, height), names, and (place of the image, place of the category, x, y, width, height)."""
+    """COCO's JSON; an annotation is image, category, x, y, width and height."""
     table = {"images": [], "categories": [], "annotations": []}
     for number, (name, width, height) in enumerate(images):
         image = {"id": 7 + number, "file_name": name, "width": width, "height": height}
@@ -94,61 +88,53 @@ def cifar100(count=12):
 
 
 def coco_source(
-    places="images/{split}2017/{name}",
-    tables="annotations/instances_{split}2017.json",
-    count=6,
+    places="images/{split}2017/{name}", tables="annotations/instances_{split}2017.json"
 ):
-    """Images of 20 x 16 pixels; a cat in the left half, in every second a larger dog on the right."""
+    """Images of 20 x 16 pixels; a cat on the left, in every second a larger dog."""
     files = {}
     for number, split in enumerate(("train", "val")):
-        names = [f"{split}_{image:03d}.jpg" for image in range(count)]
-        files |= {
-            places.format(split=split, name=name): jpeg(100 * number + image)
-            for image, name in enumerate(names)
-        }
-        marked = [(image, 0, 1, 1, 8, 12) for image in range(count)] + [
-            (image, 1, 9, 1, 11, 15) for image in range(0, count, 2)
-        ]
-        files[tables.format(split=split)] = coco(
-            [(name, 20, 16) for name in names], ["cat", "dog"], marked
-        )
+        names = [f"{split}_{image}.jpg" for image in range(6)]
+        for image, name in enumerate(names):
+            picture = jpeg(100 * number + image)
+            files[places.format(split=split, name=name)] = picture
+        marked = [(image, 0, 1, 1, 8, 12) for image in range(6)]
+        marked += [(image, 1, 9, 1, 11, 15) for image in (0, 2, 4)]
+        sizes = [(name, 20, 16) for name in names]
+        files[tables.format(split=split)] = coco(sizes, ["cat", "dog"], marked)
     return files
 
 
-def voc_source(
-    images="VOC2007/JPEGImages/{}.jpg", marks="VOC2007/Annotations/{}.xml", count=16
-):
+def voc_source(images="VOC2007/JPEGImages/{}.jpg", marks="VOC2007/Annotations/{}.xml"):
     """Pascal VOC: XML in a folder of its own, the class by the object."""
-    files = {images.format(image): jpeg(image) for image in range(count)}
-    return files | {
-        marks.format(image): voc((1, 1, 10, 10), name=("cat", "dog")[image % 2])
-        for image in range(count)
-    }
+    files = {}
+    for image in range(16):
+        files[images.format(image)] = jpeg(image)
+        mark = voc((1, 1, 10, 10), name=("cat", "dog")[image % 2])
+        files[marks.format(image)] = mark
+    return files
 
 
-def csv_source(boxes=True, count=8):
-    files = {f"pictures/{image}.jpg": jpeg(image) for image in range(count)}
-    box = ",2,2,12,10" if boxes else ""
-    rows = [f"{name},{('cat', 'dog')[n % 2]}{box}" for n, name in enumerate(files)]
-    head = "path,label,x0,y0,x1,y1" if boxes else "path,label"
+def csv_source(head="path,label,x0,y0,x1,y1", numbers="2,2,12,10"):
+    """A table of eight images, with the same numbers for each."""
+    files = {f"pictures/{image}.jpg": jpeg(image) for image in range(8)}
+    rows = [f"{name},{('cat', 'dog')[n % 2]},{numbers}" for n, name in enumerate(files)]
     return files | {"labels.csv": "\n".join([head, *rows]).encode()}
 
 
-def yolo_source(count=6):
+def yolo_source(numbers="0.5 0.5 0.5 0.25"):
     files = {"data.yaml": b"names: {0: cat, 1: dog}\nnc: 2\n"}
     for number, split in enumerate(("train", "val")):
-        for image in range(count):
+        for image in range(6):
             files[f"images/{split}/{image}.jpg"] = jpeg(100 * number + image)
-            files[f"labels/{split}/{image}.txt"] = (
-                f"{image % 2} 0.5 0.5 0.5 0.25\n".encode()
-            )
+            line = f"{image % 2} {numbers}\n"
+            files[f"labels/{split}/{image}.txt"] = line.encode()
     return files
 
 
-def labelme_source(count=12):
+def labelme_source():
     """labelme's JSON beside each image, the class by the shape."""
     files = {}
-    for image in range(count):
+    for image in range(16):
         shape = {
             "label": ("cat", "dog")[image % 2],
             "shape_type": "rectangle",

@@ -1,4 +1,4 @@
-"""The manifest of a study's images: what is written is what is read again, and nothing else passes for it."""
+"""The manifest of a study's images: what is written is what is read again."""
 
 import json
 import os
@@ -22,12 +22,7 @@ def source(tmp_path):
 
 
 def chosen(source, work, **changes):
-    given = {
-        "data_source": "tiny_imagenet",
-        "data_path": str(source),
-        "image_size": 16,
-        "test_images_per_class": 2,
-    }
+    given = {"data_path": str(source), "image_size": 16, "test_images_per_class": 2}
     return images.choose_images(work, **given | changes)
 
 
@@ -92,15 +87,9 @@ def test_changed_images_are_told(source, tmp_path):
 
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
-    files = {
-        name: b"" if name.startswith("cat") else content
-        for name, content in class_folders().items()
-    }
-    path = written(tmp_path / "images", files)
-    with pytest.raises(
-        ValueError, match="of 1 classes, and a study needs 2; faults: 6"
-    ):
-        chosen(path, tmp_path / "mine", data_source="class_folders")
+    path = written(tmp_path / "images", class_folders(classes=["cat"]))
+    with pytest.raises(ValueError, match="of 1 classes, and a study needs 2"):
+        chosen(path, tmp_path / "mine")
     assert not (tmp_path / "mine/data.json").exists()
 
 

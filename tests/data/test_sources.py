@@ -1,4 +1,4 @@
-"""Folders and zips: what is listed, what is left out, and what is refused before anything is read."""
+"""Folders and zips: what is listed, what is left out, and what is refused."""
 
 import os
 import zipfile
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.data.sources import Source, open_source
-from tests.conftest import LAYOUTS, jpeg, voc_folder
+from tests.conftest import LAYOUTS, voc_folder
 from tests.data.conftest import kinds, written, zipped
 
 
@@ -46,30 +46,32 @@ def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folde
 
 def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load):
     cat = written(tmp_path / "s", voc_folder()) / "cat"
+    (tmp_path / "elsewhere.jpg").write_bytes(b"3")
     os.mkfifo(cat / "pipe.JPEG")
-    (cat / "nowhere.jpg").symlink_to("nothing")
-    (cat / "itself.jpg").symlink_to("itself.jpg")
-    (cat / "outside.jpg").symlink_to("/dev/zero")
+    for name, target in (
+        ("nowhere", "nothing"),
+        ("itself", "itself.jpg"),
+        ("device", "/dev/zero"),
+        ("outside", tmp_path / "elsewhere.jpg"),
+    ):
+        (cat / f"{name}.jpg").symlink_to(target)
+    (cat / "inside.txt").symlink_to("../dog/0.xml")
     for _ in range(2):  # the second time from the cache
         data = load(tmp_path / "s", "voc")
-        assert kinds(data) == {"not_read": 1, "link_not_followed": 1}
+        assert data.faults["detail"].str.partition(" ")[0].tolist() == ["4", "1", "1"]
+        assert kinds(data) == {"not_read": 2, "link_not_followed": 1}
+    content = Source(tmp_path / "s").read("cat/inside.txt")
+    assert content == (tmp_path / "s/dog/0.xml").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        *((path, "is no folder and no .zip; put") for path in ("/dev/zero", "pipe")),
-        *((path, "is damaged .File is not a") for path in ("file.tar", "empty.zip")),
-    ],
-)
-def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(
-    tmp_path, load, path, message
-):
+def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, load):
     os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", "pipe"):
+        with pytest.raises(FileNotFoundError, match="is no folder and no"):
+            load(tmp_path / path)
     (tmp_path / "file.tar").write_text("x")
-    (tmp_path / "empty.zip").touch()
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        load(tmp_path / path)
+    with pytest.raises(ValueError, match="is damaged"):
+        load(tmp_path / "file.tar")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -77,15 +79,11 @@ def test_a_zip_holds_what_its_folder_holds_and_is_unpacked_once(
     tmp_path, load, layout, monkeypatch
 ):
     files = LAYOUTS[layout]()
-    prints = {load(files, layout).fingerprint}
-    for top in ("", "top/"):
-        inside = {f"{top}{name}": content for name, content in files.items()}
-        path = zipped(tmp_path / f"a{top.strip('/')}.zip", inside)
-        prints.add(load(path, layout).fingerprint)
-        with monkeypatch.context() as patch:
-            patch.delattr(zipfile.ZipFile, "extractall")
-            load(path, layout, image_size=24)
-    assert len(prints) == 1
+    inside = {f"top/{name}": content for name, content in files.items()}
+    path = zipped(tmp_path / "a.zip", inside)
+    assert load(path, layout).fingerprint == load(files, layout).fingerprint
+    monkeypatch.delattr(zipfile.ZipFile, "extractall")
+    load(path, layout, image_size=24)
 
 
 def test_no_name_in_a_zip_leaves_the_folder_and_a_link_is_a_file(tmp_path):
@@ -120,22 +118,7 @@ def test_names_in_a_zip_are_utf8_and_others_are_refused(tmp_path, load):
     assert not (tmp_path / "outside.png").exists()
 
 
-def test_a_link_is_read_where_it_stays_inside(tmp_path):
-    folder = written(tmp_path / "s", {"all/0.png": b"1", "cat/1.png": b"2"})
-    (folder / "cat/0.png").symlink_to("../all/0.png")
-    (folder / "cat/2.png").symlink_to(tmp_path / "elsewhere.png")
-    (tmp_path / "elsewhere.png").write_bytes(b"3")
-    source = Source(folder)
-    assert source.names == ["all/0.png", "cat/0.png", "cat/1.png"]
-    assert source.read("cat/0.png") == b"1"
-    assert source.faults[0]["name"] == "cat/2.png"
-    assert "cp -rL" in source.faults[0]["detail"]
-
-
-@pytest.mark.parametrize(
-    "compression",
-    [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],
-)
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(
     tmp_path, compression
 ):
@@ -159,15 +142,14 @@ def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(
             raise OSError(5, "Input/output error")
         return read(path)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="output error"):
         patch.setattr(Path, "read_bytes", read_bytes)
-        with pytest.raises(OSError, match="Input/output error"):
-            load(source, "voc")
+        load(source, "voc")
     assert kinds(load(source, "voc")) == {}
 
 
 def test_the_stamp_changes_when_a_file_does(tmp_path):
-    written(tmp_path / "s", {"a/0.jpg": jpeg(0)})
+    written(tmp_path / "s", {"a/0.jpg": b"1"})
     stamps = {Source(tmp_path / "s").stamp for _ in range(2)}
     os.utime(tmp_path / "s/a/0.jpg", (1, 1))
     stamps.add(Source(tmp_path / "s").stamp)

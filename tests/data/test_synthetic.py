@@ -1,4 +1,4 @@
-"""Rendered scenes: exact boxes, an object that only its shape gives away, and a cue in the background as often as asked."""
+"""Rendered scenes: exact boxes, and classes that only shapes and cues give away."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_boxes_are_tight_around_the_drawn_object(split):
 
 
 def test_colour_of_the_object_says_nothing_of_the_class(monkeypatch):
-    """Nearest class mean of the object's mean colour, fitted on half and tried on the other half, stays near chance."""
+    """The nearest class mean of colours, fitted on half, is near chance on the rest."""
     monkeypatch.setattr(synthetic, "_BACKGROUND_CUE", 0.0)
     images = synthetic.scenes("train", 20, 32, 5)["pixels"]
     masks = object_masks("train", 5, 20, 32)
@@ -55,10 +55,10 @@ def test_colour_of_the_object_says_nothing_of_the_class(monkeypatch):
 
 
 @pytest.mark.parametrize(("split", "own"), [("train", True), ("test", False)])
-def test_the_cue_comes_as_often_as_asked_and_points_to_the_class_in_training_and_to_any_class_in_the_test_split(
+def test_the_cue_comes_as_often_as_asked_and_tells_the_class_in_training_alone(
     monkeypatch, split, own
 ):
-    """Counted at its source: the stripes of frequency 9 are the cue's, those of an object's texture are no whole number."""
+    """Counted at its source: stripes of frequency 9 are the cue's alone."""
     angles = []
     stripes = synthetic._stripes
 
