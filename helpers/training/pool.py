@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from filelock import FileLock
@@ -26,9 +27,7 @@ from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
-# In a worker process: under "load" a function that returns what all items need, and
-# loads it at its first call.
-_SHARED: dict[str, Callable[[], Any]] = {}
+_SHARED: dict[str, Any] = {}  # in a worker process: what the items of a call share
 _Process = Callable[[Any, Any], Any]  # of an item and what all items need
 _Example = tuple[nn.Module, tuple[int, ...]]  # a network and the shape of its batch
 
@@ -106,18 +105,20 @@ def side_by_side(
         load = cache(shared)
         attempts = (attempt(load, item) for item in items)
     else:
-        start = {"initializer": _start_worker, "initargs": (shared,)}
         # Libraries that a process loads later have as few threads, too.
-        with parallel_config("loky", inner_max_num_threads=threads, **start):
+        start = {"inner_max_num_threads": threads, "initializer": _start_worker}
+        with parallel_config("loky", **start):
             parallel = Parallel(processes, return_as="generator_unordered")
-        attempts = parallel(delayed(attempt)(_load_shared, item) for item in items)
+        # The same processes serve later calls, for which they load anew.
+        load = partial(_loaded, uuid4().hex, shared)
+        attempts = parallel(delayed(attempt)(load, item) for item in items)
     faults = []
     for item, result, fault in attempts:
         if fault:
             faults.append(f"{item}: {fault}")
         else:
             yield item, result
-    if processes > 1:  # idle processes would keep their memory
+    if processes > 1 and not is_cpu:  # idle processes would keep a GPU's memory
         get_reusable_executor().shutdown()
     if faults:
         raise RuntimeError(
@@ -137,15 +138,18 @@ def _attempt(
         return item, None, f"{type(fault).__name__}: {fault}"
 
 
-def _load_shared() -> Any:
-    return _SHARED["load"]()
+def _loaded(call: str, shared: Callable[[], Any]) -> Any:
+    """What the items of a call share, loaded once in each process."""
+    if call not in _SHARED:
+        _SHARED.clear()
+        _SHARED[call] = shared()
+    return _SHARED[call]
 
 
-def _start_worker(shared: Callable[[], Any]) -> None:
+def _start_worker() -> None:
     """Prepare a worker process, which Linux ends with its parent, even if killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     compute_float32_exactly()
-    _SHARED["load"] = cache(shared)
 
 
 def jobs_on(device: str, jobs: int, example: Callable[[], _Example]) -> int:

@@ -70,6 +70,12 @@ def test_items_are_processed_on_one_thread_each_and_faults_are_named_at_the_end(
     assert sorted(item for item, _ in done) == [1, 3]
 
 
+def test_each_call_loads_anew_what_its_items_share():
+    for number in (5, 7):
+        results = pool.side_by_side(square, [1, 2], shared=lambda n=number: n, jobs=2)
+        assert {result for _, (result, _) in results} == {1 + number, 4 + number}
+
+
 NAPS = """
 import os
 import sys
