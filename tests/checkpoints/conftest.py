@@ -1,6 +1,5 @@
 """Networks of a few weights, and folders of images, that tests of checkpoints share."""
 
-import io
 import sys
 
 import numpy as np
@@ -66,10 +65,7 @@ def folders(tmp_path):
             (tmp_path / name / label).mkdir(parents=True)
             for number in range(count):
                 pixels = random.integers(lowest, lowest + 100, (*size, 3), np.uint8)
-                buffer = io.BytesIO()
-                Image.fromarray(pixels).save(buffer, "PNG")
-                path = tmp_path / name / label / f"{number}.png"
-                path.write_bytes(buffer.getvalue())
+                Image.fromarray(pixels).save(tmp_path / name / label / f"{number}.png")
         return tmp_path / name
 
     return write

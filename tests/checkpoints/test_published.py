@@ -44,9 +44,8 @@ def test_published_checkpoints_are_judged_from_their_files(study, networks, tmp_
     chosen = listed[listed["images_per_class"].eq(0)].tail(networks)
     (tmp_path / "checkpoints").mkdir()
     for file in chosen["file"]:
-        (tmp_path / "checkpoints" / file).symlink_to(
-            REPORTS / study / "checkpoints" / file
-        )
+        published = REPORTS / study / "checkpoints" / file
+        (tmp_path / "checkpoints" / file).symlink_to(published)
     places = [str(tmp_path / "checkpoints"), str(images)]
     options = ["--images-per-class", "225", "--out", str(tmp_path / "own")]
     assert main([*places, *options]) == 0

@@ -1,4 +1,4 @@
-"""What layers put out, which layers there are to look at, and a network that is left as it came."""
+"""What layers put out, which of them a CAM reads, and a network left as it came."""
 
 import copy
 
@@ -10,23 +10,16 @@ from helpers.networks import Undefined, hooks, resnet
 
 
 class Tokens(nn.Module):
-    """A network that goes on with tokens where asked, as transformers do, and classifies its maps otherwise."""
+    """A network that goes on with tokens, as transformers do."""
 
-    def __init__(self, tokens):
+    def __init__(self):
         super().__init__()
-        self.maps, self.after, self.head = (
-            nn.Conv2d(3, 4, 3, 2),
-            nn.Linear(4, 4) if tokens else nn.Identity(),
-            nn.Linear(4, 2),
-        )
+        self.maps, self.after = nn.Conv2d(3, 4, 3, 2), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
 
     def forward(self, images):
-        maps = self.maps(images)
-        return self.head(
-            self.after(maps.flatten(2).transpose(1, 2)).mean(1)
-            if isinstance(self.after, nn.Linear)
-            else maps.mean((2, 3))
-        )
+        tokens = self.maps(images).flatten(2).transpose(1, 2)
+        return self.head(self.after(tokens).mean(1))
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +64,5 @@ def test_the_last_maps_are_those_that_the_network_classifies(network):
     for side, layer in ((64, network.layer4), (32, network.layer3)):
         example = torch.zeros(1, 3, side, side)
         assert hooks.last_maps_layer(network, example) is layer
-    plain, tokens = Tokens(False), Tokens(True)
-    example = torch.zeros(2, 3, 9, 9)
-    assert hooks.last_maps_layer(plain, example) is plain.maps
     with pytest.raises(Undefined, match=r"no layer of Tokens puts out maps"):
-        hooks.last_maps_layer(tokens, example)
+        hooks.last_maps_layer(Tokens(), torch.zeros(2, 3, 9, 9))

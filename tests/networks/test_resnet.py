@@ -24,15 +24,14 @@ def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map_and_keeps_the_weig
     architecture,
 ):
     form = {"stem": "strided", "width": 0.125, "seed": 1}
-    states = []
-    for stride, side in ((1, 8), (2, 4)):
-        network = resnet.build(architecture, 4, last_stride=stride, **form).eval()
+    one, two = (
+        resnet.build(architecture, 4, last_stride=stride, **form) for stride in (1, 2)
+    )
+    for network, side in ((one, 8), (two, 4)):
         with captured_output(network.layer4) as outputs:
             network(torch.rand(2, 3, 64, 64))
         assert outputs[0].shape[2:] == (side, side)
-        states.append(network.state_dict())
-    one, two = states
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
 
 
 def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
@@ -51,10 +50,8 @@ def test_normalise_is_torchvisions():
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)
     preset = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     expected = transforms.normalize(image / 255, preset.mean, preset.std)
-    # Float32 rounding of values up to 3.
-    torch.testing.assert_close(
-        resnet.normalise_images(image), expected, atol=1e-6, rtol=0
-    )
+    normalised = resnet.normalise_images(image)  # float32 of values up to 3
+    torch.testing.assert_close(normalised, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)

@@ -58,11 +58,9 @@ def test_draws_differ_between_images_and_occur_half_of_the_time():
     draws = drawn(4000, augmentation=True)
     again = drawn(4000, augmentation=True)
     assert torch.equal(draws.brightness, again.brightness)
-    assert draws.crops is None
-    assert near(draws.horizontal, 0.5, 4000)
-    assert near(draws.vertical, 0.5, 4000)
-    assert near(draws.brightness != 0, 0.5, 4000)
-    assert near(draws.contrast != 1, 0.5, 4000)
+    changed = (draws.brightness != 0, draws.contrast != 1)
+    for occurs in (draws.horizontal, draws.vertical, *changed):
+        assert near(occurs, 0.5, 4000)
     # One permutation of six is the identity.
     is_moved = (draws.channels != torch.arange(3)).any(1)
     assert near(is_moved, 0.5 * 5 / 6, 4000)
@@ -111,21 +109,16 @@ def test_images_and_losses_are_mixed_with_the_one_before_by_hand():
     assert mixed[:, 0, 0, 0].tolist() == [50.0, 100.0, 150.0]
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
     labels = torch.tensor([0, 2, 1])
-    first = 0.75 * cross_entropy(logits[0], labels[0])
-    first += 0.25 * cross_entropy(logits[0], labels[2])
-    second = cross_entropy(logits[1], labels[1])
-    third = 0.5 * cross_entropy(logits[2], labels[2])
-    third += 0.5 * cross_entropy(logits[2], labels[1])
-    loss = mixed_cross_entropy(logits, labels, draws.weights, 0.0)
-    torch.testing.assert_close(loss, (first + second + third) / 3)
-
-
-def test_smoothed_labels_divide_their_share_among_all_classes():
-    logits = torch.tensor([[2.0, 0.0, -1.0]])
-    target = torch.tensor([0.3 / 3, 0.7 + 0.3 / 3, 0.3 / 3])
-    expected = -(target * logits[0].log_softmax(0)).sum()
-    loss = mixed_cross_entropy(logits, torch.tensor([1]), None, 0.3)
-    torch.testing.assert_close(loss, expected)
+    shares = torch.tensor([[0.75, 0.25, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.5]])
+    for smoothing in (0.0, 0.3):  # which divides its share among all classes
+        targets = (1 - smoothing) * shares + smoothing / 3
+        expected = cross_entropy(logits, targets)
+        loss = mixed_cross_entropy(logits, labels, draws.weights, smoothing)
+        torch.testing.assert_close(loss, expected)
+    alone = mixed_cross_entropy(logits, labels, None, 0.3)
+    torch.testing.assert_close(
+        alone, cross_entropy(logits, labels, label_smoothing=0.3)
+    )
 
 
 def test_cutmix_pastes_a_patch_of_the_image_before_whose_area_is_its_share():
@@ -167,8 +160,7 @@ def test_draws_are_of_seed_repeat_and_epoch_and_lie_in_their_ranges():
     assert 0.26 < areas.min() < 0.36  # 0.35, less where a side would exceed the image
     assert 0.97 < areas.max() <= 1
     for boxes in (draws.crops, draws.erased):
-        assert (boxes >= 0).all()
-        assert (boxes <= 1 + 1e-6).all()
+        assert boxes.min() >= 0 and boxes.max() <= 1 + 1e-6
     erased = areas_of(draws.erased)
     assert near(erased > 0, 0.5, 5000)
     assert 0.02 - 1e-6 <= erased[erased > 0].min() < 0.025

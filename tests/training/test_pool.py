@@ -44,15 +44,13 @@ def start(script, work):
 
 
 def square(number, shared):
+    """With the threads of libraries, and whether float32 is rounded on a GPU."""
     if number < 0:
         raise ValueError("below 0")
     libraries = threadpoolctl.threadpool_info()
     threads = {library["num_threads"] for library in libraries}
-    return number**2 + shared, {torch.get_num_threads()} | threads
-
-
-def die(number, shared):
-    os.kill(os.getpid(), signal.SIGKILL)
+    rounded = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+    return number**2 + shared, {torch.get_num_threads()} | threads, rounded
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -60,14 +58,20 @@ def test_items_are_processed_on_one_thread_each_and_faults_are_named_at_the_end(
     jobs, monkeypatch
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with threadpoolctl.threadpool_limits(3):
-        results = dict(pool.side_by_side(square, [1, 2, 3], shared=int, jobs=jobs))
-    assert results == {1: (1, {1}), 2: (4, {1}), 3: (9, {1})}
-    done = []
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    pool.choose_device("cpu")
+    done = {}
     message = r"1 of 3 failed; the others are complete. -1: ValueError: below 0"
-    with pytest.raises(RuntimeError, match=message):
-        done.extend(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
-    assert sorted(item for item, _ in done) == [1, 3]
+    with (
+        threadpoolctl.threadpool_limits(3),
+        pytest.raises(RuntimeError, match=message),
+    ):
+        done.update(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
+    assert done == {1: (1, {1}, False), 3: (9, {1}, False)}
+
+
+def die(number, shared):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_each_call_loads_anew_what_its_items_share():
@@ -103,25 +107,25 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "jobs", "memory", "expected"),
+    ("larger", "jobs", "memory", "expected"),
     [
-        ((0.01, 0.015), 0, 80, 3),  # cores less two
-        ((0.01, 0.015), 0, 5, 2),  # memory
-        ((0.01, 0.015), 0, 1, 1),
-        ((0.01, 0.02), 0, 80, 1),  # one network fills the card
-        ((0.01, None), 0, 80, 1),  # its larger batch does not fit
-        ((0.01, 0.015), 7, 80, 7),  # as asked for
+        (0.015, 0, 80, 3),  # cores less two
+        (0.015, 0, 5, 2),  # memory
+        (0.015, 0, 1, 1),
+        (0.02, 0, 80, 1),  # one network fills the card
+        (None, 0, 80, 1),  # its larger batch does not fit
+        (0.015, 7, 80, 7),  # as asked for
     ],
 )
 def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
-    monkeypatch, seconds, jobs, memory, expected
+    monkeypatch, larger, jobs, memory, expected
 ):
     gib = 2**30
 
     def seconds_of_pass(network, images):
-        if seconds[len(images) > 4] is None:
+        if len(images) > 4 and not larger:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return seconds[len(images) > 4]
+        return larger if len(images) > 4 else 0.01
 
     monkeypatch.setattr(pool, "_seconds_of_pass", seconds_of_pass)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(5))
@@ -138,20 +142,6 @@ def test_a_gpu_takes_as_many_networks_as_a_timed_pass_cores_and_memory_allow(
     assert pool.jobs_on("cpu", jobs, example) == (jobs or 5)
 
 
-def float32_is_rounded(item, shared):
-    return torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_float32_is_computed_in_float32(jobs, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    pool.choose_device("cpu")
-    results = pool.side_by_side(
-        float32_is_rounded, [1, 2], shared=int, device="cuda", jobs=jobs
-    )
-    assert dict(results) == {1: False, 2: False}
-
-
 def test_a_process_that_dies_stops_all():
     with pytest.raises(RuntimeError, match="unexpectedly terminated"):
         list(pool.side_by_side(die, [1, 2, 3], shared=int, jobs=2))
@@ -164,16 +154,12 @@ def test_two_executions_of_one_list_at_once_both_end_with_all_complete(
     both = [start(script, tmp_path) for _ in range(2)]
     said = "".join(process.communicate()[0].decode() for process in both).split()
     assert [process.returncode for process in both] == [0, 0]
-    assert (
-        set(said) == {path.parent.name for path in tmp_path.glob("runs/*/result.json")}
-        and len(set(said)) == 4
-    )
+    complete = {path.parent.name for path in tmp_path.glob("runs/*/result.json")}
+    assert set(said) == complete and len(complete) == 4
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pool.choose_device("auto") == "cpu"
-    with pytest.raises(
-        ValueError, match=r"device 'cuda' cannot be used .* set device to auto or cpu"
-    ):
+    with pytest.raises(ValueError, match="device 'cuda' cannot be used"):
         pool.choose_device("cuda")
