@@ -11,9 +11,9 @@ from scipy.spatial.distance import pdist
 from helpers.files import inside, table_of
 from helpers.report import tables
 from helpers.scores.measuring import with_measures
-from helpers.statistics.correlate import with_log_train_loss
+from helpers.statistics import primary
+from helpers.statistics.correlate import Bootstrap, with_log_train_loss
 from helpers.statistics.gap_rule import PREDICTORS, GapRule, fit_rule, predictors
-from helpers.statistics.primary import across_studies, primary_rows
 
 STUDIES = ("kinds20", "filled20", "kinds24")
 
@@ -126,20 +126,42 @@ def errors_across_studies(
     reports: Path,
     measures: dict[str, str],
 ) -> pd.DataFrame:
-    """Errors of this study's gaps as predicted from other, published studies.
+    """Errors of this study's gaps by ridge regressions on other, published studies.
 
     Args:
         models: the networks of the study's primary analysis, with measures.
         study: its name.
         others: names of published studies; the study itself is skipped.
         reports: folder of all reports.
-        measures: column and title of each measure.
+        measures: column and title of each measure, which is used together with training
+            accuracy and loss.
 
     Returns:
-        See ``primary.across_studies``; no rows without other studies.
+        A row per other study and predictor: trained_on, measure (a column, or a key of
+        ``primary.TITLES``), title, n networks, and error_points with error_points_low
+        and _high, over the networks that have the predictor; NaN where those of the
+        other study have none. No rows without other studies.
     """
-    studies = {}
+    new = with_log_train_loss(models)
+    bootstrap = primary.by_kinds(Bootstrap(new))
+    tables = [pd.DataFrame(columns=["trained_on", "measure", "title", "n"])]
     for name in [name for name in others if name != study]:
         published = published_models(inside(reports, name))
-        studies[name] = published[primary_rows(published)].reset_index(drop=True)
-    return across_studies(models, studies, measures)
+        old = with_log_train_loss(published[primary.primary_rows(published)])
+        both = pd.concat([old, new], ignore_index=True)
+        gap = both["gap"].to_numpy(float)
+        is_new = both.index >= len(old)
+        axes = primary.KIND + primary.SETTING
+        shared = [axis for axis in axes if axis in old and axis in new]
+        varied = primary.varied_axes(both, shared)
+        known = primary.predictors_of(both, varied, measures)
+        errors = [
+            primary.held_out_errors(columns, gap, is_new, fewest=2)[is_new]
+            for columns in known.values()
+        ]
+        error = bootstrap.mean(np.stack(errors, axis=1)).drop(columns="_smallest")
+        table = pd.DataFrame({"trained_on": name, "measure": [*known]})
+        table["title"] = table["measure"].map({**measures, **primary.TITLES})
+        table["n"] = len(new)
+        tables.append(table.join(error.add_prefix("error_points")))
+    return pd.concat(tables, ignore_index=True)

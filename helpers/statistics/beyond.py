@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.stats
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from helpers.statistics.correlate import (
     CONFIGURATION,
@@ -34,25 +34,19 @@ def _groups(levels: pd.DataFrame) -> list[Rows]:
     return [*table.groupby([*table]).indices.values()]
 
 
-def _numbers(levels: pd.DataFrame) -> Rows:
-    """Number of the group of each row, see ``_groups``."""
-    table = levels.assign(all=0)
-    return table.groupby([*table]).ngroup().to_numpy()
-
-
 def _of_configurations(levels: pd.DataFrame, *values: Array) -> tuple[Any, ...]:
     """Levels, and means (C, M) of values (n, M), of each configuration.
 
     Means are of finite values and have 12 digits: else those of equal values would
     differ by their rounding, and configurations that tie would get an order.
     """
-    numbers = _numbers(levels)
+    groups = _groups(levels)
     means = []
     for of_models in values:
-        mean = pd.DataFrame(of_models).groupby(numbers).mean().to_numpy()
+        mean = np.array([finite_mean(of_models[rows]) for rows in groups])
         mantissa, exponent = np.frexp(mean)
         means.append(np.ldexp(mantissa.round(12), exponent))
-    return levels.iloc[np.unique(numbers, return_index=True)[1]], *means
+    return levels.iloc[[rows[0] for rows in groups]], *means
 
 
 def granulated_kendall(
@@ -191,17 +185,16 @@ def sign_errors(
     gaps: Array,
     *,
     test_images: int,
-) -> tuple[Array, NDArray[np.bool_]]:
+) -> Array:
     """Sign error of each measure in its worst environment.
 
-    Dziugaite et al. 2020, equation (4), section 4 and Figure 1. An environment is two
-    configurations that differ in one hyperparameter. Its error is the mean of
-    ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``, with
-    C = -direction * measure; it counts if its effective number of pairs is at least
-    ``MINIMUM_SAMPLE``. If none counts, environments are pooled: all pairs that differ
-    only in one hyperparameter, between the same two levels, make one environment.
-    Pooled errors are not comparable with the paper's. A pair without a value of the
-    measure has no weight.
+    Dziugaite et al. 2020, equation (4) and Figure 1. An environment is a change of one
+    hyperparameter between two levels: all pairs of models that differ in it alone. In
+    the paper, whose grid has many repeats, the other hyperparameters of an environment
+    have one value each, so that errors are not comparable with the paper's. Its error
+    is the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``,
+    with C = -direction * measure; it counts if its effective number of pairs is at
+    least ``MINIMUM_SAMPLE``. A pair without a value of the measure has no weight.
 
     Args:
         models: a row per model.
@@ -211,49 +204,25 @@ def sign_errors(
         test_images: number of test images of each gap.
 
     Returns:
-        (D, M) largest error in [0, 1] of the environments that count, NaN without one;
-        and (M,) whether environments are pooled.
+        (D, M) largest error in [0, 1] of the environments that count, NaN without one.
     """
     values = models[list(directions)].to_numpy(float)
     values = np.where(np.isfinite(values), values, np.nan)
     complexities = -values * np.array([*directions.values()])
-    levels = [_numbers(models[[name]]) for name in axes]
-    levels = np.reshape(levels, (len(axes), len(models))).T
-    differing = (levels[:, None] != levels).sum(-1)  # axes of each two models
-    pairs = np.array(np.nonzero(np.triu(differing == 1)))
-    left, right = pairs
-    axis = (levels[left] != levels[right]).argmax(1) if len(left) else left
-    signs = np.sign(complexities[left] - complexities[right])
-    differences = gaps[:, left] - gaps[:, right]
-    configurations = _numbers(models[[*axes]])
-    errors = []
-    for ends in (configurations[pairs], levels[pairs, axis]):
-        environment = pd.DataFrame(np.sort(ends, axis=0).T).assign(axis=axis)
-        errors.append(_worst(differences, signs, _groups(environment), test_images))
-    alone, pooled = errors
-    is_pooled = np.isnan(alone[0])
-    return np.where(is_pooled, pooled, alone), is_pooled
-
-
-def _worst(
-    differences: Array, signs: Array, environments: list[Rows], test_images: int
-) -> Array:
-    """Largest error (D, M) of the environments that are large enough.
-
-    Args:
-        differences: (D, pairs) of gaps.
-        signs: (pairs, M) of the differences of complexities, NaN where undefined.
-        environments: pairs of each.
-        test_images: see ``sign_errors``.
-    """
-    worst = np.full((len(differences), signs.shape[1]), np.nan)
-    for members in environments:
-        difference = differences[:, members]
+    levels = [pd.factorize(models[name])[0] for name in axes]
+    levels = np.reshape(levels, (len(axes), len(models)))
+    differ = levels[:, :, None] != levels[:, None]  # (axes, n, n)
+    axis, left, right = np.nonzero(np.triu(differ & (differ.sum(0) == 1)))
+    ends = np.sort([levels[axis, left], levels[axis, right]], axis=0)
+    signs = np.sign(complexities[left] - complexities[right])  # (pairs, M)
+    worst = np.full((len(gaps), len(directions)), np.nan)
+    for pairs in _groups(pd.DataFrame(ends.T).assign(axis=axis)):
+        difference = gaps[:, left[pairs]] - gaps[:, right[pairs]]
         weights = noise_weights(difference, test_images)
-        is_defined = np.isfinite(signs[members])
+        is_defined = np.isfinite(signs[pairs])
         total = weights @ is_defined
         enough = total**2 >= MINIMUM_SAMPLE * (weights**2 @ is_defined)
-        agreement = (weights * np.sign(difference)) @ np.nan_to_num(signs[members])
+        agreement = (weights * np.sign(difference)) @ np.nan_to_num(signs[pairs])
         agreement /= np.where(enough & (total > 0), total, np.nan)
         # Rounded, so that full agreement has an error of exactly 0.
         worst = np.fmax(worst, np.round(np.abs((1 - agreement) / 2), 12))
@@ -278,16 +247,13 @@ def conditional_table(
         permutations: number of random ones.
 
     Returns:
-        A row per measure, with p adjusted by maxT (a low sign error is extreme), and
-        whether environments of the sign error are pooled.
+        A row per measure, with p adjusted by maxT (a low sign error is extreme).
     """
     models = bootstrap.models
     names = list(directions)
     gaps = _permuted_gaps(models, permutations, bootstrap.seed)
     information = conditional_information(models, names, axes, gaps)
-    errors, pooled = sign_errors(
-        models, directions, axes, gaps, test_images=test_images
-    )
+    errors = sign_errors(models, directions, axes, gaps, test_images=test_images)
     table = pd.DataFrame({"measure": names})
     table["granulated_kendall"] = granulated_kendall(models, names, axes)
     table["conditional_information"] = information[0]
@@ -295,7 +261,7 @@ def conditional_table(
     table["conditional_information_p_adjusted"] = of_chance["p_adjusted"]
     table["sign_error"] = errors[0]
     table["sign_error_p_adjusted"] = against_chance(-errors)["p_adjusted"]
-    return table.assign(pooled=pooled)
+    return table
 
 
 def _permuted_gaps(models: pd.DataFrame, count: int, seed: int) -> Array:

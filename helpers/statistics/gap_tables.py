@@ -244,39 +244,21 @@ def confounders(
     """
     models = bootstrap.models
     names = list(measures)
-    given = {(GIVEN_ONE, axis): [axis] for axis in axes}
+    tables = {(POOLED, ALL, ""): correlations(bootstrap, names)}
+    for axis in axes:
+        for level, rows in models.groupby(axis).indices.items():
+            of_level = correlations(bootstrap.subset(rows), names)
+            tables[WITHIN, axis, str(level)] = of_level
+    given = [(GIVEN_ONE, axis, [axis]) for axis in axes]
     if axes:
-        given = {(GIVEN_ALL, ALL): axes} | given
-    tables = {(POOLED, ALL): correlations(bootstrap, names)}
-    tables |= {(WITHIN, axis): subsets(bootstrap, names, axis) for axis in axes}
-    for key, levels in given.items():
-        tables[key] = correlations(bootstrap, names, design(models, levels))
-    table = _stacked(tables, "kind", "hyperparameter")
+        given = [(GIVEN_ALL, ALL, axes), *given]
+    for kind, axis, levels in given:
+        tables[kind, axis, ""] = correlations(bootstrap, names, design(models, levels))
+    table = _stacked(tables, "kind", "hyperparameter", "level")
     table = table.rename(columns={"pearson_r": "r"})
     columns = ["measure", "kind", "hyperparameter", "level", "n", "r"]
-    table = table.reindex(columns=[*columns, "ci_low", "ci_high"])
-    table["level"] = table["level"].astype(object).fillna("")
-    order = table["measure"].map(names.index)
-    return table.loc[order.argsort(kind="stable")].reset_index(drop=True)
-
-
-def subsets(bootstrap: Bootstrap, measures: Sequence[str], column: str) -> pd.DataFrame:
-    """Correlate measures with the gap among the models of each level of a column.
-
-    Args:
-        bootstrap: of the models.
-        measures: columns.
-        column: such as snapshot, repeat or label_noise.
-
-    Returns:
-        A row per level and measure: column, level and ``correlations``; no rows without
-        models.
-    """
-    tables = [correlations(bootstrap, [])]
-    for level, rows in bootstrap.models.groupby(column).indices.items():
-        table = correlations(bootstrap.subset(rows), measures)
-        tables.append(table.assign(column=column, level=str(level)))
-    return pd.concat(tables, ignore_index=True)
+    order = table["measure"].map(names.index).argsort(kind="stable")
+    return table.iloc[order][[*columns, "ci_low", "ci_high"]].reset_index(drop=True)
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:

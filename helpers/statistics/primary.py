@@ -26,7 +26,6 @@ from helpers.statistics.correlate import (
     design,
     scaled,
     tested,
-    with_log_train_loss,
 )
 from helpers.statistics.permutation import holm, permuted_rows, sign_flip_p
 
@@ -303,17 +302,16 @@ def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFra
     """Errors of predictors on held-out kinds, see ``primary_table``."""
     models = bootstrap.models
     gap = models["gap"].to_numpy(float)
-
-    def errors_of(predictors: Mapping[str, Array], folds: str) -> pd.DataFrame:
-        """A column per predictor, each group of networks held out in turn."""
-        errors = {
-            name: held_out_errors(columns, gap, models[folds])
-            for name, columns in predictors.items()
-        }
-        return pd.DataFrame(errors, models.index, dtype=float)
-
-    of_kinds = errors_of(predictors, "kind")
-    of_twins = errors_of(predictors, "twins")
+    of_kinds, of_twins = (
+        pd.DataFrame(
+            {
+                name: held_out_errors(columns, gap, models[folds])
+                for name, columns in predictors.items()
+            },
+            models.index,
+        )
+        for folds in ("kind", "twins")
+    )
     table = bootstrap.mean(of_kinds.to_numpy()).drop(columns="_smallest")
     table = table.add_prefix("error_with").set_axis([*predictors])
     table["error_with_twins"] = of_twins.mean()
@@ -321,65 +319,15 @@ def _errors(bootstrap: Bootstrap, predictors: Mapping[str, Array]) -> pd.DataFra
     best = table["error_with_twins"][is_baseline].fillna(np.inf).idxmin()
     names = table.index[~is_baseline]
     table.loc[names, "best_baseline"] = best
-    for question, folds, rival, errors in (
-        ("saved_error_points", "kind", TRAINING, of_kinds),
-        ("saved_from_best_points", "twins", best, of_twins),
+    for question, errors, rival in (
+        ("saved_error_points", of_kinds, TRAINING),
+        ("saved_from_best_points", of_twins, best),
     ):
-        # A column of 0 adds nothing, but leaves out the networks without a value.
-        rivals = {
-            name: np.column_stack([predictors[rival], 0 * predictors[name][:, -1]])
-            for name in names
-        }
-        without = errors_of(rivals, folds)
-        points = (without - errors[names]).to_numpy()
+        points = errors[[rival]].to_numpy() - errors[names].to_numpy()
         # Errors of twins are alike: their signs flip together.
         p = sign_flip_p(points, models["twins"], bootstrap.seed)
         saved = bootstrap.mean(points).assign(_p=p).add_prefix(question)
         table = table.join(saved.set_axis(names))
     table.loc[names, "saved_from_best_points_p_adjusted"] = holm(p)
-    table["error_best_twins"] = without.mean()
+    table.loc[names, "error_best_twins"] = of_twins[best].mean()
     return table.rename_axis("measure").reset_index()
-
-
-def across_studies(
-    networks: pd.DataFrame,
-    others: Mapping[str, pd.DataFrame],
-    measures: Mapping[str, str],
-) -> pd.DataFrame:
-    """Error of the gap in one study as predicted by ridge regressions on another.
-
-    Args:
-        networks: of the primary analysis of the study whose gaps are predicted, with
-            hyperparameters, training accuracy and loss, gap, kind, configuration and
-            measures.
-        others: the same of each other study, by name.
-        measures: column and title of each measure, which is used together with training
-            accuracy and loss.
-
-    Returns:
-        A row per other study and predictor: trained_on, measure (a column, or a key of
-        ``TITLES``), title, n networks, and error_points with error_points_low and
-        _high. Errors are NaN where any network of either study has no value of the
-        measure.
-    """
-    new = with_log_train_loss(networks)
-    bootstrap = by_kinds(Bootstrap(new))
-    tables = [pd.DataFrame(columns=["trained_on", "measure", "title", "n"])]
-    for study, models in others.items():
-        old = with_log_train_loss(models)
-        both = pd.concat([old, new], ignore_index=True)
-        gap = both["gap"].to_numpy(float)
-        is_new = both.index >= len(old)
-        shared = [name for name in KIND + SETTING if name in old and name in new]
-        predictors = predictors_of(both, varied_axes(both, shared), measures)
-        errors = np.full((len(new), len(predictors)), np.nan)
-        for number, columns in enumerate(predictors.values()):
-            if np.isfinite(columns).all():
-                of_both = held_out_errors(columns, gap, is_new, fewest=2)
-                errors[:, number] = of_both[is_new]
-        error = bootstrap.mean(errors).drop(columns="_smallest")
-        table = pd.DataFrame({"trained_on": study, "measure": [*predictors]})
-        table["title"] = table["measure"].map({**measures, **TITLES})
-        table["n"] = len(new)
-        tables.append(table.join(error.add_prefix("error_points")))
-    return pd.concat(tables, ignore_index=True)

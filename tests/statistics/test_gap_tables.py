@@ -75,7 +75,6 @@ def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():
         r(part["within"], part["gap"])
     )
     assert table["measure"].unique().tolist() == ["noise", "within"]
-    assert len(g.subsets(bootstrap.subset(np.zeros(32, bool)), ["noise"], "size")) == 0
 
 
 def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
