@@ -197,7 +197,8 @@ def test_the_project_holds_no_path_of_a_machine():
         assert not place, path
 
 
-def test_published_notebooks_ended_without_an_error():
+def test_published_notebooks_ended_without_an_error_or_a_warning():
     for report in REPORTS:
-        metadata = json.loads(report.read_text())["metadata"]
-        assert metadata["papermill"]["exception"] is None, report
+        text = report.read_text()
+        assert json.loads(text)["metadata"]["papermill"]["exception"] is None, report
+        assert "Warning: " not in text, report

@@ -26,17 +26,8 @@ def catalogue() -> pd.DataFrame:
     rows = []
     for kind, (pretrained, augmentation) in enumerate(KINDS):
         for number in range(12):
-            run = RunConfig(
-                architecture="resnet18",
-                pretrained=pretrained,
-                augmentation=augmentation,
-                batch_size=16,
-                learning_rate=0.001 * (1 + number),
-                weight_decay=0.0,
-                optimizer="adam",
-                data="d",
-                seed=number,
-            )
+            trained = (0.001 * (1 + number), "adam", 0.0, pretrained, augmentation)
+            run = RunConfig("resnet18", 16, *trained, data="d", seed=number)
             gap = 0.2 + 0.1 * kind + 0.004 * number
             accuracy = 0.85 + 0.005 * ((5 * number) % 12)
             facts = {
@@ -80,9 +71,7 @@ def maps_of_networks() -> tuple[MapsOfNetworks, ImageSet, list[bytes], list[str]
     images = ImageSet(
         torch.zeros(IMAGES, 3, SIZE, SIZE, dtype=torch.uint8),
         torch.arange(IMAGES) % 4,
-        torch.tensor([[0, 0, 8, 8], [0, 0, 0, 0]], dtype=torch.int16).repeat(
-            IMAGES, 1, 1
-        ),
+        torch.tensor([[[0, 0, 8, 8], [0] * 4]] * IMAGES, dtype=torch.int16),
         tuple(map(str, range(IMAGES))),
     )
     right = np.ones((len(models), IMAGES), bool)

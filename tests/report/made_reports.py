@@ -25,23 +25,20 @@ def executed(title, outputs=(), parameters=None):
 def write(path, notebook, results=()):
     path.parent.mkdir(parents=True)
     nbformat.write(notebook, path)
-    rows = [
-        {"name": name, "value": value, "low": low, "high": high, "unit": ""}
-        for name, value, low, high in results
-    ]
+    keys = ("name", "value", "low", "high", "unit")
+    rows = [dict(zip(keys, (*result, ""), strict=True)) for result in results]
     if rows:
         path.with_name("results.json").write_text(json.dumps(rows))
 
 
 def write_reports(reports):
     study = reports / "made"
-    outputs = [
-        v4.new_output("display_data", {"text/html": TABLE}),
-        v4.new_output("display_data", {"text/markdown": "`tables/scores.csv`"}),
-        v4.new_output(
-            "display_data", {"application/vnd.jupyter.widget-view+json": {"id": "a"}}
-        ),
-    ]
+    shown = {
+        "text/html": TABLE,
+        "text/markdown": "`tables/scores.csv`",
+        "application/vnd.jupyter.widget-view+json": {"id": "a"},
+    }
+    outputs = [v4.new_output("display_data", dict([item])) for item in shown.items()]
     results = [("networks", 7, None, None), ("r_iou_gap", -0.5, -0.9, -0.1)]
     place = study / "04_baselines/04_baselines.ipynb"
     write(place, executed("04 Score every measure", outputs), results)
@@ -50,9 +47,8 @@ def write_reports(reports):
     (place.parent / "explorers").mkdir()
     explorer = {"kind": "measures", "question": "Which measure?", "said": HOSTILE}
     (place.parent / "explorers/measures.json").write_text(json.dumps(explorer))
-    error = v4.new_output(
-        "error", ename="ValueError", evalue="no box", traceback=["no box"]
-    )
+    told = {"ename": "ValueError", "evalue": "no box", "traceback": ["no box"]}
+    error = v4.new_output("error", **told)
     failed = study / "05_ablations.failed/05_ablations.ipynb"
     write(failed, executed("05 Robustness", [error]))
     for threshold, r in ((0.4, -0.3), (0.1, -0.2)):

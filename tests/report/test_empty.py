@@ -11,7 +11,6 @@ from helpers.scores.values import in_columns
 from helpers.statistics import beyond, correlate, gap_tables, primary, verdicts
 from helpers.statistics.claims import check_claims
 from helpers.statistics.correlate import Bootstrap
-from tests.conftest import tracked
 from tests.report import made
 
 CLAIMS = check_claims(
@@ -39,9 +38,8 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
     rows = models[primary.primary_rows(models)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        stated = primary.primary_table(
-            Bootstrap(rows, draws=5), measures, permutations=9
-        )
+        drawn = Bootstrap(rows, draws=5)
+        stated = primary.primary_table(drawn, measures, permutations=9)
         kinds = gap_tables.kinds_table(rows)
         field = gap_tables.ranking_table(every, measures, AXES, permutations=9)
         gates = verdicts.condition_table(rows, models, classes=4, of_measures={})
@@ -49,12 +47,9 @@ def test_no_reader_of_notebook_04_fails_or_warns(case):
             verdicts.verdict_table(claims, stated, field, gates)
         gap_tables.correlation_table(every, measures, [0.9, 0.8])
         gap_tables.selection_table(every, directions, [0.9, 0.8])
-        beyond.conditional_table(
-            every, directions, AXES, test_images=100, permutations=9
-        )
-        beyond.task_table(
-            models, measures, AXES, "architecture", permutations=9, seed=0
-        )
+        few = {"permutations": 9}
+        beyond.conditional_table(every, directions, AXES, test_images=100, **few)
+        beyond.task_table(models, measures, AXES, "architecture", **few, seed=0)
         gap_tables.confounders(every, measures, AXES)
     stated = stated[~stated["baseline"]]
     assert len(stated) == len(field) == len(measures)
@@ -71,8 +66,3 @@ def test_scores_without_perturbations_have_no_curves(rows):
     curves = perturbation.curves_of(scores.assign(model_id="m"))
     assert list(curves) == ["model_id", "perturbation", "alpha", "accuracy"]
     assert len(curves) == 0
-
-
-def test_no_committed_report_shows_a_warning_of_python():
-    for path in tracked("reports/*/*/*.ipynb"):
-        assert "Warning: " not in path.read_text(encoding="utf-8"), path

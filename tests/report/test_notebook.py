@@ -35,32 +35,20 @@ def curve():
 
 def test_a_table_is_written_whole_and_shown_in_part(report):
     opened, shown = report
-    frame = pd.DataFrame(
-        {"name": ["<script>x</script>", "b", "c"], "value": [0.123456, np.nan, 2.0]}
-    )
-    opened.table(frame, "scores", "**Three** rows.", rows=2)
+    models = made.catalogue()
+    write_table(opened.work / "catalogue.parquet", models)
+    frame = models[["model_id", "gap"]].assign(name="<script>x</script>")
+    opened.table(frame, "scores", "**Many** rows.", rows=2)
     opened.save_table(frame, "scores")
     written = pd.read_csv(opened.folder / "tables/scores.csv")
     pd.testing.assert_frame_equal(written, frame)
-    pd.testing.assert_frame_equal(
-        read_table(opened.folder / "tables/scores.parquet"), frame
-    )
+    written = read_table(opened.folder / "tables/scores.parquet")
+    pd.testing.assert_frame_equal(written, frame)
     html = shown[0].data
-    assert "2 of 3 rows; all of them: <code>tables/scores.csv</code>" in html
+    assert "2 of 36 rows; all of them: <code>tables/scores.csv</code>" in html
     assert html.count("<tr>") == 2
-    assert "<script>" not in html
-    assert shown[1].data == "**Three** rows."
-
-
-def test_a_model_has_its_short_name_once_the_catalogue_is_there(report):
-    opened, shown = report
-    models = made.catalogue()
-    opened.work.mkdir(parents=True)
-    write_table(opened.work / "catalogue.parquet", models)
-    opened.table(models[["model_id", "gap"]], "gaps")
-    assert models["model_id"][0] not in shown[0].data
-    written = pd.read_csv(opened.folder / "tables/gaps.csv")
-    assert written["model_id"].tolist() == models["model_id"].tolist()
+    assert "<script>" not in html and models["model_id"][0] not in html
+    assert shown[1].data == "**Many** rows."
 
 
 def test_a_figure_is_written_closed_numbered_and_captioned_and_no_name_is_live(report):
@@ -74,8 +62,6 @@ def test_a_figure_is_written_closed_numbered_and_captioned_and_no_name_is_live(r
     assert shown[2].alt == title
     assert shown[3].data.startswith(f"**{title}** r is **0.5** of ")
     assert "<b>" not in shown[3].data
-    opened.figure(None, "class-counts", "Every class has 10.")
-    assert shown[-1].data == "Every class has 10."
 
 
 @pytest.mark.parametrize("published", [0.1, 0.2])
@@ -83,11 +69,9 @@ def test_a_published_figure_is_shown_where_the_parameters_are_the_same(
     report, published
 ):
     opened, shown = report
-    blocks = [{"rate": [0.1], "optimizer": ["sgd"]}]
-    opened.parameters = SimpleNamespace(threshold=0.1, blocks=blocks, device="cpu")
+    opened.parameters = SimpleNamespace(threshold=0.1, device="cpu")
     assert not opened.repeats_published
     theirs = {"threshold": published, "device": "cuda"}
-    theirs["blocks"] = [{"optimizer": ["sgd"], "rate": [0.1]}]
     content = nbformat.v4.new_notebook(metadata={"papermill": {"parameters": theirs}})
     (opened.folder / "figures").mkdir(parents=True)
     nbformat.write(content, opened.folder / "01_data_subset.ipynb")
@@ -99,10 +83,8 @@ def test_a_published_figure_is_shown_where_the_parameters_are_the_same(
     is_same = published == 0.1
     assert opened.repeats_published == is_same
     assert (opened.folder / "figures/curve.png").is_file() == is_same
-    as_published = "**Figure 1.1. Curve.** A line. *As published. No pixels.*"
-    left_out = "**Curve** is left out. No pixels."
-    assert curve_told == (as_published if is_same else left_out)
-    assert other_told == "**Other** is left out. No pixels."
+    assert ("Figure 1.1." in curve_told, "As published" in curve_told) == (is_same,) * 2
+    assert "left out" in other_told
 
 
 def test_a_named_result_is_kept_beside_the_notebook(report):
@@ -112,12 +94,13 @@ def test_a_named_result_is_kept_beside_the_notebook(report):
     opened.result("r_gap", np.int64(2), 1, 3)  # the cell ran again
     opened.result("undefined", float("nan"))
     opened.tell("It does.", answer=True)
-    nothing = {"low": None, "high": None, "unit": ""}
-    assert json.loads((opened.folder / "results.json").read_text()) == [
-        {"name": "r_gap", "value": 2, "low": 1, "high": 3, "unit": ""},
-        {"name": "gap", "value": 0.25, "low": None, "high": None, "unit": "points"},
-        {"name": "undefined", "value": None} | nothing,
-        {"name": "answer", "value": "It does."} | nothing,
+    results = json.loads((opened.folder / "results.json").read_text())
+    keys = ("name", "value", "low", "high", "unit")
+    assert [[item[key] for key in keys] for item in results] == [
+        ["r_gap", 2, 1, 3, ""],
+        ["gap", 0.25, None, None, "points"],
+        ["undefined", None, None, None, ""],
+        ["answer", "It does.", None, None, ""],
     ]
     with pytest.raises(ValueError, match=r"result 'r gap' needs a name of letters"):
         opened.result("r gap", 1)

@@ -11,28 +11,18 @@ from helpers.files import DamagedFileError
 from helpers.report import tables
 from tests.report import made
 
-TEXTS = {
-    "0.88": 0.8778,
-    "0.00012": 0.000123,
-    "-0.50": -0.5,
-    "12.3": 12.34,
-    "12,346": 12345.6,
-    "100": 99.8,
-    "3": 3.0,
-    "7": 7,
-    "0": 0,
-    "–": math.nan,
-    "inf": math.inf,
-    "1.2e+30": 1.2e30,
-    "yes": True,
-    "no": np.False_,
-    "a": "a",
-}
 
-
-def test_numbers_have_two_digits():
-    assert [tables.two_digits(value) for value in TEXTS.values()] == [*TEXTS]
-    assert tables.two_digits(None) == "–"
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((0.8778, "0.88"), (0.000123, "0.00012"), (-0.5, "-0.50"), (12.34, "12.3")),
+        *((12345.6, "12,346"), (99.8, "100"), (3.0, "3"), (7, "7"), (0, "0")),
+        *((math.nan, "–"), (None, "–"), (math.inf, "inf"), (1.2e30, "1.2e+30")),
+        *((True, "yes"), (np.False_, "no"), ("a", "a")),
+    ],
+)
+def test_numbers_have_two_digits(value, text):
+    assert tables.two_digits(value) == text
 
 
 def test_models_have_their_short_names_and_what_is_for_files_is_not_shown():
@@ -40,29 +30,19 @@ def test_models_have_their_short_names_and_what_is_for_files_is_not_shown():
     names = tables.model_names(models)
     shown = tables.texts(models[["model_id", "gap", "cell"]], names)
     assert list(shown) == ["model", "gap (points)"]
-    assert shown["model"][0] == names[models["model_id"][0]]
     assert shown["model"][0].startswith("ResNet18, pretrained, augmented, adam 0.001")
-    assert len(set(names.values())) == len(models)
-    assert tables.texts(pd.DataFrame({"model_id": ["unknown"]}), names).iat[0, 0] == (
-        "unknown"
-    )
+    assert len(set(shown["model"])) == len(models)
+    unknown = tables.texts(pd.DataFrame({"model_id": ["unknown"]}), names)
+    assert unknown.iat[0, 0] == "unknown"
 
 
 def test_a_value_and_its_ends_are_one_text_in_shown_units():
-    estimate = {
-        "measure": ["iou"],
-        "title": ["IoU"],
-        "kind": ["resnet18 scratch plain"],
-        "r_gap": [-0.21],
-        "r_gap_low": [-0.58],
-        "r_gap_high": [0.2],
-        "pearson_r": [0.5],
-        "ci_low": [math.nan],
-        "ci_high": [math.nan],
-        "gap": [0.432],
-    }
-    shown = tables.texts(pd.DataFrame(estimate))
-    assert list(tables.texts(pd.DataFrame(estimate).iloc[:0])) == list(shown)
+    estimate = {"measure": "iou", "title": "IoU", "kind": "resnet18 scratch plain"}
+    estimate |= {"r_gap": -0.21, "r_gap_low": -0.58, "r_gap_high": 0.2}
+    estimate |= {"pearson_r": 0.5, "ci_low": math.nan, "ci_high": math.nan}
+    table = pd.DataFrame([estimate | {"gap": 0.432}])
+    shown = tables.texts(table)
+    assert list(tables.texts(table.iloc[:0])) == list(shown)
     assert shown.iloc[0].to_dict() == {
         "measure": "IoU",
         "kind": "ResNet18, from scratch",
@@ -73,17 +53,11 @@ def test_a_value_and_its_ends_are_one_text_in_shown_units():
 
 
 def test_html_says_constants_once_and_takes_names_as_text():
-    frame = pd.DataFrame(
-        {
-            "name": [made.HOSTILE, "b", "c"],
-            "value": [0.123456789, 2.0, math.nan],
-            "same": 5,
-        }
-    )
+    values = [0.123456789, 2.0, math.nan]
+    frame = pd.DataFrame({"name": [made.HOSTILE, "b", "c"], "value": values, "same": 5})
     text = tables.html(frame)
     assert re.findall("<td>(.*)</td>", text)[1::2] == ["0.12", "2", "–"]
-    assert made.HOSTILE not in text
-    assert "&lt;b&gt;x" in text
+    assert "<b>" not in text and "&lt;b&gt;x" in text
     assert "<th>same</th>" not in text
     assert "The same in all rows: same 5." in text
     assert "The same" not in tables.html(pd.DataFrame({"a": [1] * 5}))
