@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +16,8 @@ from tqdm.auto import tqdm
 
 from helpers.data.images import StudyData, images_of_study
 from helpers.files import json_digest
-from helpers.kappa.networks import checkpoints, to_be_tuned, without_head
+from helpers.kappa.networks import backbone, published, to_be_tuned
 from helpers.networks import resnet
-from helpers.networks.weights import read_state, weights_digest
 from helpers.scores.models import Model
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig
@@ -127,7 +126,7 @@ def made_models(
         names: of networks to be made or fine-tuned.
         work: folder of the study, with images of the seen classes in ``FOLDER``.
         training: of ``recipe``; fine-tuning takes a smaller learning rate.
-        weights: of networks to be fine-tuned, see ``networks.checkpoints``.
+        weights: of networks to be fine-tuned, see ``networks.published``.
         device: "cpu" or "cuda".
         jobs: networks trained side by side; 0 takes one per core or GPU.
 
@@ -140,107 +139,72 @@ def made_models(
         ValueError: for a name that cannot be made.
         RuntimeError: where a network diverged.
     """
-    data = images_of_study(work / FOLDER)
-    side = data.train.images.shape[-1]
-    planned = {
-        name: _planned(name, training, len(data.classes), side, weights)
-        for name in names
-    }
+    load_images = partial(images_of_study, work / FOLDER)
+    data = load_images()
     folder = work / FOLDER / "networks"
+    planned = {name: _planned(name, training, data, weights) for name in names}
     trained = pool.side_by_side(
         partial(_train, planned=planned, folder=folder, device=device),
         names,
-        shared=partial(images_of_study, work / FOLDER),
+        shared=load_images,
         device=device,
         jobs=jobs,
     )
     results = dict(tqdm(trained, "made networks", total=len(names)))
     models = []
-    for name, network in planned.items():
-        facts = {
-            **results[name]["snapshots"][-1],
-            "epochs": results[name]["epochs"],
-            "stop_reason": results[name]["stop_reason"],
-            "model": name,
-            "side": side,
-            **network.facts,
-        }
-        load, start = (
-            partial(_backbone, network.build, run)
-            for run in (folder / network.run, None)
-        )
-        models.append(Model(network.run, load, facts, start))
+    for name, (build, run, _, facts) in planned.items():
+        result = results[name]
+        ended = {key: result[key] for key in ("epochs", "stop_reason")}
+        facts = {**result["snapshots"][-1], **ended, **facts}
+        path = catalogue.snapshot_path(folder / run, "stop")
+        load = partial(backbone, build, path)
+        models.append(Model(run, load, facts, partial(backbone, build)))
     return models
 
 
-class _Planned(NamedTuple):
-    """A network that is to be trained."""
-
-    build: Callable[[], nn.Module]  # before its training
-    config: RunConfig
-    run: str  # name of the run's folder
-    facts: Mapping[str, str]  # family and origin
-
-
 def _planned(
-    name: str, training: Mapping[str, Any], classes: int, side: int, weights: str
-) -> _Planned:
-    """How a network is built and trained; a name that cannot be built is refused."""
+    name: str, training: Mapping[str, Any], data: StudyData, weights: str
+) -> tuple[Callable[[], nn.Module], str, RunConfig, dict[str, Any]]:
+    """How a network is built, the folder of its run, its training, and its facts.
+
+    A name that cannot be built is refused.
+    """
+    classes = len(data.classes)
+    side = data.train.images.shape[-1]
     decisive: list[Any] = [name, training]
     if name.endswith(_TUNED):
-        (file,) = checkpoints([name.removesuffix(_TUNED)], weights)
+        (start,) = published([name.removesuffix(_TUNED)], weights)
         training = {**training, "learning_rate": _TUNING_RATE}
-        decisive = [name, training, weights_digest(read_state(file.path))]
-        build = partial(to_be_tuned, file, classes, training["seed"])
+        decisive = [name, training, start.model_id.rpartition("-")[2]]
+        build = partial(to_be_tuned, start, classes, training["seed"])
         how = "fine-tuned"
-        family = f"{file.family}, {how}"
+        family = f"{start.facts['family']}, {how}"
     else:
         build = partial(untrained, name, classes, side, training["seed"])
+        how = "made"
         family = name.partition(" ")[0]
         family = "resnet" if family in resnet.ARCHITECTURES else family
-        how = "made"
     build()
-    return _Planned(
-        build,
-        # The architecture of a configuration is a ResNet's; it is not used here.
-        RunConfig("resnet18", **training),
-        f"{name.replace(' ', '-')}-{json_digest(decisive)}",
-        {"family": family, "origin": f"{how} on {classes} classes"},
-    )
+    run = f"{name.replace(' ', '-')}-{json_digest(decisive)}"
+    origin = f"{how} on {classes} classes"
+    facts = {"model": name, "side": side, "family": family, "origin": origin}
+    # The architecture of a configuration is a ResNet's; it is not used here.
+    return build, run, RunConfig("resnet18", **training), facts
 
 
 def _train(
     name: str,
     data: StudyData,
     *,
-    planned: Mapping[str, _Planned],
+    planned: Mapping[str, tuple[Any, ...]],
     folder: Path,
     device: str,
 ) -> dict[str, Any]:
     """The result of a network's run."""
-    network = planned[name]
-    result = train_run(
-        network.config,
-        data,
-        folder / network.run,
-        network=network.build(),
-        device=device,
-    )
+    build, run, config, _ = planned[name]
+    result = train_run(config, data, folder / run, network=build(), device=device)
     if result["stop_reason"].startswith("loss"):
         raise ValueError(
             "it diverged; take more images, or leave it out of kappa_families"
         )
     return result
-
-
-def _backbone(
-    build: Callable[[], nn.Module],
-    folder: Path | None,
-    device: torch.device | str = "cpu",
-) -> nn.Module:
-    """A network without its head, after its training; without a folder before it."""
-    network = build()
-    if folder:
-        network.load_state_dict(read_state(catalogue.snapshot_path(folder, "stop")))
-    network = network.to(device, memory_format=torch.channels_last)
-    return without_head(network).eval()

@@ -4,11 +4,10 @@ Networks that notebook 06 trains (see ``making``), and published ones.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -30,19 +29,6 @@ CLIP = {
     name: f"resnet{name[2:]}_clip"
     for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")
 }
-
-
-class Checkpoint(NamedTuple):
-    """A published network: its file, how it is built, and which images it takes."""
-
-    name: str
-    path: Path  # of its weights
-    architecture: str  # the beginning of its name
-    family: str
-    build: Callable[[], nn.Module]
-    side: int = _SIDE  # of its images, pixels
-    mean: Sequence[float] = _IMAGENET_MEAN  # of pixels in [0, 1], RGB
-    std: Sequence[float] = _IMAGENET_STD
 
 
 def is_made(name: str) -> bool:
@@ -83,43 +69,45 @@ def without_head(network: nn.Module) -> nn.Module:
     return network
 
 
-def checkpoints(names: Sequence[str], weights: str) -> Iterator[Checkpoint]:
-    """Networks whose weights lie in local files.
+def published(names: Sequence[str], weights: str) -> list[Model]:
+    """Published networks without their heads, whose weights lie in local files.
+
+    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021);
+    features of others are the input of their last layer. Images have the side that a
+    network was trained with; EfficientNets take 224 px, as in Huang et al. 2025.
 
     Args:
-        names: of architectures: of a CLIP network ("RN50"), or in torchvision, or else
-            in timm; or of a folder of checkpoints, which is a family; the name of a
-            file begins with that of its architecture, then a point or a hyphen
-            ("resnet18-2.pth").
+        names: of architectures: of a CLIP network, or in torchvision, or else in timm;
+            or of a folder of checkpoints, which is a family; the name of a file begins
+            with that of its architecture, then a point or a hyphen ("resnet18-2.pth").
         weights: a path from the project's root, with {architecture} for the name.
 
-    Yields:
-        Of other networks the family is the module that defines them. Images have the
-        side that a network was trained with; EfficientNets take 224 px, as in Huang et
-        al. 2025.
+    Returns:
+        Models, whose ``facts`` have family, model, origin and side. Of networks that
+        lie in no folder the family is the module that defines them.
 
     Raises:
-        FileNotFoundError: for a folder without checkpoints.
+        FileNotFoundError: where the weights of a network are not there.
         ValueError: for an unknown name, with the nearest ones.
     """
+    models = []
     for name in names:
         folder = from_root(name)
-        paths = [from_root(weights.replace("{architecture}", name))]
-        is_family = folder.is_dir()
-        if is_family:
-            paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
+        if not folder.is_dir():
+            path = from_root(weights.replace("{architecture}", name))
+            models.append(_model(name, path))
+            continue
+        paths = sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS)
         if not paths:
             raise FileNotFoundError(
                 f"{folder} has no checkpoints ({', '.join(_ENDINGS)}); put them "
                 "there, or leave it out of kappa_families"
             )
-        for path in paths:
-            of_file = path.stem if is_family else name
-            network = _of_architecture(of_file, path)
-            yield network._replace(family=folder.name) if is_family else network
+        models += [_model(path.stem, path, folder.name) for path in paths]
+    return models
 
 
-def _of_architecture(name: str, path: Path) -> Checkpoint:
+def _model(name: str, path: Path, family: str = "") -> Model:
     """A published network by the architecture with which its name begins."""
     import torchvision
 
@@ -127,88 +115,80 @@ def _of_architecture(name: str, path: Path) -> Checkpoint:
     known = torchvision.models.list_models(module=torchvision.models)
     if architecture in known:
         build = torchvision.models.get_model_builder(architecture)
-        family = build.__module__.split(".")[-1]
-        return Checkpoint(name, path, architecture, family, build)
-    import timm  # pip install "generalization-workbook[backbones]"
+        module = build.__module__.split(".")[-1]
+        side, mean, std = _SIDE, _IMAGENET_MEAN, _IMAGENET_STD
+    else:
+        import timm  # pip install "generalization-workbook[backbones]"
 
-    in_timm = CLIP.get(architecture, architecture)
-    if not timm.is_model(in_timm):
-        names = dict.fromkeys([*CLIP, *known, *timm.list_models()])
-        near = near_names(architecture, names)
-        raise ValueError(
-            f"{architecture!r} is no network of torchvision or timm and no folder{near}"
-            "; kappa_families takes their names and folders of checkpoints whose files "
-            "begin with one; a network to be made has a width: 'resnet18 w0.25'; "
-            "one to be fine-tuned ends in 'tuned': 'resnet18 tuned'"
-        )
-    build = partial(timm.create_model, in_timm)
-    family = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
-    as_trained = timm.get_pretrained_cfg(in_timm)
-    side = _SIDE if family == "efficientnet" else as_trained.input_size[-1]
-    family = "clip" if architecture in CLIP else family
-    form = family, build, side, as_trained.mean, as_trained.std
-    return Checkpoint(name, path, architecture, *form)
-
-
-def published(names: Sequence[str], weights: str) -> list[Model]:
-    """Published networks without their heads.
-
-    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021);
-    features of others are the input of their last layer.
-
-    Args:
-        names: see ``checkpoints``.
-        weights: see ``checkpoints``.
-
-    Raises:
-        FileNotFoundError: where the weights of a network are not there.
-        ValueError: for an unknown name.
-    """
-    models = []
-    for network in checkpoints(names, weights):
-        steps = [
-            v2.Resize([network.side, network.side], v2.InterpolationMode.BICUBIC),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(network.mean, network.std),
-        ]
-        facts = {
-            "family": network.family,
-            "model": network.name,
-            "origin": f"file {network.path.name}",
-            "side": network.side,
-        }
-        model_id = f"{network.name}-{weights_digest(read_state(network.path))}"
-        load = partial(_load, network)
-        models.append(Model(model_id, load, facts, normalise=v2.Compose(steps)))
-    return models
+        in_timm = CLIP.get(architecture, architecture)
+        if not timm.is_model(in_timm):
+            near = near_names(architecture, [*CLIP, *known, *timm.list_models()])
+            raise ValueError(
+                f"{architecture!r} is no network of torchvision or timm and no folder"
+                f"{near}; kappa_families takes their names and folders of checkpoints "
+                "whose files begin with one; a network to be made has a width: "
+                "'resnet18 w0.25'; one to be fine-tuned ends in 'tuned'"
+            )
+        build = partial(timm.create_model, in_timm)
+        module = timm.models.model_entrypoint(in_timm).__module__.split(".")[-1]
+        form = timm.get_pretrained_cfg(in_timm)
+        side = _SIDE if module == "efficientnet" else form.input_size[-1]
+        mean, std = form.mean, form.std
+    steps = [
+        v2.Resize([side, side], v2.InterpolationMode.BICUBIC),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean, std),
+    ]
+    is_clip = architecture in CLIP
+    facts = {
+        "family": family or ("clip" if is_clip else module),
+        "model": name,
+        "origin": f"file {path.name}",
+        "side": side,
+    }
+    model_id = f"{name}-{weights_digest(read_state(path))}"
+    load = partial(backbone, build, path, is_clip=is_clip)
+    return Model(model_id, load, facts, normalise=v2.Compose(steps))
 
 
-def to_be_tuned(file: Checkpoint, classes: int, seed: int) -> nn.Module:
+def to_be_tuned(model: Model, classes: int, seed: int) -> nn.Module:
     """A published network with a new head, as Huang et al. 2025 fine-tune it.
 
     Args:
-        file: of ``checkpoints``.
+        model: of ``published``.
         classes: number of outputs.
         seed: of the head.
     """
-    network = _load(file)
-    as_published = file.build()
-    head = last_linear(as_published)
-    features = as_published.get_submodule(head).in_features
+    network = model.load("cpu")
+    with torch.inference_mode():
+        features = network(torch.zeros(1, 3, _SIDE, _SIDE)).shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network.set_submodule(head, nn.Linear(features, classes))
+        head = nn.Linear(features, classes)
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0  # it would draw from no seed of the run
-    return network
+    return nn.Sequential(network, head)
 
 
-def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
-    """A published network without its head."""
-    network = file.build()
-    state = read_state(file.path)
-    if file.architecture in CLIP:
+def backbone(
+    build: Callable[[], nn.Module],
+    path: Path | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    is_clip: bool = False,
+) -> nn.Module:
+    """A network without its head, in eval mode.
+
+    Args:
+        build: the network before its training.
+        path: of its weights; without one it has those before its training.
+        device: where it is put.
+        is_clip: whether it is an image encoder of CLIP, all of which is kept.
+    """
+    network = build()
+    state = read_state(path) if path else network.state_dict()
+    if is_clip:
         import timm
 
         # Files may have OpenAI's names of tensors too.
@@ -218,8 +198,8 @@ def _load(file: Checkpoint, device: torch.device | str = "cpu") -> nn.Module:
         state = {key: value for key, value in state.items() if not key.startswith(head)}
         without_head(network)
     network.load_state_dict(state)
-    check_numbers(state, state, file.path.name)
-    return network.to(device).eval()
+    check_numbers(state, state, str(path))
+    return network.to(device, memory_format=torch.channels_last).eval()
 
 
 def with_probes(models: Sequence[Model], probes: Records) -> list[Model]:

@@ -296,17 +296,18 @@ def task_table(
         varies, and the average with its adjusted p.
     """
     table = pd.DataFrame({"measure": list(measures)})
-    scores = [np.full((1 + permutations, len(measures)), np.nan)]
+    scores = np.full((1, 1 + permutations, len(measures)), np.nan)
     for number, (name, part) in enumerate(models.groupby(task)):
-        others = [axis for axis in axes if axis != task and part[axis].nunique() > 1]
+        varied = [axis for axis in axes if part[axis].nunique() > 1]
         # Another seed, so that the permutations of tasks are independent.
         gaps = _permuted_gaps(part, permutations, seed + number)
-        information = 100 * conditional_information(part, measures, others, gaps)
-        scores.append(np.where(len(others) > 1, information, np.nan))
-        table[str(name)] = scores[-1][0]
-    average = finite_mean(np.stack(scores))
-    chance = against_chance(average)
-    return table.assign(average=average[0], average_p_adjusted=chance["p_adjusted"])
+        information = conditional_information(part, measures, varied, gaps)
+        of_task = np.where(len(varied) > 1, 100 * information, np.nan)
+        scores = np.append(scores, [of_task], axis=0)
+        table[str(name)] = of_task[0]
+    average = finite_mean(scores)
+    p = against_chance(average)["p_adjusted"]
+    return table.assign(average=average[0], average_p_adjusted=p)
 
 
 def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> Array:

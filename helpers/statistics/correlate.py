@@ -244,9 +244,6 @@ def in_draws(
     Returns:
         (B, M); NaN below three models.
 
-    Raises:
-        ValueError: if a weight is negative or not finite.
-
     Example:
         >>> in_draws(kendall, [[1], [2], [3], [4]], [1, 2, 4, 3]).round(3)
         array([[0.667]])
@@ -255,11 +252,6 @@ def in_draws(
     x = x if x.ndim == 3 else x[None]
     y = np.atleast_2d(np.asarray(y, float))
     weights = np.ones((1, len(y.T))) if weights is None else weights
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError(
-            "a weight of a draw is negative or not finite; weights count how often a "
-            "model is drawn, 0 where it is not"
-        )
     given = np.empty((len(y.T), 0)) if given is None else given
     counts = [len(x), len(y), len(weights)]
     draws = max(counts) if all(counts) else 0

@@ -5,7 +5,7 @@ before other networks are trained, and then predicts theirs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ class GapRule:
     lows: Sequence[float]
     highs: Sequence[float]
     penalty: float
-    half_width: float
+    half_width: float = np.nan
 
     def predict(self, predictors: ArrayLike) -> NDArray[np.float64]:
         """Predict the gaps of networks.
@@ -110,46 +110,31 @@ def fit_rule(
     Args:
         predictors: (n, 3), columns as in ``PREDICTORS``.
         gaps: (n,) fractions.
-        kinds: (n,) kind of training of each network, at least three different ones.
+        kinds: (n,) kind of training of each network, at least two different ones.
 
     Raises:
-        ValueError: for fewer than three kinds, or by scikit-learn for a value that is
-            not finite.
+        ValueError: by scikit-learn for one kind, or a value that is not finite.
     """
     predictors = np.asarray(predictors, float)
     gaps = np.asarray(gaps, float)
     kinds = np.asarray(kinds)
-    count = len(np.unique(kinds))
-    if count < 3:
-        raise ValueError(
-            f"a rule for new kinds of training needs at least 3 kinds, and the "
-            f"calibrating networks have {count}; add a study"
-        )
-    errors = [_errors_of_kinds(predictors, gaps, kinds, each) for each in PENALTIES]
-    best = int(np.argmin([np.mean(each**2) for each in errors]))
+    errors = {}
+    for penalty in PENALTIES:
+        of_kinds = []
+        for kind in np.unique(kinds):
+            out = kinds == kind
+            rule = _fit(predictors[~out], gaps[~out], penalty)
+            of_kinds.append(rule.predict(predictors[out]) - gaps[out])
+        errors[penalty] = np.concatenate(of_kinds)
+    best = min(errors, key=lambda penalty: np.mean(errors[penalty] ** 2))
     half_width = np.quantile(np.abs(errors[best]), _SHARE)
-    return _fit(predictors, gaps, PENALTIES[best], half_width)
+    return replace(_fit(predictors, gaps, best), half_width=half_width)
 
 
-def _errors_of_kinds(
-    predictors: NDArray, gaps: NDArray, kinds: NDArray, penalty: float
-) -> NDArray[np.float64]:
-    """Predicted less true gap of each network, (n,), its kind being left out."""
-    errors = np.empty(len(gaps))
-    for kind in np.unique(kinds):
-        held_out = kinds == kind
-        rule = _fit(predictors[~held_out], gaps[~held_out], penalty, 0.0)
-        errors[held_out] = rule.predict(predictors[held_out]) - gaps[held_out]
-    return errors
-
-
-def _fit(
-    predictors: NDArray, gaps: NDArray, penalty: float, half_width: float
-) -> GapRule:
+def _fit(predictors: NDArray, gaps: NDArray, penalty: float) -> GapRule:
     means = predictors.mean(0)
     deviations = predictors.std(0)
     deviations[deviations == 0] = 1.0  # a constant predictor then has no effect
     ridge = Ridge(alpha=penalty).fit((predictors - means) / deviations, gaps)
     ends = predictors.min(0), predictors.max(0)
-    fitted = ridge.intercept_, ridge.coef_, means, deviations, *ends
-    return GapRule(*fitted, penalty, half_width)
+    return GapRule(ridge.intercept_, ridge.coef_, means, deviations, *ends, penalty)

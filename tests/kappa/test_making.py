@@ -100,7 +100,7 @@ def test_a_published_network_is_tuned_with_a_new_head(work, data, monkeypatch):
     assert same(model.initial(), without_head(published))
     folder = work / "made/networks" / model.model_id
     tuned = load_file(folder / "snapshot-stop.safetensors")
-    assert tuned["classifier.1.weight"].shape == (3, 1280)
+    assert tuned["1.weight"].shape == (3, 1280)
     assert not same(model.load("cpu"), model.initial())
     monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
     (again,) = made_models(["mobilenet_v2 tuned"], work, training, **options)

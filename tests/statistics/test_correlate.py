@@ -1,7 +1,6 @@
 """Correlations and draws against scipy and loops."""
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
@@ -58,22 +57,6 @@ def test_weights_are_repeated_rows(name, ties):
         assert in_each_draw[draw] == pytest.approx(expected, abs=1e-9)
 
 
-def test_pairs_are_those_counted_by_hand():
-    x, y = np.round(X[:, :1]), np.round(Y)
-    signs = [
-        (np.sign(x[i, 0] - x[j, 0]), np.sign(y[i] - y[j]))
-        for i, j in itertools.combinations(range(N), 2)
-    ]
-    signed = sum(a * b for a, b in signs)
-    both = sum(a * b != 0 for a, b in signs)
-    differ = [sum(pair[side] != 0 for pair in signs) for side in (0, 1)]
-    counts = c.pair_counts(x[None], y[None], ONES)
-    assert [count.item() for count in counts] == [signed, *differ, both]
-    assert of_table(c.gamma, x, y)[0] == pytest.approx(signed / both)
-    tau = scipy.stats.kendalltau(x[:, 0], y).statistic
-    assert of_table(c.kendall, x, y)[0] == pytest.approx(tau)
-
-
 def test_undefined_correlations_are_nan_and_scale_does_not_matter():
     constant = np.full((N, 1), 0.1)
     one_model = 9 * np.eye(N)[[3]]
@@ -103,13 +86,6 @@ def test_a_level_may_be_missing_from_a_draw():
     expected = of_table(c.pearson, X[kept], Y[kept], levels[kept])
     found = c.in_draws(c.pearson, X, Y, levels, weights)[0]
     assert found == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf])
-def test_weights_that_count_nothing_are_refused(weight):
-    weights = np.where(np.arange(N) == 2, weight, ONES)
-    with pytest.raises(ValueError, match="a weight of a draw is negative or not"):
-        c.in_draws(c.pearson, X, Y, weights=weights)
 
 
 def test_design_has_an_indicator_of_each_level_or_one_of_two():

@@ -77,15 +77,6 @@ def test_confounders_hold_one_all_or_a_level_of_the_hyperparameters_fixed():
     assert table["measure"].unique().tolist() == ["noise", "within"]
 
 
-def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
-    random = np.random.default_rng(0)
-    truth = random.normal(size=(2000, 1))
-    # The mean's noise has variance 1.
-    values = truth + 10 * random.normal(size=(2000, 100)) + random.normal(size=100)
-    assert g.reliability(values) == pytest.approx(0.5, abs=0.04)
-    assert g.reliability(np.repeat(truth, 6, axis=1)) == pytest.approx(1)
-
-
 def test_reliability_is_the_median_over_random_halves():
     random = np.random.default_rng(1)
     values = random.normal(size=(9, 1)) + random.normal(size=(9, 11))
