@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
-from torchvision.transforms.functional import normalize
 
 from helpers.data import layouts
 from helpers.data.decode import decode_all
@@ -144,16 +143,17 @@ def builder(architecture: str) -> Callable[[int], nn.Module]:
     Raises:
         ValueError: if neither library nor the module has it.
     """
-    import timm
-    from torchvision import models
-
     if ":" in architecture:
         try:
             return pkgutil.resolve_name(architecture)
         except (ImportError, AttributeError) as fault:
             raise ValueError(f"{architecture} is not there ({fault})") from fault
+    from torchvision import models  # here and below: what takes seconds to import
+
     if architecture in models.list_models():
         return lambda classes: models.get_model(architecture, num_classes=classes)
+    import timm
+
     if architecture in timm.list_models():
         return lambda classes: timm.create_model(architecture, num_classes=classes)
     raise ValueError(f"neither torchvision nor timm has {architecture!r}; {_REMEDY}")
@@ -172,7 +172,9 @@ class Preparation(NamedTuple):
         Args:
             pixels: (B, 3, S, S) uint8.
         """
-        return normalize(pixels.float() / 255, list(self.mean), list(self.std))
+        channels = pixels.new_tensor(self[1:], dtype=torch.float32)
+        mean, deviation = channels[..., None, None]
+        return (pixels.float() / 255 - mean) / deviation
 
     def __str__(self) -> str:
         """Size and normalisation in words."""
