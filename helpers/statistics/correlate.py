@@ -253,8 +253,7 @@ def in_draws(
     y = np.atleast_2d(np.asarray(y, float))
     weights = np.ones((1, len(y.T))) if weights is None else weights
     given = np.empty((len(y.T), 0)) if given is None else given
-    counts = [len(x), len(y), len(weights)]
-    draws = max(counts) if all(counts) else 0
+    (draws,) = np.broadcast_shapes(x.shape[:1], y.shape[:1], weights.shape[:1])
     values = np.full((draws, x.shape[-1]), np.nan)
     has_both = np.isfinite(x).any(0) & np.isfinite(y).any(0)[:, None]
     for rows, columns in same_models(has_both):
@@ -413,7 +412,8 @@ def correlate(
         target: a column of them.
         given: (n, k) columns to hold fixed.
         statistic: ``pearson``, ``kendall`` or ``gamma``.
-        permutations: see ``permuted_rows``; without them there is no p.
+        permutations: see ``permuted_rows``; without them there is no p. Those of units
+            permute the means of units.
 
     Returns:
         A row per measure: measure, n models, units, r, its interval (low, high), and
@@ -440,6 +440,13 @@ def correlate(
     table["smallest"] = smallest.where(np.isfinite(low))
     if permutations is None:
         return table
+    if permutations.shape[1] < len(models):
+        codes = pd.factorize(models[bootstrap.unit])[0]
+        x, y, given = (
+            pd.DataFrame(values).groupby(codes).mean().to_numpy()
+            for values in (x, y, given)
+        )
+        y = y[:, 0]
     return table.assign(**tested(x, y, permutations, given=given, statistic=statistic))
 
 

@@ -21,8 +21,7 @@ from helpers.statistics.correlate import (
     kendall,
     pearson,
 )
-from helpers.statistics.permutation import permuted_rows
-from helpers.statistics.primary import named
+from helpers.statistics.permutation import Rows, permuted_rows
 
 TOTAL = "Total"
 SPLITS = 20  # in halves, behind a reliability
@@ -32,15 +31,33 @@ POOLED = "pooled"
 WITHIN = "within a level"
 GIVEN_ALL = "given all"
 GIVEN_ONE = "given one"
-# Names of the columns of ``correlate`` in published tables.
-_PUBLISHED = {
-    "measure": "measure",
-    "n": "n",
-    "units": "cells",
-    "r": "pearson_r",
-    "low": "ci_low",
-    "high": "ci_high",
-}
+
+
+def answers(
+    bootstrap: Bootstrap,
+    measures: Sequence[str],
+    questions: Mapping[str, Mapping[str, Any]],
+    permutations: Rows,
+) -> pd.DataFrame:
+    """Correlations of each measure by question.
+
+    Args:
+        bootstrap: see ``correlate``, as the others.
+        measures: columns.
+        questions: options of ``correlate`` by the name of r, such as "r_gap".
+        permutations: see ``permuted_rows``.
+
+    Returns:
+        A row per measure: measure, n, and for each question what ``correlate`` has, as
+        r_gap, r_gap_low and so on.
+    """
+    tables = []
+    for question, options in questions.items():
+        answer = correlate(bootstrap, measures, permutations=permutations, **options)
+        columns = answer.drop(columns=["measure", "n", "units"])
+        columns = columns.add_prefix(f"{question}_")
+        tables.append(columns.rename(columns={f"{question}_r": question}))
+    return answer[["measure", "n"]].join(tables)
 
 
 def ranking_table(
@@ -71,10 +88,7 @@ def ranking_table(
         "r_gap_given_all": {"given": design(models, axes, FIT)},
     }
     rows = permuted_rows(models[bootstrap.unit], permutations, bootstrap.seed)
-    tables = []
-    for question, options in questions.items():
-        answer = correlate(bootstrap, measures, permutations=rows, **options)
-        tables.append(named(answer, question))
+    table = answers(bootstrap, measures, questions, rows)
     images = bootstrap.images
     of_images = {
         name: {
@@ -85,7 +99,7 @@ def ranking_table(
         if name in images
     }
     facts = pd.DataFrame(of_images, ["images", "reliability"], dtype=float).T
-    return answer[["measure", "n"]].join(tables).join(facts, on="measure")
+    return table.join(facts, on="measure")
 
 
 def reliability(values: ArrayLike, seed: int = 0) -> float:
@@ -136,7 +150,8 @@ def correlations(
         ci_high.
     """
     table = correlate(bootstrap, list(measures), given=given, statistic=statistic)
-    return table[[*_PUBLISHED]].rename(columns=_PUBLISHED)
+    names = {"units": "cells", "r": "pearson_r", "low": "ci_low", "high": "ci_high"}
+    return table.drop(columns="smallest").rename(columns=names)
 
 
 def correlation_table(

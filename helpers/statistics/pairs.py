@@ -22,76 +22,68 @@ FEWEST_PAIRS = 3  # pairs for an interval that can show that looking changed
 POWER = 0.8  # probability of telling a difference as large as ``detectable``
 EQUAL_ACCURACY = 0.95  # training accuracy at which gaps are compared
 PAIRED_BY = ["pretrained", "repeat"]
+# Outcomes that are a column less what a second one, held fixed, explains.
+HELD_FIXED = {"gap_given_training_accuracy": ["gap", "train_accuracy"]}
 _STARTS = {"all": [True, False], "scratch": [False], "pretrained": [True]}
 
 
-def paired_difference(differences: ArrayLike) -> dict[str, float]:
-    """Mean of the differences of pairs, with Student's interval and a sign-flip p.
+def paired_difference(
+    differences: ArrayLike, covariate: ArrayLike | None = None
+) -> dict[str, Any]:
+    """Mean of the differences of pairs, with Student's interval and a p-value.
 
-    Without an effect each difference is as likely positive as negative. p is the share
-    of all choices of signs whose sum is at least as far from 0 (Fisher 1935); random
-    choices are taken where there are too many, see ``sign_flip_p``. The smallest
-    difference that is told with the probability ``POWER`` is
-    ``(t_0.975 + t_0.8) s / sqrt(n)``, s the standard deviation of differences.
+    With a covariate it is the mean that pairs would have if they did not differ in it:
+    the intercept of the least-squares line of the differences over those of the
+    covariate, which equals an analysis of covariance with a level for each pair; p is
+    Student's. Without a covariate each difference is as likely positive as negative if
+    there is no effect: p is the share of all choices of signs whose sum is at least as
+    far from 0 (Fisher 1935); random choices are taken where there are too many, see
+    ``sign_flip_p``. The smallest difference that is told with the probability ``POWER``
+    is ``(t_0.975 + t_0.8) SE``, SE the standard error.
 
     Args:
-        differences: (n,) arm minus control of each pair; NaN is left out.
+        differences: (n,) arm minus control of each pair; pairs with a NaN are left out.
+        covariate: (n,) differences of the covariate.
 
     Returns:
         pairs, difference (the mean), low, high, p (two-sided) and detectable. All NaN
-        without a pair; no interval and no p with one.
+        without a pair, and where all pairs differ alike in the covariate; no interval
+        and no p without a degree of freedom.
 
     Example:
         >>> paired_difference([2.0, 4.0])["difference"]
         3.0
     """
-    values = pd.Series(differences, dtype=float).dropna()
-    pairs = len(values)
-    one_sided = sign_flip_p(np.stack([values, -values], 1), range(pairs)).min()
-    p = min(1.0, 2 * one_sided) if pairs > 1 else np.nan
-    return _with_interval(values.mean(), values.sem(), pairs - 1, p) | {"pairs": pairs}
-
-
-def _with_interval(mean: float, error: float, freedom: int, p: float) -> dict[str, Any]:
-    """A mean with Student's interval, and the smallest that would be told."""
+    ones = np.ones(len(differences))
+    held = 0 * ones if covariate is None else covariate
+    table = np.column_stack([differences, ones, held]).astype(float)
+    table = table[np.isfinite(table).all(1)]
+    y, columns = table[:, 0], table[:, 1:]
+    inverse = np.linalg.pinv(columns)
+    known = inverse @ columns  # the identity where the mean is told from the slope
+    is_told = np.isclose(known[0, 0], 1)
+    freedom = len(y) - round(known.trace())
+    left = y - columns @ (inverse @ y)
+    mean = error = np.nan
+    if is_told:
+        mean = float((inverse @ y)[0])
+    if is_told and freedom > 0:
+        error = np.linalg.norm(left) * np.linalg.norm(inverse[0]) / np.sqrt(freedom)
     student = scipy.stats.t(freedom)
+    if covariate is None:
+        flipped = sign_flip_p(np.stack([y, -y], 1), range(len(y))).min()
+        p = min(1.0, 2 * flipped) if freedom > 0 else np.nan
+    else:
+        p = 2 * student.sf(abs(mean) / error)
     half_width = error * student.ppf((1 + LEVEL) / 2)
     return {
-        "difference": float(mean),
+        "pairs": len(y),
+        "difference": mean,
         "low": mean - half_width,
         "high": mean + half_width,
         "p": p,
         "detectable": half_width + error * student.ppf(POWER),
     }
-
-
-def difference_held_fixed(
-    differences: ArrayLike, covariate: ArrayLike
-) -> dict[str, float]:
-    """Mean difference of pairs if they did not differ in a covariate.
-
-    It is the intercept of the least-squares line of the differences over those of the
-    covariate, which equals an analysis of covariance with a level for each pair.
-
-    Args:
-        differences: (n,) of the outcome, arm minus control; pairs with a NaN are left
-            out.
-        covariate: (n,) differences of the covariate.
-
-    Returns:
-        As ``paired_difference``, with Student's interval and p of n - 2 degrees of
-        freedom; all NaN for fewer than four pairs, or where the covariate does not
-        differ between pairs.
-    """
-    values = np.column_stack([covariate, differences]).astype(float)
-    values = values[np.isfinite(values).all(1)]
-    pairs = len(values)
-    if pairs < 4 or np.ptp(values[:, 0]) == 0:
-        return dict.fromkeys(_NUMBERS, np.nan) | {"pairs": pairs}
-    line = scipy.stats.linregress(*values.T)
-    mean, error = line.intercept, line.intercept_stderr
-    p = 2 * scipy.stats.t.sf(abs(mean) / error, pairs - 2)
-    return _with_interval(mean, error, pairs - 2, p) | {"pairs": pairs}
 
 
 def gap_at_training_accuracy(
@@ -128,7 +120,6 @@ def paired_table(
     models: pd.DataFrame,
     contrasts: Sequence[tuple[str, str]],
     outcomes: Sequence[str],
-    held_fixed: Mapping[str, tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
     """Paired differences of several outcomes, for all pairs and by start.
 
@@ -138,9 +129,7 @@ def paired_table(
         models: one row per network, with the column "looking", which names its arm,
             those of ``PAIRED_BY``, and the outcomes.
         contrasts: arm and control, as "looking" names them.
-        outcomes: columns.
-        held_fixed: further outcomes by name: a column, and the covariate that is held
-            fixed, see ``difference_held_fixed``.
+        outcomes: columns, or keys of ``HELD_FIXED``.
 
     Returns:
         One row per contrast, start ("all", "scratch", "pretrained") and outcome:
@@ -155,19 +144,17 @@ def paired_table(
             f"several networks of an arm have the same {' and '.join(PAIRED_BY)}; a "
             "pair is one network of each arm"
         )
-    held_fixed = held_fixed or {}
-    columns = [*{*outcomes}.union(*held_fixed.values())]
-    values = models.set_index(PAIRED_BY)[columns].astype(float)
+    values = models.set_index(PAIRED_BY).select_dtypes("number")
     rows = []
     for (arm, control), (start, levels) in product(contrasts, _STARTS.items()):
         is_arm = models["looking"].eq(arm).to_numpy()
         is_control = models["looking"].eq(control) & models["pretrained"].isin(levels)
         changes = values[is_arm] - values[is_control.to_numpy()]  # NaN without a pair
-        answers = {name: paired_difference(changes[name]) for name in outcomes}
-        for name, (outcome, covariate) in held_fixed.items():
-            answers[name] = difference_held_fixed(changes[outcome], changes[covariate])
         names = {"arm": arm, "control": control, "start": start}
-        rows += [names | {"outcome": name} | answers[name] for name in answers]
+        for outcome in outcomes:
+            columns = HELD_FIXED.get(outcome, [outcome])
+            answer = paired_difference(*(changes[name] for name in columns))
+            rows.append(names | {"outcome": outcome} | answer)
     return pd.DataFrame(rows, columns=["arm", "control", "start", "outcome", *_NUMBERS])
 
 

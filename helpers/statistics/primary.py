@@ -22,11 +22,10 @@ from helpers.statistics.correlate import (
     FIT,
     Array,
     Bootstrap,
-    correlate,
     design,
     scaled,
-    tested,
 )
+from helpers.statistics.gap_tables import answers
 from helpers.statistics.permutation import holm, permuted_rows, sign_flip_p
 
 PAPER_ACCURACY = 0.8  # training accuracy above which Du et al. 2024 keep a model
@@ -187,7 +186,7 @@ def primary_table(
     ):
         table = table.merge(answer, how="left", on="measure")
     table["n"] = table["n"].fillna(len(models)).astype(int)
-    return table
+    return table.drop(columns=table.filter(regex="_(null|band)$"))
 
 
 def _groups(models: pd.DataFrame) -> dict[str, Any]:
@@ -209,49 +208,27 @@ def _groups(models: pd.DataFrame) -> dict[str, Any]:
     return {"setting": setting, "kinds": kinds, "twins": twins}
 
 
-def named(answer: pd.DataFrame, question: str) -> pd.DataFrame:
-    """Columns of ``correlate`` under the name of a question.
-
-    Args:
-        answer: of ``correlate``.
-        question: such as "r_gap", the name of its r.
-    """
-    answer = answer.drop(columns=["measure", "n", "units"], errors="ignore")
-    return answer.rename(
-        columns=lambda name: question if name == "r" else f"{question}_{name}"
-    )
-
-
 def _correlations(
     bootstrap: Bootstrap, names: Sequence[str], permutations: int
 ) -> pd.DataFrame:
     """Correlations over all kinds by question, see ``primary_table``."""
     models = bootstrap.models
     start = [START] if START in names else []
-    questions = {
-        "r_gap": ("gap", design(models)),
-        "r_test_accuracy": ("test_accuracy", design(models)),
-        "r_gap_given_train_accuracy": ("gap", design(models, (), FIT[:1])),
-        "r_gap_given_start": ("gap", design(models, start)),
-        "r_gap_given_start_and_training": ("gap", design(models, start, FIT)),
+    questions: dict[str, dict[str, Any]] = {
+        "r_gap": {"given": design(models)},
+        "r_test_accuracy": {"target": "test_accuracy", "given": design(models)},
+        "r_gap_given_train_accuracy": {"given": design(models, (), FIT[:1])},
+        "r_gap_given_start": {"given": design(models, start)},
+        "r_gap_given_start_and_training": {"given": design(models, start, FIT)},
     }
-    codes, units = pd.factorize(models[bootstrap.unit])
+    units = models[bootstrap.unit].unique()
     rows = permuted_rows(units, permutations, bootstrap.seed)
+    table = answers(bootstrap, names, questions, rows)
     is_baseline = np.isin(names, [*TITLES])
-
-    def of_units(values: Any) -> Array:
-        """Means of each unit."""
-        return pd.DataFrame(values, dtype=float).groupby(codes).mean().to_numpy()
-
-    tables = []
-    for question, (target, given) in questions.items():
-        answer = correlate(bootstrap, names, target, given=given)
-        y = of_units(models[target]).ravel()
-        p = tested(of_units(models[names]), y, rows, given=of_units(given))["p"]
-        answer["p"] = np.where(answer["r"].notna(), p, np.nan)
-        answer["p_adjusted"] = answer["p"].groupby(is_baseline).transform(holm)
-        tables.append(named(answer, question))
-    return answer[["measure", "n"]].join(tables)
+    for question in questions:
+        of_family = table[f"{question}_p"].groupby(is_baseline)
+        table[f"{question}_p_adjusted"] = of_family.transform(holm)
+    return table
 
 
 def _within_kinds(
@@ -259,18 +236,15 @@ def _within_kinds(
 ) -> pd.DataFrame:
     """r within kinds given training accuracy and loss, and the smallest possible p."""
     models = bootstrap.models
-    settings, kinds = models["setting"], models["kinds"]
-    rows = permuted_rows(settings, permutations, bootstrap.seed, kinds)
-    answer = correlate(
-        replace(bootstrap, unit="setting"),
-        names,
-        given=design(models, ["kind"], FIT),
-        permutations=rows,
+    bootstrap = replace(bootstrap, unit="setting")
+    rows = permuted_rows(
+        models["setting"], permutations, bootstrap.seed, models["kinds"]
     )
-    is_tested = answer["r"].notna()
-    answer["least_p"] = np.where(is_tested, 1 / (1 + len(rows)), np.nan)
-    columns = named(answer.drop(columns=["null", "band"]), "r_gap_within_kinds")
-    return answer[["measure"]].join(columns)
+    questions = {"r_gap_within_kinds": {"given": design(models, ["kind"], FIT)}}
+    table = answers(bootstrap, names, questions, rows).drop(columns="n")
+    is_tested = table["r_gap_within_kinds"].notna()
+    least = np.where(is_tested, 1 / (1 + len(rows)), np.nan)
+    return table.assign(r_gap_within_kinds_least_p=least)
 
 
 def held_out_errors(

@@ -43,11 +43,11 @@ def differences_of(count):
     """Differences of some pairs of networks, two of one seed a pair."""
     models = pd.DataFrame(GAPS).melt(var_name="looking", value_name="gap")
     models = models.assign(
-        repeat=[*range(4)] * 2, pretrained=False, accuracy=ACCURACIES
+        repeat=[*range(4)] * 2, pretrained=False, train_accuracy=ACCURACIES
     )
-    held = {"gap_given_training_accuracy": ("gap", "accuracy")}
     models = models[models["repeat"] < count]
-    return paired_table(models, [CONTRAST], ["gap"], held)
+    outcomes = ["gap", "gap_given_training_accuracy"]
+    return paired_table(models, [CONTRAST], outcomes)
 
 
 @pytest.mark.parametrize("count", [2, 3])

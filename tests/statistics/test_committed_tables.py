@@ -13,9 +13,8 @@ import pytest
 from helpers.checkpoints.calibration import errors_across_studies, published_models
 from helpers.files import PROJECT_ROOT, table_of
 from helpers.measures import registry
-from helpers.statistics import beyond, gap_tables, primary
+from helpers.statistics import gap_tables, primary
 from helpers.statistics.correlate import Bootstrap, with_log_train_loss
-from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import numbers_of_primary
 from helpers.training.config import AXES
 
@@ -86,39 +85,3 @@ def test_tables_of_all_measures(study):
     measures = [measure for measure in registry.ranked() if measure in models]
     ours = gap_tables.ranking_table(bootstrap, measures, varied, permutations=4999)
     same(ours, theirs, ["measure"])
-    keys = ["architecture", "threshold", "measure"]
-    directions = registry.columns().set_index("column")["direction"].to_dict()
-    for table, ours in {
-        "table3_correlations": gap_tables.correlation_table,
-        "table4_selection": gap_tables.selection_table,
-    }.items():
-        theirs = committed(name, table).query("threshold == 0.8")
-        five = {measure: directions[measure] for measure in theirs["measure"].unique()}
-        ours = ours(bootstrap, five, theirs["threshold"].unique())
-        printed = published_table(f"du2024_{table[:6]}")
-        same(gap_tables.beside_published(ours, printed), theirs, keys)
-    theirs = committed(name, "schiff_scores")
-    combined = models.assign(
-        pca_gi_mixup=beyond.pca_gi_mixup(models["gi_score"], models["mixup_accuracy"])
-    )
-    options = {"permutations": 4999, "seed": 0}
-    ours = beyond.task_table(
-        combined, theirs["measure"], varied, "architecture", **options
-    )
-    same(ours, theirs, ["measure"])
-
-
-def test_statistics_with_hyperparameters_held_fixed():
-    models = published_models(REPORTS / "kinds20")
-    theirs = committed("kinds20", "measures_conditional").set_index("measure")
-    directions = {name: registry.ranked()[name].direction for name in theirs.index}
-    varied = primary.varied_axes(models, AXES)
-    ours = beyond.granulated_kendall(models, theirs.index, varied)
-    np.testing.assert_allclose(ours, theirs["granulated_kendall"], rtol=1e-6)
-    gaps = models[["gap"]].to_numpy().T
-    ours = beyond.conditional_information(models, theirs.index, varied, gaps)[0]
-    np.testing.assert_allclose(ours, theirs["conditional_information"], atol=1e-8)
-    images = pd.read_csv(table_of(REPORTS / "kinds20", "table1_categories.csv"))
-    images = images["test_images"].sum()
-    ours = beyond.sign_errors(models, directions, varied, gaps, test_images=images)
-    np.testing.assert_allclose(ours[0], theirs["sign_error"], atol=1e-8)
