@@ -43,9 +43,10 @@ def test_cells_declare_what_papermill_reads_and_defaults_are_allowed(stem):
     assert checked(NOTEBOOKS[stem], {}) == defaults
 
 
-def test_types_name_parameters_alone():
-    assert set(TYPES) <= NAMES
-    assert set(AXIS_PARAMETERS.values()) <= NAMES
+def test_types_and_axes_name_parameters_alone():
+    assert {*TYPES, *AXIS_PARAMETERS.values()} <= NAMES
+    assert fault_of("optimizers", "sgd") == ""
+    assert "lamb" in fault_of("optimizers", "lamb")
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
@@ -87,28 +88,20 @@ def test_choices_are_those_of_the_modules_that_take_them(name, known):
         ("03", "cam_threshold", 7, "should be less than 1"),
         ("03", "cam_threshold", "0,2", "should be a valid number"),
         ("03", "accuracy_thresholds", [], "at least 1 item"),
-        ("03", "accuracy_thresholds", "[0.9]", "should be a valid list"),
         ("03", "pictured_images", 0, "greater than or equal to 1"),
         ("03", "study", "../other", "should match pattern"),
-        ("03", "study", 2024, "should be a valid string"),
         ("03", "device", "cdua", "should match pattern"),
         ("03", "jobs", True, "valid integer"),
-        ("03", "scored_images", 1e3, "valid integer"),
         ("03", "analysis_seed", 2**64, "less than or equal to 1000000000"),
         ("02", "learning_rates", [0.1, math.nan], "finite number"),
         ("02", "learning_rates", [0.1, 0.10000001], "numbers count to six digits"),
         ("02", "weight_decays", [1e300], "less than or equal to"),
         ("01", "class_ids", ["cafe", "cafe"], "contains duplicates"),
         ("01", "class_ids", ["x" * 5000], "should match pattern"),
-        (
-            "02",
-            "blocks",
-            [{"optimizer": ["lamb"]}],
-            "blocks[0][optimizer][0] is 'lamb'",
-        ),
+        ("02", "blocks", [{"optimizer": ["lamb"]}], "[0][optimizer][0] is 'lamb'"),
         ("02", "blocks", [{"augmentation": [1]}], "valid boolean"),
         ("02", "blocks", [{"optimizer": "sgd"}], "valid list"),
-        ("02", "blocks", [{"repeat": []}], "at least 1 item"),
+        ("02", "blocks", [{}, {"optimiser": []}], "(did you mean 'optimizer'?)"),
         ("08", "targets", ["blur_0.70"], "should match pattern"),
         ("01", "work_dir", "~user/x", "should match pattern"),
     ],
@@ -120,22 +113,8 @@ def test_a_value_that_cannot_be_is_told_with_its_name_and_meaning(
     with pytest.raises(StudyError) as refused:
         checked(path, {name: value})
     (sentence,) = refused.value.faults
-    assert sentence.startswith(name) and message in sentence and len(sentence) < 900
-    assert declared(path)[name].comment in sentence
-
-
-def test_an_axis_that_is_none_is_told_with_the_nearest():
-    blocks = [{"optimizer": ["sgd"], "repeat": [1]}, {"optimiser": ["sgd"]}]
-    path = NOTEBOOKS["02_grid_training"]
-    assert checked(path, {"blocks": blocks[:1]})["blocks"] == blocks[:1]
-    with pytest.raises(StudyError, match=r"no blocks\[1\]\[optimiser\] .*'optimizer'"):
-        checked(path, {"blocks": blocks})
-
-
-def test_single_values_are_checked_by_the_same_types():
-    assert fault_of("optimizers", "sgd") == fault_of("learning_rates", 1) == ""
-    assert "lamb" in fault_of("optimizers", "lamb")
-    assert fault_of("learning_rates", math.nan) and fault_of("batch_sizes", 1)
+    assert name in sentence and message in sentence and len(sentence) < 900
+    assert declared(path)[name].comment in sentence or "did you mean" in sentence
 
 
 GOOD = {

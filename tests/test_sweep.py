@@ -19,6 +19,8 @@ folder = Path(os.environ["WORKBOOK_STAGING"])
 (folder / "tables").mkdir(exist_ok=True)
 (folder / "tables/{0}.csv").write_text(str({1}))"""
 
+THIRD = ('c: float = 0.5  # c\nd: str = "x"  # d', NOTED.format("03", "(c, d)"))
+
 
 @pytest.fixture
 def project(tmp_path):
@@ -28,13 +30,7 @@ def project(tmp_path):
     made.notebook("01_a", "a: int = 1  # one", NOTED.format("01", "a"))
     divides = "1 / (b - 7)"
     made.notebook("02_b", "b: int = 2  # two", NOTED.format("02", "b"), divides)
-    imports = "import helpers.files"
-    made.notebook(
-        "03_c",
-        'c: float = 0.5  # c\nd: str = "x"  # d',
-        NOTED.format("03", "(c, d)"),
-        imports,
-    )
+    made.notebook("03_c", *THIRD, "import helpers.files")
     made.study(notebooks={"01_a": {}, "02_b": {}, "03_c": {}})
     return made
 
@@ -82,12 +78,7 @@ def test_what_changed_runs_again_and_what_failed_leaves_the_report_as_it_was(pro
 def test_each_combination_of_a_sweep_has_a_folder_and_one_that_fails_costs_itself(
     project,
 ):
-    project.notebook(
-        "03_c",
-        'c: float = 0.5  # c\nd: str = "x"  # d',
-        NOTED.format("03", "(c, d)"),
-        "assert c < 0.3 or d == 'x', 'too much'",
-    )
+    project.notebook("03_c", *THIRD, "assert c < 0.3 or d == 'x', 'too much'")
     project.study(notebooks={"03_c": {}})
     code, output = project.run(vary=["03_c.c=0.2,0.4", "03_c.d=x,y"])
     assert code == 1
@@ -135,7 +126,9 @@ def test_shares_end_before_the_cell_that_sums_up_and_the_whole_comes_after(proje
     [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)],
 )
 def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(project, number):
-    waits = "import time\nfrom pathlib import Path\nPath('here').touch()\ntime.sleep(60 * (not Path('go').exists()))"
+    waits = (
+        "import time\nPath('here').touch()\ntime.sleep(60 * (not Path('go').exists()))"
+    )
     project.notebook("02_b", "b: int = 2  # two", NOTED.format("02", "b"), waits)
     process = sweep("demo", project.root)
     while not (project.root / "here").exists():
