@@ -83,9 +83,6 @@ TINY_STUDY = {
         },
     },
 }
-REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
-
-
 PROJECT = Path(__file__).resolve().parents[1]
 
 
@@ -98,9 +95,9 @@ def tracked(pattern: str) -> list[Path]:
     """
     command = ["git", "ls-files", "-z", "--", f":(glob){pattern}"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    paths = [PROJECT / name for name in done.stdout.split("\0") if name]
+    paths = {PROJECT / name for name in done.stdout.split("\0")}
     if done.returncode:
-        paths = [path for path in PROJECT.glob(pattern) if "demo" not in path.parts]
+        paths = {path for path in PROJECT.glob(pattern) if "demo" not in path.parts}
     return sorted(path for path in paths if path.is_file())
 
 
@@ -110,20 +107,6 @@ def committed(path: Path) -> str:
     command = ["git", "show", f":{name}"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     return path.read_text(encoding="utf-8") if done.returncode else done.stdout
-
-
-# What a server without Jupyter lacks.
-WITHOUT_JUPYTER = (
-    *("papermill", "IPython", "ipykernel", "ipywidgets", "jupyterlab"),
-    *("nbclient", "nbconvert", "nbformat", "captum", "seaborn", "plotly"),
-)
-
-
-def lacking(folder: Path, modules: tuple[str, ...]) -> str:
-    """A folder for ``PYTHONPATH`` that makes the import of modules fail."""
-    script = f"import sys; sys.modules.update(dict.fromkeys({modules!r}))"
-    (folder / "sitecustomize.py").write_text(script)
-    return str(folder)
 
 
 def captum_grad_cam(model, layer, images, classes):
@@ -214,14 +197,6 @@ def voc_folder(classes=("cat", "dog"), count=8) -> dict[str, bytes]:
 
 
 LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc": voc_folder}
-
-
-@pytest.fixture
-def real_data():
-    """The folder of real photographs; a test that needs it is skipped without it."""
-    if not REAL_DATA.is_dir():
-        pytest.skip(f"the real photographs are not at {REAL_DATA.name}")
-    return REAL_DATA
 
 
 @pytest.fixture(scope="module")

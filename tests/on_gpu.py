@@ -1,4 +1,4 @@
-"""What a study computes on a GPU, on 36 images of 16 px; tests run it where one is pretended.
+"""What a study computes on a GPU, on 36 images; tests run it where one is pretended.
 
     python -m tests.on_gpu FOLDER    # prints one line of JSON
 
@@ -33,6 +33,7 @@ from helpers.training import catalogue, pool, run
 from helpers.training.config import RunConfig
 from tests import pretended_gpu
 from tests.conftest import TINY_SCENES
+from tests.training.conftest import configuration
 
 DEVICE = "cuda"
 SMALL = MeasureSettings(
@@ -44,25 +45,6 @@ SMALL = MeasureSettings(
     sharpness_images=4,
     sharpness_steps=1,
 )
-
-
-def configuration(data: Any) -> RunConfig:
-    """A run of three epochs."""
-    return RunConfig(
-        "resnet18",
-        16,
-        0.01,
-        "adam",
-        0.0,
-        True,
-        False,
-        data=data.fingerprint,
-        stem="strided",
-        width=0.125,
-        last_stride=1,
-        max_epochs=3,
-        loss_threshold=0.0,
-    )
 
 
 def interrupted(config: RunConfig, data: Any, folder: Path) -> dict[str, Any]:
@@ -127,15 +109,10 @@ def every_family(study: Study) -> dict[str, Any]:
         name for name in registry.FAMILIES if registry.measures_of_families([name])
     ]
     families.remove("unlabelled")
-    kept = measuring.score(
-        study.store(), study.models, families, SMALL, study.scored_on
-    )
-    scores = kept.scores()
-    on_targets = shifted.on_targets(
-        study.store(), study.models, study.data, ["brightness_1.5"], SMALL
-    )
-    shift = list(on_targets.keys)[-1]
-    on_shift = on_targets.scores(shift)
+    given = study.store(), study.models
+    scores = measuring.score(*given, families, SMALL, study.scored_on).scores()
+    on_targets = shifted.on_targets(*given, study.data, ["brightness_1.5"], SMALL)
+    on_shift = on_targets.scores([*on_targets.keys][-1])
     reasons = scores.loc[scores["reason"] != "", ["measure", "reason"]]
     return {
         "families": sorted({registry.MEASURES[x].family for x in scores["measure"]}),
@@ -159,10 +136,8 @@ def ablations(study: Study) -> dict[str, Any]:
     )
     kept = compute.score_choices(study.store(), study.models, settings)
     random = compute.untrained_networks(study.store(), study.table, 1, settings)
-    return {
-        "parts": sorted(kept.scores()["part"].unique()),
-        "untrained": len(random),
-    }
+    parts = sorted(kept.scores()["part"].unique())
+    return {"parts": parts, "untrained": len(random)}
 
 
 def kappa(study: Study) -> dict[str, Any]:
@@ -219,19 +194,13 @@ def waits(study: Study) -> dict[str, int]:
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randint(0, 256, (number, 3, 16, 16), generator=generator)
         corners = torch.randint(0, 8, (number, 1, 2), generator=generator)
-        images_of_pass = images.ImageSet(
-            pixels.byte(),
-            torch.arange(number) % 3,
-            torch.cat([corners, corners + 6], 2).short(),
-            tuple(map(str, range(number))),
-        )
+        boxes = torch.cat([corners, corners + 6], 2).short()
+        names = tuple(map(str, range(number)))
+        labels = torch.arange(number) % 3
+        of_pass = images.ImageSet(pixels.byte(), labels, boxes, names)
         before = limits["waits"]
-        score_network(
-            network,
-            images_of_pass,
-            ["localization", "prediction"],
-            device=DEVICE,
-        )
+        families = ["localization", "prediction"]
+        score_network(network, of_pass, families, device=DEVICE)
         counts[str(number)] = limits["waits"] - before
     return counts
 
@@ -250,7 +219,8 @@ def main(folder: Path) -> dict[str, Any]:
     pool.choose_device(DEVICE)
     data = choose_images(folder, **TINY_SCENES)
     results: dict[str, Any] = {"seconds": {}}
-    results["interrupted"] = interrupted(configuration(data), data, folder)
+    config = replace(configuration(data), last_stride=1, max_epochs=3)
+    results["interrupted"] = interrupted(config, data, folder)
     study = Study(folder, data)
     for part in (every_family, waits, ablations, kappa, select, failures):
         started = time.process_time()

@@ -1,39 +1,33 @@
 """A GPU that is pretended, so that faults of devices show on a machine without one.
 
-    python -m tests.pretended_gpu COMMAND...    # and all processes that it starts
-
 Tensors that are made on "cuda" or moved there say so and hold a tensor of the CPU. Each
 operator is checked as CUDA would, computed on the CPU, and its result wrapped again:
 
 - tensors of one or more dimensions on two devices raise, as does NumPy on a GPU's tensor;
 - fused optimizers refuse states of other strides than their weights;
 - products of integers have no kernel;
-- convolutions in float32 round their inputs to TF32 where torch lets them;
-- memory is counted, and more than there is raises ``torch.OutOfMemoryError``.
+- convolutions in float32 round their inputs to TF32 where torch lets them.
 
-Nothing is said of speed, kernels, streams, ``torch.compile`` or drivers. To C++ the
+Nothing is said of memory, speed, kernels, streams, ``torch.compile`` or drivers. To C++ the
 tensors are of PrivateUse1, since autograd would ask CUDA itself for streams. Hence
 autocast is done in Python, and ``module.to("cuda")`` makes new parameters.
 
-``LIMITS`` may be changed while it pretends: bytes of memory, and a number of operators
-after which each raises as those of a broken GPU do. It also counts how often the host
-waits for the GPU.
+``LIMITS`` may be changed while it pretends: the number of operators after which each
+raises as those of a broken GPU do. It also counts how often the host waits for the GPU.
 """
 
 import os
-import subprocess
 import sys
-import tempfile
-from collections import Counter, namedtuple
+from collections import namedtuple
 from importlib import abc, util
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-LIMITS = {"memory": 80 * 2**30, "operators": 2**62, "waits": 0}
-NOTES = (
-    "PRETENDED_GPU_NOTES"  # a file to which processes append the faults that they saw
-)
+MEMORY = 80 * 2**30  # bytes, of which all are free
+LIMITS = {"operators": 2**62, "waits": 0}
+# A file to which processes append the faults that they saw.
+NOTES = "PRETENDED_GPU_NOTES"
 ECC = "CUDA error: uncorrectable ECC error encountered (pretended)"
 _INNER = "pretended"  # as C++ knows the device
 
@@ -95,24 +89,6 @@ def install() -> None:
     torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing
     torch._C._set_only_lift_cpu_tensors(True)  # made on the CPU, then moved
     aten = torch.ops.aten
-    used: Counter[int] = Counter()  # bytes by device
-    holders: Counter[int] = Counter()  # wrappers by storage
-
-    class Share:
-        """Counts the bytes of a storage for as long as a wrapper of it lives."""
-
-        def __init__(self, held: Any, index: int) -> None:
-            storage = held.untyped_storage()
-            self.key, self.bytes, self.index = storage._cdata, storage.nbytes(), index
-            if not holders[self.key]:
-                used[index] += self.bytes
-            holders[self.key] += 1
-
-        def __del__(self) -> None:
-            holders[self.key] -= 1
-            if not holders[self.key]:
-                del holders[self.key]
-                used[self.index] -= self.bytes
 
     class Pretended(torch.Tensor):
         """A tensor that says "cuda" and holds one of the CPU."""
@@ -130,9 +106,6 @@ def install() -> None:
                     device=torch.device(_INNER, device.index),
                 )
             made.held = held
-            made.share = Share(held, device.index)
-            if used[device.index] > LIMITS["memory"]:
-                raise torch.OutOfMemoryError("CUDA out of memory (pretended)")
             return made
 
         __torch_function__ = torch._C._disabled_torch_function_impl
@@ -329,7 +302,7 @@ def install() -> None:
                 )
             return func(*args, **kwargs)
 
-    _answer_as_cuda(torch, devices, used)
+    _answer_as_cuda(torch, devices)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     mode = Mode()
     mode.__enter__()
@@ -370,53 +343,34 @@ def _place() -> str:
     return "a library"
 
 
-def _answer_as_cuda(torch: Any, devices: int, used: Counter) -> None:
+def _answer_as_cuda(torch: Any, devices: int) -> None:
     """Let ``torch.cuda`` answer as where there are GPUs."""
 
     def nothing() -> FunctionType:
         return lambda *args, **kwargs: None
 
-    def mem_get_info(device: Any = None) -> tuple[int, int]:
-        index = torch.device("cuda" if device is None else device).index or 0
-        return max(0, LIMITS["memory"] - used[index]), LIMITS["memory"]
-
     kind = namedtuple("Properties", "name total_memory major minor")
+    properties = kind("Pretended GPU", MEMORY, 9, 0)
     answers = {
         "is_available": lambda: True,
         "device_count": lambda: devices,
         "current_device": lambda: 0,
         "get_device_name": lambda device=None: "Pretended GPU",
         "get_device_capability": lambda device=None: (9, 0),
-        "get_device_properties": lambda device=None: kind(
-            "Pretended GPU", LIMITS["memory"], 9, 0
-        ),
-        "mem_get_info": mem_get_info,
+        "get_device_properties": lambda device=None: properties,
+        "mem_get_info": lambda device=None: (MEMORY, MEMORY),
         "is_bf16_supported": lambda *args, **kwargs: True,
         "is_current_stream_capturing": lambda: False,
-        "memory_allocated": lambda device=None: used[0],
-        "max_memory_allocated": lambda device=None: used[0],
+        "memory_allocated": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
     }
-    for name in ("_lazy_init", "synchronize", "empty_cache", "set_device"):
-        answers[name] = nothing()
-    for name in ("reset_peak_memory_stats", "manual_seed_all"):
+    for name in (
+        *("_lazy_init", "synchronize", "empty_cache", "set_device"),
+        *("reset_peak_memory_stats", "manual_seed_all"),
+    ):
         answers[name] = nothing()
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     torch.accelerator.synchronize = nothing()
     torch.Tensor.pin_memory = lambda self, device=None: self
     torch.compile = lambda module=None, **options: module or (lambda other: other)
-
-
-def main() -> int:
-    """Run a command with a pretended GPU; 1 where a fault of devices was seen."""
-    with tempfile.TemporaryDirectory() as folder:
-        variables = environment(Path(folder))
-        code = subprocess.run(sys.argv[1:], env=variables).returncode
-        seen = Counter(faults(variables))
-    for line, count in seen.most_common():
-        print(f"{count} x {line}", file=sys.stderr)
-    return 1 if seen else code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,6 @@
 """Small projects for tests of sweeps, and the command that runs a study."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -79,10 +80,8 @@ def at_work(root):
     """The living processes that descend from sweeps of a project."""
     processes = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             of_project = str(root) in process.environ().get("PYTHONPATH", "")
             if of_project and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
-        except psutil.Error:
-            continue
     return processes

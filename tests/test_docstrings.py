@@ -3,7 +3,10 @@
 import doctest
 import importlib
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from helpers.files import PROJECT_ROOT
 
@@ -16,18 +19,7 @@ WITH_EXAMPLES = [
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_give_what_they_say(name):
-    outcome = doctest.testmod(
-        importlib.import_module(name),
-        extraglobs=_names(),
-        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS,
-    )
-    assert outcome.failed == 0
-
-
-def _names():
-    """Libraries that examples use by their usual names."""
-    import numpy as np
-    import pandas as pd
-    import torch
-
-    return {"np": np, "pd": pd, "torch": torch}
+    names = {"np": np, "pd": pd, "torch": torch}
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, extraglobs=names, optionflags=flags).failed == 0

@@ -1,5 +1,6 @@
 """What is installed: pinned, and never another clone's modules."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -12,12 +13,12 @@ PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())["project"
 
 def test_constraints_pin_every_direct_requirement():
     lines = (PROJECT_ROOT / "constraints.txt").read_text().splitlines()
+    names = set()
     pins = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
     extras = PROJECT["optional-dependencies"]
-    of_dev = [*PROJECT["dependencies"]]
-    for extra in ("dev", "backbones", "saliency"):
-        of_dev += extras[extra]
-    names = {re.match(r"[\w.-]+", item)[0].lower().replace("_", "-") for item in of_dev}
+    of_dev = [extras[extra] for extra in ("dev", "backbones", "saliency")]
+    for item in itertools.chain(PROJECT["dependencies"], *of_dev):
+        names.add(re.match(r"[\w.-]+", item)[0].lower().replace("_", "-"))
     assert names - {PROJECT["name"]} <= pins
 
 
@@ -31,8 +32,5 @@ def test_no_target_takes_an_environment_away_from_another_clone(tmp_path):
     )
     assert refused.returncode == 2
     assert refused.stdout == ""
-    assert refused.stderr.splitlines()[0] == (
-        "this environment has the modules of another clone, /another/clone; leave it "
-        "(deactivate), so that make takes .venv, or let it have this clone: make setup"
-    )
+    assert "has the modules of another clone, /another/clone" in refused.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,27 +1,33 @@
-"""Committed checkpoints build their network and have the accuracy of its catalogue."""
+"""Published checkpoints: they build, have the accuracy of their catalogue, are judged."""
 
 import json
+from functools import cache
 
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
-from helpers.data.images import choose_images
+from helpers.checkpoints.__main__ import main
+from helpers.data.images import load_study_data
 from helpers.files import PROJECT_ROOT, table_of
 from helpers.networks import resnet, weights
 from helpers.networks.hooks import prepared
+from helpers.scores.scoring_set import scoring_set
 from helpers.studies import StudyFile
 from tests.conftest import tracked
 
+REPORTS = PROJECT_ROOT / "reports"
 FILES = tracked("reports/*/checkpoints/*.safetensors")
-STUDIES = sorted(
-    {path.parents[1].name for path in FILES}
-    & {path.stem for path in tracked("params/*.yaml")}
-)
+STUDIES = sorted({path.parents[1].name for path in FILES})
 # Between the two largest logits: what products in bfloat16, in which accuracies were
 # counted, and weights in float16 may move.
 NEAR = 0.02
+
+
+def table(study, name):
+    return pd.read_csv(table_of(REPORTS / study, f"{name}.csv"), low_memory=False)
 
 
 def checkpoint(path):
@@ -36,9 +42,8 @@ def checkpoint(path):
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
     files = {path.name: path for path in FILES if path.parents[1].name == study}
-    report = PROJECT_ROOT / "reports" / study
-    listed = pd.read_csv(table_of(report, "checkpoints.csv"))
-    analysed = pd.read_csv(table_of(report, "catalogue.csv")).query("left_out.isna()")
+    listed = table(study, "checkpoints")
+    analysed = table(study, "catalogue").query("left_out.isna()")
     assert {*listed["file"]} == files.keys()
     for end in ("min", "max"):
         assert listed["gap"].agg(end) == analysed["gap"].agg(end)
@@ -50,36 +55,77 @@ def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
         assert network(torch.zeros(1, 3, 64, 64)).isfinite().all()
 
 
-@pytest.fixture(scope="module", params=STUDIES)
-def met(request, tmp_path_factory):
-    """A study with its test images."""
-    choice = StudyFile.read(request.param).notebooks["01_data_subset"]
-    name = choice["data_path"]
-    folders = (PROJECT_ROOT, PROJECT_ROOT.parent / "shared")
-    there = [folder / name for folder in folders if (folder / name).exists()]
-    if not there:
-        pytest.skip(f"the images of {request.param} are not here: {name}")
-    work = tmp_path_factory.mktemp("work")
-    return request.param, choose_images(work, **choice | {"data_path": str(there[0])})
+@pytest.fixture(scope="module")
+def images_of(tmp_path_factory):
+    """Gives the images of a study, of the public archive or of a part that is here."""
+
+    @cache
+    def load(study):
+        choice = StudyFile.read(study).notebooks["01_data_subset"]
+        part = "20" if study == "filled20" else "compact-20"
+        parts = PROJECT_ROOT.parent / "shared/data"
+        places = (
+            PROJECT_ROOT / choice["data_path"],
+            parts / f"tiny-imagenet-{part}.zip",
+        )
+        there = [str(path) for path in places if path.exists()]
+        if not there:
+            pytest.skip(f"the images of {study} are not here")
+        cache_dir = tmp_path_factory.mktemp(study)
+        return load_study_data(cache_dir=cache_dir, **choice | {"data_path": there[0]})
+
+    return load
 
 
-SMALLEST = pytest.param(0, id="smallest gap", marks=pytest.mark.nightly)
+@pytest.mark.nightly
+@pytest.mark.parametrize("study", [*STUDIES, "filled20"])
+def test_the_images_of_a_study_have_the_fingerprint_in_its_catalogue(images_of, study):
+    assert {*table(study, "catalogue")["data"]} == {images_of(study).fingerprint}
 
 
-@pytest.mark.parametrize("place", [SMALLEST, pytest.param(-1, id="largest gap")])
-def test_a_checkpoint_has_the_accuracy_of_its_catalogue(met, place):
-    study, study_data = met
-    report = PROJECT_ROOT / "reports" / study
-    row = pd.read_csv(table_of(report, "checkpoints.csv")).iloc[place]
-    network, header = checkpoint(report / "checkpoints" / row["file"])
-    assert json.loads(header["classes"]) == study_data.classes["class_id"].tolist()
+@pytest.mark.nightly
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("place", [0, -1])  # of the smallest gap, and the largest
+def test_a_checkpoint_has_the_accuracy_of_its_catalogue(images_of, study, place):
+    data = images_of(study)
+    row = table(study, "checkpoints").iloc[place]
+    network, header = checkpoint(REPORTS / study / "checkpoints" / row["file"])
+    assert json.loads(header["classes"]) == data.classes["class_id"].tolist()
     normalise = resnet.normalise_images
     with torch.inference_mode():
-        pixels = study_data.test.images.split(250)
+        pixels = data.test.images.split(250)
         outputs = [network(prepared(part, normalise, "cpu")) for part in pixels]
     logits = torch.cat(outputs)
     largest = logits.topk(2).values
     near = (largest[:, 0] - largest[:, 1] < NEAR).float().mean()
-    correct = (logits.argmax(1) == study_data.test.labels).float().mean()
+    correct = (logits.argmax(1) == data.test.labels).float().mean()
     assert near < 0.03
     assert abs(correct - row["test_accuracy"]) <= near
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("study", "networks"), [("kinds20", 3), ("kinds24", 2)])
+def test_they_are_judged_from_their_files_and_training_images_alone(
+    images_of, study, networks, tmp_path
+):
+    data = images_of(study)
+    catalogue = table(study, "catalogue").fillna({"weights": "", "left_out": ""})
+    for row in scoring_set(catalogue, data, 400).rows:
+        label = data.classes["class_id"].iloc[int(data.train.labels[row])]
+        path = tmp_path / "images" / label / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(data.train.images[row].permute(1, 2, 0).numpy()).save(path)
+    listed = table(study, "checkpoints")
+    chosen = listed[listed["images_per_class"].eq(0)].tail(networks)
+    (tmp_path / "checkpoints").mkdir()
+    for file in chosen["file"]:
+        published = REPORTS / study / "checkpoints" / file
+        (tmp_path / "checkpoints" / file).symlink_to(published)
+    places = [str(tmp_path / name) for name in ("checkpoints", "images", "own")]
+    options = ["--images-per-class", "225", "--out", places.pop()]
+    assert main([*places, *options]) == 0
+    verdicts = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
+    assert verdicts["verdict"].tolist() == ["predicted"] * networks
+    assert verdicts["prepared"].str.startswith("64 px, mean 0.485").all()
+    known = chosen.set_index("file")["test_accuracy"]
+    assert (verdicts["accuracy"] - known).abs().mean() < 0.06

@@ -4,16 +4,11 @@ import io
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
 from helpers.data import images
-from helpers.data.images import load_study_data
-from helpers.data.sources import open_source
-from helpers.files import PROJECT_ROOT, table_of
-from helpers.studies import StudyFile
 from tests.conftest import LAYOUTS, jpeg, tiny_imagenet, voc_folder
 from tests.data.conftest import class_folders, kinds, written, zipped
 
@@ -278,18 +273,3 @@ def test_classes_of_one_name_are_told_apart_by_id(load):
     words = b"n01\tcrane, bird\nn02\tcrane, machine\nn03\towl"
     data = load(tiny_imagenet(classes=("n01", "n02", "n03")) | {"words.txt": words})
     assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("study", "classes"), [("kinds20", "compact-20"), ("filled20", "20")]
-)
-def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(
-    real_data, tmp_path, study, classes
-):
-    given = StudyFile.read(study).notebooks["01_data_subset"]
-    path = real_data / f"tiny-imagenet-{classes}.zip"  # a part of the public archive
-    assert len(open_source(path, tmp_path, ["n01443537"]).images) >= 1000
-    data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
-    models = pd.read_csv(table_of(PROJECT_ROOT / "reports" / study, "catalogue.csv"))
-    assert set(models["data"]) == {data.fingerprint}
