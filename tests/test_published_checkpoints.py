@@ -109,7 +109,8 @@ def test_they_are_judged_from_their_files_and_training_images_alone(
     images_of, study, networks, tmp_path
 ):
     data = images_of(study)
-    catalogue = table(study, "catalogue").fillna({"weights": "", "left_out": ""})
+    texts = dict.fromkeys(["weights", "left_out"], object)
+    catalogue = table(study, "catalogue").astype(texts).fillna(dict.fromkeys(texts, ""))
     for row in scoring_set(catalogue, data, 400).rows:
         label = data.classes["class_id"].iloc[int(data.train.labels[row])]
         path = tmp_path / "images" / label / f"{row}.png"

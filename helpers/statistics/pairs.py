@@ -51,7 +51,7 @@ def paired_difference(
         and no p without a degree of freedom.
 
     Example:
-        >>> paired_difference([2.0, 4.0])["difference"]
+        >>> round(paired_difference([2.0, 4.0])["difference"], 6)
         3.0
     """
     ones = np.ones(len(differences))
