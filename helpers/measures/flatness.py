@@ -102,15 +102,6 @@ def _vector(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def _drawn(
-    network: nn.Module, draw: Callable[..., Tensor], generator: torch.Generator
-) -> Tensor:
-    """Random numbers of a CPU's generator for all parameters, (omega,)."""
-    parameters = list(network.parameters())
-    numbers = [draw(value.numel(), generator=generator) for value in parameters]
-    return torch.cat(numbers).to(parameters[0])
-
-
 @provides
 def noise_drop(
     folded_network: nn.Module, flatness_sample: Sample, flatness_draws: int, seed: int
@@ -131,9 +122,13 @@ def noise_drop(
     clean = accuracy(folded_network, flatness_sample)
     weights = _vector(folded_network.parameters())
     generator = torch.Generator().manual_seed(seed)
-    noises = [
-        _drawn(folded_network, torch.randn, generator) for _ in range(flatness_draws)
-    ]
+    noises = []
+    for _ in range(flatness_draws):
+        numbers = [
+            torch.randn(value.shape, generator=generator)
+            for value in folded_network.parameters()
+        ]
+        noises.append(_vector(numbers).to(weights))
 
     def drop_at(magnitude_aware: bool, magnitude: float) -> float:
         spread: float | Tensor = magnitude
@@ -160,7 +155,7 @@ def slope(network: nn.Module, sample: Sample) -> tuple[Tensor, float]:
         Gradient (omega,) in nats, 0 for a weight that is not used; accuracy in [0, 1].
     """
     parameters = list(network.requires_grad_().parameters())
-    gradient = torch.zeros_like(_vector(parameters))
+    gradients = []
     correct = []
     batches = in_batches(sample.inputs), in_batches(sample.labels)
     for inputs, labels in zip(*batches, strict=True):
@@ -170,10 +165,10 @@ def slope(network: nn.Module, sample: Sample) -> tuple[Tensor, float]:
             # float32 it would above 17.
             total = cross_entropy(logits.double(), labels, reduction="sum")
             loss = total / len(sample.labels)
-        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        gradient += _vector(parts)
+        of_batch = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        gradients.append(_vector(of_batch))
         correct.append(is_right(logits, labels))
-    return gradient, float(torch.cat(correct).double().mean())
+    return sum(gradients), float(torch.cat(correct).double().mean())
 
 
 @provides
@@ -200,7 +195,11 @@ def ascent_drop(
     clean = accuracy(folded_network, sharpness_sample)
     weights = _vector(folded_network.parameters())
     generator = torch.Generator().manual_seed(seed)
-    start = _drawn(folded_network, torch.rand, generator)
+    numbers = [
+        torch.rand(value.shape, generator=generator)
+        for value in folded_network.parameters()
+    ]
+    start = _vector(numbers).to(weights)
 
     def drop_at(magnitude_aware: bool, radius: float) -> float:
         width = torch.full_like(weights, radius)

@@ -321,27 +321,23 @@ def box_accuracies(
 
 
 @provides
-def correctness(rightly_classified: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
-    """Whether each image is classified as labelled, as it is recorded.
-
-    Args:
-        rightly_classified: (N,).
-    """
-    return {"correct": rightly_classified}
-
-
-@provides
-def recorded_maps(kept_maps: NDArray[np.unsignedinteger]) -> dict[str, NDArray[Any]]:
-    """The maps that all overlaps are computed from.
+def recorded_maps(
+    kept_maps: NDArray[np.unsignedinteger], rightly_classified: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """The maps that all overlaps are computed from, and which images are right.
 
     Args:
         kept_maps: (N, h, w) uint16, or uint8 where they were published.
+        rightly_classified: (N,).
 
     Returns:
-        maps (N, h, w) uint8, which are published, and maps_16, where they are known to
-        16 bits.
+        correct (N,); maps (N, h, w) uint8, which are published, and maps_16, where they
+        are known to 16 bits.
     """
-    maps = {"maps": to_integers(from_integers(kept_maps))}
+    maps = {
+        "maps": to_integers(from_integers(kept_maps)),
+        "correct": rightly_classified,
+    }
     return maps | {MAPS: kept_maps} if kept_maps.dtype == np.uint16 else maps
 
 
@@ -368,8 +364,8 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Inputs of localization measures of a model, from its record.
 
     Args:
-        record: of ``IMAGE_VALUES`` of the family localization, or of a
-            report: ``maps_16`` or ``maps`` (N, h, w), and where they are kept
+        record: of ``IMAGE_VALUES`` of the family localization, or of a report: ``maps``
+            (N, h, w), ``correct`` (N,), and where they are kept ``maps_16`` (N, h, w),
             ``predicted`` and ``confidence`` (N,).
 
     Returns:
@@ -378,15 +374,14 @@ def inputs_from_record(record: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         the reason why measures that need the value are undefined.
     """
     kept_maps = record[MAPS] if MAPS in record else record["maps"]
-    unknown = Undefined("the predictions of single images were not kept")
     inputs: dict[str, Any] = {
         "device": "cpu",
         "kept_maps": kept_maps,
         "maps": from_integers(kept_maps),
-        "rightly_classified": record["correct"] > 0 if "correct" in record else unknown,
+        "rightly_classified": record["correct"] > 0,
     }
     for name, recorded in _RECORDED.items():
-        inputs[name] = unknown
+        inputs[name] = Undefined("the predictions of single images were not kept")
         if recorded in record:
             # Numbers of any type; torch has no operations on uint16.
             inputs[name] = torch.tensor(record[recorded].astype(np.float64))

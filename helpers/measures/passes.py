@@ -231,20 +231,6 @@ def sharpness_sample(
     return classifier.sample(images, sharpness_images)
 
 
-@provides
-def perturbed_sample(
-    classifier: Classifier, images: Any, response_sample: int
-) -> Sample:
-    """Images that are mixed and transformed.
-
-    Args:
-        classifier: the network, and how it takes images.
-        images: N images with labels and boxes.
-        response_sample: their number at most.
-    """
-    return classifier.sample(images, response_sample)
-
-
 def in_batches(values: Tensor) -> tuple[Tensor, ...]:
     """Cut (N, ...) into parts that fill a processor's cache, or keep a GPU busy.
 

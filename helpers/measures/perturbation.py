@@ -6,7 +6,6 @@ them.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +16,7 @@ from scipy.interpolate import BSpline, make_interp_spline
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
+from helpers.data.images import ImageSet
 from helpers.measures.passes import Classifier, Sample
 from helpers.measures.registry import Value, measure, provides
 from helpers.measures.transforms import (
@@ -55,10 +55,13 @@ Curves = pd.DataFrame  # accuracy, a row per alpha in [0, 1], a column per pertu
 
 
 @provides
-def response_sample(images: Any, perturbation_fraction: float) -> int:
-    """Number n of images that are perturbed: the first n of the training images.
+def perturbed_sample(
+    classifier: Classifier, images: ImageSet, perturbation_fraction: float
+) -> Sample:
+    """Images that are mixed and transformed: the first n of the training images.
 
     Args:
+        classifier: the network, and how it takes images.
         images: all training images.
         perturbation_fraction: of all images, in [0, 1].
 
@@ -67,9 +70,9 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
         one, if it has one) are not yet among them.
     """
     labels = pd.Series(images.labels.cpu().numpy())
-    is_first_or_second = labels.groupby(labels).cumcount() < 2
-    last = labels.index[is_first_or_second].max()
-    return max(round(perturbation_fraction * len(images)), int(last) + 1)
+    (first_two,) = np.nonzero(labels.groupby(labels).cumcount() < 2)
+    fraction = round(perturbation_fraction * len(labels))
+    return classifier.sample(images, max(fraction, first_two[-1] + 1))
 
 
 def first_layer(network: nn.Module) -> nn.Module | None:
@@ -165,11 +168,11 @@ def pair_of_equal_mixup(models: pd.DataFrame) -> pd.DataFrame:
         Their two rows, the smaller Gi-score first; none where no two have the same
         mixup accuracy in whole percent.
     """
-    in_order = models.dropna(subset=["mixup_accuracy", "gi_score"])
-    in_order = in_order.sort_values("gi_score", kind="stable")
-    percent = (in_order["mixup_accuracy"] / 0.01).round()
-    spans = in_order["gi_score"].groupby(percent).transform(np.ptp)
-    widest = in_order[(spans > 0) & (spans == spans.max())]
+    models = models.dropna(subset=["mixup_accuracy", "gi_score"])
+    models = models.sort_values("gi_score", kind="stable")
+    percent = (models["mixup_accuracy"] / 0.01).round()
+    spans = models["gi_score"].groupby(percent).transform(np.ptp)
+    widest = models[(spans > 0) & (spans == spans.max())]
     return widest.iloc[[0, -1]] if len(widest) else widest
 
 
@@ -349,7 +352,8 @@ def davies_bouldin_index(
         seed: of the random numbers.
 
     Raises:
-        Undefined: without such maps, or where a subset has too few classes.
+        Undefined: without such maps.
+        ValueError: of a single class.
     """
     # Late: its import takes a second, and most kernels do without.
     from sklearn.metrics import davies_bouldin_score
@@ -368,12 +372,7 @@ def davies_bouldin_index(
     indices = []
     for _ in range(_CLUSTERED_DRAWS):
         drawn = generator.permutation(len(labels))[:_CLUSTERED_IMAGES]
-        try:
-            indices.append(davies_bouldin_score(points[drawn], labels[drawn]))
-        except ValueError as fault:
-            raise Undefined(
-                f"maps of the first layer do not cluster: {fault}"
-            ) from fault
+        indices.append(davies_bouldin_score(points[drawn], labels[drawn]))
     return {"initial": np.mean(indices)}
 
 
@@ -427,10 +426,6 @@ def learnt_accuracy(train_accuracy: float, labels: Tensor) -> float:
     return train_accuracy
 
 
-def _mean_of_shifts(accuracies: Mapping[str, float]) -> float:
-    return (accuracies[HORIZONTAL] + accuracies[VERTICAL]) / 2
-
-
 @measure(
     "perturbation",
     -1,
@@ -450,7 +445,8 @@ def drop(
         learnt_accuracy: A.
         accuracy_under_augmentation: by transform.
     """
-    return learnt_accuracy - _mean_of_shifts(accuracy_under_augmentation)
+    shifted = accuracy_under_augmentation
+    return learnt_accuracy - (shifted[HORIZONTAL] + shifted[VERTICAL]) / 2
 
 
 @measure(
@@ -476,7 +472,7 @@ def drop_small_shift(
     accuracies = accuracies_at_random_magnitudes(
         classifier, perturbed_sample, translations(_SMALL_SHIFT), seed
     )
-    return learnt_accuracy - _mean_of_shifts(accuracies)
+    return drop(learnt_accuracy, accuracies)
 
 
 @measure(

@@ -91,14 +91,11 @@ def mixed_hits(
     def mix(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return torch.lerp(*output.chunk(2), alpha)
 
-    first, second = (in_batches(each.to(sample.labels.device)) for each in pairs)
+    first, second = (indices.to(sample.labels.device) for indices in pairs)
+    batches = zip(in_batches(first), in_batches(second), strict=True)
     with place.register_forward_hook(mix):
-        logits = [
-            network(sample.inputs[torch.cat(both)])
-            for both in zip(first, second, strict=True)
-        ]
-    labels = sample.labels[torch.cat(first)]
-    return is_right(torch.cat(logits), labels).cpu().numpy()
+        logits = [network(sample.inputs[torch.cat(both)]) for both in batches]
+    return is_right(torch.cat(logits), sample.labels[first]).cpu().numpy()
 
 
 class Transform(NamedTuple):

@@ -7,7 +7,7 @@ in their experiments.
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from helpers.measures.localization import confidence
 from helpers.measures.registry import Source, measure, needs, provides
 from helpers.networks import Undefined
 
@@ -27,16 +28,10 @@ _LOG_TEMPERATURES = (-4.0, 4.0)
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
 
-class Holdout(NamedTuple):
-    """Labelled images that the network was not fitted to."""
-
-    logits: Tensor  # (H, K) float64
-    labels: Tensor  # (H,) int64
-    accuracy: float
-
-
-def _finite(logits: Tensor) -> Tensor:
-    """Logits in float64; Undefined where one is not finite."""
+def _finite(logits: Tensor | None, reason: str) -> Tensor:
+    """Logits in float64; Undefined where there are none, or where one is not finite."""
+    if logits is None:
+        raise Undefined(reason)
     if not logits.isfinite().all():
         raise Undefined("logits of images without labels, or held out, are not finite")
     return logits.double()
@@ -49,24 +44,18 @@ def target(target_logits: Tensor | None) -> Tensor:
     Args:
         target_logits: (N, K); None where there are none.
     """
-    if target_logits is None:
-        raise Undefined("there are no logits of target images; give a folder of them")
-    return _finite(target_logits)
+    reason = "there are no logits of target images; give a folder of them"
+    return _finite(target_logits, reason)
 
 
 @provides
-def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Holdout:
-    """Logits, labels and accuracy of the holdout.
+def holdout(holdout_logits: Tensor | None) -> Tensor:
+    """Logits of the holdout, labelled images that were not fitted: (H, K) float64.
 
     Args:
         holdout_logits: (H, K); None where there is no holdout.
-        holdout_labels: (H,); None where there is no holdout.
     """
-    if holdout_logits is None:
-        raise Undefined(_NO_HOLDOUT)
-    logits = _finite(holdout_logits)
-    correct = logits.argmax(1) == holdout_labels
-    return Holdout(logits, holdout_labels.long(), float(correct.double().mean()))
+    return _finite(holdout_logits, _NO_HOLDOUT)
 
 
 @provides
@@ -84,34 +73,15 @@ def temperature(holdout_logits: Tensor | None, holdout_labels: Tensor | None) ->
     """
     if holdout_logits is None:
         return np.nan
-    labelled = holdout(holdout_logits, holdout_labels)
+    logits = holdout(holdout_logits)
 
     def loss(log_temperature: float) -> float:
-        logits = labelled.logits / np.exp(log_temperature)
-        return float(cross_entropy(logits, labelled.labels))
+        return float(cross_entropy(logits / np.exp(log_temperature), holdout_labels))
 
     best = minimize_scalar(
         loss, bounds=_LOG_TEMPERATURES, method="bounded", options={"xatol": 1e-6}
     )
     return float(np.exp(best.x))
-
-
-def confidence(logits: Tensor) -> Tensor:
-    """Largest probability of each image: (N, K) -> (N,) in [1/K, 1].
-
-    Args:
-        logits: (N, K).
-    """
-    return logits.softmax(1).amax(1)
-
-
-def negative_entropy(logits: Tensor) -> Tensor:
-    """``sum_k p_k log p_k`` of each image, nats: (N, K) -> (N,) in [-ln K, 0].
-
-    Args:
-        logits: (N, K).
-    """
-    return -torch.special.entr(logits.softmax(1)).sum(1)
 
 
 def confidence_threshold(scores: Tensor, accuracy: float) -> float:
@@ -142,17 +112,15 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
 
 
 def _predictor(source: str, title: str = "") -> Callable[[Source], Source]:
-    """Enter a prediction from target and holdout, as given and calibrated."""
+    """Enter a prediction from logits of target and holdout, as given and calibrated."""
 
     def decorate(function: Source) -> Source:
         @wraps(function)
         def by_variant(temperature: float, **values: Any) -> Mapping[str, float]:
             predictions = {"as given": float(function(**values))}
             if np.isfinite(temperature):
-                values["target"] = values["target"] / temperature
-                if "holdout" in values:
-                    logits = values["holdout"].logits / temperature
-                    values["holdout"] = values["holdout"]._replace(logits=logits)
+                logits = values.keys() & {"target", "holdout"}
+                values |= {name: values[name] / temperature for name in logits}
                 predictions["calibrated"] = float(function(**values))
             return predictions
 
@@ -165,13 +133,14 @@ def _predictor(source: str, title: str = "") -> Callable[[Source], Source]:
 
 
 @measure("unlabelled", 1, "accuracy on labelled images held out of training")
-def holdout_accuracy(holdout: Holdout) -> float:
+def holdout_accuracy(holdout: Tensor, holdout_labels: Tensor) -> float:
     """Accuracy of the labelled holdout: the prediction for a target that is like it.
 
     Args:
-        holdout: logits, labels and accuracy of the holdout.
+        holdout: (H, K) logits of labelled images.
+        holdout_labels: (H,).
     """
-    return holdout.accuracy
+    return float((holdout.argmax(1) == holdout_labels).double().mean())
 
 
 @_predictor("Hendrycks and Gimpel 2017")
@@ -187,17 +156,20 @@ def average_confidence(target: Tensor) -> Tensor:
 
 
 @_predictor("Guillory et al. 2021")
-def difference_of_confidences(target: Tensor, holdout: Holdout) -> Tensor:
+def difference_of_confidences(
+    target: Tensor, holdout: Tensor, holdout_accuracy: float
+) -> Tensor:
     """Accuracy of the holdout less the fall of mean confidence from it to the target.
 
     As published, not cut to [0, 1].
 
     Args:
         target: (N, K) logits of images without labels.
-        holdout: logits, labels and accuracy of the holdout.
+        holdout: (H, K) logits of labelled images.
+        holdout_accuracy: in [0, 1].
     """
-    fall = confidence(holdout.logits).mean() - confidence(target).mean()
-    return holdout.accuracy - fall
+    fall = confidence(holdout).mean() - confidence(target).mean()
+    return holdout_accuracy - fall
 
 
 def _share_reaching(of_target: Tensor, of_holdout: Tensor, accuracy: float) -> Tensor:
@@ -207,31 +179,38 @@ def _share_reaching(of_target: Tensor, of_holdout: Tensor, accuracy: float) -> T
 
 
 @_predictor("Garg et al. 2022", "thresholded confidence (ATC-MC)")
-def thresholded_confidence(target: Tensor, holdout: Holdout) -> Tensor:
+def thresholded_confidence(
+    target: Tensor, holdout: Tensor, holdout_accuracy: float
+) -> Tensor:
     """Fraction of the target whose confidence reaches a threshold (ATC-MC).
 
     As many of the holdout reach it as are right. In [0, 1].
 
     Args:
         target: (N, K) logits of images without labels.
-        holdout: logits, labels and accuracy of the holdout.
+        holdout: (H, K) logits of labelled images.
+        holdout_accuracy: in [0, 1].
     """
-    scores = confidence(target), confidence(holdout.logits)
-    return _share_reaching(*scores, holdout.accuracy)
+    return _share_reaching(confidence(target), confidence(holdout), holdout_accuracy)
 
 
 @_predictor("Garg et al. 2022", "thresholded entropy (ATC-NE)")
-def thresholded_entropy(target: Tensor, holdout: Holdout) -> Tensor:
+def thresholded_entropy(
+    target: Tensor, holdout: Tensor, holdout_accuracy: float
+) -> Tensor:
     """Fraction of the target whose negative entropy reaches a threshold (ATC-NE).
 
     As many of the holdout reach it as are right. In [0, 1].
 
     Args:
         target: (N, K) logits of images without labels.
-        holdout: logits, labels and accuracy of the holdout.
+        holdout: (H, K) logits of labelled images.
+        holdout_accuracy: in [0, 1].
     """
-    scores = negative_entropy(target), negative_entropy(holdout.logits)
-    return _share_reaching(*scores, holdout.accuracy)
+    of_target, of_holdout = (
+        -torch.special.entr(logits.softmax(1)).sum(1) for logits in (target, holdout)
+    )
+    return _share_reaching(of_target, of_holdout, holdout_accuracy)
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
@@ -262,7 +241,7 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
 
 @_predictor("Lu et al. 2023, COT", "optimal transport (COT)")
 def optimal_transport(
-    target: Tensor, holdout: Holdout, transport_images: int, seed: int
+    target: Tensor, holdout_labels: Tensor, transport_images: int, seed: int
 ) -> float:
     """One less the cost of moving probabilities of the target onto classes.
 
@@ -271,14 +250,14 @@ def optimal_transport(
 
     Args:
         target: (N, K) logits of images without labels.
-        holdout: logits, labels and accuracy of the holdout.
+        holdout_labels: (H,) labels of the holdout.
         transport_images: largest number of target images; more are subsampled.
         seed: of the random numbers.
     """
     if len(target) > transport_images:
         order = np.random.default_rng(seed).permutation(len(target))
         target = target[order[:transport_images]]
-    counts = np.bincount(holdout.labels.numpy(), minlength=target.shape[1])
+    counts = np.bincount(holdout_labels.numpy(), minlength=target.shape[1])
     return 1 - least_cost(1 - target.softmax(1).numpy(), counts / counts.sum())
 
 

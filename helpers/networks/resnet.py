@@ -40,6 +40,8 @@ class SampledConvolution(nn.Conv2d):
 def sample_first(network: nn.Module) -> nn.Module:
     """Turn affected convolutions of a network into ``SampledConvolution``, in place.
 
+    Those that are strided, 1x1, without padding, and of few channels.
+
     Args:
         network: any.
 
@@ -47,19 +49,12 @@ def sample_first(network: nn.Module) -> nn.Module:
         The same network.
     """
     for module in network.modules():
-        if type(module) is nn.Conv2d and _is_affected(module):
+        if type(module) is not nn.Conv2d or module.kernel_size != (1, 1):
+            continue
+        has_few = module.in_channels // module.groups < _ONEDNN_BLOCK
+        if has_few and module.stride != (1, 1) and module.padding == (0, 0):
             module.__class__ = SampledConvolution
     return network
-
-
-def _is_affected(convolution: nn.Conv2d) -> bool:
-    """Whether a convolution is strided, 1x1, without padding, and of few channels."""
-    return (
-        convolution.kernel_size == (1, 1)
-        and convolution.stride != (1, 1)
-        and convolution.padding == (0, 0)
-        and convolution.in_channels // convolution.groups < _ONEDNN_BLOCK
-    )
 
 
 def build(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from helpers.files import from_root, read_header, write_tensors
 
-State = dict[str, Tensor]
+State = Mapping[str, Tensor]
 # Arguments of ``resnet.build`` that describe a network, but for its classes.
 FORM = ("architecture", "stem", "width", "last_stride")
 _TEXTS = "workbook"  # key in the header of this workbook's checkpoints: JSON of texts
@@ -79,9 +79,7 @@ def shared_prefix(names: Iterable[str]) -> str:
     return beginning[: beginning.rfind(".") + 1]
 
 
-def check_numbers(
-    state: Mapping[str, Tensor], network: Mapping[str, Tensor], name: str
-) -> None:
+def check_numbers(state: State, network: State, name: str) -> None:
     """Check that the weights of a file are numbers that a network can take.
 
     Args:
@@ -134,7 +132,7 @@ def read_weights(source: str, architecture: str) -> State:
         ) from fault
 
 
-def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+def load_backbone(model: nn.Module, state: State) -> nn.Module:
     """Copy weights into a network, all but those of its last layer.
 
     The last layer keeps its initial values, also where the weights have as many
@@ -145,22 +143,16 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         state: tensors by name.
 
     Raises:
-        ValueError: if tensors are missing, unknown or of another shape.
+        RuntimeError: if tensors are missing, unknown or of another shape.
     """
     own = model.state_dict()
     complete = {**state, **{name: own[name] for name in _HEAD}}
     check_numbers(complete, own, "the state dict")
-    try:
-        model.load_state_dict(complete)
-    except RuntimeError as fault:
-        raise ValueError(
-            "the weights do not fit the network; use weights of the same architecture, "
-            f"stem and width: {fault}"
-        ) from fault
+    model.load_state_dict(complete)
     return model
 
 
-def weights_digest(state: Mapping[str, Tensor]) -> str:
+def weights_digest(state: State) -> str:
     """Digest of weights that does not depend on the format of their file.
 
     Args:
@@ -177,9 +169,7 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_float16(
-    path: Path, state: Mapping[str, Tensor], facts: Mapping[str, Any]
-) -> None:
+def save_float16(path: Path, state: State, facts: Mapping[str, Any]) -> None:
     """Write a state dict as safetensors in float16; equal inputs give equal bytes.
 
     A tensor with a value beyond the range of float16 keeps its type.
@@ -191,15 +181,13 @@ def save_float16(
     """
     texts = {name: str(value) for name, value in facts.items()}
     texts[_FORM_TEXT] = json.dumps({name: facts[name] for name in FORM})
-    halves = {name: _half(value.detach().cpu()) for name, value in state.items()}
+    halves = {}
+    for name, value in state.items():
+        half = value.half() if value.is_floating_point() else value
+        halves[name] = half if half.isfinite().all() else value
     # The library writes several texts in an order that varies: so it is one.
     header = {_TEXTS: json.dumps(texts, sort_keys=True)}
     write_tensors(path, halves, header)
-
-
-def _half(value: Tensor) -> Tensor:
-    half = value.half() if value.is_floating_point() else value
-    return half if bool(half.isfinite().all()) else value
 
 
 def header_of(path: Path) -> dict[str, str]:

@@ -40,8 +40,8 @@ OF_CUT = ("cam_threshold", "cam_cut")  # what maps do not depend on
 NOT_RECORDED = "not recorded, and the network or its images are not here"
 # Further arrays of a family than a measure's own values: of images, and of layers.
 IMAGE_VALUES = {
-    "localization": ("correctness", "recorded_maps", "predictions_of_images"),
-    "prediction": ("correctness",),
+    "localization": ("recorded_maps", "predictions_of_images"),
+    "prediction": (),
     "reliance": (),
     "norms": ("singular_values",),
 }

@@ -30,6 +30,7 @@ from helpers.training.config import (
     kind_name,
 )
 
+PRETRAINING = "pretraining"  # in the folder of work: pretraining runs and their images
 # Columns of the catalogue.
 _NUMBERS = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
 _COLUMNS = [
@@ -208,19 +209,17 @@ def keep_checkpoints(
         of each file holds these facts, and the classes.
     """
     ordered = models.sort_values(["gap", "model_id"])
-    ordered["file"] = ordered["model_id"] + ".safetensors"
-    rows = [
-        row for row in ordered.to_dict("records") if weights_path(work, row).is_file()
-    ]
-    ranks = np.linspace(0, len(rows) - 1, min(count, len(rows)))
-    chosen = [rows[rank] for rank in ranks.round().astype(int)]
-    for row in chosen:
+    is_here = [weights_path(work, row).is_file() for row in ordered.to_dict("records")]
+    ordered = ordered[is_here]
+    ranks = np.linspace(0, len(ordered) - 1, min(count, len(ordered)))
+    chosen = ordered.iloc[ranks.round().astype(int)]
+    chosen = chosen.assign(file=chosen["model_id"] + ".safetensors")
+    for row in chosen.to_dict("records"):
         state = load_network(work, row, len(classes)).state_dict()
         facts = row | {"classes": json.dumps(list(classes))}
         save_float16(inside(folder, row["file"]), state, facts)
-    columns = ["file", "model_id", *HYPERPARAMETERS]
-    columns += ["train_accuracy", "test_accuracy", "gap"]
-    return pd.DataFrame(chosen, columns=columns)
+    accuracies = ["train_accuracy", "test_accuracy", "gap"]
+    return chosen[["file", "model_id", *HYPERPARAMETERS, *accuracies]]
 
 
 def start_path(work: Path, weights: str) -> Path:
@@ -230,7 +229,7 @@ def start_path(work: Path, weights: str) -> Path:
         work: the folder of work of the study.
         weights: their identity, see ``RunConfig.weights``.
     """
-    return inside(work / "starts", f"{weights}.safetensors")
+    return snapshot_path(folder_of_run(work / PRETRAINING, weights), "stop")
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:
@@ -244,15 +243,11 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
         The catalogue with a column ``left_out``: "" for a model that is analysed, else
         the reason why it is not.
     """
+    reason = f"train accuracy not above {minimum_train_accuracy:.0%}"
+    is_above = table["train_accuracy"] > minimum_train_accuracy
     is_finite = np.isfinite(table[["train_loss", "test_loss"]]).all(axis=1)
-    reasons = {
-        "loss is not finite": ~is_finite,
-        f"train accuracy not above {minimum_train_accuracy:.0%}": (
-            table["train_accuracy"] <= minimum_train_accuracy
-        ),
-    }
-    left_out = np.select([*reasons.values()], [*reasons], "")
-    return table.assign(left_out=left_out)
+    left_out = is_above.map({True: "", False: reason})
+    return table.assign(left_out=left_out.where(is_finite, "loss is not finite"))
 
 
 def models_of_study(

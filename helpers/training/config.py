@@ -92,9 +92,9 @@ class RunConfig:
 
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
-# Hyperparameters that later versions added. At their defaults a run is the same as in
-# earlier versions, so these are left out of its digest and its id stays.
-_LATER = HYPERPARAMETERS[HYPERPARAMETERS.index("looking") :]
+# Hyperparameters of the first version. Those that came later are left out of a
+# run's digest at their defaults, so that its id stays.
+_EARLIER = HYPERPARAMETERS[: HYPERPARAMETERS.index("looking")]
 # Words of hyperparameters beyond the paper's, in the id of a run and in its kind.
 _WORDS = {
     "images_per_class": ("n{0}", "{0} a class"),
@@ -171,9 +171,8 @@ def run_id(config: RunConfig) -> str:
     Args:
         config: the run.
     """
-    values = asdict(config)
-    unchanged = set(_LATER) - set(_changed(config))
-    digest = json_digest({name: values[name] for name in values.keys() - unchanged})
+    values = {name: getattr(config, name) for name in _EARLIER}
+    digest = json_digest(values | _changed(config))
     return f"{configuration_name(config)}-r{config.repeat}-{digest}"
 
 
@@ -240,13 +239,13 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
     level_weight = axes * (axes + 1) / 2
     # How often the levels of each run, and their pairs, were used so far, weighted.
     uses = np.zeros(len(runs))
-    remaining = list(np.random.default_rng(seed).permutation(len(runs)))
+    shuffled = np.random.default_rng(seed).permutation(len(runs))
     ordered = []
-    while remaining:
-        run = min(remaining, key=uses.__getitem__)
-        remaining.remove(run)
+    for _ in runs:
+        run = shuffled[uses[shuffled].argmin()]
         shared = (levels == levels[run]).sum(1)  # levels that each run has in common
         uses += shared * (level_weight + (shared - 1) / 2)
+        uses[run] = np.inf  # it is not taken again
         ordered.append(runs[run])
     return ordered
 
@@ -262,8 +261,8 @@ def levels_table(axes: Iterable[str], runs: Sequence[RunConfig]) -> pd.DataFrame
         Columns hyperparameter and levels, a text.
     """
     table = pd.DataFrame(map(asdict, runs))[[*axes]]
-    levels = [", ".join(map(str, sorted(set(table[name])))) for name in table]
-    return pd.DataFrame({"hyperparameter": table.columns, "levels": levels})
+    levels = table.agg(lambda column: ", ".join(map(str, sorted(set(column)))))
+    return levels.rename_axis("hyperparameter").reset_index(name="levels")
 
 
 def rows_of_run(

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,7 +27,7 @@ from helpers.training.run import initial_network, train_run
 
 _CONTEXT = 2**30  # bytes on a GPU that a process takes beside its tensors, about
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
-_SHARED: dict[str, Any] = {}  # in a worker process: what the items of a call share
+_SHARED: dict[str, Any] = {}  # what the items of a call share, by call
 _Process = Callable[[Any, Any], Any]  # of an item and what all items need
 _Example = tuple[nn.Module, tuple[int, ...]]  # a network and the shape of its batch
 
@@ -100,18 +100,14 @@ def side_by_side(
     cores = len(os.sched_getaffinity(0)) if is_cpu else 1
     processes = max(1, min(jobs or cores, len(items)))
     threads = 1 if is_cpu else None  # None: as many as cores allow
-    attempt = partial(_attempt, process, threads)
-    if processes == 1:
-        load = cache(shared)
-        attempts = (attempt(load, item) for item in items)
-    else:
-        # Libraries that a process loads later have as few threads, too.
-        start = {"inner_max_num_threads": threads, "initializer": _start_worker}
-        with parallel_config("loky", **start):
-            parallel = Parallel(processes, return_as="generator_unordered")
-        # The same processes serve later calls, for which they load anew.
-        load = partial(_loaded, uuid4().hex, shared)
-        attempts = parallel(delayed(attempt)(load, item) for item in items)
+    # Libraries that a process loads later have as few threads, too.
+    start = {"inner_max_num_threads": threads, "initializer": _start_worker}
+    with parallel_config("loky", **start):
+        parallel = Parallel(processes, return_as="generator_unordered")
+    # The same processes serve later calls, for which they load anew.
+    load = partial(_loaded, uuid4().hex, shared)
+    attempt = partial(_attempt, process, threads, load)
+    attempts = parallel(delayed(attempt)(item) for item in items)
     faults = []
     for item, result, fault in attempts:
         if fault:
@@ -244,7 +240,8 @@ def _train(
     folder = folder_of_run(work, str(run))
     folder.mkdir(parents=True, exist_ok=True)
     start = read_state(start_path(work, run.weights)) if run.pretrained else None
-    options = {"device": device, "compiled": compiled}
-    options["network"] = initial_network(run, len(data.classes), start)
+    network = initial_network(run, len(data.classes), start)
     with FileLock(folder / ".lock"):
-        return train_run(run, data, folder, **options)
+        return train_run(
+            run, data, folder, network=network, device=device, compiled=compiled
+        )

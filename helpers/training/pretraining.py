@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from helpers.data.images import StudyData, choose_images, manifest_of
-from helpers.files import folder_of_run, write_tensors
-from helpers.networks.weights import read_state, read_weights, weights_digest
+from helpers.files import write_tensors
+from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 
 MADE = "made"  # value of pretrained_weights for weights of pretraining runs
-FOLDER = "pretraining"  # in the folder of work: pretraining runs and their images
 
 
 def weights_by_name(
@@ -51,7 +50,7 @@ def choose_pretraining_images(
             learnt in pretraining.
     """
     parameters = manifest_of(work)["parameters"] | changes
-    data = choose_images(work / FOLDER, **parameters)
+    data = choose_images(work / catalogue.PRETRAINING, **parameters)
     shared = sorted(set(study_classes) & set(data.classes["class_id"]))
     if shared:
         raise ValueError(
@@ -65,6 +64,9 @@ def recipes(
     architectures: Sequence[str], data: str, fixed: Mapping[str, Any]
 ) -> list[RunConfig]:
     """Configure one pretraining run per architecture.
+
+    The identity of its weights is its id. So the ids of runs that start from them are
+    the same on all machines, even if each machine pretrains anew.
 
     Args:
         architectures: torchvision's names.
@@ -81,29 +83,6 @@ def recipes(
         **fixed,
     }
     return [RunConfig(name, data=data, **recipe) for name in architectures]
-
-
-def weights_of_runs(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:
-    """Take the weights of complete pretraining runs as starts of a study's runs.
-
-    Their identity is the id of the pretraining run. So the ids of runs that start from
-    them are the same on all machines, even if each machine pretrains anew.
-
-    Args:
-        runs: in the folder ``pretraining`` of the study.
-        work: the folder of work of the study, which keeps them.
-
-    Returns:
-        Their identity by architecture.
-
-    Raises:
-        FileNotFoundError: if a run has no weights, since it diverged.
-    """
-    for run in runs:
-        folder = folder_of_run(work / FOLDER, str(run))
-        state = read_state(catalogue.snapshot_path(folder, "stop"))
-        write_tensors(catalogue.start_path(work, str(run)), state)
-    return {run.architecture: str(run) for run in runs}
 
 
 def weights_of_records(runs: Sequence[RunConfig], work: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,11 @@ _PAUSE = 30.0  # seconds from a checkpoint to the next
 RESULT = "result.json"  # of a complete one
 OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 _LAST = torch.channels_last
+# Columns of a run's history: the epoch, of which 1 is the first; mean cross-entropy and
+# accuracy (fraction) of the training pass, augmented; accuracy on the split of rule 3,
+# in evaluation mode; and time.
+_EPOCH = ("epoch", "train_loss", "train_accuracy", "monitor_accuracy", "seconds")
+History = Sequence[Mapping[str, float]]  # a row an epoch
 
 
 class Split(NamedTuple):
@@ -99,7 +104,7 @@ def _with_noise(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
 
 
 def initial_network(
-    config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None
+    config: RunConfig, classes: int, pretrained: weights.State | None = None
 ) -> nn.Module:
     """Make the network before the first step, equal for equal configurations.
 
@@ -183,18 +188,17 @@ def train_epoch(
     split: Split,
     config: RunConfig,
     epoch: int,
-    guide: looking.Guide | None = None,
 ) -> tuple[float, float]:
     """Train one epoch; its order depends on the run's seed, its repeat and the epoch.
 
     Args:
         network: on the device of the split.
         optimizer: of the network's weights.
-        split: the N images that the run is fitted to.
+        split: the N images that the run is fitted to. Arms of the looking experiment
+            and controls with the same seed and repeat have the same order and
+            augmentation.
         config: the run.
         epoch: 1 is the first.
-        guide: of the N images, in a run of the looking experiment. Arms and controls
-            with the same seed and repeat have the same order and augmentation.
 
     Returns:
         Mean cross-entropy and accuracy (fraction) of the images as they were trained
@@ -209,7 +213,7 @@ def train_epoch(
     # All are copied at once, since the host waits for a GPU at every copy.
     device = split.labels.device
     order, draws = tree_map_only(Tensor, lambda each: each.to(device), (order, draws))
-    images = split._replace(draws=draws, guide=guide)
+    images = split._replace(draws=draws)
     network.train()
     for module in frozen_modules(network, config.frozen_stages):
         module.eval()
@@ -251,17 +255,7 @@ def evaluate(network: nn.Module, split: Split) -> tuple[float, float]:
     return loss, accuracy
 
 
-class Epoch(TypedDict):
-    """A row of a run's history."""
-
-    epoch: int  # 1 is the first
-    train_loss: float  # mean cross-entropy of the training pass, augmented
-    train_accuracy: float  # fraction, of the same pass
-    monitor_accuracy: float  # fraction, on the split of rule 3, in evaluation mode
-    seconds: float
-
-
-def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ...]:
+def conditions_met(history: History, config: RunConfig) -> tuple[int, ...]:
     """List which of the rules 1 to 3 hold at the last epoch.
 
     1: the training loss is below ``loss_threshold`` (0.1). 2: the training accuracy is
@@ -273,22 +267,17 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
         history: the epochs so far, at least one.
         config: the run, with its thresholds.
     """
+    last = pd.DataFrame(history[-3:])
+    changes = last[["train_loss", "monitor_accuracy"]].diff()[1:]
     holds = {
         1: history[-1]["train_loss"] < config.loss_threshold,
         2: history[-1]["train_accuracy"] > config.accuracy_threshold,
-        3: _overfits(history),
+        3: len(changes) == 2 and (changes < 0).all(axis=None),
     }
     return tuple(rule for rule in holds if holds[rule])
 
 
-def _overfits(history: Sequence[Epoch]) -> bool:
-    """Whether rule 3 holds: in both last steps the loss and the accuracy fall."""
-    last = pd.DataFrame(history[-3:])[["train_loss", "monitor_accuracy"]]
-    changes = last.diff()[1:]
-    return len(changes) == 2 and bool((changes < 0).all(axis=None))
-
-
-def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:
+def stop_reason(history: History, config: RunConfig) -> str:
     """Say why a run stops after the last epoch; "" if it goes on.
 
     It stops if two of the rules 1 to 3 hold, or at the largest number of epochs
@@ -298,14 +287,11 @@ def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:
         history: the epochs so far.
         config: the run, with its thresholds.
     """
-    if not history:
-        return ""
-    rules = conditions_met(history, config)
+    rules = conditions_met(history, config) if history else ()
     if len(rules) >= 2:
         return "rules " + "+".join(map(str, rules))
-    if len(history) >= config.max_epochs:
-        return f"epoch cap {config.max_epochs}"
-    return ""
+    is_last = len(history) >= config.max_epochs
+    return f"epoch cap {config.max_epochs}" if is_last else ""
 
 
 class Training(NamedTuple):
@@ -318,7 +304,7 @@ class Training(NamedTuple):
     folder: Path  # of this run alone
     network: nn.Module
     optimizer: Optimizer
-    history: list[Epoch]
+    history: list[dict[str, float]]  # see ``History``
     snapshots: list[dict[str, Any]]  # facts of each
 
     def save(self) -> None:
@@ -361,7 +347,7 @@ class Training(NamedTuple):
         Args:
             reason: why the run stopped.
         """
-        table = pd.DataFrame(self.history, columns=list(Epoch.__annotations__))
+        table = pd.DataFrame(self.history, columns=_EPOCH)
         write_table(self.folder / "history.parquet", table)
         result = {
             "run_id": str(self.config),
@@ -426,43 +412,41 @@ def train_run(
     training = Training(config, folder, network, optimizer, [], [])
     write_json(folder / "config.json", asdict(config))
     training.restore()
-    sets = {"train": fitted, "watched": watched, "test": data.test}
-    splits = {name: resident(images, device) for name, images in sets.items()}
+    train, watching, test = (
+        resident(images, device) for images in (fitted, watched, data.test)
+    )
+    train = train._replace(guide=guide)
     # A penalty on maps reads features, which a compiled network does not give.
     if compiled and not guide:
         network = torch.compile(network, mode="reduce-overhead")
-    reason = _train(training, network, splits, guide)
+    reason = _train(training, network, {"train": train, "test": test}, watching)
     return training.write_result(reason)
 
 
 def _train(
-    training: Training,
-    network: nn.Module,
-    splits: dict[str, Split],
-    guide: looking.Guide | None,
+    training: Training, network: nn.Module, splits: Mapping[str, Split], watched: Split
 ) -> str:
     """Train until the run stops, and say why: a rule, or a loss that is not finite."""
     config, _, _, optimizer, history, snapshots = training
-    watched = splits.pop("watched")
     next_save = 0.0
     # If the process was killed between the last checkpoint and the result, the reason
     # to stop is known already.
     reason = stop_reason(history, config)
     while not reason:
         started = time.perf_counter()
-        row: Epoch = {"epoch": len(history) + 1}
-        row["train_loss"], row["train_accuracy"] = train_epoch(
-            network, optimizer, splits["train"], config, row["epoch"], guide
+        epoch = len(history) + 1
+        loss, accuracy = train_epoch(network, optimizer, splits["train"], config, epoch)
+        if not math.isfinite(loss):
+            return f"loss is {loss} in epoch {epoch}"
+        monitored = evaluate(training.network, watched)[1]
+        history.append(
+            dict(zip(_EPOCH, (epoch, loss, accuracy, monitored), strict=False))
         )
-        if not math.isfinite(row["train_loss"]):
-            return f"loss is {row['train_loss']} in epoch {row['epoch']}"
-        _, row["monitor_accuracy"] = evaluate(training.network, watched)
-        history.append(row)
         reason = stop_reason(history, config)
         taken = [snapshot["snapshot"] for snapshot in snapshots]
         for name in snapshots_due(history, config, reason, taken):
             training.take_snapshot(name, splits)
-        row["seconds"] = time.perf_counter() - started
+        history[-1]["seconds"] = time.perf_counter() - started
         if time.perf_counter() > next_save:
             training.save()
             next_save = time.perf_counter() + _PAUSE
@@ -489,7 +473,7 @@ def _check_images(config: RunConfig, data: StudyData) -> None:
 
 
 def snapshots_due(
-    history: Sequence[Epoch], config: RunConfig, reason: str, taken: Collection[str]
+    history: History, config: RunConfig, reason: str, taken: Collection[str]
 ) -> list[str]:
     """Names of the snapshots that are taken after the last epoch of the history.
 

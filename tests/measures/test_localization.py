@@ -76,11 +76,13 @@ SCENES = {"boxes": torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[8, 0, 16, 8]
 
 def test_maps_are_kept_in_16_bits_and_published_in_8():
     kept = np.array([[[0, 65535]], [[65535, 0]]], dtype=np.uint16)
-    arrays = localization.recorded_maps(kept)
+    right = np.array([True, False])
+    arrays = localization.recorded_maps(kept, right)
     assert arrays["maps_16"] is kept
     assert arrays["maps"].tolist() == [[[0, 255]], [[255, 0]]]
-    again = localization.recorded_maps(arrays["maps"])
-    assert {*again} == {"maps"} and (again["maps"] == arrays["maps"]).all()
+    again = localization.recorded_maps(arrays["maps"], right)
+    assert {*again} == {"maps", "correct"}
+    assert (again["maps"] == arrays["maps"]).all()
 
 
 def made_record(seed):
@@ -112,9 +114,9 @@ def of_record(record, boxes, labels, size, threshold=0.1):
 def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
     """Also at a threshold that it was never scored at, without the network."""
     asked = measures_of_families(["localization"])
-    names = ["correctness", "recorded_maps", "predictions_of_images"]
+    names = ["recorded_maps", "predictions_of_images"]
     _, single = score([], tiny_given, MeasureSettings(), names)
-    record = single[names[0]] | single[names[1]] | single[names[2]]
+    record = single[names[0]] | single[names[1]]
     for threshold in (0.1, 0.35):
         settings = MeasureSettings(cam_threshold=threshold)
         expected, _ = score(asked, tiny_given, settings)
@@ -125,10 +127,10 @@ def test_a_network_and_its_kept_maps_have_the_same_localization(tiny_given):
 
 @torch.no_grad()
 def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
-    names = ["predictions_of_images", "correctness"]
+    names = ["predictions_of_images", "recorded_maps"]
     measures = [MEASURES["prediction_entropy"], MEASURES["training_loss"]]
     _, arrays = score(measures, tiny_given, MeasureSettings(), names)
-    predictions, correctness = (arrays[name] for name in names)
+    predictions, recorded = (arrays[name] for name in names)
     network = tiny_given["network"].eval()
     images = tiny_given["images"]
     for number, label in enumerate(images.labels.tolist()):
@@ -140,7 +142,7 @@ def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
         assert predictions["predicted"][number] == predicted
         confidence = pytest.approx(probabilities.max(), rel=1e-4)
         assert predictions["confidence"][number] == confidence
-        assert correctness["correct"][number] == (predicted == label)
+        assert recorded["correct"][number] == (predicted == label)
         of_image = {"prediction_entropy": entropy}
         of_image["training_loss"] = -np.log(probabilities[label])
         for name, value in of_image.items():
@@ -149,7 +151,8 @@ def test_values_of_single_images_are_those_of_a_plain_loop(tiny_given):
 
 def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
     record = made_record(0)
-    rest = {"maps": to_integers(from_integers(record["maps_16"]))}
+    maps = to_integers(from_integers(record["maps_16"]))
+    rest = {"maps": maps, "correct": record["correct"]}
     labels = torch.tensor([0, 1, 0])
     scores = of_record(rest, SCENES["boxes"], labels, 16)
     of_16_bits = of_record(record, SCENES["boxes"], labels, 16)
@@ -157,7 +160,7 @@ def test_what_was_not_kept_is_the_reason_of_the_measures_that_need_it():
     expected = of_16_bits[iou]["value"].item()
     assert scores[iou]["value"].item() == pytest.approx(expected, abs=2e-3)
     lacking = scores[scores["value"].isna()]
-    assert set(lacking["measure"]) == {"box_found", "box_average_precision"}
+    assert set(lacking["measure"]) == {"box_average_precision"}
     assert lacking["reason"].str.contains("of single images were not kept").all()
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -51,22 +52,26 @@ def evidence(given):
     return Evidence(given, SETTINGS)
 
 
-class Images(list):
-    """Labels that have a length."""
-
-    @property
-    def labels(self):
-        return torch.tensor(self)
-
-
-def test_the_sample_is_the_first_images_with_two_of_every_class():
-    sample = perturbation.response_sample
-    in_turn = Images([0, 1, 2] * 10)
-    counts = [sample(in_turn, fraction) for fraction in (0.01, 0.2, 0.5, 1)]
-    assert counts == [6, 6, 15, 30]
-    # A class of one image stands in it once.
-    assert sample(Images([0, 1, 0, 0, 0, 0, 0, 1, 0, 2]), 0.1) == 10
-    assert sample(Images([0, 1, 0, 0, 1, 0]), 0.1) == 5
+@pytest.mark.parametrize(
+    ("labels", "fraction", "count"),
+    [
+        ([0, 1, 2] * 10, 0.01, 6),
+        ([0, 1, 2] * 10, 0.5, 15),
+        ([0, 1, 2] * 10, 1, 30),
+        # A class of one image stands in it once.
+        ([0, 1, 0, 0, 0, 0, 0, 1, 0, 2], 0.1, 10),
+        ([0, 1, 0, 0, 1, 0], 0.1, 5),
+    ],
+)
+def test_the_sample_is_the_first_images_with_two_of_every_class(
+    labels, fraction, count
+):
+    pixels = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
+    images = SimpleNamespace(images=pixels, labels=torch.tensor(labels))
+    classifier = Classifier(None, torch.Tensor.float, "cpu", 8)
+    sample = perturbation.perturbed_sample(classifier, images, fraction)
+    assert sample.labels.tolist() == labels[:count]
+    assert torch.equal(sample.pixels, pixels[:count])
 
 
 def test_every_measure_has_a_value_on_a_resnet_whatever_the_batches(given):
@@ -137,9 +142,6 @@ def test_the_index_is_a_mean_over_draws_of_pooled_maps():
 
     assert index(0) == pytest.approx(expected, rel=1e-6)
     assert index(1) != pytest.approx(expected, rel=1e-6)
-    sample = Sample(pixels, None, labels * 0)
-    with pytest.raises(ValueError, match="do not cluster"):
-        perturbation.davies_bouldin_index(classifier, sample, 0)
 
 
 def gi_by_loops(alphas, accuracies):

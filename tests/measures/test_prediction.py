@@ -61,8 +61,6 @@ def test_images_are_turned_by_quarter_turns_exactly():
 def test_margins_by_hand():
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 5.0], [1.0, 1.0, 0.0]])
     assert prediction.margins(logits, torch.tensor([0, 1, 0])).tolist() == [2, -3, 0]
-    with pytest.raises(ValueError, match="the network has 1 outputs, and labels go up"):
-        prediction.label_logits(logits[:, :1], torch.zeros(3, dtype=torch.int64))
 
 
 def test_the_margin_of_the_norms_is_the_kth_smallest_in_size():
@@ -70,8 +68,7 @@ def test_the_margin_of_the_norms_is_the_kth_smallest_in_size():
     values = RNG.permutation(np.arange(-3, 22, dtype=float))
     assert prediction.margin(values) == 2.0
     assert np.isnan(prediction.margin(np.zeros(20)))
-    with pytest.raises(ValueError, match="9 training images; the 10th percentile"):
-        prediction.margin(values[:9])
+    assert prediction.margin(values[:9]) == abs(values[:9].min())
     assert prediction.output_margin(values) == np.quantile(values, 0.1)
 
 

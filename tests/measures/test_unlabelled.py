@@ -29,16 +29,16 @@ def certain(classes, k):
 
 
 LOGITS, LABELS = draw(400, 6)
-HOLDOUT = unlabelled.holdout(LOGITS, LABELS)
+HOLDOUT = LOGITS.double()
 TARGET = draw(500, 6, seed=1, scale=1.5, hint=1.0)[0].double()
-P, Q = softmax(HOLDOUT.logits.numpy(), 1), softmax(TARGET.numpy(), 1)
+P, Q = softmax(HOLDOUT.numpy(), 1), softmax(TARGET.numpy(), 1)
 RIGHT = (P.argmax(1) == LABELS.numpy()).mean()
 
 
 def test_average_confidence_is_the_mean_maximum_and_1_for_one_hot_rows():
     found = unlabelled.average_confidence(TARGET)
     assert found == pytest.approx(Q.max(1).mean(), abs=1e-12)
-    found = unlabelled.difference_of_confidences(TARGET, HOLDOUT)
+    found = unlabelled.difference_of_confidences(TARGET, HOLDOUT, RIGHT)
     expected = RIGHT - (P.max(1).mean() - Q.max(1).mean())
     assert found == pytest.approx(expected, abs=1e-12)
     assert unlabelled.average_confidence(certain([0, 2, 1], 3)) == 1
@@ -52,7 +52,8 @@ def test_average_confidence_is_the_mean_maximum_and_1_for_one_hot_rows():
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_on_the_holdout_itself_predictions_give_its_accuracy(name, temperature):
     predict = MEASURES[name].function
-    found = predict(target=HOLDOUT.logits, holdout=HOLDOUT, temperature=temperature)
+    logits = {"target": HOLDOUT, "holdout": HOLDOUT, "temperature": temperature}
+    found = predict(**logits, holdout_accuracy=RIGHT)
     assert found["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
 
 
@@ -73,8 +74,7 @@ def test_optimal_transport_equals_linear_programming():
     once = np.vstack([np.kron(np.eye(60), np.ones(6)), np.kron(np.ones(60), np.eye(6))])
     sums = np.concatenate([np.ones(60), shares])
     error = linprog(cost.ravel(), A_eq=once, b_eq=sums, bounds=(0, None)).fun / 60
-    holdout = unlabelled.holdout(LOGITS[:60], LABELS[:60])
-    found = unlabelled.optimal_transport(TARGET[:60], holdout, 6000, 0)
+    found = unlabelled.optimal_transport(TARGET[:60], LABELS[:60], 6000, 0)
     assert found == pytest.approx(1 - error, abs=1e-9)
 
 

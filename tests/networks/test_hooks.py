@@ -46,14 +46,8 @@ def test_evaluation_mode_leaves_a_network_as_it_came(network):
     assert [module.training for module in trained.modules()] == modes
 
 
-def test_what_is_no_stack_of_maps_is_refused_and_hooks_are_removed(network):
+def test_hooks_are_removed_after_an_error(network):
     images = torch.zeros(1, 3, 32, 32)
-    for layer, message in (
-        (nn.Conv2d(3, 3, 1), "Conv2d is not called in the network's forward pass"),
-        (network.fc, r"Linear puts out shape \(1, 5\); a CAM needs"),
-    ):
-        with pytest.raises(Undefined, match=message):
-            hooks.features_and_logits(network, layer, images)
     with pytest.raises(RuntimeError):
         hooks.features_and_logits(network, network.layer4, images[:, :2])
     assert not any(module._forward_hooks for module in network.modules())

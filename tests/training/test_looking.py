@@ -108,9 +108,9 @@ def test_a_strong_penalty_moves_the_map(data, config):
         chosen = replace(config, looking=arm)
         network = run.initial_network(chosen, 3)
         optimizer = run.make_optimizer(network, chosen)
-        of_arm = guide_of_run(chosen, data.train)
+        of_arm = split._replace(guide=guide_of_run(chosen, data.train))
         for epoch in range(1, 4):
-            run.train_epoch(network, optimizer, split, chosen, epoch, of_arm)
+            run.train_epoch(network, optimizer, of_arm, chosen, epoch)
         network.eval()
         with torch.no_grad(), captured_output(network.layer4) as features:
             network(resnet.normalise_images(split.pixels))
